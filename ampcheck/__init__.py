@@ -1,0 +1,1 @@
+"""Finds what mixed precision does to a PyTorch training step."""

@@ -1,0 +1,77 @@
+"""The command line: `ampcheck TARGET`, `ampcheck show FILE`, `ampcheck explain CODE`."""
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+
+from ampcheck.cli import check, explain, show
+from ampcheck.cli.output import complain
+from ampcheck.errors import AmpcheckError
+
+COMMANDS = {"check": check, "show": show, "explain": explain}
+COULD_NOT_RUN = 2
+INTERRUPTED = 130
+
+_EPILOG = """\
+examples:
+  ampcheck model.py                       audit the model, batch and loss that a file defines
+  ampcheck torchvision:resnet18           audit an architecture by name, with random weights
+  ampcheck model.py --precision bf16      ... in bfloat16
+  ampcheck model.py --format json -o r.json ; ampcheck show r.json
+
+exit status: 0 nothing at or above --fail-on, 1 findings, 2 could not run, 130 interrupted
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] not in COMMANDS and not (len(words) == 1 and words[0] in {"-h", "--help", "--version"}):
+        words.insert(0, "check")
+    options = _parser().parse_args(words)
+    try:
+        status: int = COMMANDS[options.command].run(options)
+    except AmpcheckError as error:
+        if getattr(options, "traceback", False):
+            traceback.print_exception(error)
+        complain(error)
+        return COULD_NOT_RUN
+    except KeyboardInterrupt:
+        print("\nampcheck: interrupted; nothing was written", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone, as in `ampcheck ... | head`.
+        sys.stderr.close()
+        return 0
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ampcheck",
+        usage="ampcheck [check] TARGET [options]\n       ampcheck show REPORT.json\n       ampcheck explain [CODE]",
+        description="Find out what mixed precision does to a PyTorch training step: which layer, operation and line.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, help="show the version and exit")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        summary = (command.__doc__ or "").splitlines()[0]
+        sub = commands.add_parser(name, help=summary, description=command.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        command.add_arguments(sub)
+    return parser
+
+
+class _Version(argparse.Action):
+    """Prints the installed version, looked up only when asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:  # noqa: A002
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"ampcheck {version('ampcheck')}")
+        parser.exit()

@@ -1,0 +1,87 @@
+"""Audit a model: run its steps in FP32 and in low precision, and report what is lost.
+
+A target is a file (model.py, model.py:name), a module (package.module:name), or an architecture with random
+weights (torchvision:NAME, timm:NAME, transformers:TYPE). A file defines model, batch and loss(model, batch).
+"""
+
+import argparse
+import contextlib
+import re
+import sys
+from pathlib import Path
+
+from ampcheck.cli import output
+from ampcheck.settings import PRECISIONS, Settings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `ampcheck check`."""
+    parser.add_argument("target", metavar="TARGET", help="model.py, model.py:name, package.module:name, torchvision:NAME, timm:NAME, transformers:TYPE")
+    audit = parser.add_argument_group("audit")
+    audit.add_argument("--precision", choices=PRECISIONS, default="fp16", help="what to run in (default: fp16)")
+    audit.add_argument("--scale", type=scale, default=None, metavar="S", help="loss scale, a power of two such as 1024 or 2^10 (default: as GradScaler settles)")
+    audit.add_argument("--steps", type=count, default=1, metavar="N", help="training steps to audit (default: 1)")
+    audit.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
+    target = parser.add_argument_group("target")
+    target.add_argument("--batch-size", type=count, metavar="N", help="samples in a batch")
+    target.add_argument("--input", type=str, metavar="SHAPE", help="shape of the input, such as 8x3x64x64 or 3,64,64")
+    target.add_argument("--weights", type=Path, metavar="FILE", help="load weights (safetensors, or a torch file without code)")
+    target.add_argument("--device", default=None, metavar="D", help="where to run (default: cuda where there is one, else cpu)")
+    target.add_argument("--small", action="store_true", help="shrink the configuration of a transformers model")
+    target.add_argument("--seed", type=int, default=0, metavar="N", help="seed for random weights and batches (default: 0)")
+    output.add_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Audit a target and publish the report."""
+    from ampcheck.targets import Options, load, parse_shape
+
+    say = output.progress()
+    # What the user's code prints must not get into a report on standard output.
+    with contextlib.redirect_stdout(sys.stderr):
+        say(f"loading {options.target}")
+        shape = parse_shape(options.input) if options.input else None
+        wanted = Options(
+            options.batch_size, shape, options.weights, options.device or _device(), options.small, options.seed
+        )
+        try:
+            target = load(options.target, wanted)
+            from ampcheck.audit import audit
+
+            report = audit(target, Settings(options.precision, options.scale, options.steps), say)
+        finally:
+            say("")
+    return output.publish(report, options)
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def scale(text: str) -> int | None:
+    """Return log2 of a loss scale written as 1024, 2^10 or 2**10; None for auto."""
+    if text == "auto":
+        return None
+    power = re.fullmatch(r"2(?:\^|\*\*)(-?\d+)", text)
+    if power:
+        return int(power[1])
+    value = float(text) if re.fullmatch(r"[0-9.eE+-]+", text) else 0.0
+    mantissa, exponent = _split(value)
+    if mantissa != 0.5:  # noqa: PLR2004  # frexp of a power of two
+        raise argparse.ArgumentTypeError(f"expected a power of two such as 1024 or 2^10, got {text!r}")
+    return exponent - 1
+
+
+def _split(value: float) -> tuple[float, int]:
+    import math
+
+    return math.frexp(value) if value > 0 else (0.0, 0)
+
+
+def count(text: str) -> int:
+    """Return a number of at least one."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
+    return int(text)

@@ -1,0 +1,79 @@
+"""What the command line writes, and where."""
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ampcheck.codec import write
+from ampcheck.errors import AmpcheckError
+from ampcheck.findings import Severity
+from ampcheck.renderers import RENDERERS, render
+from ampcheck.report import Report
+
+_WIDEST = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every command that shows a report."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--format", choices=sorted(RENDERERS), default="terminal", help="how to write the report (default: terminal)")
+    group.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the report to FILE instead of the screen")
+    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colour on the screen (default: auto)")
+    group.add_argument(
+        "--fail-on",
+        choices=("error", "warning", "info", "never"),
+        default="error",
+        help="exit with 1 from findings of this severity on (default: error)",
+    )
+
+
+def publish(report: Report, options: argparse.Namespace) -> int:
+    """Write a report where it was asked for and return the exit status."""
+    if options.output is not None:
+        write(options.output, _text(report, options.format, color=False))
+    else:
+        sys.stdout.write(_text(report, options.format, color=_colored(options.color)))
+        sys.stdout.flush()
+    return _status(report, options.fail_on)
+
+
+def _text(report: Report, form: str, *, color: bool) -> str:
+    if form == "terminal":
+        from ampcheck.renderers.terminal import render as draw
+
+        text = draw(report, width=min(_WIDEST, shutil.get_terminal_size().columns), color=color)
+    else:
+        text = render(report, form)
+    return text if text.endswith("\n") else text + "\n"
+
+
+def _colored(choice: str) -> bool:
+    return choice == "always" or (choice == "auto" and sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+
+
+def _status(report: Report, fail_on: str) -> int:
+    if fail_on == "never" or report.worst is None:
+        return 0
+    return int(report.worst.rank <= Severity(fail_on).rank)
+
+
+def complain(error: AmpcheckError) -> None:
+    """Say on stderr what went wrong, where, and what would help."""
+    print(f"ampcheck: error: {error}", file=sys.stderr)
+    for line in error.hint.splitlines():
+        print(f"  {line}", file=sys.stderr)
+
+
+def progress() -> Callable[[str], None]:
+    """Return how to say what is being done: one line on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        return lambda _: None
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"\r\x1b[2K{text}" + (" ..." if text else ""))
+        sys.stderr.flush()
+
+    return say

@@ -1,0 +1,301 @@
+"""Saved reports: JSON that other tools can read and that gives back the very report.
+
+One object, its keys in this order; "schema" grows when a reader of an older one would go wrong. Fields that
+hold their default (0, "", [], false) are left out of the flat objects marked *. Numbers JSON cannot write are
+the strings "inf", "-inf" and "nan".
+
+    schema          1
+    tool            {"name": "ampcheck", "version"}
+    target          what was audited, as it was typed
+    precision       "fp16" or "bf16"
+    scale           loss scale of the low-precision run, 2**log2_scale
+    log2_scale      its exponent
+    stand_in_loss   true: the loss is ampcheck's, gradient magnitudes are not the user's
+    refused_scales  log2 of larger loss scales tried before, which overflowed
+    findings        [{code, name, severity: error|warning|info, kind, module, op, dtype, location, message,
+                    numbers: {name: number}, sites: [site*]}], most important first; module, op, dtype and
+                    location {file, line} are those of the first site; null where there is none
+    plan            null: no change is proposed
+    verdicts        []: no change was tried
+    not_audited     {what was not seen: how often in one run}
+    notes           [what was assumed]
+    environment     {name: text}
+    reference, low  the FP32 and the low-precision run, each
+        sites       [site* + stats*] in order of execution
+        casts       [{module, source, target, phase, file, line, calls, elements, bytes, round_trips}*]
+        steps       [{loss, log2_scale, grad_amax, nonfinite}]
+        modules     [{path, kind, calls, aliases, parameters, dtypes}*] in order of first execution
+        not_audited, operations, measured
+    errors          [site* + {sampled, live, lost, error_squares, error_sum, reference_squares, cross,
+                    nonfinite}*]: sums over sampled pairs, by site of the low-precision run
+
+    site            {module, op, slot, phase: forward|backward|recompute|state, dtype, file, line}
+    stats           {lowest: floor(log2) of the first count, counts: elements per power of two, zeros, infs,
+                    nans, amax: largest finite magnitude, sum_squares: of the finite elements}
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields
+from operator import index
+from pathlib import Path
+from typing import Any
+
+from ampcheck.errors import ReportError
+from ampcheck.findings import Finding, Severity
+from ampcheck.report import Report
+from ampcheck.saving import replace_file
+from ampcheck.stats import TensorStats
+from ampcheck.trace import Cast, CastCount, ModuleInfo, PairError, Phase, Site, StepSummary, Trace
+
+SCHEMA = 1
+TOOL = "ampcheck"
+
+Json = dict[str, Any]
+
+_PHASES = {str(phase): phase for phase in Phase}
+
+
+def to_json(report: Report) -> str:
+    """Return the report as JSON: one line for each site, so that two reports can be compared by line."""
+    return _lines(
+        {
+            "schema": SCHEMA,
+            "tool": {"name": TOOL, "version": _version()},
+            "target": report.target,
+            "precision": report.precision,
+            "scale": 2.0**report.log2_scale,
+            "log2_scale": report.log2_scale,
+            "stand_in_loss": report.stand_in_loss,
+            "refused_scales": list(report.refused_scales),
+            "findings": [_finding(finding) for finding in report.findings],
+            "plan": None,
+            "verdicts": [],
+            "not_audited": dict(report.not_audited),
+            "notes": list(report.notes),
+            "environment": dict(report.environment),
+            "reference": _trace(report.reference),
+            "low": _trace(report.low),
+            "errors": _pairs(report.errors),
+        }
+    )
+
+
+def from_json(text: str | bytes) -> Report:
+    """Return the report that `to_json` wrote."""
+    saved = _checked(text)
+    try:
+        return Report(
+            target=saved["target"],
+            precision=saved["precision"],
+            log2_scale=index(saved["log2_scale"]),
+            reference=_read_trace(saved["reference"]),
+            low=_read_trace(saved["low"]),
+            errors={_read_site(item): _read_error(item) for item in saved["errors"]},
+            findings=tuple(_read_finding(item) for item in saved["findings"]),
+            stand_in_loss=saved["stand_in_loss"],
+            refused_scales=tuple(saved["refused_scales"]),
+            notes=tuple(saved["notes"]),
+            environment=saved["environment"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ReportError(
+            f"expected a report of schema {SCHEMA}, got a damaged one ({type(error).__name__}: {error}); "
+            "run the audit again"
+        ) from error
+
+
+def write(path: str | Path, report: Report) -> None:
+    """Save a report; the file is whole or, if it cannot be written, as it was before."""
+    replace_file(Path(path), to_json(report) + "\n")
+
+
+def read(path: str | Path) -> Report:
+    """Load a saved report."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ReportError(
+            f"expected a saved report, could not read {str(path)!r}: {error.strerror}; pass a file "
+            "that ampcheck saved as JSON"
+        ) from error
+    try:
+        return from_json(data)
+    except ReportError as error:
+        raise ReportError(error.message, where=str(path)) from error.__cause__
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(TOOL)
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "unknown"
+
+
+def _lines(value: Mapping[str, Any], pad: str = "") -> str:
+    """Return an object with a line for each key and for each object in a list."""
+    body = ",\n".join(f"{pad} {json.dumps(key)}: {_member(item, pad + ' ')}" for key, item in value.items())
+    return f"{{\n{body}\n{pad}}}"
+
+
+def _member(value: Any, pad: str) -> str:
+    if isinstance(value, dict) and "sites" in value:
+        return _lines(value, pad)
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n" + ",\n".join(f"{pad} {_compact(item)}" for item in value) + f"\n{pad}]"
+    return _compact(value)
+
+
+_compact = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+_FIELDS = {
+    kind: tuple((field.name, field.default) for field in fields(kind))
+    for kind in (Site, TensorStats, Cast, CastCount, PairError, ModuleInfo, StepSummary)
+}
+
+
+def _flat(value: Any) -> Json:
+    """Return the fields of a value that do not hold their default."""
+    named = ((name, getattr(value, name), default) for name, default in _FIELDS[type(value)])
+    return {
+        name: _number(item) if isinstance(item, float) else item
+        for name, item, default in named
+        if default is MISSING or item != default
+    }
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(float(value))
+
+
+def _pairs(mapping: Mapping[Any, Any]) -> list[Json]:
+    return [_flat(key) | _flat(value) for key, value in mapping.items()]
+
+
+def _trace(trace: Trace) -> Json:
+    return {
+        "sites": _pairs(trace.sites),
+        "casts": _pairs(trace.casts),
+        "steps": [_flat(step) for step in trace.steps],
+        "modules": [_flat(module) for module in trace.modules],
+        "not_audited": dict(trace.not_audited),
+        "operations": trace.operations,
+        "measured": trace.measured,
+    }
+
+
+def _finding(finding: Finding) -> Json:
+    origin = finding.origin
+    return {
+        "code": finding.code,
+        "name": finding.name,
+        "severity": str(finding.severity),
+        "kind": finding.kind,
+        "module": origin.module if origin else None,
+        "op": origin.op if origin else None,
+        "dtype": origin.dtype if origin else None,
+        "location": {"file": origin.file, "line": origin.line} if origin and origin.file else None,
+        "message": finding.message,
+        "numbers": {name: _number(value) for name, value in finding.numbers.items()},
+        "sites": [_flat(site) for site in finding.sites],
+    }
+
+
+def _checked(text: str | bytes) -> Json:
+    """Return the parsed object, once it is known to be a report that this version can read."""
+    try:
+        saved = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise ReportError(
+            f"expected a report saved by ampcheck, got something that is not JSON ({error}); "
+            "save one with --json FILE"
+        ) from error
+    tool = saved.get("tool") if isinstance(saved, dict) else None
+    if not isinstance(tool, dict) or tool.get("name") != TOOL:
+        raise ReportError(
+            f"expected a report saved by ampcheck, got JSON whose tool is {tool!r}; save one with --json FILE"
+        )
+    schema = saved.get("schema")
+    if schema != SCHEMA:
+        version = str(tool.get("version"))
+        raise ReportError(
+            f"expected a report of schema {SCHEMA}, got {schema!r} written by ampcheck {version}; "
+            "read it with that version or a newer one"
+        )
+    return dict(saved)
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _read_trace(saved: Json) -> Trace:
+    return Trace(
+        _read_map(saved["sites"], _read_site, _read_stats),
+        _read_map(saved["casts"], _read_cast, _read_count),
+        tuple(_read_step(item) for item in saved["steps"]),
+        tuple(_read_module(item) for item in saved["modules"]),
+        saved["not_audited"],
+        index(saved["operations"]),
+        index(saved["measured"]),
+    )
+
+
+def _read_map(items: Iterable[Json], key: Callable[[Json], Any], value: Callable[[Json], Any]) -> Any:
+    return {key(item): value(item) for item in items}
+
+
+def _read_site(item: Json) -> Site:
+    get = item.get
+    place = (item["module"], item["op"], item["slot"], _PHASES[item["phase"]], item["dtype"])
+    return Site(*place, get("file", ""), get("line", 0))
+
+
+def _read_stats(item: Json) -> TensorStats:
+    get = item.get
+    counts = tuple(map(index, get("counts", ())))
+    sums = (float(get("amax", 0.0)), float(get("sum_squares", 0.0)))
+    return TensorStats(
+        index(get("lowest", 0)), counts, get("zeros", 0), get("infs", 0), get("nans", 0), *sums
+    )
+
+
+def _read_cast(item: Json) -> Cast:
+    where = (item.get("file", ""), item.get("line", 0))
+    return Cast(item["module"], item["source"], item["target"], _PHASES[item["phase"]], *where)
+
+
+def _read_count(item: Json) -> CastCount:
+    return CastCount(*(index(item.get(name, 0)) for name, _ in _FIELDS[CastCount]))
+
+
+def _read_error(item: Json) -> PairError:
+    named = ((item.get(name, default), default) for name, default in _FIELDS[PairError])
+    return PairError(*(type(default)(value) for value, default in named))
+
+
+def _read_step(item: Json) -> StepSummary:
+    return StepSummary(float(item["loss"]), item["log2_scale"], float(item["grad_amax"]), item["nonfinite"])
+
+
+def _read_module(item: Json) -> ModuleInfo:
+    lists = {name: tuple(item.get(name, ())) for name in ("aliases", "dtypes")}
+    return ModuleInfo(
+        item["path"], item["kind"], item.get("calls", 0), parameters=item.get("parameters", 0), **lists
+    )
+
+
+def _read_finding(item: Json) -> Finding:
+    return Finding(
+        item["code"],
+        item["name"],
+        item["kind"],
+        Severity(item["severity"]),
+        item["message"],
+        tuple(_read_site(site) for site in item["sites"]),
+        {name: float(value) for name, value in item["numbers"].items()},
+    )

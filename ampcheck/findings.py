@@ -1,0 +1,38 @@
+"""A finding: what is wrong, where, and the numbers that say so."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ampcheck.trace import Site
+
+
+class Severity(StrEnum):
+    """How bad a finding is: an error has been shown to do harm by a run, a warning is a risk."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+    @property
+    def rank(self) -> int:
+        """Return 0 for the worst."""
+        return list(Severity).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing a rule found; its message alone tells a person what happened."""
+
+    code: str
+    name: str
+    kind: str  #: forward-overflow, backward-overflow, grad-underflow, forward-underflow, ...
+    severity: Severity
+    message: str
+    sites: tuple[Site, ...] = ()  #: the first is where it starts
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def origin(self) -> Site | None:
+        """Return where it starts, if it has a place."""
+        return self.sites[0] if self.sites else None

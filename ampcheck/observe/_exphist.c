@@ -1,0 +1,225 @@
+/* The module: threads, records and the Python functions around the kernels.
+ *
+ * One read of memory gives a tensor's exponent histogram, zeros, infs, nans, amax and sum of squares; how is in
+ * _exphist_blocks.h, and the record's layout in measure.py. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(_WIN32)
+#define HAVE_THREADS 0
+#else
+#define HAVE_THREADS 1
+#include <pthread.h>
+#endif
+
+#include "_exphist_blocks.h"
+#include "_exphist_x86.h"
+
+enum { ZEROS = 256, INFS, NANS, AMAX, SUMSQ, CALLS };
+
+#define RELEASE_GIL (1 << 16) /* elements; below it the call is over before another thread could start */
+#define MIN_SHARE (1 << 19)   /* elements that are worth starting a thread for */
+#define MAX_THREADS 64
+#define ISAS ((int)(sizeof NAMES / sizeof NAMES[0]))
+
+static Kernel kernel; /* the best of this machine, or the one a test asked for */
+
+/* ---- threads and record ------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const char *data;
+    int64_t n;
+    int dtype;
+    Tally tally;
+} Share;
+
+/* Subnormals count whatever mode the thread is in: returns the mode and turns flushing off, or puts a mode back. */
+#if HAVE_X86
+static uint64_t no_flush(void) { uint64_t mode = _mm_getcsr(); _mm_setcsr((unsigned)mode & ~0x8040u); return mode; }
+static void restore(uint64_t mode) { _mm_setcsr((unsigned)mode); }
+#elif defined(__aarch64__) && defined(__GNUC__)
+static void restore(uint64_t mode) { __asm__ volatile("msr fpcr, %0" ::"r"(mode) : "memory"); }
+static uint64_t no_flush(void)
+{
+    uint64_t mode;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode)::"memory");
+    restore(mode & ~(1ull << 24));
+    return mode;
+}
+#else
+static uint64_t no_flush(void) { return 0; }
+static void restore(uint64_t mode) { (void)mode; }
+#endif
+
+static void run_share(Share *s)
+{
+    uint64_t mode = no_flush();
+    kernel(s->data, s->n, s->dtype, &s->tally);
+    restore(mode);
+}
+
+static void merge(Tally *into, const Tally *t)
+{
+    for (int b = 0; b < 256; b++) into->bins[b] += t->bins[b];
+    into->zeros += t->zeros;
+    into->infs += t->infs;
+    into->nans += t->nans;
+    into->amax = t->amax > into->amax ? t->amax : into->amax;
+    into->sumsq += t->sumsq;
+}
+
+#if HAVE_THREADS
+static void *thread_main(void *share) { run_share(share); return NULL; }
+
+static int run_threads(const char *data, int64_t n, int dtype, int threads, Tally *total)
+{
+    Share *shares = calloc((size_t)threads, sizeof *shares);
+    pthread_t ids[MAX_THREADS];
+    int started[MAX_THREADS] = {0};
+    if (!shares) return 0;
+    int64_t each = (n / threads + 63) & ~(int64_t)63;
+    for (int i = 0; i < threads; i++) {
+        int64_t first = each * i < n ? each * i : n;
+        int64_t last = i == threads - 1 || first + each > n ? n : first + each;
+        shares[i].data = data + first * WIDTH[dtype];
+        shares[i].n = last - first;
+        shares[i].dtype = dtype;
+        if (i) started[i] = pthread_create(&ids[i], NULL, thread_main, &shares[i]) == 0;
+    }
+    for (int i = 0; i < threads; i++)
+        if (!started[i]) run_share(&shares[i]); /* the first, and any that could not start */
+    for (int i = 0; i < threads; i++) {
+        if (started[i]) pthread_join(ids[i], NULL);
+        merge(total, &shares[i].tally);
+    }
+    free(shares);
+    return 1;
+}
+#endif
+
+static void tally_of(const char *data, int64_t n, int dtype, int64_t threads, Tally *total)
+{
+#if HAVE_THREADS
+    if (threads > n / MIN_SHARE) threads = n / MIN_SHARE;
+    if (threads > MAX_THREADS) threads = MAX_THREADS;
+    if (threads > 1 && run_threads(data, n, dtype, (int)threads, total)) return;
+#endif
+    Share share;
+    memset(&share, 0, sizeof share);
+    share.data = data, share.n = n, share.dtype = dtype;
+    run_share(&share);
+    *total = share.tally;
+}
+
+static void store(const Tally *t, int64_t weight, int64_t *record)
+{
+    for (int b = 0; b < 256; b++) record[b] += weight * t->bins[b];
+    record[ZEROS] += weight * t->zeros;
+    record[INFS] += weight * t->infs;
+    record[NANS] += weight * t->nans;
+    if (t->amax > (uint64_t)record[AMAX]) record[AMAX] = (int64_t)t->amax; /* bits of floats >= 0 order as integers */
+    record[SUMSQ] = (int64_t)wide_bits_of(as_double((uint64_t)record[SUMSQ]) + (double)weight * t->sumsq);
+    record[CALLS]++;
+}
+
+/* ---- Python ------------------------------------------------------------------------------------------------------ */
+
+static int integers(PyObject *const *args, Py_ssize_t got, Py_ssize_t want, long long *out)
+{
+    if (got != want) {
+        PyErr_Format(PyExc_TypeError, "expected %zd integers, got %zd", want, got);
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < want; i++) out[i] = PyLong_AsLongLong(args[i]);
+    return !PyErr_Occurred();
+}
+
+static int readable(long long data, long long n, long long dtype)
+{
+    if (n >= 0 && dtype >= 0 && dtype < DTYPES && (data || !n)) return 1;
+    PyErr_Format(PyExc_ValueError, "expected allocated memory of a known dtype, got address %lld, %lld elements, "
+                 "dtype code %lld", data, n, dtype);
+    return 0;
+}
+
+static PyObject *measure(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    long long v[6];
+    Tally total;
+    if (!integers(args, count, 6, v) || !readable(v[0], v[1], v[2])) return NULL;
+    memset(&total, 0, sizeof total);
+    if (v[1] >= RELEASE_GIL) {
+        Py_BEGIN_ALLOW_THREADS
+        tally_of((const char *)(intptr_t)v[0], v[1], (int)v[2], v[5], &total);
+        Py_END_ALLOW_THREADS
+    } else if (v[1]) {
+        tally_of((const char *)(intptr_t)v[0], v[1], (int)v[2], 1, &total);
+    }
+    store(&total, v[4], (int64_t *)(intptr_t)v[3]); /* under the GIL: two threads may share a record */
+    Py_RETURN_NONE;
+}
+
+static double element(const char *data, int64_t i, int dtype)
+{
+    double d;
+    if (dtype == F64) { memcpy(&d, data + 8 * i, 8); return d; }
+    int negative = (uint8_t)data[WIDTH[dtype] * (i + 1) - 1] >> 7; /* measure.py keeps big-endian machines out */
+    d = as_float(load(data, i, dtype));
+    return negative ? -d : d;
+}
+
+static PyObject *sample(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    long long v[5];
+    if (!integers(args, count, 5, v) || !readable(v[0], v[1], v[2])) return NULL;
+    int64_t n = v[1], k = v[4] < n ? v[4] : n;
+    double *out = (double *)(intptr_t)v[3];
+    uint64_t mode = no_flush();
+    for (int64_t i = 0; i < k; i++) out[i] = element((const char *)(intptr_t)v[0], i * n / k, (int)v[2]);
+    restore(mode);
+    return PyLong_FromLongLong(k > 0 ? k : 0);
+}
+
+static PyObject *isas(PyObject *self, PyObject *unused)
+{
+    PyObject *names = PyList_New(0);
+    for (int i = 0; names && i < ISAS; i++) {
+        if (!supported(i)) continue;
+        PyObject *name = PyUnicode_FromString(NAMES[i]);
+        if (!name || PyList_Append(names, name)) Py_CLEAR(names);
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
+static PyObject *force_isa(PyObject *self, PyObject *name)
+{
+    for (int i = 0; i < ISAS; i++) {
+        if (!supported(i) || PyUnicode_CompareWithASCIIString(name, NAMES[i])) continue;
+        kernel = KERNELS[i];
+        Py_RETURN_NONE;
+    }
+    return PyErr_Format(PyExc_ValueError, "expected one of isas(), got %R", name);
+}
+
+static PyMethodDef METHODS[] = {
+    {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL,
+     "measure(data_ptr, n, dtype_code, record_ptr, weight, threads): adds n elements to a record."},
+    {"sample", (PyCFunction)(void (*)(void))sample, METH_FASTCALL,
+     "sample(data_ptr, n, dtype_code, out_ptr, k): writes elements i * n // k as float64; returns how many."},
+    {"isas", isas, METH_NOARGS, "isas(): the instruction sets that this machine can run, best first."},
+    {"force_isa", force_isa, METH_O, "force_isa(name): measures with that instruction set from now on."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "_exphist", "The statistics kernel of measure.py.", -1,
+                                    METHODS, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__exphist(void)
+{
+    for (int i = ISAS - 1; i >= 0; i--)
+        if (supported(i)) kernel = KERNELS[i];
+    return PyModule_Create(&MODULE);
+}

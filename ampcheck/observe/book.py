@@ -1,0 +1,151 @@
+"""What the recorder writes during a step: rows of raw counts, casts and samples, read once at the end."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ampcheck.observe.collect import add_rows, stats_of
+from ampcheck.observe.measure import RECORD_WORDS, Arena
+from ampcheck.stats import TensorStats
+from ampcheck.trace import Cast, CastCount, Phase, Site
+
+#: Rows kept before they are added up by site, so that memory does not grow with the length of a step.
+FLUSH_ROWS = 1024
+#: Calls of one site whose elements are sampled for comparison; loops repeat themselves.
+SAMPLED_CALLS = 16
+#: The number under which the loss is kept.
+_LOSS = -1
+
+CastKey = tuple[str, str, str, Phase, str, int]  #: the fields of a Cast
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a book held, on the host."""
+
+    sites: Mapping[Site, TensorStats]  #: in order of execution
+    samples: Mapping[Site, Sequence[torch.Tensor]]  #: sampled elements of each site's first calls
+    casts: Mapping[Cast, CastCount]  #: in order of first execution
+    losses: Sequence[float]  #: one a step
+
+
+class _Shelf:
+    """The rows of one device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.arena = Arena(device)
+        self.rows: list[int] = []
+        self.numbers: list[int] = []
+        self.sums = torch.zeros(0, RECORD_WORDS, dtype=torch.int64, device=device)
+
+    def settle(self, sites: int) -> None:
+        """Add the rows up by site, on their own device, and begin anew."""
+        if self.rows:
+            sums = add_rows(self.arena.records(), self.rows, self.numbers, sites)
+            before = len(self.sums)
+            stacked = torch.cat([self.sums, sums])
+            self.sums = add_rows(stacked, range(before + sites), [*range(before), *range(sites)], sites)
+            self.arena = Arena(self.device)
+            self.rows, self.numbers = [], []
+
+
+class Book:
+    """The record of one or more steps, by number of site."""
+
+    def __init__(self, samples: int = 0) -> None:
+        """Begin an empty record; `samples` elements are kept of each result."""
+        self.first_row = 0  #: rows before this one have been added up and cannot be shared any more
+        self.measured = 0
+        self._wanted = samples
+        self._numbers: dict[Site, int] = {}
+        self._shelves: dict[torch.device, _Shelf] = {}
+        self._rows: list[tuple[_Shelf, int]] = []
+        self._samples: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
+        self._casts: dict[CastKey, list[int]] = {}
+
+    def number(self, site: Site) -> int:
+        """Return the number of a site."""
+        return self._numbers.setdefault(site, len(self._numbers))
+
+    def add(self, number: int, tensor: torch.Tensor) -> int:
+        """Measure a tensor for a site; return its row."""
+        shelf = self._shelves.get(tensor.device)
+        if shelf is None:
+            shelf = self._shelf(tensor.device)
+        row = shelf.arena.row()
+        shelf.arena.add(row, tensor)
+        shelf.rows.append(row)
+        shelf.numbers.append(number)
+        if self._wanted:
+            kept = self._samples[number]
+            if len(kept) < SAMPLED_CALLS:
+                kept.append(shelf.arena.sample(tensor, self._wanted))
+        self.measured += 1
+        self._rows.append((shelf, row))
+        if len(self._rows) >= FLUSH_ROWS:
+            self.settle()
+        return self.first_row + len(self._rows) - 1
+
+    def _shelf(self, device: torch.device) -> _Shelf:
+        return self._shelves.setdefault(device, _Shelf(device))
+
+    def alias(self, row: int, number: int) -> None:
+        """Count a row, as `add` returned it, for a further site."""
+        shelf, place = self._rows[row - self.first_row]
+        shelf.rows.append(place)
+        shelf.numbers.append(number)
+
+    def keep_loss(self, loss: torch.Tensor) -> None:
+        """Keep a step's loss, to be read with everything else."""
+        shelf = self._shelf(loss.device)
+        self._samples[_LOSS].append(shelf.arena.sample(loss, 1))
+
+    def settle(self) -> None:
+        """Add all rows up by site."""
+        self.first_row += len(self._rows)
+        self._rows = []
+        for shelf in self._shelves.values():
+            shelf.settle(len(self._numbers))
+
+    def cast(self, key: CastKey, out: torch.Tensor, *, undoes: bool) -> None:
+        """Count a cast that wrote `out`."""
+        count = self._casts.setdefault(key, [0, 0, 0, 0])
+        count[0] += 1
+        count[1] += out.numel()
+        count[2] += out.numel() * out.element_size()
+        count[3] += undoes
+
+    def fetch(self) -> Fetched:
+        """Return everything that was written, crossing to the host once a device."""
+        self.settle()
+        names = list(self._numbers)
+        sites: dict[Site, TensorStats] = {}
+        samples: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
+        for shelf in self._shelves.values():
+            picked = [(n, t) for n, kept in self._samples.items() for t in kept if t.device == shelf.device]
+            sums, values = _to_host(shelf.sums, [tensor for _, tensor in picked])
+            for site, record in zip(names, sums.tolist(), strict=False):
+                if record[-1]:
+                    stats = stats_of(record)
+                    sites[site] = sites[site] + stats if site in sites else stats
+            for (number, _), value in zip(picked, values, strict=True):
+                samples[number].append(value)
+        losses = [float(value) for value in samples.pop(_LOSS, [])]
+        return Fetched(
+            {name: sites[name] for name in names if name in sites},
+            {names[number]: kept for number, kept in samples.items()},
+            {Cast(*key): CastCount(*count) for key, count in self._casts.items()},
+            losses,
+        )
+
+
+def _to_host(sums: torch.Tensor, samples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+    """Return the records and samples on the host, by one transfer."""
+    flat = [sums.flatten(), *(sample.view(torch.int64) for sample in samples)]
+    host = torch.cat(flat).cpu()
+    records = host[: sums.numel()].view(-1, RECORD_WORDS)
+    values = host[sums.numel() :].view(torch.float64)
+    return records, values.split([len(sample) for sample in samples]) if samples else ()

@@ -1,0 +1,245 @@
+"""Python twins of autocast's C++ kernels, for tensors on the CPU.
+
+They run on every operator of a step, so what an operator's schema says is worked out once, when the kernel is made.
+"""
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ampcheck.observe.dispatcher import Kernel
+from ampcheck.observe.policy import CastPolicy, overload, refusal
+
+Operator = torch._ops.OpOverload
+
+_low_dtype = functools.partial(torch.get_autocast_dtype, "cpu")
+_Guard = torch._C._ExcludeDispatchKeyGuard
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+_FLOAT32 = torch.float32
+# What autocast may cast: floating point, but never float64.
+_ELIGIBLE = frozenset(
+    dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype is not torch.float64
+)
+
+
+def casting_kernel(name: str, policy: CastPolicy, backend: str) -> Kernel:
+    """Return the kernel that treats the operator `name` by `policy`, as `backend` does."""
+    op = overload(name)
+    if policy is CastPolicy.BANNED:
+        return _banned(refusal(backend, name))
+    makers = {
+        CastPolicy.LOWER: _lower,
+        CastPolicy.FP32: _fp32,
+        CastPolicy.FP32_SET_DTYPE: _fp32_set_dtype,
+        CastPolicy.FP32_APPEND_DTYPE: _fp32_append_dtype,
+        CastPolicy.PROMOTE: _promote,
+        CastPolicy.HALF: _half,
+    }
+    return makers[policy](op)
+
+
+def forget_weight_casts() -> None:
+    """Drop the low-precision copies of weights that the kernels keep while autocast is on."""
+    _weight_casts.forget()
+
+
+class _Casts(dict[int, tuple["weakref.ref[torch.Tensor]", torch.Tensor]]):
+    """Low-precision copies of weights by the identity of the weight."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _WeightCasts:
+    """Autocast's cache of weight casts, which lives exactly as long as torch's own.
+
+    Torch's cache cannot be reached from Python and nothing tells when it is cleared (leaving the outermost
+    autocast does, and `torch.clear_autocast_cache()`). So a small cast of ours is kept in it, and that cast's
+    autograd node is the only owner of our entries: both go together.
+    """
+
+    def __init__(self) -> None:
+        self._entries: Callable[[], _Casts | None] = lambda: None
+        self._native = torch.library.get_kernel("aten::addmm", "AutocastCPU")
+        self._leaf = torch.zeros(1, 1, requires_grad=True)
+        self._constant = torch.zeros(1, 1)
+
+    def cast(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return the one low-precision copy of `weight` in this autocast region."""
+        entries = self._entries()
+        if entries is None:
+            entries = self._anchored()
+        found = entries.get(id(weight))
+        if found is not None and found[0]() is weight:
+            return found[1]
+        copy = weight.to(dtype)
+        entries[id(weight)] = (weakref.ref(weight), copy)
+        return copy
+
+    def forget(self) -> None:
+        """Drop all copies now."""
+        entries = self._entries()
+        if entries is not None:
+            entries.clear()
+
+    def _anchored(self) -> _Casts:
+        """Return new entries that die with torch's cache, unseen by any dispatch mode."""
+        entries = _Casts()
+        # addmm saves nothing for its backward when only its first argument needs a gradient.
+        with torch._C._DisableTorchDispatch(), torch.inference_mode(False), torch.enable_grad():
+            keys = torch._C._dispatch_keys(self._leaf)
+            out = self._native.call_boxed(keys, self._leaf, self._constant, self._constant)
+        out.grad_fn.next_functions[0][0].metadata["ampcheck"] = entries
+        self._entries = weakref.ref(entries)
+        return entries
+
+
+_weight_casts = _WeightCasts()
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype, low: torch.dtype) -> torch.Tensor:
+    """Return what C++ `cached_cast` returns for a tensor on the CPU."""
+    source = tensor.dtype
+    if source is dtype or source not in _ELIGIBLE or not tensor.is_cpu:
+        return tensor
+    if (
+        source is _FLOAT32
+        and dtype is low
+        and tensor.requires_grad
+        and tensor.is_leaf
+        and not tensor._is_view()
+        and torch.is_autocast_cache_enabled()
+    ):
+        return _weight_casts.cast(tensor, dtype)
+    return tensor.to(dtype)
+
+
+def _cast_slots(args: tuple[Any, ...], slots: "_Slots", dtype: torch.dtype, low: torch.dtype) -> list[Any]:
+    out = list(args)
+    for slot in slots.tensors:
+        if slot < len(out) and out[slot] is not None and out[slot].dtype is not dtype:
+            out[slot] = _cast(out[slot], dtype, low)
+    for slot in slots.lists:
+        if slot < len(out):
+            out[slot] = [_cast(item, dtype, low) for item in out[slot]]
+    return out
+
+
+class _Slots:
+    """Where the tensors are in an operator's positional arguments."""
+
+    __slots__ = ("lists", "required", "tensors")
+
+    def __init__(self, op: Operator) -> None:
+        kinds = [str(slot.type) for slot in op._schema.arguments if not slot.kwarg_only]
+        # From the last: C++ compilers for x86 evaluate the arguments of a call from the right, so CUDA's casts come
+        # in that order.
+        self.tensors = [at for at, kind in enumerate(kinds) if kind in {"Tensor", "Optional[Tensor]"}][::-1]
+        self.required = [at for at, kind in enumerate(kinds) if kind == "Tensor"]
+        self.lists = [at for at, kind in enumerate(kinds) if kind == "List[Tensor]"]
+
+    def weighed(self, args: tuple[Any, ...]) -> list[torch.Tensor]:
+        """Return the tensors that decide the widest dtype: optional ones are cast but not asked."""
+        return [args[at] for at in self.required] + [item for at in self.lists for item in args[at]]
+
+
+def _lower(op: Operator) -> Kernel:
+    run, slots = op._op, _Slots(op)
+
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        low = _low_dtype()
+        with _Guard(_AUTOCAST):
+            return run(*_cast_slots(args, slots, low, low), **kwargs)
+
+    return lower
+
+
+def _fp32(op: Operator) -> Kernel:
+    run, slots = op._op, _Slots(op)
+
+    def fp32(*args: Any, **kwargs: Any) -> Any:
+        with _Guard(_AUTOCAST):
+            return run(*_cast_slots(args, slots, _FLOAT32, _low_dtype()), **kwargs)
+
+    return fp32
+
+
+def _fp32_set_dtype(op: Operator) -> Kernel:
+    run = op._op
+    at = next(at for at, slot in enumerate(op._schema.arguments) if slot.name == "dtype")
+
+    def fp32_set_dtype(*args: Any, **kwargs: Any) -> Any:
+        first = args[0]
+        if first.dtype in _ELIGIBLE and first.is_cpu:
+            if len(args) > at:
+                args = (*args[:at], args[at] or _FLOAT32, *args[at + 1 :])
+            elif kwargs.get("dtype") is None:
+                kwargs["dtype"] = _FLOAT32
+        with _Guard(_AUTOCAST):
+            return run(*args, **kwargs)
+
+    return fp32_set_dtype
+
+
+def _fp32_append_dtype(op: Operator) -> Kernel:
+    names = {
+        "aten::norm.Scalar": "aten::norm.ScalarOpt_dtype",
+        "aten::norm.ScalarOpt_dim": "aten::norm.ScalarOpt_dim_dtype",
+    }
+    target = overload(names[op.name()])
+    defaults = [slot.default_value for slot in op._schema.arguments]
+
+    def fp32_append_dtype(*args: Any) -> Any:
+        first = args[0]
+        dtype = _FLOAT32 if first.dtype in _ELIGIBLE and first.is_cpu else first.dtype
+        with _Guard(_AUTOCAST):
+            return target._op(*args, *defaults[len(args) :], dtype=dtype)
+
+    return fp32_append_dtype
+
+
+def _promote(op: Operator) -> Kernel:
+    run, slots = op._op, _Slots(op)
+
+    def promote(*args: Any, **kwargs: Any) -> Any:
+        low = _low_dtype()
+        widest = low
+        for tensor in slots.weighed(args):
+            widest = _wider(widest, tensor, low)
+        with _Guard(_AUTOCAST):
+            return run(*_cast_slots(args, slots, widest, low), **kwargs)
+
+    return promote
+
+
+def _wider(widest: torch.dtype, tensor: torch.Tensor, low: torch.dtype) -> torch.dtype:
+    dtype = tensor.dtype
+    if dtype not in _ELIGIBLE or not tensor.is_cpu:
+        return widest
+    if widest is _FLOAT32 or dtype is _FLOAT32:
+        return _FLOAT32
+    if dtype is low:
+        return low
+    raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")  # as C++ says it
+
+
+def _half(op: Operator) -> Kernel:
+    run, slots = op._op, _Slots(op)
+
+    def half(*args: Any, **kwargs: Any) -> Any:
+        # No dtype counts as the autocast dtype here: these kernels copy the weights at every call.
+        with _Guard(_AUTOCAST):
+            return run(*_cast_slots(args, slots, torch.float16, _FLOAT32), **kwargs)
+
+    return half
+
+
+def _banned(message: str) -> Kernel:
+    def banned(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(message)
+
+    return banned

@@ -1,0 +1,94 @@
+"""Another backend's autocast, acting on CPU tensors.
+
+`torch.autocast("cpu", ...)` decides in C++ kernels on the `AutocastCPU` dispatch key. `cuda_casting` puts Python
+kernels in their place that follow CUDA's policy: the dispatcher then casts where CUDA would, also for calls that
+C++ composites make, which no list of Python functions can reach.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.library import Library, fallthrough_kernel
+
+from ampcheck.observe.casting import casting_kernel, forget_weight_casts
+from ampcheck.observe.dispatcher import Kernel, install, remove
+from ampcheck.observe.policy import CastPolicy, casting_policy, registered
+
+
+@contextmanager
+def cuda_casting(backend: str = "cuda") -> Iterator[None]:
+    """Make `torch.autocast("cpu", dtype)` cast as `torch.autocast(backend, dtype)` does, until exit.
+
+    The dispatcher is one for the process: other threads that use CPU autocast meanwhile see it too. Nested and
+    concurrent uses share one installation, and the last exit removes it.
+    """
+    _installation.enter(backend)
+    try:
+        yield
+    finally:
+        _installation.leave()
+
+
+class _Installation:
+    """The kernels in the dispatcher, and how many users they have."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._backend = ""
+        self._libraries: list[Library] = []
+
+    def enter(self, backend: str) -> None:
+        """Install the kernels for `backend`, or count one more user of them."""
+        with self._lock:
+            if self._users and backend != self._backend:
+                raise ValueError(
+                    f"expected backend {self._backend!r}, which is in use, got {backend!r}; leave it first"
+                )
+            if not self._users:
+                self._install(backend)
+            self._users += 1
+
+    def leave(self) -> None:
+        """Count one user less, and remove the kernels with the last."""
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._remove()
+
+    def _install(self, backend: str) -> None:
+        self._backend = backend
+        try:
+            for key, kernels in _kernels(backend).items():
+                self._libraries.append(install(key, kernels))
+        except BaseException:
+            self._remove()
+            raise
+
+    def _remove(self) -> None:
+        while self._libraries:
+            remove(self._libraries.pop())
+        forget_weight_casts()
+
+
+_installation = _Installation()
+# On CUDA these reach cuDNN, whose autocast kernel casts input, states and weights; on the CPU they are composites
+# or oneDNN calls, so the cast is made one level up.
+_RECURRENT = tuple(
+    f"aten::{kind}.{form}" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data")
+)
+
+
+@functools.cache
+def _kernels(backend: str) -> dict[str, dict[str, Kernel]]:
+    """Return the kernels to install, by dispatch key and operator."""
+    policies = dict(casting_policy(backend))
+    if backend == "cuda":
+        policies |= dict.fromkeys(_RECURRENT, CastPolicy.HALF)
+    autocast = dict.fromkeys(registered("cpu") - policies.keys(), fallthrough_kernel)
+    autocast |= {name: casting_kernel(name, kind, backend) for name, kind in policies.items()}
+    return {"AutocastCPU": autocast}

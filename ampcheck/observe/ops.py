@@ -1,0 +1,54 @@
+"""What the recorder needs to know of an operation before it first sees it run."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from torch._ops import OpOverload
+
+
+class OpKind(Enum):
+    """How an operation's result is recorded."""
+
+    SKIP = auto()  #: no numbers of its own: metadata, uninitialised memory, integers for Python
+    VIEW = auto()  #: other numbers of a tensor already seen, or a part of it
+    SAME = auto()  #: a view of all elements, each once: what is known of the input holds
+    CAST = auto()  #: a copy that may change the dtype
+    COPY = auto()  #: a copy into an existing tensor
+    MEASURE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class OpPlan:
+    """How to record one overload."""
+
+    name: str  #: aten base name
+    kind: OpKind
+
+
+#: Memory whose contents nobody has written yet; its numbers mean nothing.
+_UNWRITTEN = frozenset(
+    {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "set_", "resize_"}
+)
+#: Views (and one copy-free relative) that hold every element of their input exactly once.
+_SAME = frozenset(
+    """alias detach view _unsafe_view _reshape_alias t transpose permute numpy_T unsqueeze squeeze
+    unflatten swapaxes movedim adjoint view_as lift_fresh""".split()
+)
+_CASTS = frozenset({"_to_copy", "clone", "contiguous", "_to_dense"})
+
+
+def plan_of(func: OpOverload) -> OpPlan:
+    """Return how to record an overload, from its name and schema alone."""
+    schema = func._schema  # noqa: SLF001  # the public way parses the same schema from text
+    name = schema.name.rpartition("::")[2]
+    tensors = [ret for ret in schema.returns if "Tensor" in str(ret.type)]
+    if name in _UNWRITTEN or not tensors:
+        return OpPlan(name, OpKind.SKIP)
+    if name in _SAME:
+        return OpPlan(name, OpKind.SAME)
+    if name in _CASTS:
+        return OpPlan(name, OpKind.CAST)
+    if name == "copy_":
+        return OpPlan(name, OpKind.COPY)
+    views = [ret for ret in tensors if ret.alias_info is not None and not ret.alias_info.is_write]
+    return OpPlan(name, OpKind.VIEW if len(views) == len(tensors) else OpKind.MEASURE)

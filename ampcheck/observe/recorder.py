@@ -1,0 +1,268 @@
+"""The recorder: one dispatch mode that sees every operation of a step, forward, backward and casts."""
+
+import weakref
+from collections import Counter
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ampcheck.observe.book import Book, Fetched
+from ampcheck.observe.modules import ModuleTracker, tensors_in
+from ampcheck.observe.ops import OpKind, OpPlan, plan_of
+from ampcheck.observe.source import SourceFinder, frames_match
+from ampcheck.observe.wide import execute
+from ampcheck.trace import Phase, Site, Trace
+
+#: Functions of torch.utils.checkpoint that run a forward again inside the backward.
+_CHECKPOINT = {"utils/checkpoint.py": frozenset({"backward", "unpack_hook"})}
+#: The sequence number of nodes that add a gradient to a parameter: no operation of the forward.
+_ACCUMULATE = 2**64 - 1
+
+_current_node = torch._C._current_autograd_node  # noqa: SLF001
+_sequence = torch._C._autograd._get_sequence_nr  # noqa: SLF001
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_FLOATING = {
+    dtype: str(dtype).removeprefix("torch.")
+    for dtype in (
+        *(torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2),
+        *(torch.complex32, torch.complex64, torch.complex128),
+    )
+}
+
+
+@dataclass(slots=True, eq=False)
+class Origin:
+    """A line of the forward in one module; the operations there and their backwards belong to it."""
+
+    module: str
+    phase: Phase
+    file: str
+    line: int
+    numbers: dict[Any, int] = field(default_factory=dict)  #: (op, slot, phase, dtype) -> site number
+
+
+class Recorder(TorchDispatchMode):
+    """Records what is run inside; nothing of it stays behind, and no number of the step changes.
+
+    Statistics stay on the tensors' device until `trace` reads them, once. No tensor is kept alive.
+    """
+
+    def __init__(self, model: Any, *, samples: int = 0) -> None:
+        """Prepare to record steps of a model; `samples` elements of each result are kept for comparison."""
+        super().__init__()
+        self.tracker = ModuleTracker(model, self._cross)
+        self.book = Book(samples)
+        self.not_audited: Counter[str] = Counter()
+        self.failure: Origin | None = None  #: where the last operation raised
+        self.failed_op = ""
+        self._source = SourceFinder()
+        self._plans: dict[OpOverload, OpPlan] = {}
+        self._origins: dict[Any, Origin] = {}
+        self._nodes: dict[int, Origin] = {}
+        self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
+        self._cast_from: dict[int, tuple[weakref.ref[torch.Tensor], torch.dtype]] = {}
+        self._operations = 0
+        self._next_node = 0
+
+    def __enter__(self) -> Self:
+        """Begin to record."""
+        self._nodes.clear()
+        self._seen.clear()
+        self._next_node = _sequence()
+        self.tracker.install()
+        try:
+            super().__enter__()
+        except BaseException:
+            self.tracker.remove()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop recording and take everything away that was installed."""
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            self.tracker.remove()
+            self._nodes.clear()
+            self._seen.clear()
+            self._cast_from.clear()
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation as it would have run, then note what came out."""
+        self._operations += 1
+        try:
+            out = execute(func, args, kwargs or {})
+        except Exception:
+            self.failed_op, self.failure = str(func), self._here(Phase.FORWARD)
+            raise
+        plan = self._plans.get(func)
+        if plan is None:
+            plan = self._plans[func] = plan_of(func)
+        node = _current_node()
+        sequence = _sequence()
+        if plan.kind is OpKind.SKIP and sequence == self._next_node:
+            return out
+        if node is None:
+            phase, origin = Phase.FORWARD, self._here(Phase.FORWARD)
+        elif self._recomputes():
+            phase, origin = Phase.RECOMPUTE, self._here(Phase.RECOMPUTE)
+        else:
+            number = node._sequence_nr()
+            if number == _ACCUMULATE:
+                return out
+            phase, origin = Phase.BACKWARD, self._nodes.get(number) or self._lost()
+        # Nodes made since the last operation are this one's: its own comes into being just before it runs.
+        while self._next_node < sequence:
+            self._nodes[self._next_node] = origin
+            self._next_node += 1
+        if plan.kind is not OpKind.SKIP:
+            self._note(plan, origin, phase, args, out)
+        return out
+
+    def _here(self, phase: Phase) -> Origin:
+        """Return the origin at the running module and the user's running line."""
+        spot = self._source.spot(3)
+        key = (self.tracker.current, spot, phase)
+        origin = self._origins.get(key)
+        if origin is None:
+            module = self.tracker.path(self.tracker.current)
+            origin = self._origins[key] = Origin(module, phase, *self._source.line(spot))
+        return origin
+
+    def _lost(self) -> Origin:
+        """Return the origin of backward operations whose forward was not recorded."""
+        return self._origins.setdefault(None, Origin("", Phase.BACKWARD, "", 0))
+
+    def _recomputes(self) -> bool:
+        """Tell whether an operation inside the backward is a checkpointed forward running again."""
+        if self.tracker.recomputing:
+            return True
+        return torch.is_grad_enabled() and frames_match(_CHECKPOINT)
+
+    def _note(self, plan: OpPlan, origin: Origin, phase: Phase, args: tuple[Any, ...], out: Any) -> None:
+        kind = plan.kind
+        if kind is OpKind.MEASURE:
+            if isinstance(out, torch.Tensor):
+                self._measure(origin, phase, plan.name, "output", out)
+            else:
+                for slot, tensor in tensors_in(out, "output"):
+                    self._measure(origin, phase, plan.name, slot, tensor)
+        elif kind is OpKind.SAME:
+            self._inherit(args[0], out)
+        elif kind is OpKind.CAST:
+            self._copied(plan, origin, phase, args[0], out)
+        elif kind is OpKind.COPY:
+            self._copied(plan, origin, phase, args[1], out)
+
+    def _measure(self, origin: Origin, phase: Phase, op: str, slot: str, tensor: torch.Tensor) -> None:
+        name = _FLOATING.get(tensor.dtype)
+        if name is None:
+            return
+        key = (op, slot, phase, name)
+        number = origin.numbers.get(key)
+        if number is None:
+            site = Site(origin.module, op, slot, phase, name, origin.file, origin.line)
+            number = origin.numbers[key] = self.book.number(site)
+        if type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
+            stored = self._stored(tensor)
+            if stored is None:
+                return
+            self.book.add(number, stored)
+            return
+        self._remember(tensor, self.book.add(number, tensor))
+
+    def _stored(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the numbers a tensor of another layout stores, or None where they cannot be read."""
+        if type(tensor) in _PLAIN:
+            if tensor.layout is torch.sparse_coo:
+                return tensor._values()
+            if tensor.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
+                return tensor.values()
+        self.not_audited[f"tensors of type {type(tensor).__name__}, layout {tensor.layout}"] += 1
+        return None
+
+    def _copied(self, plan: OpPlan, origin: Origin, phase: Phase, source: Any, out: torch.Tensor) -> None:
+        before, after = source.dtype if isinstance(source, torch.Tensor) else out.dtype, out.dtype
+        if before == after:
+            self._inherit(source, out)
+            if id(out) not in self._seen:
+                self._measure(origin, phase, plan.name, "output", out)
+            return
+        self._measure(origin, phase, plan.name, "output", out)
+        if before in _FLOATING and after in _FLOATING:
+            made = self._cast_from.get(id(source))
+            undoes = made is not None and made[0]() is source and made[1] == after
+            key = (origin.module, _FLOATING[before], _FLOATING[after], phase, origin.file, origin.line)
+            self.book.cast(key, out, undoes=undoes)
+            self._cast_from[id(out)] = (weakref.ref(out), before)
+
+    def _remember(self, tensor: torch.Tensor, row: int) -> None:
+        if not tensor.is_inference():
+            self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, row)
+
+    def _row(self, tensor: torch.Tensor) -> int | None:
+        """Return the row of a tensor measured in this step and not written to since."""
+        hit = self._seen.get(id(tensor))
+        if hit is None or hit[0]() is not tensor or hit[1] != tensor._version or hit[2] < self.book.first_row:
+            return None
+        return hit[2]
+
+    def _inherit(self, source: Any, out: Any) -> None:
+        """Let a copy or whole view of a measured tensor share its row."""
+        if not isinstance(source, torch.Tensor) or not isinstance(out, torch.Tensor):
+            return
+        row = self._row(source)
+        if row is not None and out.numel() == source.numel():
+            self._remember(out, row)
+
+    def _cross(self, module: int, slot: str, value: Any) -> None:
+        """Note the tensors that enter or leave a module, reading only those not measured yet."""
+        with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
+            for place, tensor in tensors_in(value, slot):
+                if tensor.dtype in _FLOATING:
+                    self._boundary(module, place, tensor)
+
+    def _boundary(self, module: int, slot: str, tensor: torch.Tensor) -> None:
+        key = (module, Phase.FORWARD)
+        origin = self._origins.get(key)
+        if origin is None:
+            origin = self._origins[key] = Origin(self.tracker.path(module), Phase.FORWARD, "", 0)
+        row = self._row(tensor)
+        if row is None:
+            self._measure(origin, Phase.FORWARD, "", slot, tensor)
+            return
+        name = _FLOATING[tensor.dtype]
+        number = origin.numbers.get((slot, name))
+        if number is None:
+            site = Site(origin.module, "", slot, Phase.FORWARD, name)
+            number = origin.numbers[slot, name] = self.book.number(site)
+        self.book.alias(row, number)
+
+    def state(self, module: str, slot: str, tensor: torch.Tensor) -> None:
+        """Measure a parameter or its gradient; call it outside of the recording."""
+        origin = Origin(module, Phase.STATE, "", 0)
+        with torch.no_grad():
+            self._measure(origin, Phase.STATE, "", slot, tensor)
+
+    def fetch(self) -> Fetched:
+        """Bring what was recorded to the host."""
+        return self.book.fetch()
+
+    def trace(self, fetched: Fetched) -> Trace:
+        """Return the trace of what was recorded."""
+        return Trace(
+            sites=fetched.sites,
+            casts=fetched.casts,
+            modules=self.tracker.infos(),
+            not_audited=dict(self.not_audited),
+            operations=self._operations,
+            measured=self.book.measured,
+        )

@@ -1,0 +1,92 @@
+"""Which line of the user's program is running."""
+
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from types import CodeType, FrameType
+
+import torch
+
+Spot = tuple[CodeType, int]  #: a code object and the offset of its running instruction
+
+_OBSERVE = str(Path(__file__).parent) + os.sep
+_AMPCHECK = str(Path(__file__).parent.parent) + os.sep
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_STDLIB = sysconfig.get_path("stdlib") + os.sep
+_SITE = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
+
+_SKIP, _USER, _STOP = range(3)
+
+
+class SourceFinder:
+    """Finds the innermost frame that is neither torch's nor ampcheck's; remembers what it has classified."""
+
+    def __init__(self) -> None:
+        """Start with nothing classified."""
+        self._kinds: dict[CodeType, int] = {}
+        self._lines: dict[Spot, tuple[str, int]] = {}
+
+    def spot(self, depth: int = 2) -> Spot | None:
+        """Return the running spot of user code, or None when ampcheck itself made the call."""
+        frame: FrameType | None = sys._getframe(depth)  # noqa: SLF001  # inspect.currentframe has no depth
+        kinds = self._kinds
+        while frame is not None:
+            code = frame.f_code
+            kind = kinds.get(code)
+            if kind is None:
+                kind = kinds[code] = classify(code.co_filename)
+            if kind:
+                return (code, frame.f_lasti) if kind == _USER else None
+            frame = frame.f_back
+        return None
+
+    def line(self, spot: Spot | None) -> tuple[str, int]:
+        """Return the file and line of a spot; ('', 0) for None."""
+        if spot is None:
+            return "", 0
+        if spot not in self._lines:
+            self._lines[spot] = (shown_path(spot[0].co_filename), line_of(*spot))
+        return self._lines[spot]
+
+
+def classify(filename: str) -> int:
+    """Tell whether a frame of this file is passed over, is the user's, or ends the search."""
+    if filename.startswith(_AMPCHECK):
+        return _SKIP if filename.startswith(_OBSERVE) else _STOP
+    library = filename.startswith(_STDLIB) and not filename.startswith(_SITE)
+    return _SKIP if library or filename.startswith((_TORCH, "<")) else _USER
+
+
+def is_user_file(filename: str) -> bool:
+    """Tell whether a file is the user's, or a library's that the user chose: not torch, Python or ampcheck."""
+    return classify(filename) == _USER
+
+
+def line_of(code: CodeType, offset: int) -> int:
+    """Return the source line of an instruction."""
+    for start, stop, line in code.co_lines():
+        if start <= offset < stop and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def shown_path(filename: str) -> str:
+    """Return a path that reads the same on every machine: from here, or from where it is installed."""
+    path = os.path.abspath(filename)  # noqa: PTH100  # resolve() would follow links away from the user's name
+    roots = [str(Path.cwd()) + os.sep, *_SITE]
+    root = next((root for root in roots if path.startswith(root)), "")
+    return path.removeprefix(root).replace(os.sep, "/")
+
+
+def frames_match(names: Mapping[str, frozenset[str]]) -> bool:
+    """Tell whether a frame on the stack is one of these functions, given by file suffix."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    while frame is not None:
+        code = frame.f_code
+        for suffix, functions in names.items():
+            if code.co_name in functions and code.co_filename.endswith(suffix):
+                return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,57 @@
+"""A CPU that stands in for CUDA: what the user's code says about autocast on "cuda" is meant for the CPU."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.amp.autocast_mode import autocast
+
+
+@contextmanager
+def autocast_stands_in(device: str = "cpu", *, enabled: bool = True) -> Iterator[None]:
+    """Let autocast regions and queries for "cuda" in the user's code act on `device`.
+
+    With `enabled=False` every autocast region is off, whatever it asks for: the FP32 run.
+    """
+    patched: list[tuple[Any, str, Any]] = []
+
+    def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        original = owner.__dict__[name]
+        patched.append((owner, name, original))
+        setattr(owner, name, make(original))
+
+    try:
+        patch(autocast, "__init__", lambda original: _region(original, device, enabled=enabled))
+        if device == "cpu":
+            patch(torch, "is_autocast_enabled", lambda original: _on_cpu(original))
+            patch(torch, "get_autocast_dtype", lambda original: _on_cpu(original))
+            patch(torch, "get_autocast_gpu_dtype", lambda _: lambda: torch.get_autocast_dtype("cpu"))
+        yield
+    finally:
+        for owner, name, original in reversed(patched):
+            setattr(owner, name, original)
+
+
+def _region(original: Callable[..., None], device: str, *, enabled: bool) -> Callable[..., None]:
+    def __init__(  # noqa: N807
+        self: autocast,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,  # noqa: FBT001, FBT002  # torch's own signature
+        cache_enabled: bool | None = None,
+    ) -> None:
+        if isinstance(device_type, str) and device_type.partition(":")[0] == "cuda" and device == "cpu":
+            # Without a dtype CUDA means half, the CPU bfloat16.
+            device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cpu")
+        original(self, device_type, dtype, enabled and allowed, cache_enabled)
+
+    allowed = enabled
+    return __init__
+
+
+def _on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+    def query(device_type: str = "cuda") -> Any:
+        return original("cpu" if device_type == "cuda" else device_type)
+
+    return query

@@ -1,0 +1,66 @@
+"""A report: everything an audit found, as one value that renderers turn into text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ampcheck.findings import Finding, Severity
+from ampcheck.formats import FORMATS, Format
+from ampcheck.stats import TensorStats
+from ampcheck.trace import PairError, Phase, Site, Trace, total
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The same step recorded twice, in FP32 and in low precision, and what follows from the difference."""
+
+    target: str
+    precision: str  #: fp16 or bf16
+    log2_scale: int  #: of the loss scale that the low-precision run used
+    reference: Trace  #: the FP32 run
+    low: Trace  #: the low-precision run
+    errors: Mapping[Site, PairError] = field(default_factory=dict)  #: by site of the low-precision run
+    findings: tuple[Finding, ...] = ()  #: most important first
+    stand_in_loss: bool = False  #: the loss is ampcheck's, so gradient magnitudes are not the user's
+    refused_scales: tuple[int, ...] = ()  #: log2 of larger loss scales tried first, which overflowed
+    notes: tuple[str, ...] = ()  #: what was assumed
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def format(self) -> Format:
+        """Return the low-precision format."""
+        return FORMATS[self.precision]
+
+    @property
+    def dtype(self) -> str:
+        """Return the low-precision dtype as sites write it."""
+        return {"fp16": "float16", "bf16": "bfloat16"}[self.precision]
+
+    @property
+    def worst(self) -> Severity | None:
+        """Return the worst severity among the findings, None when there are none."""
+        return min((finding.severity for finding in self.findings), key=lambda s: s.rank, default=None)
+
+    @property
+    def not_audited(self) -> Mapping[str, int]:
+        """Return what was not seen, and how often in one run."""
+        return {**self.reference.not_audited, **self.low.not_audited}
+
+
+def by_place(trace: Trace) -> dict[Site, TensorStats]:
+    """Return the statistics by site without its dtype, so that two precisions can be compared."""
+    return total(((site.place, stats) for site, stats in trace.sites.items()), TensorStats())
+
+
+def low_backward(report: Report) -> dict[Site, TensorStats]:
+    """Return the FP32 run's statistics of every backward tensor that the low run held in low precision.
+
+    From these the effect of any loss scale follows by a shift. Tensors that only the low run has, such as
+    casts, are left out: what they hold is counted where it was computed.
+    """
+    reference = by_place(report.reference)
+    places = {
+        site.place
+        for site in report.low.sites
+        if site.phase is Phase.BACKWARD and site.dtype == report.dtype
+    }
+    return {place: stats for place, stats in reference.items() if place in places}

@@ -1,0 +1,166 @@
+"""What renderers show: rows worked out from a report, in the order in which they matter."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ampcheck.formats import SHORT_DTYPE
+from ampcheck.report import Report, by_place, low_backward
+from ampcheck.stats import Bounds, TensorStats
+from ampcheck.trace import PairError, Phase, Site, Trace
+
+#: Loss scales shown: from none to the largest that GradScaler reaches in ordinary training.
+SCALES = range(25)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """One module and the operations in its own forward, children left out."""
+
+    module: str
+    kind: str  #: class name
+    dtypes: tuple[str, ...]  #: of the operations' results in the forward, most elements first
+    activations: TensorStats  #: results of forward operations in the low-precision run
+    gradients: TensorStats  #: results of backward operations in the low-precision run, unscaled
+    flushed_forward: float  #: share of non-zero reference elements that are zero in low precision
+    flushed_backward: float
+    overflowed: int  #: elements that are finite in the reference only
+    casts: int  #: calls
+    cast_bytes: int
+    error: float  #: worst relative RMS error of a forward result against the reference
+    trouble: float  #: what the rows are sorted by: overflow first, then the share that was lost
+
+    @property
+    def location(self) -> str:
+        """Return the name shown for the module; the root and the loss share one."""
+        return self.module or "(root)"
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """What one loss scale does to all low-precision backward tensors, predicted from the FP32 run."""
+
+    log2_scale: int
+    flushed: Bounds
+    subnormal: Bounds
+    overflowed: Bounds
+    nonzero: int  #: elements that are not zero in the FP32 run
+
+
+def scale_curve(report: Report, scales: Iterable[int] = SCALES) -> tuple[CurvePoint, ...]:
+    """Return what each loss scale would do to the gradients."""
+    tensors = list(low_backward(report).values())
+    whole = sum(tensors, TensorStats())
+    fmt = report.format
+    return tuple(
+        CurvePoint(
+            scale,
+            _sum(stats.flushed(fmt, scale) for stats in (whole,)),
+            _sum(stats.subnormal(fmt, scale) for stats in (whole,)),
+            # Tensor by tensor: each one's own largest element tells whether its top binade overflows.
+            _sum(stats.overflowed(fmt, scale) for stats in tensors),
+            whole.nonzero,
+        )
+        for scale in scales
+    )
+
+
+def _sum(bounds: Iterable[Bounds]) -> Bounds:
+    return sum(bounds, Bounds(0, 0))
+
+
+def layer_rows(report: Report) -> tuple[LayerRow, ...]:
+    """Return a row for each module with operations of its own, most troubled first, then as executed."""
+    forward = _group(report.low, lambda site: _outputs(site, Phase.FORWARD))
+    backward = _group(report.low, lambda site: _outputs(site, Phase.BACKWARD))
+    reference = by_place(report.reference)
+    kinds = {module.path: module.kind for module in report.low.modules}
+    rows = []
+    for module in dict.fromkeys([*forward, *backward]):
+        ahead, back = forward.get(module, {}), backward.get(module, {})
+        rows.append(_row(report, (module, kinds.get(module, "")), ahead, back, reference))
+    return tuple(sorted(rows, key=lambda row: -row.trouble))
+
+
+def _group(trace: Trace, key: Callable[[Site], str | None]) -> dict[str, dict[Site, TensorStats]]:
+    groups: dict[str, dict[Site, TensorStats]] = {}
+    for site, stats in trace.sites.items():
+        name = key(site)
+        if name is not None:
+            groups.setdefault(name, {})[site] = stats
+    return groups
+
+
+def _outputs(site: Site, phase: Phase) -> str | None:
+    """Return the module of an operation's result in this phase, None for anything else."""
+    return site.module if site.op and site.phase is phase else None
+
+
+def _row(
+    report: Report,
+    module: tuple[str, str],
+    forward: dict[Site, TensorStats],
+    backward: dict[Site, TensorStats],
+    reference: dict[Site, TensorStats],
+) -> LayerRow:
+    path = module[0]
+    lost_forward, live_forward = _lost(forward, reference)
+    lost_backward, live_backward = _lost(backward, reference)
+    overflowed = sum(_overflowed(sites, reference) for sites in (forward, backward))
+    casts = [count for cast, count in report.low.casts.items() if cast.module == path]
+    shares = (lost_forward / max(live_forward, 1), lost_backward / max(live_backward, 1))
+    return LayerRow(
+        *module,
+        _dtypes(forward or backward),
+        sum(forward.values(), TensorStats()),
+        _unscaled(backward.values(), report.log2_scale),
+        *shares,
+        overflowed,
+        sum(count.calls for count in casts),
+        sum(count.bytes for count in casts),
+        max((_error(report.errors, site) for site in forward), default=0.0),
+        (1e9 if overflowed else 0.0) + max(shares),
+    )
+
+
+def _unscaled(tensors: Iterable[TensorStats], log2_scale: int) -> TensorStats:
+    """Return the gradients' statistics as they are without the loss scale, for showing ranges."""
+    whole = sum(tensors, TensorStats())
+    counts = {exponent - log2_scale: count for exponent, count in whole.exponents()}
+    return TensorStats.from_counts(
+        counts,
+        zeros=whole.zeros,
+        infs=whole.infs,
+        nans=whole.nans,
+        amax=whole.amax * 2.0**-log2_scale,
+        sum_squares=whole.sum_squares * 4.0**-log2_scale,
+    )
+
+
+def _error(errors: object, site: Site) -> float:
+    pair = errors.get(site) if isinstance(errors, dict) else None
+    return pair.relative_rms if isinstance(pair, PairError) else 0.0
+
+
+def _dtypes(sites: dict[Site, TensorStats]) -> tuple[str, ...]:
+    elements: dict[str, int] = {}
+    for site, stats in sites.items():
+        name = SHORT_DTYPE.get(site.dtype, site.dtype)
+        elements[name] = elements.get(name, 0) + stats.numel
+    return tuple(sorted(elements, key=lambda name: -elements[name]))
+
+
+def _lost(sites: dict[Site, TensorStats], reference: dict[Site, TensorStats]) -> tuple[int, int]:
+    """Return (elements that became zero, elements that are not zero in the reference)."""
+    lost = live = 0
+    for site, stats in sites.items():
+        before = reference.get(site.place)
+        if before is not None and before.numel == stats.numel:
+            live += before.nonzero
+            lost += max(0, stats.zeros - before.zeros)
+    return lost, live
+
+
+def _overflowed(sites: dict[Site, TensorStats], reference: dict[Site, TensorStats]) -> int:
+    """Return the elements that are no finite number here and were in the reference."""
+    known = ((stats, reference.get(site.place)) for site, stats in sites.items())
+    return sum(max(0, stats.nonfinite - before.nonfinite) for stats, before in known if before is not None)

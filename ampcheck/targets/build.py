@@ -1,0 +1,45 @@
+"""From a parsed spec to a target: one function per kind of source."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from ampcheck.errors import TargetError
+from ampcheck.targets.seeding import seeded
+from ampcheck.targets.spec import Options, Spec, Target
+
+
+def build(spec: Spec, options: Options) -> Target:
+    """Return the target a spec names; random state outside is left as it was."""
+    _check(options)
+    with seeded(options.seed):
+        return replace(_builder(spec.kind)(spec, options), name=spec.text)
+
+
+def _builder(kind: str) -> Callable[[Spec, Options], Target]:
+    """Return the function for a kind of source; the zoos load late, each needs its own library."""
+    if kind == "torchvision":
+        from ampcheck.targets.torchvision_zoo import from_torchvision
+
+        return from_torchvision
+    if kind == "timm":
+        from ampcheck.targets.timm_zoo import from_timm
+
+        return from_timm
+    if kind == "transformers":
+        from ampcheck.targets.transformers_zoo import from_transformers
+
+        return from_transformers
+    from ampcheck.targets.contract import from_user
+
+    return from_user
+
+
+def _check(options: Options) -> None:
+    try:
+        torch.device(options.device)
+    except RuntimeError as error:
+        raise TargetError(f"expected a device such as cpu or cuda:0, got {options.device!r}") from error
+    if options.batch_size is not None and options.batch_size < 1:
+        raise TargetError(f"expected a batch size of at least 1, got {options.batch_size}")

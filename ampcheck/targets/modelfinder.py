@@ -1,0 +1,99 @@
+"""Finding the user's model and building it."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ampcheck.errors import TargetError
+from ampcheck.targets.scope import MODEL_NAMES, Scope, binds
+
+FIRST_LAYER_EXAMPLES = "torch.randn(8, 3, 64, 64)"
+SPATIAL = 64
+SEQUENCE = 16
+
+
+def build_model(scope: Scope, picked: Any = None) -> Any:
+    """Return the model: the picked value, the one under a known name, or the only one there is."""
+    value = picked if picked is not None else _find(scope)
+    if isinstance(value, nn.Module) or _is_proxy(value):
+        return value
+    if not callable(value):
+        raise TargetError(
+            f"expected model to be an nn.Module or a function making one, got {type(value).__name__}",
+            where=scope.where,
+        )
+    made = scope.call(value)
+    if isinstance(made, nn.Module) or _is_proxy(made):
+        return made
+    name = getattr(value, "__name__", "the model function")
+    raise TargetError(
+        f"expected {name}() to return an nn.Module, got {type(made).__name__}", where=scope.where
+    )
+
+
+def example_input(model: Any) -> str:
+    """Return Python for an input that the first layer of a model would take."""
+    layers = model.modules() if isinstance(model, nn.Module) else ()
+    for layer in layers:
+        if isinstance(layer, nn.Embedding):
+            return f"torch.randint(0, {layer.num_embeddings}, (8, {SEQUENCE}))"
+        if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            sizes = [8, layer.in_channels, *[SPATIAL] * len(layer.kernel_size)]
+            return f"torch.randn({', '.join(map(str, sizes))})"
+        if isinstance(layer, nn.Linear):
+            return f"torch.randn(8, {layer.in_features})"
+        if isinstance(layer, nn.RNNBase):
+            return f"torch.randn(8, {SEQUENCE}, {layer.input_size})"
+    return FIRST_LAYER_EXAMPLES
+
+
+def vocabulary(model: Any) -> int | None:
+    """Return how many indices the model's first layer takes, None if that is not an embedding."""
+    layers = model.modules() if isinstance(model, nn.Module) else ()
+    kinds = (nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, nn.RNNBase)
+    first = next((layer for layer in layers if isinstance(layer, kinds)), None)
+    return first.num_embeddings if isinstance(first, nn.Embedding) else None
+
+
+def _find(scope: Scope) -> Any:
+    named = scope.first(MODEL_NAMES)
+    if named:
+        return named[1]
+    losses = nn.modules.loss._Loss  # noqa: SLF001: there is no public name for "any criterion"
+    made = {k: v for k, v in scope.names.items() if isinstance(v, nn.Module) and not isinstance(v, losses)}
+    classes = {k: v for k, v in scope.names.items() if _is_own_class(v, scope)}
+    buildable = {k: v for k, v in classes.items() if binds(v)}
+    for found in (made, buildable):
+        if len({id(value) for value in found.values()}) == 1:
+            return next(iter(found.values()))
+        if found:
+            raise TargetError(
+                f"expected one model, found {len(found)}: {', '.join(found)}; say which",
+                where=scope.where,
+                hint="\n".join(f"ampcheck {scope.where}:{name}" for name in list(found)[:3]),
+            )
+    name = next(iter(classes), "Net")
+    raise TargetError(
+        f"no model found; define model{', which is there as a class that needs arguments' if classes else ''}",
+        where=scope.where,
+        hint=f"def model():\n    return {name}({'...' if classes else ''})",
+    )
+
+
+def _is_own_class(value: Any, scope: Scope) -> bool:
+    return (
+        isinstance(value, type)
+        and issubclass(value, nn.Module)
+        and value.__module__ == scope.user.module.__name__
+    )
+
+
+def _is_proxy(value: Any) -> bool:
+    """Say whether a callable object stands before a model: it has its parameters, or holds one."""
+    if not callable(value) or isinstance(value, type) or hasattr(value, "__code__"):
+        return False
+    held = getattr(value, "__dict__", {})
+    return callable(getattr(value, "parameters", None)) or any(
+        isinstance(item, torch.nn.Module) for item in held.values()
+    )

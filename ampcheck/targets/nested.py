@@ -1,0 +1,71 @@
+"""Walking the tensors of a batch, whatever it is built of."""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Set
+from typing import Any
+
+import torch
+
+
+def tensors(value: object) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a nested value in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, list | tuple | Set):
+        for item in value:
+            yield from tensors(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensors(getattr(value, field.name, None))
+
+
+def move(value: Any, device: str | torch.device) -> Any:
+    """Return the value with every tensor in it on the device; containers keep their type, nothing is changed in place."""
+
+    def to(leaf: Any) -> Any:
+        return leaf.to(device)
+
+    return _mapped(to, value)
+
+
+def input_shapes(batch: object) -> tuple[str, ...]:
+    """Return shape and dtype of each tensor of a batch, such as "2x3x224x224 float32"."""
+    return tuple(
+        f"{'x'.join(map(str, t.shape)) or 'scalar'} {str(t.dtype).removeprefix('torch.')}"
+        for t in tensors(batch)
+    )
+
+
+def _mapped(to: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return to(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(to, item) for item in value))
+    if isinstance(value, list | tuple | Set) and type(value) in (list, tuple, set, frozenset):
+        return type(value)(_mapped(to, item) for item in value)
+    if isinstance(value, MutableMapping):
+        return _mapped_mapping(to, value)
+    if callable(getattr(value, "to", None)) and not isinstance(value, type | torch.nn.Module):
+        return to(value)  # PackedSequence, graph batches and the like know how to move themselves
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _mapped_dataclass(to, value)
+    return value
+
+
+def _mapped_mapping(to: Callable[[Any], Any], value: MutableMapping[Any, Any]) -> MutableMapping[Any, Any]:
+    moved = copy.copy(value)
+    for key, item in value.items():
+        moved[key] = _mapped(to, item)
+    return moved
+
+
+def _mapped_dataclass(to: Callable[[Any], Any], value: Any) -> Any:
+    moved = copy.copy(value)
+    for field in dataclasses.fields(value):
+        if hasattr(value, field.name):
+            object.__setattr__(moved, field.name, _mapped(to, getattr(value, field.name)))  # frozen ones too
+    return moved

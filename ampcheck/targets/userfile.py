@@ -1,0 +1,170 @@
+"""Running the user's file: importing it under a name of its own, and saying where in it something failed."""
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+from ampcheck.errors import TargetError
+
+OWN_FOLDER = Path(__file__).resolve().parents[1]
+INSTALLED = ("site-packages", "dist-packages")
+
+
+@dataclass(slots=True)
+class Imports:
+    """A context in which a folder is importable; outside of it, neither the folder nor its modules are visible."""
+
+    folder: Path
+    modules: dict[str, ModuleType] = field(default_factory=dict)
+    before: set[str] = field(default_factory=set)
+    depth: int = 0
+
+    def __enter__(self) -> "Imports":
+        """Make the folder and what was imported from it visible."""
+        self.depth += 1
+        if self.depth == 1:
+            sys.path.insert(0, str(self.folder))
+            # A file written a moment ago must be found too.
+            importlib.invalidate_caches()
+            self.before = set(sys.modules)
+            for name, module in self.modules.items():
+                sys.modules.setdefault(name, module)
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: TracebackType | None) -> None:
+        """Keep aside what came from the folder, and take the folder off the path."""
+        self.depth -= 1
+        if self.depth:
+            return
+        if str(self.folder) in sys.path:
+            sys.path.remove(str(self.folder))
+        for name in [name for name in sys.modules if name not in self.before]:
+            top = sys.modules.get(name.partition(".")[0])
+            if name in self.modules or (top is not None and self._beside(top)):
+                self.modules[name] = sys.modules[name]
+        for name in self.modules.keys() - self.before:
+            sys.modules.pop(name, None)
+
+    def _beside(self, module: ModuleType) -> bool:
+        """Say whether a top-level module lies directly in the folder."""
+        path = getattr(module, "__file__", None)
+        places = [path] if path else list(getattr(module, "__path__", []))
+        for place in map(Path, places):
+            root = place.parent if place.name == "__init__.py" or not place.is_dir() else place
+            is_package = place.name == "__init__.py" or place.is_dir()
+            if (root.parent if is_package else root) == self.folder and root != OWN_FOLDER:
+                return True
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class UserModule:
+    """A module of the user's, imported, with the file it lies in and the context it runs in."""
+
+    module: ModuleType
+    file: Path
+    imports: Imports
+
+
+def import_file(path: Path) -> UserModule:
+    """Run a file as a module under a fresh name; `if __name__ == "__main__"` stays asleep."""
+    imports = Imports(path.parent)
+    with imports, user_code(path):
+        code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+        name = _fresh_name(path.stem)
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec) if spec else ModuleType(name)
+        module.__file__ = str(path)
+        imports.modules[name] = sys.modules[name] = module  # dataclasses and pickle look it up
+        exec(code, module.__dict__)  # noqa: S102: running the user's file is what was asked for
+    return UserModule(module, path, imports)
+
+
+def import_dotted(name: str) -> UserModule:
+    """Import a module by its dotted name, with the current folder on the path as `python -m` has it."""
+    imports = Imports(Path.cwd())
+    with imports:
+        missing = _missing(name)
+        if missing:
+            raise TargetError(
+                f"no module named {missing!r}, wanted for {name!r}; check the spelling or install it"
+            )
+        found = importlib.util.find_spec(name.partition(".")[0])
+        origin = Path(found.origin) if found and found.origin else Path(name)
+        with user_code(origin):
+            module = importlib.import_module(name)
+    return UserModule(module, Path(getattr(module, "__file__", None) or origin), imports)
+
+
+def locate(error: BaseException, file: Path) -> str:
+    """Return "file:line" of the innermost frame of an error that lies in the user's file or its folder, or ""."""
+    if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename, file):
+        return f"{shown(error.filename)}:{error.lineno or 1}"
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    for filename, line in reversed(frames):
+        if _is_users(filename, file):
+            return f"{shown(filename)}:{line}"
+    return ""
+
+
+def shown(path: str | Path) -> str:
+    """Return a path as a person would write it from the current folder."""
+    try:
+        relative = os.path.relpath(path)
+    except ValueError:  # another drive
+        return str(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def explained(error: BaseException) -> str:
+    """Return the type of an error and the first line of its message."""
+    lines = str(error.msg if isinstance(error, SyntaxError) else error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+@contextmanager
+def user_code(file: Path) -> Iterator[None]:
+    """Turn whatever the user's code raises into a target error that points at their line."""
+    try:
+        yield
+    except TargetError:
+        raise
+    except SystemExit as error:
+        where = locate(error, file) or shown(file)
+        raise TargetError(
+            f"the file calls exit({error.code!r}) when it is imported; move that under `if __name__ == '__main__':`",
+            where=where,
+        ) from error
+    except Exception as error:
+        raise TargetError(explained(error), where=locate(error, file) or shown(file)) from error
+
+
+def _is_users(filename: str, file: Path) -> bool:
+    path = Path(filename)
+    if path == file:
+        return True
+    if filename.startswith("<") or not path.is_relative_to(file.parent) or path.is_relative_to(OWN_FOLDER):
+        return False
+    return not any(part in INSTALLED for part in path.relative_to(file.parent).parts)
+
+
+def _fresh_name(stem: str) -> str:
+    safe = "".join(c if c.isalnum() else "_" for c in stem)
+    name, count = f"ampcheck_target_{safe}", 1
+    while name in sys.modules:
+        count += 1
+        name = f"ampcheck_target_{safe}_{count}"
+    return name
+
+
+def _missing(name: str) -> str:
+    """Return the first part of a dotted name that does not exist, without running anything but its parents."""
+    top = name.partition(".")[0]
+    return "" if importlib.util.find_spec(top) else top
