@@ -14,6 +14,7 @@ from ampcheck.observe.pair import SAMPLES, pair_errors
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.state import Snapshot
 from ampcheck.observe.step import Step, StepRaised, clear_gradients, gradients, run, widen
+from ampcheck.observe.wide import execute
 from ampcheck.report import Report
 from ampcheck.rules import diagnose
 from ampcheck.settings import Settings
@@ -113,7 +114,7 @@ def _finite(value: float) -> bool:
 
 
 def _record(step: Step, dtype: torch.dtype | None, log2_scale: int) -> _Run:
-    recorder = Recorder(step.model, samples=SAMPLES)
+    recorder = Recorder(step.model, samples=SAMPLES, execute=execute)
     run(step, recorder, dtype, log2_scale)
     fetched = recorder.fetch()
     trace = recorder.trace(fetched)

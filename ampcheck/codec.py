@@ -34,27 +34,35 @@ the strings "inf", "-inf" and "nan".
                     nans, amax: largest finite magnitude, sum_squares: of the finite elements}
 """
 
+import gc
 import json
-import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from operator import index
 from pathlib import Path
 from typing import Any
 
 from ampcheck.errors import ReportError
 from ampcheck.findings import Finding, Severity
+from ampcheck.flat import (
+    Json,
+    flat,
+    number,
+    pairs,
+    read_cast,
+    read_count,
+    read_error,
+    read_module,
+    read_site,
+    read_stats,
+    read_step,
+)
 from ampcheck.report import Report
 from ampcheck.saving import replace_file
-from ampcheck.stats import TensorStats
-from ampcheck.trace import Cast, CastCount, ModuleInfo, PairError, Phase, Site, StepSummary, Trace
+from ampcheck.trace import Trace
 
 SCHEMA = 1
 TOOL = "ampcheck"
-
-Json = dict[str, Any]
-
-_PHASES = {str(phase): phase for phase in Phase}
 
 
 def to_json(report: Report) -> str:
@@ -77,14 +85,18 @@ def to_json(report: Report) -> str:
             "environment": dict(report.environment),
             "reference": _trace(report.reference),
             "low": _trace(report.low),
-            "errors": _pairs(report.errors),
+            "errors": pairs(report.errors),
         }
     )
 
 
 def from_json(text: str | bytes) -> Report:
     """Return the report that `to_json` wrote."""
-    saved = _checked(text)
+    with _no_collections():
+        return _read_report(_checked(text))
+
+
+def _read_report(saved: Json) -> Report:
     try:
         return Report(
             target=saved["target"],
@@ -92,7 +104,7 @@ def from_json(text: str | bytes) -> Report:
             log2_scale=index(saved["log2_scale"]),
             reference=_read_trace(saved["reference"]),
             low=_read_trace(saved["low"]),
-            errors={_read_site(item): _read_error(item) for item in saved["errors"]},
+            errors={read_site(item): read_error(item) for item in saved["errors"]},
             findings=tuple(_read_finding(item) for item in saved["findings"]),
             stand_in_loss=saved["stand_in_loss"],
             refused_scales=tuple(saved["refused_scales"]),
@@ -126,6 +138,18 @@ def read(path: str | Path) -> Report:
         raise ReportError(error.message, where=str(path)) from error.__cause__
 
 
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Keep the garbage collector from walking a growing pile of live objects again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
@@ -152,36 +176,12 @@ def _member(value: Any, pad: str) -> str:
 _compact = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
-_FIELDS = {
-    kind: tuple((field.name, field.default) for field in fields(kind))
-    for kind in (Site, TensorStats, Cast, CastCount, PairError, ModuleInfo, StepSummary)
-}
-
-
-def _flat(value: Any) -> Json:
-    """Return the fields of a value that do not hold their default."""
-    named = ((name, getattr(value, name), default) for name, default in _FIELDS[type(value)])
-    return {
-        name: _number(item) if isinstance(item, float) else item
-        for name, item, default in named
-        if default is MISSING or item != default
-    }
-
-
-def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(float(value))
-
-
-def _pairs(mapping: Mapping[Any, Any]) -> list[Json]:
-    return [_flat(key) | _flat(value) for key, value in mapping.items()]
-
-
 def _trace(trace: Trace) -> Json:
     return {
-        "sites": _pairs(trace.sites),
-        "casts": _pairs(trace.casts),
-        "steps": [_flat(step) for step in trace.steps],
-        "modules": [_flat(module) for module in trace.modules],
+        "sites": pairs(trace.sites),
+        "casts": pairs(trace.casts),
+        "steps": [flat(step) for step in trace.steps],
+        "modules": [flat(module) for module in trace.modules],
         "not_audited": dict(trace.not_audited),
         "operations": trace.operations,
         "measured": trace.measured,
@@ -200,8 +200,8 @@ def _finding(finding: Finding) -> Json:
         "dtype": origin.dtype if origin else None,
         "location": {"file": origin.file, "line": origin.line} if origin and origin.file else None,
         "message": finding.message,
-        "numbers": {name: _number(value) for name, value in finding.numbers.items()},
-        "sites": [_flat(site) for site in finding.sites],
+        "numbers": {name: number(value) for name, value in finding.numbers.items()},
+        "sites": [flat(site) for site in finding.sites],
     }
 
 
@@ -235,57 +235,13 @@ def _refuse(constant: str) -> float:
 
 def _read_trace(saved: Json) -> Trace:
     return Trace(
-        _read_map(saved["sites"], _read_site, _read_stats),
-        _read_map(saved["casts"], _read_cast, _read_count),
-        tuple(_read_step(item) for item in saved["steps"]),
-        tuple(_read_module(item) for item in saved["modules"]),
+        {read_site(item): read_stats(item) for item in saved["sites"]},
+        {read_cast(item): read_count(item) for item in saved["casts"]},
+        tuple(read_step(item) for item in saved["steps"]),
+        tuple(read_module(item) for item in saved["modules"]),
         saved["not_audited"],
         index(saved["operations"]),
         index(saved["measured"]),
-    )
-
-
-def _read_map(items: Iterable[Json], key: Callable[[Json], Any], value: Callable[[Json], Any]) -> Any:
-    return {key(item): value(item) for item in items}
-
-
-def _read_site(item: Json) -> Site:
-    get = item.get
-    place = (item["module"], item["op"], item["slot"], _PHASES[item["phase"]], item["dtype"])
-    return Site(*place, get("file", ""), get("line", 0))
-
-
-def _read_stats(item: Json) -> TensorStats:
-    get = item.get
-    counts = tuple(map(index, get("counts", ())))
-    sums = (float(get("amax", 0.0)), float(get("sum_squares", 0.0)))
-    return TensorStats(
-        index(get("lowest", 0)), counts, get("zeros", 0), get("infs", 0), get("nans", 0), *sums
-    )
-
-
-def _read_cast(item: Json) -> Cast:
-    where = (item.get("file", ""), item.get("line", 0))
-    return Cast(item["module"], item["source"], item["target"], _PHASES[item["phase"]], *where)
-
-
-def _read_count(item: Json) -> CastCount:
-    return CastCount(*(index(item.get(name, 0)) for name, _ in _FIELDS[CastCount]))
-
-
-def _read_error(item: Json) -> PairError:
-    named = ((item.get(name, default), default) for name, default in _FIELDS[PairError])
-    return PairError(*(type(default)(value) for value, default in named))
-
-
-def _read_step(item: Json) -> StepSummary:
-    return StepSummary(float(item["loss"]), item["log2_scale"], float(item["grad_amax"]), item["nonfinite"])
-
-
-def _read_module(item: Json) -> ModuleInfo:
-    lists = {name: tuple(item.get(name, ())) for name in ("aliases", "dtypes")}
-    return ModuleInfo(
-        item["path"], item["kind"], item.get("calls", 0), parameters=item.get("parameters", 0), **lists
     )
 
 
@@ -296,6 +252,6 @@ def _read_finding(item: Json) -> Finding:
         item["kind"],
         Severity(item["severity"]),
         item["message"],
-        tuple(_read_site(site) for site in item["sites"]),
+        tuple(read_site(site) for site in item["sites"]),
         {name: float(value) for name, value in item["numbers"].items()},
     )

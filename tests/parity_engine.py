@@ -1,4 +1,5 @@
 import heapq, torch
+@torch.no_grad()
 def backward(root):
     """run the graph of `root` as torch's engine does"""
     start=root.grad_fn

@@ -16,6 +16,7 @@ from torch.library import Library, fallthrough_kernel
 
 from ampcheck.observe.casting import casting_kernel, forget_weight_casts
 from ampcheck.observe.dispatcher import Kernel, install, remove
+from ampcheck.observe.fused import fused_kernels, reads_half
 from ampcheck.observe.policy import CastPolicy, casting_policy, registered
 
 
@@ -91,4 +92,8 @@ def _kernels(backend: str) -> dict[str, dict[str, Kernel]]:
         policies |= dict.fromkeys(_RECURRENT, CastPolicy.HALF)
     autocast = dict.fromkeys(registered("cpu") - policies.keys(), fallthrough_kernel)
     autocast |= {name: casting_kernel(name, kind, backend) for name, kind in policies.items()}
-    return {"AutocastCPU": autocast}
+    if backend != "cuda":
+        return {"AutocastCPU": autocast}
+    for name in ("softmax", "log_softmax"):
+        autocast[f"aten::{name}.int"] = reads_half(f"_{name}", autocast[f"aten::{name}.int"])
+    return {"AutocastCPU": autocast} | fused_kernels()

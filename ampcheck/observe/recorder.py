@@ -2,6 +2,7 @@
 
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +15,6 @@ from ampcheck.observe.book import Book, Fetched
 from ampcheck.observe.modules import ModuleTracker, tensors_in
 from ampcheck.observe.ops import OpKind, OpPlan, plan_of
 from ampcheck.observe.source import SourceFinder, frames_match
-from ampcheck.observe.wide import execute
 from ampcheck.trace import Phase, Site, Trace
 
 #: Functions of torch.utils.checkpoint that run a forward again inside the backward.
@@ -22,6 +22,12 @@ _CHECKPOINT = {"utils/checkpoint.py": frozenset({"backward", "unpack_hook"})}
 #: The sequence number of nodes that add a gradient to a parameter: no operation of the forward.
 _ACCUMULATE = 2**64 - 1
 
+#: Tensors remembered as measured: enough to bridge from an operation to the module it ends.
+_REMEMBERED = 256
+
+_SKIP, _SAME, _CAST, _COPY, _MEASURE = OpKind.SKIP, OpKind.SAME, OpKind.CAST, OpKind.COPY, OpKind.MEASURE
+_FORWARD, _BACKWARD, _RECOMPUTE = Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE
+_grad_enabled = torch.is_grad_enabled
 _current_node = torch._C._current_autograd_node  # noqa: SLF001
 _sequence = torch._C._autograd._get_sequence_nr  # noqa: SLF001
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -32,6 +38,14 @@ _FLOATING = {
         *(torch.complex32, torch.complex64, torch.complex128),
     )
 }
+
+
+Execute = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def run_op(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operation as it is."""
+    return func(*args, **kwargs)
 
 
 @dataclass(slots=True, eq=False)
@@ -51,16 +65,26 @@ class Recorder(TorchDispatchMode):
     Statistics stay on the tensors' device until `trace` reads them, once. No tensor is kept alive.
     """
 
-    def __init__(self, model: Any, *, samples: int = 0) -> None:
-        """Prepare to record steps of a model; `samples` elements of each result are kept for comparison."""
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # The wrapper that this would put around each operation costs as much as recording it.
+        return False
+
+    def __init__(self, model: Any, *, samples: int = 0, execute: Execute = run_op) -> None:
+        """Prepare to record steps of a model.
+
+        `samples` elements of each result are kept for comparison; `execute` runs an operation.
+        """
         super().__init__()
+        self._execute = execute
         self.tracker = ModuleTracker(model, self._cross)
         self.book = Book(samples)
         self.not_audited: Counter[str] = Counter()
         self.failure: Origin | None = None  #: where the last operation raised
         self.failed_op = ""
         self._source = SourceFinder()
-        self._plans: dict[OpOverload, OpPlan] = {}
+        self._plans: dict[int, OpPlan] = {}
+        self._known: list[OpOverload] = []
         self._origins: dict[Any, Origin] = {}
         self._nodes: dict[int, Origin] = {}
         self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
@@ -99,33 +123,48 @@ class Recorder(TorchDispatchMode):
         """Run an operation as it would have run, then note what came out."""
         self._operations += 1
         try:
-            out = execute(func, args, kwargs or {})
+            out = self._execute(func, args, kwargs or {})
         except Exception:
-            self.failed_op, self.failure = str(func), self._here(Phase.FORWARD)
+            self.failed_op = plan_of(func).name
             raise
-        plan = self._plans.get(func)
+        plan = self._plans.get(id(func))
         if plan is None:
-            plan = self._plans[func] = plan_of(func)
-        node = _current_node()
+            plan = self._plan(func)
         sequence = _sequence()
-        if plan.kind is OpKind.SKIP and sequence == self._next_node:
+        if plan.kind is _SKIP and sequence == self._next_node:
             return out
+        node = _current_node()
         if node is None:
-            phase, origin = Phase.FORWARD, self._here(Phase.FORWARD)
-        elif self._recomputes():
-            phase, origin = Phase.RECOMPUTE, self._here(Phase.RECOMPUTE)
+            phase, origin = _FORWARD, self._here(_FORWARD)
+        elif self.tracker.recomputing or (_grad_enabled() and frames_match(_CHECKPOINT)):
+            phase, origin = _RECOMPUTE, self._here(_RECOMPUTE)
         else:
             number = node._sequence_nr()
             if number == _ACCUMULATE:
                 return out
-            phase, origin = Phase.BACKWARD, self._nodes.get(number) or self._lost()
+            phase, origin = _BACKWARD, self._nodes.get(number) or self._lost()
         # Nodes made since the last operation are this one's: its own comes into being just before it runs.
         while self._next_node < sequence:
             self._nodes[self._next_node] = origin
             self._next_node += 1
-        if plan.kind is not OpKind.SKIP:
-            self._note(plan, origin, phase, args, out)
+        kind = plan.kind
+        if kind is _MEASURE:
+            if type(out) is torch.Tensor:
+                self._measure(origin, phase, plan.name, "output", out)
+            else:
+                for slot, tensor in tensors_in(out, "output"):
+                    self._measure(origin, phase, plan.name, slot, tensor)
+        elif kind is _SAME:
+            self._inherit(args[0], out)
+        elif kind is _CAST or kind is _COPY:
+            self._copied(plan, origin, phase, args[kind is _COPY], out)
         return out
+
+    def _plan(self, func: OpOverload) -> OpPlan:
+        """Work out once how to record an overload; known by identity, which hashing goes through C++ for."""
+        self._known.append(func)
+        plan = self._plans[id(func)] = plan_of(func)
+        return plan
 
     def _here(self, phase: Phase) -> Origin:
         """Return the origin at the running module and the user's running line."""
@@ -140,27 +179,6 @@ class Recorder(TorchDispatchMode):
     def _lost(self) -> Origin:
         """Return the origin of backward operations whose forward was not recorded."""
         return self._origins.setdefault(None, Origin("", Phase.BACKWARD, "", 0))
-
-    def _recomputes(self) -> bool:
-        """Tell whether an operation inside the backward is a checkpointed forward running again."""
-        if self.tracker.recomputing:
-            return True
-        return torch.is_grad_enabled() and frames_match(_CHECKPOINT)
-
-    def _note(self, plan: OpPlan, origin: Origin, phase: Phase, args: tuple[Any, ...], out: Any) -> None:
-        kind = plan.kind
-        if kind is OpKind.MEASURE:
-            if isinstance(out, torch.Tensor):
-                self._measure(origin, phase, plan.name, "output", out)
-            else:
-                for slot, tensor in tensors_in(out, "output"):
-                    self._measure(origin, phase, plan.name, slot, tensor)
-        elif kind is OpKind.SAME:
-            self._inherit(args[0], out)
-        elif kind is OpKind.CAST:
-            self._copied(plan, origin, phase, args[0], out)
-        elif kind is OpKind.COPY:
-            self._copied(plan, origin, phase, args[1], out)
 
     def _measure(self, origin: Origin, phase: Phase, op: str, slot: str, tensor: torch.Tensor) -> None:
         name = _FLOATING.get(tensor.dtype)
@@ -205,8 +223,14 @@ class Recorder(TorchDispatchMode):
             self._cast_from[id(out)] = (weakref.ref(out), before)
 
     def _remember(self, tensor: torch.Tensor, row: int) -> None:
-        if not tensor.is_inference():
-            self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, row)
+        seen = self._seen
+        if tensor.is_inference():
+            return
+        key = id(tensor)
+        seen.pop(key, None)
+        seen[key] = (weakref.ref(tensor), tensor._version, row)
+        if len(seen) > _REMEMBERED:
+            del seen[next(iter(seen))]
 
     def _row(self, tensor: torch.Tensor) -> int | None:
         """Return the row of a tensor measured in this step and not written to since."""
@@ -225,19 +249,18 @@ class Recorder(TorchDispatchMode):
 
     def _cross(self, module: int, slot: str, value: Any) -> None:
         """Note the tensors that enter or leave a module, reading only those not measured yet."""
-        with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
-            for place, tensor in tensors_in(value, slot):
-                if tensor.dtype in _FLOATING:
-                    self._boundary(module, place, tensor)
+        for place, tensor in tensors_in(value, slot):
+            if tensor.dtype in _FLOATING:
+                self._boundary(module, place, tensor)
 
     def _boundary(self, module: int, slot: str, tensor: torch.Tensor) -> None:
-        key = (module, Phase.FORWARD)
-        origin = self._origins.get(key)
+        origin = self._origins.get(module)
         if origin is None:
-            origin = self._origins[key] = Origin(self.tracker.path(module), Phase.FORWARD, "", 0)
+            origin = self._origins[module] = Origin(self.tracker.path(module), Phase.FORWARD, "", 0)
         row = self._row(tensor)
         if row is None:
-            self._measure(origin, Phase.FORWARD, "", slot, tensor)
+            with torch._C._DisableTorchDispatch(), torch.no_grad():
+                self._measure(origin, Phase.FORWARD, "", slot, tensor)
             return
         name = _FLOATING[tensor.dtype]
         number = origin.numbers.get((slot, name))

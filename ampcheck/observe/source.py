@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 
 import torch
 
-Spot = tuple[CodeType, int]  #: a code object and the offset of its running instruction
+Spot = tuple[int, int]  #: the identity of a code object and the offset of its running instruction
 
 _OBSERVE = str(Path(__file__).parent) + os.sep
 _AMPCHECK = str(Path(__file__).parent.parent) + os.sep
@@ -21,11 +21,15 @@ _SKIP, _USER, _STOP = range(3)
 
 
 class SourceFinder:
-    """Finds the innermost frame that is neither torch's nor ampcheck's; remembers what it has classified."""
+    """Finds the innermost frame that is neither torch's nor ampcheck's; remembers what it has classified.
+
+    Code objects are known by identity, because hashing one reads all of it; `_codes` keeps them alive.
+    """
 
     def __init__(self) -> None:
         """Start with nothing classified."""
-        self._kinds: dict[CodeType, int] = {}
+        self._kinds: dict[int, int] = {}
+        self._codes: dict[int, CodeType] = {}
         self._lines: dict[Spot, tuple[str, int]] = {}
 
     def spot(self, depth: int = 2) -> Spot | None:
@@ -34,20 +38,26 @@ class SourceFinder:
         kinds = self._kinds
         while frame is not None:
             code = frame.f_code
-            kind = kinds.get(code)
+            kind = kinds.get(id(code))
             if kind is None:
-                kind = kinds[code] = classify(code.co_filename)
+                kind = self._classify(code)
             if kind:
-                return (code, frame.f_lasti) if kind == _USER else None
+                return (id(code), frame.f_lasti) if kind == _USER else None
             frame = frame.f_back
         return None
+
+    def _classify(self, code: CodeType) -> int:
+        self._codes[id(code)] = code
+        kind = self._kinds[id(code)] = classify(code.co_filename)
+        return kind
 
     def line(self, spot: Spot | None) -> tuple[str, int]:
         """Return the file and line of a spot; ('', 0) for None."""
         if spot is None:
             return "", 0
         if spot not in self._lines:
-            self._lines[spot] = (shown_path(spot[0].co_filename), line_of(*spot))
+            code = self._codes[spot[0]]
+            self._lines[spot] = (shown_path(code.co_filename), line_of(code, spot[1]))
         return self._lines[spot]
 
 

@@ -2,6 +2,7 @@
 
 from ampcheck.findings import Finding, Severity
 from ampcheck.report import Report, by_place
+from ampcheck.stats import TensorStats
 from ampcheck.trace import Phase, Site
 
 #: Share of a parameter's non-zero gradient elements that may become zero before it is reported; below
@@ -49,8 +50,8 @@ def gradient_underflow(report: Report) -> list[Finding]:
     ]
 
 
-def _lost(site: Site, report: Report, reference: dict[Site, object]) -> tuple[int, int]:
-    before = by_place(report.reference).get(site.place)
+def _lost(site: Site, report: Report, reference: dict[Site, TensorStats]) -> tuple[int, int]:
+    before = reference.get(site.place)
     after = report.low.sites[site]
     if before is None or before.numel != after.numel:
         return 0, 0

@@ -75,9 +75,7 @@ def _several(scope: Scope, name: str, value: Any) -> tuple[list[Any], tuple[str,
             hint=f"{name} = tuple({name})",
         )
     if len(batches) > 1 and isinstance(value, list) and dtypes:
-        notes = (
-            f"{name} is a list of {len(batches)}: that many batches, one a step (one batch would be a tuple)",
-        )
+        notes = (f"{name} is a list: {len(batches)} batches, one a step (a tuple is one batch)",)
     return batches, notes
 
 

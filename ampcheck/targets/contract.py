@@ -1,4 +1,4 @@
-"""The file contract: what a user's module calls `model`, `batch`, `loss`, and the names that mean the same."""
+"""The file contract: what a user's module calls `model`, `batch`, `loss`, and other names for them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,7 +55,7 @@ def _pick(dotted: str, scope: Scope) -> tuple[Any, Scope]:
         value = getattr(value, name)
     if not _can_be_target(value):
         raise TargetError(
-            f"expected {dotted} to be a model, a function making one, or an object with model, batch and loss, "
+            f"expected {dotted} to be a model, a function making one, or an object with model and batch, "
             f"got {type(value).__name__}",
             where=scope.where,
         )
@@ -97,7 +97,8 @@ def _optimizer(scope: Scope) -> Any:
     if isinstance(value, torch.optim.Optimizer):
         return lambda _model: value
     if isinstance(value, type) and issubclass(value, torch.optim.Optimizer):
-        return lambda model: value(model.parameters())
+        made_from: Any = value  # each optimizer has defaults of its own for the rest
+        return lambda model: made_from(model.parameters())
     return _function(scope, "optimizer")
 
 

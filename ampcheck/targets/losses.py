@@ -26,7 +26,7 @@ def positional(call: Callable[..., Any]) -> tuple[int, float]:
 
 
 def call_model(model: Any, batch: Any) -> Any:
-    """Call a model as its signature asks: a mapping by name, a tuple by position, anything else as the one argument."""
+    """Call a model as its signature asks: a mapping by name, a tuple by position, else as one argument."""
     if isinstance(batch, Mapping):
         return model(**_accepted(model, batch))
     if isinstance(batch, tuple):
@@ -57,13 +57,14 @@ def own_loss(output: Any) -> torch.Tensor | None:
 
 def stand_in(output: Any) -> torch.Tensor:
     """Return a loss that reaches every floating-point output: the sum of their mean squares."""
-    terms = [t.abs().float().square().mean() for t in tensors(output) if t.numel() and _differentiable(t)]
-    if not terms:
+    inexact = [t for t in tensors(output) if t.numel() and (t.is_floating_point() or t.is_complex())]
+    if not inexact:
         raise TargetError(
             f"expected a floating-point tensor among the model's outputs, got {type(output).__name__}; "
             "write a function loss(model, batch)"
         )
-    return torch.stack(terms).sum()
+    learned = [t for t in inexact if t.requires_grad] or inexact
+    return torch.stack([t.abs().float().square().mean() for t in learned]).sum()
 
 
 def prediction(output: Any) -> torch.Tensor:
@@ -133,8 +134,3 @@ def _accepted(model: Any, batch: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _is_loss(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.ndim == 0 and value.is_floating_point()
-
-
-def _differentiable(tensor: torch.Tensor) -> bool:
-    inexact = tensor.is_floating_point() or tensor.is_complex()
-    return inexact and (tensor.requires_grad or not torch.is_grad_enabled())

@@ -25,10 +25,17 @@ from ampcheck.targets.seeding import seeded
 
 MODEL_PARAMETERS = ("model", "m", "net", "module", "network")
 OUTPUT_PARAMETERS = (
-    "input", "inputs", "output", "outputs", "pred", "preds", "prediction", "predictions", "logits", "y_hat", "y_pred",
+    "input", "inputs", "output", "outputs", "pred", "preds", "prediction", "predictions", "logits", "y_hat",
+    "y_pred",
 )  # fmt: skip
-HINT = "def loss(model, batch):\n    inputs, target = batch\n    return torch.nn.functional.cross_entropy(model(inputs), target)"
-STAND_IN_NOTE = "no loss was given: the mean square of the outputs stands in, so gradient magnitudes are not those of your training"
+HINT = (
+    "def loss(model, batch):\n    inputs, target = batch\n"
+    "    return torch.nn.functional.cross_entropy(model(inputs), target)"
+)
+STAND_IN_NOTE = (
+    "no loss was given: the mean square of the outputs stands in, "
+    "so gradient magnitudes are not those of your training"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,8 @@ def probe(model: Any, batch: Any) -> Any:
     """Return the outputs for a batch, without gradients and without moving the model or any random state."""
     try:
         subject = copy.deepcopy(model)
-    except Exception:  # noqa: BLE001: not every model can be copied; its buffers can
+    except Exception:  # noqa: BLE001
+        # Not every model can be copied; its buffers can, below.
         subject = model
     buffers = [(b, b.clone()) for b in subject.buffers()] if isinstance(subject, nn.Module) else []
     try:
@@ -91,7 +99,7 @@ def _written(scope: Scope, name: str, value: Any, device: str) -> Callable[[Any,
         )
     function = value.forward if isinstance(value, nn.Module) else value
     fewest, most = positional(function)
-    if fewest > 2 or most < 2:  # noqa: PLR2004: (model, batch) or (input, target)
+    if not fewest <= len(("model", "batch")) <= most:
         raise TargetError(
             f"expected {name} to take (model, batch), it takes {_signature(function)}",
             where=definition(function) or scope.where,

@@ -60,7 +60,7 @@ def _find(scope: Scope) -> Any:
     named = scope.first(MODEL_NAMES)
     if named:
         return named[1]
-    losses = nn.modules.loss._Loss  # noqa: SLF001: there is no public name for "any criterion"
+    losses = nn.modules.loss._Loss  # noqa: SLF001
     made = {k: v for k, v in scope.names.items() if isinstance(v, nn.Module) and not isinstance(v, losses)}
     classes = {k: v for k, v in scope.names.items() if _is_own_class(v, scope)}
     buildable = {k: v for k, v in classes.items() if binds(v)}
@@ -74,8 +74,9 @@ def _find(scope: Scope) -> Any:
                 hint="\n".join(f"ampcheck {scope.where}:{name}" for name in list(found)[:3]),
             )
     name = next(iter(classes), "Net")
+    needs = f" ({name} needs arguments)" if classes else ""
     raise TargetError(
-        f"no model found; define model{', which is there as a class that needs arguments' if classes else ''}",
+        f"no model found; define model{needs}",
         where=scope.where,
         hint=f"def model():\n    return {name}({'...' if classes else ''})",
     )

@@ -2,10 +2,14 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Set
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
+
+#: Containers that are rebuilt from their items; their subclasses may want other arguments.
+PLAIN = (list, tuple, set, frozenset)
 
 
 def tensors(value: object) -> Iterator[torch.Tensor]:
@@ -15,7 +19,7 @@ def tensors(value: object) -> Iterator[torch.Tensor]:
     elif isinstance(value, Mapping):
         for item in value.values():
             yield from tensors(item)
-    elif isinstance(value, list | tuple | Set):
+    elif isinstance(value, list | tuple | AbstractSet):
         for item in value:
             yield from tensors(item)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -24,7 +28,7 @@ def tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def move(value: Any, device: str | torch.device) -> Any:
-    """Return the value with every tensor in it on the device; containers keep their type, nothing is changed in place."""
+    """Return the value with every tensor in it on the device; containers keep their type."""
 
     def to(leaf: Any) -> Any:
         return leaf.to(device)
@@ -41,19 +45,17 @@ def input_shapes(batch: object) -> tuple[str, ...]:
 
 
 def _mapped(to: Callable[[Any], Any], value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return to(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_mapped(to, item) for item in value))
-    if isinstance(value, list | tuple | Set) and type(value) in (list, tuple, set, frozenset):
+    if isinstance(value, PLAIN) and type(value) in PLAIN:
         return type(value)(_mapped(to, item) for item in value)
     if isinstance(value, MutableMapping):
         return _mapped_mapping(to, value)
-    if callable(getattr(value, "to", None)) and not isinstance(value, type | torch.nn.Module):
-        return to(value)  # PackedSequence, graph batches and the like know how to move themselves
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _mapped_dataclass(to, value)
-    return value
+    if isinstance(value, type | torch.nn.Module):
+        return value
+    if callable(getattr(value, "to", None)):  # packed sequences, graph batches and the like move themselves
+        return to(value)
+    return _mapped_dataclass(to, value) if dataclasses.is_dataclass(value) else value
 
 
 def _mapped_mapping(to: Callable[[Any], Any], value: MutableMapping[Any, Any]) -> MutableMapping[Any, Any]:

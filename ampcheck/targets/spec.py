@@ -33,7 +33,7 @@ class Options:
 class Target:
     """A model, the batches to run it on and its loss, with what had to be assumed.
 
-    Run it inside `with target.active():`, so that imports which the user's code does late still find its folder.
+    Run it inside `with target.active():`, so that late imports of the user's code still find its folder.
     """
 
     name: str
@@ -57,13 +57,13 @@ class Target:
         return self.batches[step % len(self.batches)]
 
     def active(self) -> AbstractContextManager[object]:
-        """Return a context, usable again and again, in which the user's code can import what lies beside it."""
+        """Return a context, usable again and again, in which the user's code finds what lies beside it."""
         return self.imports
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A parsed spec: `source` is a file, a dotted module or a zoo, `name` what to take from it ("": find it)."""
+    """A parsed spec: `source` is a file, a module or a zoo, `name` what to take from it ("": find it)."""
 
     text: str
     kind: str
@@ -73,7 +73,7 @@ class Spec:
 
 def parse_shape(text: str) -> tuple[int, ...]:
     """Return the sizes in text such as "8x3x64x64" or "3,64,64"."""
-    parts = re.split(r"[x×,]", text.strip().strip("()[]").lower().replace(" ", ""))
+    parts = re.split(r"[x,\u00d7]", text.strip().strip("()[]").lower().replace(" ", ""))
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
         raise TargetError(f"expected a shape of positive sizes such as 8x3x64x64 or 3,64,64, got {text!r}")
     return tuple(int(part) for part in parts)

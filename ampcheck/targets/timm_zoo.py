@@ -30,12 +30,12 @@ def from_timm(spec: Spec, options: Options) -> Target:
     model, shape = _fitting(timm, name, sizes, options)
     model = place(model.train(), options)
     images = torch.randn(shape)
-    notes = (RANDOM_WEIGHTS, f"images are random, {'x'.join(map(str, shape))}")
+    notes: tuple[str, ...] = (RANDOM_WEIGHTS, f"images are random, {'x'.join(map(str, shape))}")
     classes = getattr(model, "num_classes", 0)
     if not classes:
-        return Target(
-            spec.text, model, [move(images, options.device)], stand_in_of_model, None, None, True, (*notes, STAND_IN_NOTE)
-        )
+        batches = [move(images, options.device)]
+        notes += (STAND_IN_NOTE,)
+        return Target(spec.text, model, batches, stand_in_of_model, stand_in_loss=True, notes=notes)
     batch = move((images, torch.randint(0, classes, shape[:1])), options.device)
     return Target(spec.text, model, [batch], classification, notes=(*notes, "labels are random"))
 
@@ -50,7 +50,9 @@ def _timm() -> Any:
 
 def _own_sizes(timm: Any, name: str) -> tuple[int, ...]:
     """Return channels, height and width that a model was made for."""
-    known = timm.get_pretrained_cfg(name, allow_unregistered=False) if timm.is_model_pretrained(name) else None
+    known = (
+        timm.get_pretrained_cfg(name, allow_unregistered=False) if timm.is_model_pretrained(name) else None
+    )
     return tuple(known.input_size) if known is not None and known.input_size else DEFAULT_SIZES
 
 
@@ -66,7 +68,9 @@ def _fitting(timm: Any, name: str, sizes: tuple[int, ...], options: Options) -> 
                 return model, shape
     model = _try(timm, name, wanted, sizes)
     if isinstance(model, Exception):
-        raise TargetError(f"timm cannot run {name} on {'x'.join(map(str, wanted))}: {explained(model)}") from model
+        raise TargetError(
+            f"timm cannot run {name} on {'x'.join(map(str, wanted))}: {explained(model)}"
+        ) from model
     return model, wanted
 
 

@@ -17,9 +17,13 @@ IMAGENET_CLASSES, SEGMENTATION_CLASSES, VIDEO_CLASSES, DETECTION_CLASSES, KEYPOI
 BOXES_PER_IMAGE = 2
 #: Detectors scale images to 800 pixels by themselves; that would take minutes on a laptop.
 DETECTION_SIDE = 320
-#: Names, from most to least special, to the side of a picture that they need (all sizes, --small).
+#: Video models whose last pooling or position embeddings want exactly 16 frames of 224 pixels.
+FIXED_CLIPS = ("s3d", "mvit")
+#: Proposals per image that --small trains the heads of detectors on, instead of 512.
+SMALL_PROPOSALS = 32
+#: Starts of names to the side of a picture that they need: normally, and with --small.
 SIDES = {
-    "inception": (299, 299),
+    "inception": (299, 128),
     "maxvit": (224, 224),
     "raft": (128, 128),
     "ssd300": (300, 300),
@@ -45,8 +49,10 @@ def from_torchvision(spec: Spec, options: Options) -> Target:
     builder = models.get_model_builder(name)
     family = _family(name, builder.__module__, small=options.small)
     shape = input_shape(options, family.sizes, family.batch)
+    if name.startswith(FIXED_CLIPS) and shape[1:] != family.sizes:
+        raise TargetError(f"{name} takes clips of {'x'.join(map(str, family.sizes))} only, got {shape[1:]!r}")
     try:
-        model = builder(**_arguments(name, family, shape))
+        model = builder(**_arguments(name, family, shape, small=options.small))
     except (TypeError, ValueError, RuntimeError) as error:
         raise TargetError(f"torchvision cannot build {name} for input {shape}: {explained(error)}") from error
     model = place(model.train(), options)
@@ -88,27 +94,28 @@ def _family(name: str, module: str, *, small: bool) -> Family:
     if ".segmentation." in module:
         return Family((3, side, side), 2, segmentation, _segmentation_batch, "labels of pixels are random")
     if ".video." in module:
-        wide = not name.startswith(("r3d", "mc3", "r2plus1d"))
-        sizes = (3, 16, 224, 224) if wide else (3, 8 if small else 16, 112, 112)
+        sizes = (3, 8 if small else 16, *(64, 64) if small else (112, 112))
+        if name.startswith(FIXED_CLIPS):
+            sizes = (3, 16, 224, 224)
         return Family(sizes, 2, classification, _video_batch, "labels are random")
     if ".optical_flow." in module:
         return Family((3, side, side), 2, flow, _flow_batch, "the flow to learn is random")
     return Family((3, side, side), 4, classification, _image_batch, "labels are random")
 
 
-def _arguments(name: str, family: Family, shape: tuple[int, ...]) -> dict[str, Any]:
+def _arguments(name: str, family: Family, shape: tuple[int, ...], *, small: bool) -> dict[str, Any]:
     """Return the arguments a builder needs so that nothing is downloaded and the input fits."""
     arguments: dict[str, Any] = {"weights": None}
     if family.loss in (detection, segmentation):
         arguments["weights_backbone"] = None
     if family.loss is detection and not name.startswith("ssd"):
         arguments |= {"min_size": min(shape[-2:]), "max_size": 2 * max(shape[-2:])}
+    if small and "rcnn_" in name:
+        arguments["box_batch_size_per_image"] = SMALL_PROPOSALS
     if name.startswith("vit_"):
         arguments["image_size"] = shape[-1]
     if name.startswith("maxvit"):
         arguments["input_size"] = shape[-2:]
-    if name.startswith("mvit"):
-        arguments |= {"spatial_size": shape[-2:], "temporal_size": shape[-3]}
     if name in ("googlenet", "inception_v3"):
         arguments["init_weights"] = True
     return arguments

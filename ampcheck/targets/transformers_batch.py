@@ -1,7 +1,7 @@
 """Batches for transformers models, made from the parameters of `forward` and the configuration."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,42 +10,46 @@ import torch
 from ampcheck.targets.spec import Options
 from ampcheck.targets.transformers_config import parts
 
-BATCH, LENGTH, LABEL_LENGTH, CHOICES, SECONDS_OF_SAMPLES, BOXES = 2, 64, 8, 2, 8000, 3
-#: Special tokens sit below this index in most vocabularies; random text stays above them.
+BATCH, LENGTH, LABEL_LENGTH, CHOICES, SAMPLES, BOXES = 2, 64, 8, 2, 8000, 3
+#: Special tokens lie below this index in most vocabularies; random text stays above them.
 FIRST_WORD = 5
-#: Frames of a spectrogram where the configuration does not fix them.
-FRAMES = 128
-PER_EXAMPLE = (
-    "ForSequenceClassification", "ForImageClassification", "ForAudioClassification", "ForVideoClassification",
-    "ForNextSentencePrediction", "ForMultipleChoice",
-)  # fmt: skip
+#: Pairs of frames of a spectrogram, where the configuration does not fix them.
+SOURCES = 64
+#: What a model may be given beside its main input.
+SIDE_INPUTS = frozenset({"input_ids", "bbox", "past_values", "future_values"})
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes that the inputs of a model have."""
+    """A model's configuration and class, with the sizes that its inputs have."""
 
+    config: Any
+    kind: str
     batch: int
     length: int
     words: int
     labels: int
-    channels: int
-    picture: tuple[int, int]
-    frames: int
-    mels: int
-    sources: int
+    picture: tuple[int, ...]
+
+    def number(self, names: tuple[str, ...], default: int) -> int:
+        """Return the first of the attributes that is a positive number, in the configuration or inside it."""
+        return _first_number(self.config, names, default)
 
 
 def candidates(model: Any, options: Options) -> Iterator[dict[str, Any]]:
-    """Yield batches to try, the fullest first: with images and text, with text alone, and both without labels."""
+    """Yield batches to try, the fullest first: with images and text, with text alone, then without labels."""
     parameters = inspect.signature(model.forward).parameters
     sizes = _sizes(model, options)
     main = _main_inputs(model, parameters, sizes)
-    labels = _labels(model, parameters, sizes, main)
-    extra = _extra_inputs(parameters, sizes, main)
+    labels = _labels(parameters, sizes)
+    extra: dict[str, Any] = {}
+    if "input_ids" in main and "pixel_values" in parameters and "pixel_values" not in main:
+        extra = {"pixel_values": _pixels(sizes)}
     yield main | extra | labels
     if extra:
         yield main | labels
+    if "input_features" in main:  # speech models differ in whether time or frequency comes last
+        yield main | {"input_features": main["input_features"].transpose(1, 2).contiguous()} | labels
     if labels:
         yield main | extra
         yield main
@@ -53,147 +57,172 @@ def candidates(model: Any, options: Options) -> Iterator[dict[str, Any]]:
 
 def _sizes(model: Any, options: Options) -> Sizes:
     config = model.config
-    given = options.input_shape or ()
+    shape = options.input_shape or ()
+    length = max(2, min([LENGTH, *(n - 2 for part in parts(config) if (n := _positions(part)))]))
     picture = _picture(config)
-    words = next((c.vocab_size for c in parts(config) if isinstance(vars(c).get("vocab_size"), int)), 1000)
-    length = min([LENGTH, *(v - 2 for c in parts(config) for v in [_positions(c)] if v)])
-    batch, length, picture = options.batch_size or BATCH, max(length, 2), picture
-    if len(given) in (1, 2):
-        length, batch = given[-1], given[0] if len(given) == 2 else batch  # noqa: PLR2004
-    elif len(given) > 2:  # noqa: PLR2004
-        picture, batch = (given[-2], given[-1]), given[0] if len(given) > 3 else batch  # noqa: PLR2004
+    batch = options.batch_size
+    if len(shape) in (1, 2):  # text: [batch,] words
+        batch, length = batch or (shape[0] if len(shape) > 1 else None), shape[-1]
+    elif shape:  # pictures: [batch,] channels, height, width
+        batch, picture = batch or (shape[0] if len(shape) > len("chw") else None), shape[-2:]
     return Sizes(
-        batch=batch,
+        config=config,
+        kind=type(model).__name__,
+        batch=batch or BATCH,
         length=length,
-        words=words,
-        labels=getattr(config, "num_labels", 2) or 2,
-        channels=_first_number(config, ("num_channels", "in_channels", "in_chans"), 3),
+        words=_first_number(config, ("vocab_size",), 1000),
+        labels=getattr(config, "num_labels", 0) or 2,
         picture=picture,
-        frames=_first_number(config, ("num_frames",), 8),
-        mels=_first_number(config, ("num_mel_bins", "input_feat_per_channel", "feature_size"), 80),
-        sources=_first_number(config, ("max_source_positions",), FRAMES // 2),
     )
 
 
-def _positions(config: Any) -> int | None:
+def _positions(config: Any) -> int:
+    """Return how many positions a text may have, 0 where there is no limit."""
     for name in ("max_position_embeddings", "n_positions", "max_target_positions"):
         value = getattr(config, name, None)
-        if isinstance(value, int) and value > 2:  # noqa: PLR2004: -1 and 0 mean "no limit"
+        if isinstance(value, int) and value > 1:
             return value
-    return None
+    return 0
 
 
 def _first_number(config: Any, names: tuple[str, ...], default: int) -> int:
-    for part in parts(config):
-        for name in names:
-            value = vars(part).get(name)
-            if isinstance(value, int) and value > 0:
-                return value
-    return default
+    values = (vars(part).get(name) for part in parts(config) for name in names)
+    return next((value for value in values if isinstance(value, int) and value > 0), default)
 
 
-def _picture(config: Any) -> tuple[int, int]:
+def _picture(config: Any) -> tuple[int, ...]:
     for part in parts(config):
         value = vars(part).get("image_size") or vars(part).get("img_size")
         if isinstance(value, int):
             return value, value
-        if isinstance(value, list | tuple) and len(value) == 2:  # noqa: PLR2004
-            return int(value[0]), int(value[1])
+        if isinstance(value, list | tuple) and len(value) == len(("height", "width")):
+            return tuple(int(side) for side in value)
     return 224, 224
 
 
-def _main_inputs(model: Any, parameters: Any, sizes: Sizes) -> dict[str, Any]:
+def _main_inputs(model: Any, parameters: Mapping[str, Any], sizes: Sizes) -> dict[str, Any]:
     """Return what the model is named to take, and what it cannot do without."""
-    name = model.main_input_name if model.main_input_name in parameters else "input_ids"
-    wanted = {name} | {k for k, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
-    wanted |= {"input_ids", "bbox"} & parameters.keys() if name != "pixel_values" or "return_loss" in parameters else set()
-    wanted = {key for key in wanted if key in parameters}
-    inputs = {key: made for key in sorted(wanted) if (made := _input(key, model, sizes)) is not None}
+    required = {
+        k for k, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+    }
+    wanted = (required | SIDE_INPUTS | {model.main_input_name}) & parameters.keys()
+    inputs = {name: INPUTS[name](sizes) for name in sorted(wanted) if name in INPUTS}
     if "input_ids" in inputs and "attention_mask" in parameters:
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     return inputs
 
 
-def _extra_inputs(parameters: Any, sizes: Sizes, main: dict[str, Any]) -> dict[str, Any]:
-    """Return images for a model that takes them beside text."""
-    if "input_ids" in main and "pixel_values" in parameters and "pixel_values" not in main:
-        return {"pixel_values": torch.randn(sizes.batch, sizes.channels, *sizes.picture)}
-    return {}
+def _words(sizes: Sizes, *shape: int) -> torch.Tensor:
+    return torch.randint(min(FIRST_WORD, sizes.words - 1), sizes.words, shape or (sizes.batch, sizes.length))
 
 
-def _input(name: str, model: Any, sizes: Sizes) -> torch.Tensor | None:
-    """Return a random input by the name of its parameter, None for a name that means nothing here."""
-    kind = type(model).__name__
-    b = sizes.batch
-    if name in ("input_ids", "decoder_input_ids"):
-        choices = (CHOICES,) if kind.endswith("ForMultipleChoice") and name == "input_ids" else ()
-        return torch.randint(min(FIRST_WORD, sizes.words - 1), sizes.words, (b, *choices, sizes.length))
-    if name in ("pixel_values", "pixel_values_videos"):
-        video = "num_frames" in vars(model.config) or "Video" in kind
-        return torch.randn(b, *([sizes.frames] if video else []), sizes.channels, *sizes.picture)
-    if name == "input_features":
-        return torch.randn(b, sizes.mels, 2 * sizes.sources)
-    if name == "input_values":
-        return _samples(model, sizes)
-    if name == "bool_masked_pos":
-        patches = (sizes.picture[0] // model.config.patch_size) ** 2
-        return torch.rand(b, patches) > 0.5  # noqa: PLR2004
-    if name == "bbox":
-        return torch.tensor([100, 100, 200, 200]).expand(b, sizes.length, 4).contiguous()
-    return None
+def _text(sizes: Sizes) -> torch.Tensor:
+    choices = (CHOICES,) if sizes.kind.endswith("ForMultipleChoice") else ()
+    return _words(sizes, sizes.batch, *choices, sizes.length)
 
 
-def _samples(model: Any, sizes: Sizes) -> torch.Tensor:
-    """Return sound as the model takes it: a spectrogram, or samples."""
-    longest = vars(model.config).get("max_length")
-    if vars(model.config).get("num_mel_bins") and isinstance(longest, int):
-        return torch.randn(sizes.batch, longest, sizes.mels)
-    return torch.randn(sizes.batch, SECONDS_OF_SAMPLES)
+def _pixels(sizes: Sizes) -> torch.Tensor:
+    video = "num_frames" in vars(sizes.config) or "Video" in sizes.kind
+    frames = (sizes.number(("num_frames",), 8),) if video else ()
+    channels = sizes.number(("num_channels", "in_channels", "in_chans"), 3)
+    return torch.randn(sizes.batch, *frames, channels, *sizes.picture)
 
 
-def _labels(model: Any, parameters: Any, sizes: Sizes, main: dict[str, Any]) -> dict[str, Any]:
+def _spectrogram(sizes: Sizes) -> torch.Tensor:
+    bins = sizes.number(("num_mel_bins", "input_feat_per_channel", "feature_size"), 80)
+    return torch.randn(sizes.batch, bins, 2 * sizes.number(("max_source_positions",), SOURCES))
+
+
+def _sound(sizes: Sizes) -> torch.Tensor:
+    """Return sound as the model takes it: a spectrogram of fixed length, or samples."""
+    config = vars(sizes.config)
+    if isinstance(config.get("max_length"), int) and config.get("num_mel_bins"):
+        return torch.randn(sizes.batch, config["max_length"], config["num_mel_bins"])
+    return torch.randn(sizes.batch, SAMPLES)
+
+
+def _series(sizes: Sizes, length: str) -> torch.Tensor:
+    variables = sizes.number(("num_input_channels", "input_size"), 1)
+    return torch.randn(sizes.batch, getattr(sizes.config, length), variables)
+
+
+def _masked_patches(sizes: Sizes) -> torch.Tensor:
+    patches = (sizes.picture[0] // sizes.config.patch_size) ** 2
+    return torch.arange(patches).remainder(2).bool().expand(sizes.batch, patches).contiguous()
+
+
+def _layout(sizes: Sizes) -> torch.Tensor:
+    return torch.tensor([100, 100, 200, 200]).expand(sizes.batch, sizes.length, 4).contiguous()
+
+
+#: Parameters of `forward` whose meaning is known, to what makes a random value for them.
+INPUTS: dict[str, Callable[[Sizes], torch.Tensor]] = {
+    "input_ids": _text,
+    "decoder_input_ids": _words,
+    "pixel_values": _pixels,
+    "pixel_values_videos": _pixels,
+    "input_features": _spectrogram,
+    "input_values": _sound,
+    "past_values": lambda sizes: _series(sizes, "context_length"),
+    "future_values": lambda sizes: _series(sizes, "prediction_length"),
+    "bool_masked_pos": _masked_patches,
+    "bbox": _layout,
+}
+
+
+def _labels(parameters: Mapping[str, Any], sizes: Sizes) -> dict[str, Any]:
     """Return what the model computes its loss from."""
-    kind = type(model).__name__
-    labels: dict[str, Any] = {}
-    b = sizes.batch
-    if "return_loss" in parameters:
-        labels["return_loss"] = True
+    labels: dict[str, Any] = {"return_loss": True} if "return_loss" in parameters else {}
     for name in ("start_positions", "end_positions"):
         if name in parameters:
-            labels[name] = torch.randint(0, sizes.length, (b,))
+            labels[name] = torch.randint(0, sizes.length, (sizes.batch,))
     for name in ("next_sentence_label", "sentence_order_label"):
         if name in parameters:
-            labels[name] = torch.randint(0, 2, (b,))
+            labels[name] = torch.randint(0, 2, (sizes.batch,))
     if "labels" in parameters:
-        labels["labels"] = _label(kind, model, sizes, main)
-    elif "mask_labels" in parameters and "class_labels" in parameters:
-        labels["mask_labels"] = [torch.randint(0, 2, (BOXES, *sizes.picture)).float() for _ in range(b)]
-        labels["class_labels"] = [torch.randint(0, sizes.labels, (BOXES,)) for _ in range(b)]
+        labels["labels"] = _label(sizes)
+    elif {"mask_labels", "class_labels"} <= parameters.keys():
+        masks = [torch.randint(0, 2, (BOXES, *sizes.picture)).float() for _ in range(sizes.batch)]
+        labels |= {"mask_labels": masks, "class_labels": [_classes(sizes, BOXES) for _ in masks]}
     elif "decoder_input_ids" in parameters:
-        labels["decoder_input_ids"] = _input("decoder_input_ids", model, sizes)
+        labels["decoder_input_ids"] = _words(sizes)
     return labels
 
 
-def _label(kind: str, model: Any, sizes: Sizes, main: dict[str, Any]) -> Any:
-    """Return labels of the shape that a kind of head takes."""
-    b = sizes.batch
-    if kind.endswith(PER_EXAMPLE):
-        return torch.randint(0, CHOICES if kind.endswith("ForMultipleChoice") else sizes.labels, (b,))
-    if kind.endswith("ForTokenClassification"):
-        return torch.randint(0, sizes.labels, (b, sizes.length))
-    if kind.endswith("ForSemanticSegmentation"):
-        return torch.randint(0, sizes.labels, (b, *sizes.picture))
-    if kind.endswith("ForDepthEstimation"):
-        return torch.rand(b, *sizes.picture) + 1
-    if kind.endswith(("ForObjectDetection", "ForSegmentation")):
-        return [_objects(sizes) for _ in range(b)]
-    if kind.endswith("ForCTC"):
-        return torch.randint(1, sizes.words, (b, LABEL_LENGTH))
-    words = main.get("input_ids")
-    return torch.randint(min(FIRST_WORD, sizes.words - 1), sizes.words, (b, sizes.length)) if words is None else words.clone()
+def _label(sizes: Sizes) -> Any:
+    """Return labels for the kind of head; words to predict where the name of the class says nothing else."""
+    head = sizes.kind.rpartition("For")[2]
+    return HEAD_LABELS.get(head, _words)(sizes)
 
 
-def _objects(sizes: Sizes) -> dict[str, torch.Tensor]:
+def _classes(sizes: Sizes, *shape: int) -> torch.Tensor:
+    return torch.randint(0, sizes.labels, shape or (sizes.batch,))
+
+
+def _objects(sizes: Sizes) -> list[dict[str, torch.Tensor]]:
     """Return boxes as centre and size, in parts of the picture."""
-    centre_and_size = torch.cat([0.4 + 0.2 * torch.rand(BOXES, 2), 0.1 + 0.3 * torch.rand(BOXES, 2)], dim=1)
-    return {"class_labels": torch.randint(0, sizes.labels, (BOXES,)), "boxes": centre_and_size}
+    return [
+        {
+            "class_labels": _classes(sizes, BOXES),
+            "boxes": torch.cat([0.4 + 0.2 * torch.rand(BOXES, 2), 0.1 + 0.3 * torch.rand(BOXES, 2)], dim=1),
+        }
+        for _ in range(sizes.batch)
+    ]
+
+
+#: Ends of class names to labels; question answering with `labels` is about pictures: a score per answer.
+HEAD_LABELS: dict[str, Callable[[Sizes], Any]] = {
+    "SequenceClassification": _classes,
+    "ImageClassification": _classes,
+    "AudioClassification": _classes,
+    "VideoClassification": _classes,
+    "NextSentencePrediction": lambda sizes: torch.randint(0, 2, (sizes.batch,)),
+    "MultipleChoice": lambda sizes: torch.randint(0, CHOICES, (sizes.batch,)),
+    "TokenClassification": lambda sizes: _classes(sizes, sizes.batch, sizes.length),
+    "SemanticSegmentation": lambda sizes: _classes(sizes, sizes.batch, *sizes.picture),
+    "DepthEstimation": lambda sizes: torch.rand(sizes.batch, *sizes.picture) + 1,
+    "QuestionAnswering": lambda sizes: torch.rand(sizes.batch, sizes.labels),
+    "ObjectDetection": _objects,
+    "Segmentation": _objects,
+    "CTC": lambda sizes: torch.randint(1, sizes.words, (sizes.batch, LABEL_LENGTH)),
+}

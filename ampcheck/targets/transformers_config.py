@@ -7,25 +7,30 @@ from typing import Any
 LAYERS, HIDDEN, INTERMEDIATE, HEADS, VOCABULARY, EXPERTS, HEAD_DIM = 2, 64, 128, 4, 1000, 4, 16
 
 LAYER_NAMES = (
-    "num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers", "num_decoder_layers",
-    "num_encoder_layers", "decoder_num_hidden_layers", "encoder_num_hidden_layers", "predictor_num_hidden_layers",
-    "num_blocks", "depth", "mask_feature_size_layers",
+    "num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers",
+    "num_decoder_layers", "num_encoder_layers", "decoder_num_hidden_layers", "encoder_num_hidden_layers",
+    "predictor_num_hidden_layers", "num_blocks", "depth",
 )  # fmt: skip
 HIDDEN_NAMES = (
-    "hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size", "word_embed_proj_dim", "emb_dim",
-    "decoder_hidden_size", "projection_dim", "predictor_hidden_size", "text_dim", "hidden_dim", "proj_dim",
+    "hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size", "word_embed_proj_dim",
+    "emb_dim", "decoder_hidden_size", "projection_dim", "projection_size", "predictor_hidden_size",
+    "text_dim", "proj_dim",
 )  # fmt: skip
 INTERMEDIATE_NAMES = (
-    "intermediate_size", "ffn_dim", "d_ff", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim", "d_inner", "ffn_hidden_size",
-    "moe_intermediate_size", "shared_expert_intermediate_size", "intermediate_size_mlp", "decoder_intermediate_size",
-    "dim_feedforward",
+    "intermediate_size", "ffn_dim", "d_ff", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim", "d_inner",
+    "ffn_hidden_size", "moe_intermediate_size", "shared_expert_intermediate_size", "intermediate_size_mlp",
+    "decoder_intermediate_size", "dim_feedforward",
 )  # fmt: skip
 HEAD_NAMES = (
-    "num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads",
-    "decoder_num_attention_heads", "predictor_num_attention_heads",
+    "num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads",
+    "decoder_attention_heads", "decoder_num_attention_heads", "predictor_num_attention_heads",
 )  # fmt: skip
 KEY_VALUE_NAMES = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")
-HEAD_DIM_NAMES = ("head_dim", "d_kv", "d_head", "attention_head_dim", "kv_channels")
+HEAD_DIM_NAMES = (
+    "head_dim", "d_kv", "d_head", "attention_head_dim", "kv_channels", "qk_rope_head_dim", "qk_nope_head_dim",
+    "v_head_dim", "rotary_dim",
+)  # fmt: skip
+RANK_NAMES = ("q_lora_rank", "kv_lora_rank")
 EXPERT_NAMES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 CHOSEN_NAMES = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
 GROUP_NAMES = ("n_group", "topk_group")
@@ -50,12 +55,15 @@ LEVELS = (
 
 
 def prepared(config: Any, level: Level) -> Any:
-    """Return the configuration, changed in place: nothing pretrained, no cache for generation, shrunk as asked."""
+    """Return the configuration, changed in place: nothing pretrained, no cache, shrunk as asked."""
     for part in parts(config):
         for name in ("use_pretrained_backbone", "use_cache"):
             if name in vars(part):
                 setattr(part, name, False)
-        if getattr(part, "is_encoder_decoder", False) and getattr(part, "decoder_start_token_id", None) is None:
+        if (
+            getattr(part, "is_encoder_decoder", False)
+            and getattr(part, "decoder_start_token_id", None) is None
+        ):
             part.decoder_start_token_id = getattr(part, "pad_token_id", None) or 0  # as T5 was trained
         if level.layers:
             _shrink_layers(part)
@@ -97,13 +105,18 @@ def _shrink_layers(config: Any) -> None:
             setattr(config, name, value[:layers])
     for name in ("depths", "encoder_depths", "decoder_depths"):
         if isinstance(vars(config).get(name), list | tuple):
-            setattr(config, name, type(vars(config)[name])(min(d, LAYERS) if _whole(d) else d for d in vars(config)[name]))
+            setattr(
+                config,
+                name,
+                type(vars(config)[name])(min(d, LAYERS) if _whole(d) else d for d in vars(config)[name]),
+            )
 
 
 def _shrink_vocabulary(config: Any) -> None:
     if not _whole(vars(config).get("vocab_size")) or config.vocab_size <= VOCABULARY:
         return
     config.vocab_size = VOCABULARY
+    _limit(config, ("decoder_vocab_size",), VOCABULARY)
     free = VOCABULARY - 1
     for name, value in list(vars(config).items()):
         if not name.endswith(("_token_id", "_token_index", "_token_ids")) or value is None:
@@ -116,23 +129,33 @@ def _shrink_vocabulary(config: Any) -> None:
 
 def _shrink_widths(config: Any) -> None:
     heads = next((vars(config)[n] for n in HEAD_NAMES if _whole(vars(config).get(n))), HEADS)
-    _limit(config, HIDDEN_NAMES, HIDDEN)
+    if not any(isinstance(vars(config).get(name), list | tuple) for name in HEAD_NAMES):
+        _limit(config, HIDDEN_NAMES, HIDDEN)  # else a pyramid, whose widths follow from one another
     _limit(config, INTERMEDIATE_NAMES, INTERMEDIATE)
     _limit(config, HEAD_NAMES, HEADS)
     _limit(config, HEAD_DIM_NAMES, HEAD_DIM)
     _limit(config, EXPERT_NAMES, EXPERTS)
     _limit(config, CHOSEN_NAMES, 2)
     _limit(config, GROUP_NAMES, 1)
-    _limit(config, ("rotary_dim",), HEAD_DIM)
+    _limit(config, RANK_NAMES, HIDDEN // 2)
     for name in KEY_VALUE_NAMES:
         if _whole(vars(config).get(name)):
             setattr(config, name, HEADS if vars(config)[name] >= heads else min(vars(config)[name], 2))
+    rope = vars(config).get("rope_parameters")
+    if isinstance(rope, dict) and "mrope_section" in rope:  # time, height and width share half a head
+        rope["mrope_section"] = [2, 3, 3]
+    if "qk_head_dim" in vars(config):
+        config.qk_head_dim = config.qk_rope_head_dim + config.qk_nope_head_dim
+    if {"expand", "num_heads", "head_dim"} <= vars(config).keys():  # state-space models
+        config.num_heads = config.expand * config.hidden_size // config.head_dim
     if isinstance(vars(config).get("conv_dim"), list | tuple):  # the feature encoders of speech models
         config.conv_dim = type(config.conv_dim)(32 for _ in config.conv_dim)
 
 
 def _shrink_pictures(config: Any) -> None:
     size, patch = vars(config).get("image_size"), vars(config).get("patch_size")
+    if "window_size" in vars(config):
+        return  # windows have to divide the picture at every stage
     if _whole(size) and _whole(patch):
         config.image_size = min(size, patch * max(2, PICTURES // patch))
     elif _whole(size):

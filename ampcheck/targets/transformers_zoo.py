@@ -1,6 +1,5 @@
-"""Models of transformers by model type or class name, from their default configuration, with random weights."""
+"""Models of transformers by model type or class name: default configurations, random weights."""
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,10 +20,11 @@ from ampcheck.targets.weights import place
 
 #: What a model type is trained for, most telling first; the last is the bare model.
 HEADS = (
-    "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "IMAGE_TEXT_TO_TEXT", "MASKED_LM", "CAUSAL_LM", "IMAGE_CLASSIFICATION",
-    "ZERO_SHOT_IMAGE_CLASSIFICATION", "OBJECT_DETECTION", "UNIVERSAL_SEGMENTATION", "SEMANTIC_SEGMENTATION",
-    "DEPTH_ESTIMATION", "VIDEO_CLASSIFICATION", "CTC", "AUDIO_CLASSIFICATION", "TIME_SERIES_PREDICTION", "PRETRAINING",
-    "SEQUENCE_CLASSIFICATION", "MULTIPLE_CHOICE", "VISUAL_QUESTION_ANSWERING",
+    "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "IMAGE_TEXT_TO_TEXT", "MASKED_LM", "CAUSAL_LM",
+    "IMAGE_CLASSIFICATION", "ZERO_SHOT_IMAGE_CLASSIFICATION", "OBJECT_DETECTION", "UNIVERSAL_SEGMENTATION",
+    "SEMANTIC_SEGMENTATION", "DEPTH_ESTIMATION", "VIDEO_CLASSIFICATION", "CTC", "AUDIO_CLASSIFICATION",
+    "TIME_SERIES_PREDICTION", "PRETRAINING", "SEQUENCE_CLASSIFICATION", "MULTIPLE_CHOICE",
+    "VISUAL_QUESTION_ANSWERING",
 )  # fmt: skip
 #: Vision-language types are in several lists; these are classifiers first although they have a text head too.
 ENCODERS_FIRST = ("clip", "siglip", "siglip2", "align", "altclip", "chinese_clip", "clipseg", "metaclip_2")
@@ -48,9 +48,15 @@ def from_transformers(spec: Spec, options: Options) -> Target:
     kind = _class(transformers, spec.name)
     with _quiet(transformers):
         fit = _fit(kind, spec.name, options)
-    model = place(fit.model.train(), options)
-    inputs = ", ".join(f"{key} {'; '.join(input_shapes(value))}" for key, value in fit.batch.items() if key != "labels")
-    notes = (f"{kind.__name__} of the default configuration{fit.note}", RANDOM_WEIGHTS, f"inputs are random: {inputs}")
+    model = place(fit.model, options)
+    inputs = ", ".join(
+        f"{key} {'; '.join(input_shapes(value))}" for key, value in fit.batch.items() if key != "labels"
+    )
+    notes = (
+        f"{kind.__name__} of the default configuration{fit.note}",
+        RANDOM_WEIGHTS,
+        f"inputs are random: {inputs}",
+    )
     return Target(
         name=spec.text,
         model=model,
@@ -97,27 +103,24 @@ def _first(value: Any) -> str:
 
 
 def _fit(kind: Any, name: str, options: Options) -> Fit:
-    """Return the most thoroughly shrunk model that runs (--small), or the full one, with a batch that it takes."""
-    error: Exception | None = None
+    """Return the most shrunk model that runs (--small), or the full one, with a batch that it takes."""
+    errors: list[Exception] = []
     for level in LEVELS if options.small else LEVELS[-1:]:
         try:
             config = prepared(kind.config_class(), level)
             _affordable(kind, config, name)
-            model = kind(config)
-            fit = _fit_batch(model, level.note, options)
-        except TargetError:
-            raise
-        except Exception as raised:  # noqa: BLE001
-            error = error or raised
-            continue
-        return fit
-    assert error is not None
-    raise TargetError(f"transformers cannot build {name}: {explained(error)}") from error
+            return _fit_batch(kind(config), level.note, options)
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+    if isinstance(errors[0], TargetError):
+        raise errors[0]
+    # The library's own remark about a configuration comes from the least changed model, the last.
+    raise TargetError(f"transformers cannot run {name}: {explained(errors[-1])}") from errors[-1]
 
 
 def _fit_batch(model: Any, note: str, options: Options) -> Fit:
     """Return the first batch that the model runs on, those with a loss before those without."""
-    model.eval()  # the probe leaves running statistics as they are
+    model.train()
     errors: list[Exception] = []
     bare: Fit | None = None
     for batch in candidates(model, options):
@@ -132,7 +135,7 @@ def _fit_batch(model: Any, note: str, options: Options) -> Fit:
         bare = bare or Fit(model, batch, has_loss=False, note=note)
     if bare is not None:
         return bare
-    raise errors[0] if errors else TargetError(f"no batch is known for {type(model).__name__}")
+    raise errors[-1]
 
 
 def _affordable(kind: Any, config: Any, name: str) -> None:
@@ -144,7 +147,7 @@ def _affordable(kind: Any, config: Any, name: str) -> None:
         return
     if count > MOST_PARAMETERS:
         raise TargetError(
-            f"{name} has {count / 1e9:.1f} billion parameters by default, too many for one step here; pass --small",
+            f"{name} has {count / 1e9:.1f} billion parameters by default, too many here; pass --small",
             hint=f"ampcheck transformers:{name} --small",
         )
 

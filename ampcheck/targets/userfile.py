@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, TracebackType
+from typing import Self
 
 from ampcheck.errors import TargetError
 
@@ -19,14 +20,14 @@ INSTALLED = ("site-packages", "dist-packages")
 
 @dataclass(slots=True)
 class Imports:
-    """A context in which a folder is importable; outside of it, neither the folder nor its modules are visible."""
+    """A context in which a folder is importable; outside, neither it nor its modules are visible."""
 
     folder: Path
     modules: dict[str, ModuleType] = field(default_factory=dict)
     before: set[str] = field(default_factory=set)
     depth: int = 0
 
-    def __enter__(self) -> "Imports":
+    def __enter__(self) -> Self:
         """Make the folder and what was imported from it visible."""
         self.depth += 1
         if self.depth == 1:
@@ -83,7 +84,7 @@ def import_file(path: Path) -> UserModule:
         module = importlib.util.module_from_spec(spec) if spec else ModuleType(name)
         module.__file__ = str(path)
         imports.modules[name] = sys.modules[name] = module  # dataclasses and pickle look it up
-        exec(code, module.__dict__)  # noqa: S102: running the user's file is what was asked for
+        exec(code, module.__dict__)  # noqa: S102
     return UserModule(module, path, imports)
 
 
@@ -93,9 +94,7 @@ def import_dotted(name: str) -> UserModule:
     with imports:
         missing = _missing(name)
         if missing:
-            raise TargetError(
-                f"no module named {missing!r}, wanted for {name!r}; check the spelling or install it"
-            )
+            raise TargetError(f"no module named {missing!r} (for {name!r}); check the spelling or install it")
         found = importlib.util.find_spec(name.partition(".")[0])
         origin = Path(found.origin) if found and found.origin else Path(name)
         with user_code(origin):
@@ -104,7 +103,7 @@ def import_dotted(name: str) -> UserModule:
 
 
 def locate(error: BaseException, file: Path) -> str:
-    """Return "file:line" of the innermost frame of an error that lies in the user's file or its folder, or ""."""
+    """Return "file:line" of the innermost frame of an error in the user's file or its folder, or ""."""
     if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename, file):
         return f"{shown(error.filename)}:{error.lineno or 1}"
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
@@ -139,7 +138,7 @@ def user_code(file: Path) -> Iterator[None]:
     except SystemExit as error:
         where = locate(error, file) or shown(file)
         raise TargetError(
-            f"the file calls exit({error.code!r}) when it is imported; move that under `if __name__ == '__main__':`",
+            f"the file calls exit({error.code!r}) on import; move that under `if __name__ == '__main__':`",
             where=where,
         ) from error
     except Exception as error:
@@ -165,6 +164,6 @@ def _fresh_name(stem: str) -> str:
 
 
 def _missing(name: str) -> str:
-    """Return the first part of a dotted name that does not exist, without running anything but its parents."""
+    """Return the top package of a dotted name if it does not exist, else ""."""
     top = name.partition(".")[0]
     return "" if importlib.util.find_spec(top) else top

@@ -1,6 +1,5 @@
 """What models of images share: shapes of inputs, random labels, and the losses they are trained with."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,12 +18,15 @@ RANDOM_WEIGHTS = "weights are random (--weights FILE loads yours)"
 
 
 def input_shape(options: Options, default: tuple[int, ...], batch: int) -> tuple[int, ...]:
-    """Return the shape of an input with its batch: a given shape may leave out the batch, or all but height and width."""
+    """Return the shape of an input with its batch.
+
+    A given shape may leave out the batch, or all but height and width.
+    """
     given = options.input_shape
     size = options.batch_size
     if given is None:
         return (size or batch, *default)
-    if len(given) == 2:  # noqa: PLR2004: height and width
+    if len(given) == len(("height", "width")):
         given = (*default[:-2], *given)
     if len(given) == len(default):
         return (size or batch, *given)
@@ -34,9 +36,7 @@ def input_shape(options: Options, default: tuple[int, ...], batch: int) -> tuple
             f"batch, got {'x'.join(map(str, given))}"
         )
     if size not in (None, given[0]):
-        raise TargetError(
-            f"--batch-size {size} and --input {'x'.join(map(str, given))} disagree; drop one of the two"
-        )
+        raise TargetError(f"--batch-size {size} and --input {'x'.join(map(str, given))} disagree")
     return given
 
 
@@ -67,8 +67,7 @@ def segmentation(model: Any, batch: Any) -> torch.Tensor:
 def detection(model: Any, batch: Any) -> torch.Tensor:
     """Return the sum of a detector's losses."""
     images, targets = batch
-    losses: Mapping[str, torch.Tensor] = model(images, targets)
-    return torch.stack([loss.float() for loss in losses.values()]).sum()
+    return torch.stack([loss.float() for loss in model(images, targets).values()]).sum()
 
 
 def flow(model: Any, batch: Any) -> torch.Tensor:

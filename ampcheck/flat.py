@@ -1,0 +1,87 @@
+"""The flat JSON objects of a saved report: one a value, fields that hold their default left out."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from operator import index
+from typing import Any
+
+from ampcheck.stats import TensorStats
+from ampcheck.trace import Cast, CastCount, ModuleInfo, PairError, Phase, Site, StepSummary
+
+Json = dict[str, Any]
+
+_PHASES = {str(phase): phase for phase in Phase}
+
+_FIELDS = {
+    kind: tuple((field.name, field.default) for field in fields(kind))
+    for kind in (Site, TensorStats, Cast, CastCount, PairError, ModuleInfo, StepSummary)
+}
+
+
+def flat(value: Any) -> Json:
+    """Return the fields of a value that do not hold their default."""
+    named = ((name, getattr(value, name), default) for name, default in _FIELDS[type(value)])
+    return {
+        name: number(item) if isinstance(item, float) else item
+        for name, item, default in named
+        if default is MISSING or item != default
+    }
+
+
+def number(value: float) -> float | str:
+    """Return a number as JSON can hold it."""
+    return value if math.isfinite(value) else str(float(value))
+
+
+def pairs(mapping: Mapping[Any, Any]) -> list[Json]:
+    """Return an object for each item of a mapping: the fields of its key and of its value."""
+    return [flat(key) | flat(value) for key, value in mapping.items()]
+
+
+def read_site(item: Json) -> Site:
+    """Return the site of an object."""
+    get = item.get
+    place = (item["module"], item["op"], item["slot"], _PHASES[item["phase"]], item["dtype"])
+    return Site(*place, get("file", ""), get("line", 0))
+
+
+def read_stats(item: Json) -> TensorStats:
+    """Return the statistics of an object."""
+    get = item.get
+    counts = tuple(map(index, get("counts", ())))
+    sums = (float(get("amax", 0.0)), float(get("sum_squares", 0.0)))
+    return TensorStats(
+        index(get("lowest", 0)), counts, get("zeros", 0), get("infs", 0), get("nans", 0), *sums
+    )
+
+
+def read_cast(item: Json) -> Cast:
+    """Return the cast of an object."""
+    where = (item.get("file", ""), item.get("line", 0))
+    return Cast(item["module"], item["source"], item["target"], _PHASES[item["phase"]], *where)
+
+
+def read_count(item: Json) -> CastCount:
+    """Return the cast count of an object."""
+    return CastCount(*(index(item.get(name, 0)) for name, _ in _FIELDS[CastCount]))
+
+
+def read_error(item: Json) -> PairError:
+    """Return the sums over sampled pairs of an object."""
+    saved = (item.get(name, default) for name, default in _FIELDS[PairError])
+    values: Any = (float(value) if isinstance(value, str) else value for value in saved)
+    return PairError(*values)
+
+
+def read_step(item: Json) -> StepSummary:
+    """Return the step of an object."""
+    return StepSummary(float(item["loss"]), item["log2_scale"], float(item["grad_amax"]), item["nonfinite"])
+
+
+def read_module(item: Json) -> ModuleInfo:
+    """Return the module of an object."""
+    lists = {name: tuple(item.get(name, ())) for name in ("aliases", "dtypes")}
+    return ModuleInfo(
+        item["path"], item["kind"], item.get("calls", 0), parameters=item.get("parameters", 0), **lists
+    )
