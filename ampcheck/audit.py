@@ -9,7 +9,7 @@ import torch
 
 from ampcheck.formats import FORMATS
 from ampcheck.observe.book import Fetched
-from ampcheck.observe.measure import native
+from ampcheck.observe.measure import Arena
 from ampcheck.observe.pair import SAMPLES, pair_errors
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.state import Snapshot
@@ -163,5 +163,5 @@ def _environment(model: Any) -> dict[str, str]:
         "platform": f"{platform.system()} {platform.machine()}",
         "device": name,
         "casting": "CUDA's rules on CPU tensors" if device.type == "cpu" else f"autocast of {device.type}",
-        "kernel": "compiled" if native() else "torch operations",
+        "kernel": "compiled" if Arena("cpu").native else "torch operations",
     }

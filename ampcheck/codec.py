@@ -26,6 +26,7 @@ the strings "inf", "-inf" and "nan".
         steps       [{loss, log2_scale, grad_amax, nonfinite}]
         modules     [{path, kind, calls, aliases, parameters, dtypes}*] in order of first execution
         not_audited, operations, measured
+        failure     {kind, message, module, op, file, line}*: what the user's code raised; null if it did not
     errors          [site* + {sampled, live, lost, error_squares, error_sum, reference_squares, cross,
                     nonfinite}*]: sums over sampled pairs, by site of the low-precision run
 
@@ -36,6 +37,7 @@ the strings "inf", "-inf" and "nan".
 
 import gc
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import index
@@ -52,13 +54,13 @@ from ampcheck.flat import (
     read_cast,
     read_count,
     read_error,
+    read_failure,
     read_module,
     read_site,
     read_stats,
     read_step,
 )
 from ampcheck.report import Report
-from ampcheck.saving import replace_file
 from ampcheck.trace import Trace
 
 SCHEMA = 1
@@ -118,9 +120,23 @@ def _read_report(saved: Json) -> Report:
         ) from error
 
 
-def write(path: str | Path, report: Report) -> None:
-    """Save a report; the file is whole or, if it cannot be written, as it was before."""
-    replace_file(Path(path), to_json(report) + "\n")
+def write(path: str | Path, text: str) -> None:
+    """Write a file by replacing it in one move; what was there before stays if anything goes wrong."""
+    target = Path(os.path.realpath(path))  # replacing a symbolic link would leave its target stale
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        if target.exists() and not target.is_file() and not target.is_dir():
+            target.write_text(text, encoding="utf-8")  # a pipe or /dev/stdout must not be replaced
+            return
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise ReportError(
+            f"expected a place to write, could not write {str(path)!r}: {error.strerror}; pass another path"
+        ) from error
 
 
 def read(path: str | Path) -> Report:
@@ -185,6 +201,7 @@ def _trace(trace: Trace) -> Json:
         "not_audited": dict(trace.not_audited),
         "operations": trace.operations,
         "measured": trace.measured,
+        "failure": flat(trace.failure) if trace.failure else None,
     }
 
 
@@ -212,12 +229,13 @@ def _checked(text: str | bytes) -> Json:
     except (ValueError, RecursionError) as error:
         raise ReportError(
             f"expected a report saved by ampcheck, got something that is not JSON ({error}); "
-            "save one with --json FILE"
+            "save one with --format json -o FILE"
         ) from error
     tool = saved.get("tool") if isinstance(saved, dict) else None
     if not isinstance(tool, dict) or tool.get("name") != TOOL:
         raise ReportError(
-            f"expected a report saved by ampcheck, got JSON whose tool is {tool!r}; save one with --json FILE"
+            f"expected a report saved by ampcheck, got JSON whose tool is {tool!r}; "
+            "save one with --format json -o FILE"
         )
     schema = saved.get("schema")
     if schema != SCHEMA:
@@ -242,6 +260,7 @@ def _read_trace(saved: Json) -> Trace:
         saved["not_audited"],
         index(saved["operations"]),
         index(saved["measured"]),
+        read_failure(saved["failure"]) if saved["failure"] else None,
     )
 
 

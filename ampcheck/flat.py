@@ -7,7 +7,7 @@ from operator import index
 from typing import Any
 
 from ampcheck.stats import TensorStats
-from ampcheck.trace import Cast, CastCount, ModuleInfo, PairError, Phase, Site, StepSummary
+from ampcheck.trace import Cast, CastCount, Failure, ModuleInfo, PairError, Phase, Site, StepSummary
 
 Json = dict[str, Any]
 
@@ -15,7 +15,7 @@ _PHASES = {str(phase): phase for phase in Phase}
 
 _FIELDS = {
     kind: tuple((field.name, field.default) for field in fields(kind))
-    for kind in (Site, TensorStats, Cast, CastCount, PairError, ModuleInfo, StepSummary)
+    for kind in (Site, TensorStats, Cast, CastCount, PairError, ModuleInfo, StepSummary, Failure)
 }
 
 
@@ -85,3 +85,11 @@ def read_module(item: Json) -> ModuleInfo:
     return ModuleInfo(
         item["path"], item["kind"], item.get("calls", 0), parameters=item.get("parameters", 0), **lists
     )
+
+
+def read_failure(item: Json) -> Failure:
+    """Return the failure of an object."""
+    kind, message, module, op, file = (
+        item.get(name, "") for name in ("kind", "message", "module", "op", "file")
+    )
+    return Failure(kind, message, module, op, file, item.get("line", 0))

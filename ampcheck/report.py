@@ -51,8 +51,8 @@ def by_place(trace: Trace) -> dict[Site, TensorStats]:
     return total(((site.place, stats) for site, stats in trace.sites.items()), TensorStats())
 
 
-def low_backward(report: Report) -> dict[Site, TensorStats]:
-    """Return the FP32 run's statistics of every backward tensor that the low run held in low precision.
+def low_tensors(report: Report, phase: Phase) -> dict[Site, TensorStats]:
+    """Return the FP32 run's statistics of every result that the low run held in low precision.
 
     From these the effect of any loss scale follows by a shift. Tensors that only the low run has, such as
     casts, are left out: what they hold is counted where it was computed.
@@ -61,6 +61,11 @@ def low_backward(report: Report) -> dict[Site, TensorStats]:
     places = {
         site.place
         for site in report.low.sites
-        if site.phase is Phase.BACKWARD and site.dtype == report.dtype
+        if site.op and site.phase is phase and site.dtype == report.dtype
     }
     return {place: stats for place, stats in reference.items() if place in places}
+
+
+def low_backward(report: Report) -> dict[Site, TensorStats]:
+    """Return the gradients of the FP32 run, without a scale, that the low run held in low precision."""
+    return low_tensors(report, Phase.BACKWARD)

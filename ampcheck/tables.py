@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ampcheck.formats import SHORT_DTYPE
-from ampcheck.report import Report, by_place, low_backward
+from ampcheck.report import Report, by_place, low_backward, low_tensors
 from ampcheck.stats import Bounds, TensorStats
-from ampcheck.trace import PairError, Phase, Site, Trace
+from ampcheck.trace import Cast, CastCount, PairError, Phase, Site, Trace
 
 #: Loss scales shown: from none to the largest that GradScaler reaches in ordinary training.
 SCALES = range(25)
@@ -62,6 +62,44 @@ def scale_curve(report: Report, scales: Iterable[int] = SCALES) -> tuple[CurvePo
         )
         for scale in scales
     )
+
+
+def best_scale(points: Iterable[CurvePoint]) -> CurvePoint | None:
+    """Return the scale that loses the fewest elements and overflows none, the smallest of equals."""
+    safe = (point for point in points if not point.overflowed.high)
+    return min(safe, key=lambda point: point.flushed.low, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """How many elements became zero in low precision, of those that are not zero in the reference."""
+
+    lost: int
+    live: int
+
+    @property
+    def share(self) -> float:
+        """Return the share that was lost; 0.0 where there was nothing to lose."""
+        return self.lost / self.live if self.live else 0.0
+
+
+def measured_loss(report: Report, phase: Phase) -> Loss:
+    """Return what became zero in the low-precision results of a phase, measured by comparing both runs."""
+    reference = low_tensors(report, phase)
+    low = by_place(report.low)
+    return Loss(*_lost({place: low[place] for place in reference}, reference))
+
+
+def cast_rows(report: Report) -> tuple[tuple[Cast, CastCount], ...]:
+    """Return the casts of the low-precision run, those that write most first, then as executed."""
+    return tuple(sorted(report.low.casts.items(), key=lambda row: -row[1].bytes))
+
+
+def first_overflow(report: Report, phase: Phase) -> Site | None:
+    """Return the first operation whose result holds an inf or NaN that the reference does not have."""
+    reference = by_place(report.reference)
+    results = ((site, stats) for site, stats in report.low.sites.items() if site.op and site.phase is phase)
+    return next((site for site, stats in results if _overflowed({site: stats}, reference)), None)
 
 
 def _sum(bounds: Iterable[Bounds]) -> Bounds:

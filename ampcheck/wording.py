@@ -16,9 +16,9 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\
 
 
 def clean(text: str) -> str:
-    """Return a name or message from someone else's program with nothing in it but visible characters.
+    r"""Return a name or message from someone else's program with nothing in it but visible characters.
 
-    >>> clean("conv\\x1b[31m1\\n\\u202eleft")
+    >>> clean("conv\x1b[31m1\n\u202eleft")
     'conv1 left'
     """
     visible = (" " if char.isspace() else char for char in _ESCAPES.sub("", text))
@@ -113,7 +113,7 @@ def measure(name: str, value: float) -> str:
     """Return one of a finding's numbers with its name, in the unit that the name ends with.
 
     >>> measure("flushed_fraction", 0.31), measure("amax", 131008.0), measure("cast_bytes", 2e6)
-    ('flushed 31 %', 'amax 1.31e+05', 'cast 2.0 MB')
+    ('flushed 31 %', 'amax 131,008', 'cast 2.0 MB')
     """
     words = clean(name)
     if words.endswith(("_fraction", "_share")):
@@ -122,7 +122,7 @@ def measure(name: str, value: float) -> str:
         return f"{_spaced(words.removesuffix('_bytes'))} {size(int(value))}"
     if "log2_" in words and float(value).is_integer():
         return f"{_spaced(words.replace('log2_', ''))} {power(int(value))}"
-    whole = float(value).is_integer() and abs(value) < 1e5  # noqa: PLR2004 - larger ones are magnitudes
+    whole = float(value).is_integer() and abs(value) < 1e9  # noqa: PLR2004 - larger ones are magnitudes
     return f"{_spaced(words)} {int(value):,}" if whole else f"{_spaced(words)} {value:.3g}"
 
 

@@ -242,7 +242,7 @@ def many_layers() -> Report:
     layers = [
         Layer(
             f"model.encoder.layers.{index // 5}.{names[index % 5]}",
-            gradient=-30.5 if index in (7, 31) else -20 - index / 12,
+            gradient=-35.5 if index in (7, 31) else -20 - index / 12,
             line=100 + index % 5,
             parameters=1 << 20,
         )

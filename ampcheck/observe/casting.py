@@ -1,7 +1,9 @@
 """Python twins of autocast's C++ kernels, for tensors on the CPU.
 
-They run on every operator of a step, so what an operator's schema says is worked out once, when the kernel is made.
+They run on every operator of a step, so what a schema says is worked out once, when the kernel is made.
 """
+
+# ruff: noqa: SLF001  the dispatcher has no other interface in Python
 
 import functools
 import weakref
@@ -10,10 +12,8 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.dispatcher import Kernel
-from ampcheck.observe.policy import CastPolicy, overload, refusal
-
-Operator = torch._ops.OpOverload
+from ampcheck.observe.dispatcher import Kernel, Operator, operator
+from ampcheck.observe.policy import CastPolicy, refusal
 
 _low_dtype = functools.partial(torch.get_autocast_dtype, "cpu")
 _Guard = torch._C._ExcludeDispatchKeyGuard
@@ -29,18 +29,9 @@ _ELIGIBLE = frozenset(
 
 def casting_kernel(name: str, policy: CastPolicy, backend: str) -> Kernel:
     """Return the kernel that treats the operator `name` by `policy`, as `backend` does."""
-    op = overload(name)
     if policy is CastPolicy.BANNED:
         return _banned(refusal(backend, name))
-    makers = {
-        CastPolicy.LOWER: _lower,
-        CastPolicy.FP32: _fp32,
-        CastPolicy.FP32_SET_DTYPE: _fp32_set_dtype,
-        CastPolicy.FP32_APPEND_DTYPE: _fp32_append_dtype,
-        CastPolicy.PROMOTE: _promote,
-        CastPolicy.HALF: _half,
-    }
-    return makers[policy](op)
+    return _MAKERS[policy](operator(name))
 
 
 def forget_weight_casts() -> None:
@@ -57,16 +48,14 @@ class _Casts(dict[int, tuple["weakref.ref[torch.Tensor]", torch.Tensor]]):
 class _WeightCasts:
     """Autocast's cache of weight casts, which lives exactly as long as torch's own.
 
-    Torch's cache cannot be reached from Python and nothing tells when it is cleared (leaving the outermost
-    autocast does, and `torch.clear_autocast_cache()`). So a small cast of ours is kept in it, and that cast's
-    autograd node is the only owner of our entries: both go together.
+    Torch's cache cannot be read from Python, and nothing tells when it is cleared: leaving the outermost
+    autocast does it, and `torch.clear_autocast_cache()`. So a small cast of ours is kept in it, and the
+    autograd node of that cast is the only owner of our entries: both go together.
     """
 
     def __init__(self) -> None:
         self._entries: Callable[[], _Casts | None] = lambda: None
         self._native = torch.library.get_kernel("aten::addmm", "AutocastCPU")
-        self._leaf = torch.zeros(1, 1, requires_grad=True)
-        self._constant = torch.zeros(1, 1)
 
     def cast(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return the one low-precision copy of `weight` in this autocast region."""
@@ -89,10 +78,12 @@ class _WeightCasts:
     def _anchored(self) -> _Casts:
         """Return new entries that die with torch's cache, unseen by any dispatch mode."""
         entries = _Casts()
-        # addmm saves nothing for its backward when only its first argument needs a gradient.
-        with torch._C._DisableTorchDispatch(), torch.inference_mode(False), torch.enable_grad():
-            keys = torch._C._dispatch_keys(self._leaf)
-            out = self._native.call_boxed(keys, self._leaf, self._constant, self._constant)
+        with torch._C._DisableTorchDispatch(), torch.inference_mode(mode=False), torch.enable_grad():
+            leaf = torch.zeros(1, 1, dtype=_FLOAT32, device="cpu", requires_grad=True)
+            # addmm saves nothing for its backward when only its first argument needs a gradient, so that
+            # hooks on saved tensors do not see this either.
+            constant = leaf.detach()
+            out = self._native.call_boxed(torch._C._dispatch_keys(leaf), leaf, constant, constant)
         out.grad_fn.next_functions[0][0].metadata["ampcheck"] = entries
         self._entries = weakref.ref(entries)
         return entries
@@ -118,33 +109,33 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype, low: torch.dtype) -> torch.T
     return tensor.to(dtype)
 
 
-def _cast_slots(args: tuple[Any, ...], slots: "_Slots", dtype: torch.dtype, low: torch.dtype) -> list[Any]:
-    out = list(args)
-    for slot in slots.tensors:
-        if slot < len(out) and out[slot] is not None and out[slot].dtype is not dtype:
-            out[slot] = _cast(out[slot], dtype, low)
-    for slot in slots.lists:
-        if slot < len(out):
-            out[slot] = [_cast(item, dtype, low) for item in out[slot]]
-    return out
-
-
 class _Slots:
     """Where the tensors are in an operator's positional arguments."""
 
-    __slots__ = ("lists", "required", "tensors")
+    __slots__ = ("lists", "tensors", "weighed")
 
     def __init__(self, op: Operator) -> None:
         kinds = [str(slot.type) for slot in op._schema.arguments if not slot.kwarg_only]
-        # From the last: C++ compilers for x86 evaluate the arguments of a call from the right, so CUDA's casts come
-        # in that order.
-        self.tensors = [at for at, kind in enumerate(kinds) if kind in {"Tensor", "Optional[Tensor]"}][::-1]
-        self.required = [at for at, kind in enumerate(kinds) if kind == "Tensor"]
-        self.lists = [at for at, kind in enumerate(kinds) if kind == "List[Tensor]"]
+        # From the last to the first: compilers for x86 evaluate the arguments of a call in that order, so
+        # that is the order of CUDA's casts.
+        last_first = list(enumerate(kinds))[::-1]
+        self.tensors = [at for at, kind in last_first if kind in {"Tensor", "Optional[Tensor]"}]
+        self.lists = [at for at, kind in last_first if kind == "List[Tensor]"]
+        # Optional tensors are cast, but have no say in the widest dtype.
+        self.weighed = [at for at, kind in enumerate(kinds) if kind in {"Tensor", "List[Tensor]"}]
 
-    def weighed(self, args: tuple[Any, ...]) -> list[torch.Tensor]:
-        """Return the tensors that decide the widest dtype: optional ones are cast but not asked."""
-        return [args[at] for at in self.required] + [item for at in self.lists for item in args[at]]
+    def cast(self, args: tuple[Any, ...], dtype: torch.dtype, low: torch.dtype) -> list[Any]:
+        """Return `args` with the tensors among them cast."""
+        out = list(args)
+        for at in self.tensors:
+            if at < len(out):
+                tensor = out[at]
+                if tensor is not None and tensor.dtype is not dtype:
+                    out[at] = _cast(tensor, dtype, low)
+        for at in self.lists:
+            if at < len(out):
+                out[at] = [_cast(item, dtype, low) for item in out[at]]
+        return out
 
 
 def _lower(op: Operator) -> Kernel:
@@ -153,7 +144,7 @@ def _lower(op: Operator) -> Kernel:
     def lower(*args: Any, **kwargs: Any) -> Any:
         low = _low_dtype()
         with _Guard(_AUTOCAST):
-            return run(*_cast_slots(args, slots, low, low), **kwargs)
+            return run(*slots.cast(args, low, low), **kwargs)
 
     return lower
 
@@ -163,7 +154,7 @@ def _fp32(op: Operator) -> Kernel:
 
     def fp32(*args: Any, **kwargs: Any) -> Any:
         with _Guard(_AUTOCAST):
-            return run(*_cast_slots(args, slots, _FLOAT32, _low_dtype()), **kwargs)
+            return run(*slots.cast(args, _FLOAT32, _low_dtype()), **kwargs)
 
     return fp32
 
@@ -186,18 +177,18 @@ def _fp32_set_dtype(op: Operator) -> Kernel:
 
 
 def _fp32_append_dtype(op: Operator) -> Kernel:
-    names = {
-        "aten::norm.Scalar": "aten::norm.ScalarOpt_dtype",
-        "aten::norm.ScalarOpt_dim": "aten::norm.ScalarOpt_dim_dtype",
-    }
-    target = overload(names[op.name()])
+    name = op._schema.name, op._schema.overload_name
+    target = {
+        ("aten::norm", "Scalar"): torch.ops.aten.norm.ScalarOpt_dtype._op,
+        ("aten::norm", "ScalarOpt_dim"): torch.ops.aten.norm.ScalarOpt_dim_dtype._op,
+    }[name]
     defaults = [slot.default_value for slot in op._schema.arguments]
 
     def fp32_append_dtype(*args: Any) -> Any:
         first = args[0]
         dtype = _FLOAT32 if first.dtype in _ELIGIBLE and first.is_cpu else first.dtype
         with _Guard(_AUTOCAST):
-            return target._op(*args, *defaults[len(args) :], dtype=dtype)
+            return target(*args, *defaults[len(args) :], dtype=dtype)
 
     return fp32_append_dtype
 
@@ -208,10 +199,11 @@ def _promote(op: Operator) -> Kernel:
     def promote(*args: Any, **kwargs: Any) -> Any:
         low = _low_dtype()
         widest = low
-        for tensor in slots.weighed(args):
-            widest = _wider(widest, tensor, low)
+        for at in slots.weighed:
+            for tensor in args[at] if isinstance(args[at], list) else (args[at],):
+                widest = _wider(widest, tensor, low)
         with _Guard(_AUTOCAST):
-            return run(*_cast_slots(args, slots, widest, low), **kwargs)
+            return run(*slots.cast(args, widest, low), **kwargs)
 
     return promote
 
@@ -224,16 +216,16 @@ def _wider(widest: torch.dtype, tensor: torch.Tensor, low: torch.dtype) -> torch
         return _FLOAT32
     if dtype is low:
         return low
-    raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")  # as C++ says it
+    raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")  # in C++'s words
 
 
 def _half(op: Operator) -> Kernel:
     run, slots = op._op, _Slots(op)
 
     def half(*args: Any, **kwargs: Any) -> Any:
-        # No dtype counts as the autocast dtype here: these kernels copy the weights at every call.
         with _Guard(_AUTOCAST):
-            return run(*_cast_slots(args, slots, torch.float16, _FLOAT32), **kwargs)
+            # No low dtype, so nothing is kept: cuDNN's kernel copies the weights at every call, too.
+            return run(*slots.cast(args, torch.float16, low=_FLOAT32), **kwargs)
 
     return half
 
@@ -243,3 +235,13 @@ def _banned(message: str) -> Kernel:
         raise RuntimeError(message)
 
     return banned
+
+
+_MAKERS: dict[CastPolicy, Callable[[Operator], Kernel]] = {
+    CastPolicy.LOWER: _lower,
+    CastPolicy.FP32: _fp32,
+    CastPolicy.FP32_SET_DTYPE: _fp32_set_dtype,
+    CastPolicy.FP32_APPEND_DTYPE: _fp32_append_dtype,
+    CastPolicy.PROMOTE: _promote,
+    CastPolicy.HALF: _half,
+}

@@ -1,17 +1,19 @@
-"""Another backend's autocast, acting on CPU tensors.
+"""Another back end's autocast, acting on CPU tensors.
 
-`torch.autocast("cpu", ...)` decides in C++ kernels on the `AutocastCPU` dispatch key. `cuda_casting` puts Python
-kernels in their place that follow CUDA's policy: the dispatcher then casts where CUDA would, also for calls that
-C++ composites make, which no list of Python functions can reach.
+`torch.autocast("cpu", ...)` decides in C++ kernels on the `AutocastCPU` dispatch key. `cuda_casting` puts
+Python kernels in their place that follow CUDA's policy: the dispatcher then casts where CUDA would, also in
+calls that C++ composites make, which no list of Python functions can reach.
+
+Known differences: which fused attention kernel CUDA picks depends on the GPU (all take and return the low
+dtype); cuDNN's recurrent kernels compute a whole layer in float16, the CPU a step at a time, rounding each
+state to float16.
 """
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import torch
 from torch.library import Library, fallthrough_kernel
 
 from ampcheck.observe.casting import casting_kernel, forget_weight_casts
@@ -19,13 +21,21 @@ from ampcheck.observe.dispatcher import Kernel, install, remove
 from ampcheck.observe.fused import fused_kernels, reads_half
 from ampcheck.observe.policy import CastPolicy, casting_policy, registered
 
+# On CUDA these reach cuDNN, whose autocast kernel casts input, states and weights; on the CPU they are
+# composites or oneDNN calls, so the cast is made one level up.
+_RECURRENT = [
+    f"aten::{kind}.{form}" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data")
+]
+
 
 @contextmanager
 def cuda_casting(backend: str = "cuda") -> Iterator[None]:
     """Make `torch.autocast("cpu", dtype)` cast as `torch.autocast(backend, dtype)` does, until exit.
 
-    The dispatcher is one for the process: other threads that use CPU autocast meanwhile see it too. Nested and
-    concurrent uses share one installation, and the last exit removes it.
+    The dispatcher is one for the process: other threads that use CPU autocast meanwhile see it, too. Nested
+    and concurrent uses share one installation, and the last exit removes it. For `backend="cuda"`, dropout
+    and softmax take CUDA's kernels (`fused`): dropout outside autocast as well, so that paired steps run the
+    same operators.
     """
     _installation.enter(backend)
     try:
@@ -48,7 +58,7 @@ class _Installation:
         with self._lock:
             if self._users and backend != self._backend:
                 raise ValueError(
-                    f"expected backend {self._backend!r}, which is in use, got {backend!r}; leave it first"
+                    f"expected backend {self._backend!r}, which is in use, got {backend!r}; leave that first"
                 )
             if not self._users:
                 self._install(backend)
@@ -77,11 +87,6 @@ class _Installation:
 
 
 _installation = _Installation()
-# On CUDA these reach cuDNN, whose autocast kernel casts input, states and weights; on the CPU they are composites
-# or oneDNN calls, so the cast is made one level up.
-_RECURRENT = tuple(
-    f"aten::{kind}.{form}" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data")
-)
 
 
 @functools.cache
@@ -90,7 +95,7 @@ def _kernels(backend: str) -> dict[str, dict[str, Kernel]]:
     policies = dict(casting_policy(backend))
     if backend == "cuda":
         policies |= dict.fromkeys(_RECURRENT, CastPolicy.HALF)
-    autocast = dict.fromkeys(registered("cpu") - policies.keys(), fallthrough_kernel)
+    autocast: dict[str, Kernel] = dict.fromkeys(registered("cpu") - policies.keys(), fallthrough_kernel)
     autocast |= {name: casting_kernel(name, kind, backend) for name, kind in policies.items()}
     if backend != "cuda":
         return {"AutocastCPU": autocast}

@@ -1,9 +1,11 @@
 """What C++ composites do on CUDA and not on the CPU, made available there.
 
-Autocast's casts are not all of CUDA's dtype flow: dropout is one kernel that scales in float32 (the CPU rounds the
-scale to half first), and a float32 softmax of float16 scores reads them directly (the CPU casts first, and back again
-in the backward: two operators that CUDA does not run).
+Autocast's casts are not all of CUDA's dtype flow. Dropout is one kernel that scales in float32; the CPU's
+composite rounds the scale to the low dtype first. A float32 softmax of float16 scores reads them directly;
+the CPU casts first, and back again in the backward: two operators that CUDA does not run.
 """
+
+# ruff: noqa: SLF001, FBT003  the dispatcher has no other interface; schemas take booleans by position
 
 from typing import Any
 
@@ -25,7 +27,7 @@ def fused_kernels() -> dict[str, dict[str, Kernel]]:
 
 
 def reads_half(name: str, unfused: Kernel) -> Kernel:
-    """Return the autocast kernel of a softmax that gives float16 input to the operator as it is, else `unfused`."""
+    """Return the autocast kernel of a softmax: float16 goes to the operator as it is, else `unfused`."""
     fused = getattr(_aten, name).default._op
 
     def softmax(scores: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
@@ -37,10 +39,12 @@ def reads_half(name: str, unfused: Kernel) -> Kernel:
 
 
 def _dropout(values: torch.Tensor, p: float, train: bool) -> torch.Tensor:  # noqa: FBT001
-    # The condition under which CUDA takes its own kernel. The mask is drawn as before: same draws, same values.
+    # The condition under which CUDA takes its own kernel. The mask is drawn as before: same draws, same
+    # values.
     if train and 0 < p < 1 and values.numel() > 0:
-        return _aten.native_dropout.default(values, p, True)[0]
-    return _aten.dropout.default.decompose(values, p, train)
+        dropped, _ = _aten.native_dropout.default(values, p, True)
+        return dropped  # type: ignore[no-any-return]
+    return _aten.dropout.default.decompose(values, p, train)  # type: ignore[no-any-return]
 
 
 def _softmax(name: str) -> Kernel:

@@ -239,7 +239,7 @@ def _real(tensor: Tensor) -> Tensor:
     if tensor.is_complex():  # undoing a lazy conjugation is free, computing it is not
         tensor = torch.view_as_real(tensor.conj() if tensor.is_conj() else tensor)
     if tensor.dtype in _CODES:
-        return tensor
+        return tensor.resolve_neg()  # bits cannot be viewed before
     if not tensor.is_floating_point():
         raise TypeError(f"expected a floating-point or complex tensor, got {tensor.dtype!r}; leave it out")
     return tensor.to(torch.float32)

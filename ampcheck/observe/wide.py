@@ -1,8 +1,10 @@
 """Low-precision operators on the CPU as a GPU computes them: products of halves, summed in float32.
 
-The CPU's own half-precision kernels are slow (resnet18, forward and backward: 13 times float32) or missing. The heavy
-ones are run in float32 on the same, already rounded inputs, and the results are rounded back.
+The CPU's own half-precision kernels are slow (resnet18, forward and backward: 13 times float32) or missing.
+The heavy ones are run in float32 on the same, already rounded inputs, and the results are rounded back.
 """
+
+# ruff: noqa: SLF001  operators show their schema under private names only
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-Operator = torch._ops.OpOverload
+from ampcheck.observe.dispatcher import Operator
 
 _FLOAT32 = torch.float32
 _NAMES = {"Half": torch.float16, "BFloat16": torch.bfloat16}
@@ -46,7 +48,7 @@ class _Rule(NamedTuple):
 
 
 def execute(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Run an operator below autograd, and return what `func(*args, **kwargs)` would up to float32 accumulation.
+    """Run an operator below autograd; return what `func(*args, **kwargs)` would, summed in float32.
 
     Operators whose CPU kernel is missing for a low dtype run in float32 too.
     """
@@ -67,13 +69,13 @@ def execute(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 
 def without_kernel() -> frozenset[str]:
     """Return the operators that were widened because the CPU has no kernel for them in a low dtype."""
-    return frozenset(func.name() for func, rule in _rules.items() if rule.learned)
+    return frozenset(func._schema.name for func, rule in _rules.items() if rule.learned)
 
 
-class WideCompute(TorchDispatchMode):
+class WideCompute(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs every operator through `execute`, and records nothing."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func`."""
         return execute(func, args, kwargs or {})
 
@@ -81,7 +83,7 @@ class WideCompute(TorchDispatchMode):
 def _lesson(func: Any, error: RuntimeError) -> _Rule | None:
     """Return the rule that follows from `error`, remembered from now on; None if no kernel is missing."""
     missing = _MISSING.search(str(error))
-    if missing is None or not isinstance(func, Operator) or _SOLVERS.match(func.name()):
+    if missing is None or not isinstance(func, Operator) or _SOLVERS.match(func._schema.name):
         return None
     known = _rules.get(func)
     if known is not None and not known.learned:
@@ -158,7 +160,7 @@ def _write_back(given: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
 
 
 def _inferred_dtypes(func: Operator, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.dtype]:
-    """Return the result dtypes of the call as it was made, from torch's own shape inference; [] where it has none."""
+    """Return the result dtypes of the call as it was made, by torch's shape inference; [] if it has none."""
 
     def shadow(value: Any) -> Any:
         return value.to("meta") if isinstance(value, torch.Tensor) else value
@@ -183,7 +185,7 @@ def _widen(value: Any) -> Any:
 
 
 def _heavy_rules() -> dict[Operator, _Rule]:
-    """Return the rules of the heavy operators that this torch has, for all overloads but those that name a dtype."""
+    """Return the rules of this torch's heavy operators, for all overloads but those that name a dtype."""
     rules = {}
     for name in _HEAVY.split():
         packet = getattr(torch.ops.aten, name, None)

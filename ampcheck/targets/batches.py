@@ -84,7 +84,7 @@ def _is_loader(value: Any) -> bool:
 
 
 def _of_shape(model: Any, options: Options) -> tuple[list[Any], tuple[str, ...]]:
-    """Return a random batch of the shape that was asked for: indices for an embedding, else normal numbers."""
+    """Return a random batch of the shape that was asked for: indices for an embedding, else numbers."""
     shape = options.input_shape or ()
     shape = shape if options.batch_size is None else (options.batch_size, *shape)
     known = vocabulary(model)

@@ -17,6 +17,7 @@ from ampcheck.targets.losses import (
     loss_of_model,
     own_loss,
     positional,
+    split_target,
     stand_in,
     stand_in_of_model,
 )
@@ -50,12 +51,13 @@ class Loss:
 def find_loss(scope: Scope, model: Any, batch: Any, device: str) -> Loss:
     """Return the user's loss, their criterion on (input, target), the model's own loss, or a stand-in."""
     value = scope.names.get("loss")
-    if value is not None:
-        return Loss(_written(scope, "loss", value, device))
-    named = scope.first(CRITERION_NAMES)
-    if named:
-        return Loss(_written(scope, *named, device))
-    return model_or_stand_in(model, batch)
+    named = ("loss", value) if value is not None else scope.first(CRITERION_NAMES)
+    if named is None:
+        return model_or_stand_in(model, batch)
+    loss = _written(scope, *named, device)
+    if isinstance(loss, CriterionLoss):
+        split_target(batch)  # says now that there is no target in the batch, not in the middle of an audit
+    return Loss(loss)
 
 
 def model_or_stand_in(model: Any, batch: Any) -> Loss:

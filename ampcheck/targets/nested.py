@@ -45,7 +45,7 @@ def input_shapes(batch: object) -> tuple[str, ...]:
 
 
 def _mapped(to: Callable[[Any], Any], value: Any) -> Any:
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
+    if isinstance(value, tuple) and hasattr(value, "_fields") and not hasattr(value, "to"):
         return type(value)(*(_mapped(to, item) for item in value))
     if isinstance(value, PLAIN) and type(value) in PLAIN:
         return type(value)(_mapped(to, item) for item in value)

@@ -23,7 +23,7 @@ FIXED_CLIPS = ("s3d", "mvit")
 SMALL_PROPOSALS = 32
 #: Starts of names to the side of a picture that they need: normally, and with --small.
 SIDES = {
-    "inception": (299, 128),
+    "inception": (299, 299),
     "maxvit": (224, 224),
     "raft": (128, 128),
     "ssd300": (300, 300),
@@ -94,7 +94,7 @@ def _family(name: str, module: str, *, small: bool) -> Family:
     if ".segmentation." in module:
         return Family((3, side, side), 2, segmentation, _segmentation_batch, "labels of pixels are random")
     if ".video." in module:
-        sizes = (3, 8 if small else 16, *(64, 64) if small else (112, 112))
+        sizes = (3, 8, 64, 64) if small else (3, 16, 112, 112)
         if name.startswith(FIXED_CLIPS):
             sizes = (3, 16, 224, 224)
         return Family(sizes, 2, classification, _video_batch, "labels are random")

@@ -48,8 +48,8 @@ class Level:
 
 #: From the smallest to the full model: not every architecture survives every change.
 LEVELS = (
-    Level(layers=True, widths=True, note=", shrunk to few narrow layers and a small vocabulary"),
-    Level(layers=True, widths=False, note=", shrunk to few layers and a small vocabulary"),
+    Level(layers=True, widths=True, note=", shrunk to few narrow layers"),
+    Level(layers=True, widths=False, note=", shrunk to few layers"),
     Level(layers=False, widths=False, note=""),
 )
 
@@ -142,7 +142,10 @@ def _shrink_widths(config: Any) -> None:
         if _whole(vars(config).get(name)):
             setattr(config, name, HEADS if vars(config)[name] >= heads else min(vars(config)[name], 2))
     rope = vars(config).get("rope_parameters")
-    if isinstance(rope, dict) and "mrope_section" in rope:  # time, height and width share half a head
+    multimodal = "_vl" in getattr(
+        config, "model_type", ""
+    )  # these split half a head by time, height and width
+    if isinstance(rope, dict) and (multimodal or "mrope_section" in rope):
         rope["mrope_section"] = [2, 3, 3]
     if "qk_head_dim" in vars(config):
         config.qk_head_dim = config.qk_rope_head_dim + config.qk_nope_head_dim

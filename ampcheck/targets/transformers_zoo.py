@@ -112,10 +112,11 @@ def _fit(kind: Any, name: str, options: Options) -> Fit:
             return _fit_batch(kind(config), level.note, options)
         except Exception as error:  # noqa: BLE001
             errors.append(error)
-    if isinstance(errors[0], TargetError):
+    causes = [error for error in errors if not isinstance(error, TargetError)]
+    if not causes:
         raise errors[0]
-    # The library's own remark about a configuration comes from the least changed model, the last.
-    raise TargetError(f"transformers cannot run {name}: {explained(errors[-1])}") from errors[-1]
+    # The complaint of the least changed model, the last, is about the model and not about our changes.
+    raise TargetError(f"transformers cannot run {name}: {explained(causes[-1])}") from causes[-1]
 
 
 def _fit_batch(model: Any, note: str, options: Options) -> Fit:

@@ -24,14 +24,18 @@ class Imports:
 
     folder: Path
     modules: dict[str, ModuleType] = field(default_factory=dict)
+    #: What the user's code itself has put on the path.
+    added: list[str] = field(default_factory=list)
     before: set[str] = field(default_factory=set)
+    path: list[str] = field(default_factory=list)
     depth: int = 0
 
     def __enter__(self) -> Self:
         """Make the folder and what was imported from it visible."""
         self.depth += 1
         if self.depth == 1:
-            sys.path.insert(0, str(self.folder))
+            self.path = list(sys.path)
+            sys.path[:0] = [*self.added, str(self.folder)]
             # A file written a moment ago must be found too.
             importlib.invalidate_caches()
             self.before = set(sys.modules)
@@ -44,8 +48,8 @@ class Imports:
         self.depth -= 1
         if self.depth:
             return
-        if str(self.folder) in sys.path:
-            sys.path.remove(str(self.folder))
+        self.added = [entry for entry in sys.path if entry not in (*self.path, str(self.folder))]
+        sys.path[:] = self.path
         for name in [name for name in sys.modules if name not in self.before]:
             top = sys.modules.get(name.partition(".")[0])
             if name in self.modules or (top is not None and self._beside(top)):

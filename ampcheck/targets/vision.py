@@ -32,8 +32,8 @@ def input_shape(options: Options, default: tuple[int, ...], batch: int) -> tuple
         return (size or batch, *given)
     if len(given) != len(default) + 1:
         raise TargetError(
-            f"expected an input of {len(default)} sizes such as {'x'.join(map(str, default))}, or one more for the "
-            f"batch, got {'x'.join(map(str, given))}"
+            f"expected an input of {len(default)} sizes such as {'x'.join(map(str, default))}, "
+            f"or one more for the batch, got {'x'.join(map(str, given))}"
         )
     if size not in (None, given[0]):
         raise TargetError(f"--batch-size {size} and --input {'x'.join(map(str, given))} disagree")

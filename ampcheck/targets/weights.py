@@ -51,7 +51,7 @@ def _read(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a damaged or hostile file makes of the reader
         raise TargetError(
-            f"{str(path)!r} is not a file of plain weights ({type(error).__name__}); pickled objects are never run",
+            f"{str(path)!r} is not a file of plain weights ({type(error).__name__}); pickles are never run",
             hint=f"torch.save(model.state_dict(), {path.name!r})",
         ) from error
 

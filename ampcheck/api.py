@@ -1,0 +1,27 @@
+"""What a Python program calls: one function from a model, a batch and a loss to a report."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ampcheck.audit import audit
+from ampcheck.report import Report
+from ampcheck.settings import Settings
+from ampcheck.targets.spec import Target
+
+
+def check(
+    model: Any,
+    batch: Any,
+    loss: Callable[[Any, Any], Any],
+    *,
+    settings: Settings | None = None,
+    optimizer: Callable[[Any], Any] | None = None,
+) -> Report:
+    """Audit `loss(model, batch)` in FP32 and in low precision; a list of batches is one batch a step.
+
+    Runs where the model is: on CUDA under its own autocast, on a CPU under CUDA's casting rules. The model, the
+    batch and all random generators are as before afterwards, unless several steps were asked for.
+    """
+    batches: Sequence[Any] = batch if isinstance(batch, list) else [batch]
+    target = Target(type(model).__name__, model, batches, loss, optimizer)
+    return audit(target, settings or Settings(steps=len(batches)))

@@ -1,0 +1,130 @@
+"""The answer in one sentence: whether a precision is safe for a step."""
+
+from enum import StrEnum
+
+from ampcheck.findings import Severity
+from ampcheck.report import Report
+from ampcheck.tables import CurvePoint, Loss, best_scale, first_overflow, measured_loss, scale_curve
+from ampcheck.trace import Phase
+from ampcheck.wording import clean, count, location, percent, place, plural, power
+
+#: Share of lost gradient elements, over all layers, from which the step as a whole is called harmed: it is
+#: far above what a suitable loss scale leaves, so a better scale or another precision will be found.
+HARMFUL_SHARE = 0.01
+
+
+class Health(StrEnum):
+    """What a step looks like at a glance."""
+
+    SAFE = "safe"
+    RISK = "risk"  #: works, with warnings
+    UNSAFE = "unsafe"
+    UNKNOWN = "unknown"  #: nothing was recorded that could be judged
+
+
+def health(report: Report) -> Health:
+    """Return how the step is, as the verdict explains it."""
+    return _judge(report)[0]
+
+
+def verdict(report: Report) -> str:
+    """Return the answer as one sentence."""
+    return _judge(report)[1]
+
+
+def _judge(report: Report) -> tuple[Health, str]:
+    judges = (_raised, _unknown, _forward_overflow, _backward_overflow, _lost_gradients, _error)
+    return next((found for judge in judges if (found := judge(report))), None) or _working(report)
+
+
+def _raised(report: Report) -> tuple[Health, str] | None:
+    failure = report.low.failure
+    if failure is None:
+        return None
+    at = location(failure.file, failure.line) or clean(failure.module) or "the step"
+    kind = clean(failure.kind)
+    return (
+        Health.UNSAFE,
+        f"{report.precision} autocast stops the step: {kind} at {at}, where FP32 runs through",
+    )
+
+
+def _unknown(report: Report) -> tuple[Health, str] | None:
+    if any(stats.numel for stats in report.low.sites.values()):
+        return None
+    return Health.UNKNOWN, "nothing can be said: no floating-point result was recorded"
+
+
+def _forward_overflow(report: Report) -> tuple[Health, str] | None:
+    site = first_overflow(report, Phase.FORWARD)
+    if site is None:
+        return None
+    what = f"exceeds {report.format.max:.5g}" if report.low.sites[site].infs else "is the first to give NaN"
+    at = f" ({location(site.file, site.line)})" if site.file else ""
+    helps = "; no loss scale helps" if report.precision == "fp16" else ""
+    return Health.UNSAFE, f"{report.precision} overflows in the forward: {place(site)} {what}{at}{helps}"
+
+
+def _backward_overflow(report: Report) -> tuple[Health, str] | None:
+    site = first_overflow(report, Phase.BACKWARD)
+    if site is None:
+        return None
+    fits = [point.log2_scale for point in scale_curve(report) if not point.overflowed.high]
+    what = (
+        f"{report.precision} gradients overflow at loss scale {power(report.log2_scale)}, first {place(site)}"
+    )
+    if not fits or max(fits) >= report.log2_scale:
+        return Health.UNSAFE, what
+    return Health.RISK, f"{what}; the largest scale predicted to fit is {power(max(fits))}"
+
+
+def _lost_gradients(report: Report) -> tuple[Health, str] | None:
+    loss = measured_loss(report, Phase.BACKWARD)
+    if loss.share < HARMFUL_SHARE:
+        return None
+    curve = scale_curve(report)
+    text = (
+        f"{_setting(report)} loses {percent(loss.share)} of the gradient elements{_unscaled(curve[0], loss)}"
+    )
+    return Health.UNSAFE, text + _advice(best_scale(curve), loss)
+
+
+def _advice(best: CurvePoint | None, loss: Loss) -> str:
+    if best is None:
+        return "; every scale overflows"
+    share = best.flushed.low / best.nonzero
+    if share > loss.share / 2:
+        return "; no loss scale fits"
+    kept = "would lose none" if not share else f"would lose {percent(share)}"
+    return f"; {power(best.log2_scale)} {kept}"
+
+
+def _error(report: Report) -> tuple[Health, str] | None:
+    if report.worst is not Severity.ERROR:
+        return None
+    worst = min(report.findings, key=lambda finding: finding.severity.rank)
+    return Health.UNSAFE, f"{_setting(report)} is not safe: {clean(worst.message)}"
+
+
+def _working(report: Report) -> tuple[Health, str]:
+    loss = measured_loss(report, Phase.BACKWARD)
+    warnings = sum(finding.severity is Severity.WARNING for finding in report.findings)
+    word = f"works here, with {plural(warnings, 'warning')}" if warnings else "is safe here"
+    if not loss.live:
+        figures = f"no gradient was held in {report.precision}"
+    else:
+        lost = percent(loss.share) if loss.lost else "none"
+        figures = f"{lost} of {count(loss.live)} gradient elements flushed to zero"
+        figures += _unscaled(scale_curve(report)[0], loss)
+    return (Health.RISK if warnings else Health.SAFE), f"{_setting(report)} {word}: {figures}"
+
+
+def _setting(report: Report) -> str:
+    scaled = report.log2_scale or report.precision == "fp16"
+    return f"{report.precision} with loss scale {power(report.log2_scale)}" if scaled else report.precision
+
+
+def _unscaled(point: CurvePoint, loss: Loss) -> str:
+    """Return what it would be without a loss scale, where that is another number."""
+    share = point.flushed.low / point.nonzero if point.nonzero else 0.0
+    return f" ({percent(share)} without scaling)" if percent(share) != percent(loss.share) else ""

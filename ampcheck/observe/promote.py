@@ -1,0 +1,109 @@
+"""Running chosen modules, or chosen lines of the user's code, in FP32 inside autocast."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ampcheck.observe.modules import plain_name, unwrapped
+from ampcheck.observe.source import SourceFinder
+
+_LOW = frozenset({torch.float16, torch.bfloat16})
+#: Calls that ask for a dtype: on a promoted line a request for half precision is not granted.
+_CASTS = frozenset({"to", "half", "bfloat16", "type", "type_as", "_to_copy"})
+
+Line = tuple[str, int]  #: file as sites show it, and line
+
+
+@contextmanager
+def in_fp32(model: Any, modules: Iterable[str] = (), lines: Iterable[Line] = ()) -> Iterator[None]:
+    """Run these modules with autocast off and their inputs in FP32, and these lines likewise."""
+    wanted, places = set(modules), frozenset(lines)
+    with ExitStack() as stack:
+        for module in _found(model, wanted):
+            stack.enter_context(_forward_in_fp32(module))
+        if places:
+            stack.enter_context(_Lines(places))
+        yield
+
+
+def _found(model: Any, names: set[str]) -> list[torch.nn.Module]:
+    found = {plain_name(name): module for name, module in unwrapped(model).named_modules(remove_duplicate=False)}
+    unknown = sorted(names - set(found))
+    if unknown:
+        raise ValueError(f"expected modules of the model, got {unknown!r}; it has {len(found)}, such as {list(found)[:5]!r}")
+    return list({id(found[name]): found[name] for name in names}.values())
+
+
+@contextmanager
+def _forward_in_fp32(module: torch.nn.Module) -> Iterator[None]:
+    inner = module.forward
+    own = "forward" in module.__dict__
+
+    @functools.wraps(inner)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with ExitStack() as stack:
+            for device in {t.device.type for t in _tensors((args, kwargs))} or {"cpu"}:
+                stack.enter_context(torch.autocast(device, enabled=False))
+            return inner(*widened(args), **widened(kwargs))
+
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        if own:
+            module.__dict__["forward"] = inner
+        else:
+            del module.__dict__["forward"]
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _tensors(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _tensors(inner)
+
+
+def widened(value: Any) -> Any:
+    """Return a nested value with its half-precision tensors in FP32."""
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype in _LOW else value
+    if type(value) in (list, tuple):
+        return type(value)(widened(inner) for inner in value)
+    if type(value) is dict:
+        return {key: widened(inner) for key, inner in value.items()}
+    return value
+
+
+class _Lines(TorchFunctionMode):
+    """Runs what torch is asked for on chosen lines in FP32."""
+
+    def __init__(self, places: frozenset[Line]) -> None:
+        super().__init__()
+        self._places = places
+        self._source = SourceFinder()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        # Attributes and in-place calls are about the very tensor they are asked of.
+        special = name in {"__get__", "__set__", "__delete__"} or (name.endswith("_") and not name.endswith("__"))
+        if special or self._source.line(self._source.spot(2)) not in self._places:
+            return func(*args, **kwargs)
+        devices = {tensor.device.type for tensor in _tensors((args, kwargs))} or {"cpu"}
+        with ExitStack() as stack:
+            for device in devices:
+                stack.enter_context(torch.autocast(device, enabled=False))
+            wide = func(*widened(args), **widened(kwargs))
+            if name in _CASTS and isinstance(wide, torch.Tensor) and wide.dtype in _LOW:
+                return args[0].float()
+            return wide

@@ -1,0 +1,141 @@
+"""What a model is made of: its modules and parameters, under the names the user gave them.
+
+Models may override `modules`, `parameters` or `__getattr__`, hold themselves as a child, or stand behind a
+function; so nothing here asks a model for more than its tables.
+"""
+
+import functools
+from collections.abc import Iterator
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+_PARALLEL = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+#: Under these names torch.compile, FSDP and activation checkpointing keep the module they run.
+_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+#: How many objects deep a model is looked for behind a callable.
+_SEARCH_DEPTH = 3
+
+
+def inner(module: torch.nn.Module) -> torch.nn.Module | None:
+    """Return the module that a wrapper runs: DDP, DataParallel, torch.compile; None for any other."""
+    if isinstance(module, _PARALLEL):
+        return module._modules["module"]
+    children = module.__dict__.get("_modules", {})
+    return next((children[name] for name in _WRAPPED if isinstance(children.get(name), torch.nn.Module)), None)
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Tell whether torch.compile made this module or compiles its calls."""
+    # The compiler's class is known by name: importing its package takes a second.
+    return type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None
+
+
+def roots(model: Any) -> dict[str, torch.nn.Module]:
+    """Return the outermost modules of a model by name; one alone is the root and is called ''."""
+    found: dict[int, tuple[str, torch.nn.Module]] = {}
+    _search(model, "", _SEARCH_DEPTH, found, set())
+    modules = [(name, module) for name, module in found.values()]
+    if len(modules) == 1:
+        return {"": modules[0][1]}
+    return {name or f"module{i}": module for i, (name, module) in enumerate(modules)}
+
+
+def _search(
+    value: Any, name: str, depth: int, found: dict[int, tuple[str, torch.nn.Module]], seen: set[int]
+) -> None:
+    if isinstance(value, torch.nn.Module):
+        found.setdefault(id(value), (name, value))
+        return
+    if depth == 0 or id(value) in seen or isinstance(value, (type, torch.Tensor)):
+        return
+    seen.add(id(value))
+    for part, held in _held(value):
+        _search(held, part, depth - 1, found, seen)
+
+
+def _held(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a callable or plain object holds: an instance, arguments, a closure, globals, attributes."""
+    if isinstance(value, MethodType):
+        yield "", value.__self__
+    elif isinstance(value, functools.partial):
+        yield from (("", held) for held in (value.func, *value.args, *value.keywords.values()))
+    elif isinstance(value, FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            yield from ((name, held) for held in _contents(cell))
+        names = value.__code__.co_names
+        yield from ((name, value.__globals__[name]) for name in names if name in value.__globals__)
+    elif isinstance(value, dict):
+        yield from ((str(key), held) for key, held in value.items())
+    elif isinstance(value, (list, tuple)):
+        yield from enumerate_names(value)
+    elif type(value).__module__ != "builtins":
+        yield from vars(value).items() if hasattr(value, "__dict__") else ()
+
+
+def _contents(cell: Any) -> tuple[Any, ...]:
+    try:
+        return (cell.cell_contents,)
+    except ValueError:  # not bound yet
+        return ()
+
+
+def enumerate_names(values: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the elements of a sequence with their positions as names."""
+    return ((str(i), value) for i, value in enumerate(values))
+
+
+def named_modules(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Yield every module under every name it has, wrappers left out."""
+    for name, module in roots(model).items():
+        yield from _below(module, name, ())
+
+
+def _below(
+    module: torch.nn.Module, path: str, above: tuple[torch.nn.Module, ...]
+) -> Iterator[tuple[str, torch.nn.Module]]:
+    wrapped = inner(module)
+    if any(module is other for other in above):
+        return
+    if wrapped is not None:
+        yield from _below(wrapped, path, (*above, module))
+        return
+    yield path, module
+    for name, child in module.__dict__.get("_modules", {}).items():
+        if isinstance(child, torch.nn.Module):
+            yield from _below(child, f"{path}.{name}" if path else name, (*above, module))
+
+
+def modules(model: Any) -> list[torch.nn.Module]:
+    """Return every module once, wrappers included."""
+    found: dict[int, torch.nn.Module] = {}
+    waiting = list(roots(model).values())
+    while waiting:
+        module = waiting.pop()
+        if id(module) not in found:
+            found[id(module)] = module
+            children = module.__dict__.get("_modules", {}).values()
+            waiting.extend(child for child in children if isinstance(child, torch.nn.Module))
+    return list(found.values())
+
+
+def named_parameters(model: Any) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Yield every parameter once: the path of the module that owns it, its name there, and itself."""
+    seen: set[int] = set()
+    for path, module in named_modules(model):
+        for name, parameter in own_parameters(module):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield path, name, parameter
+
+
+def own_parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters in a module's own table."""
+    table = module.__dict__.get("_parameters", {})
+    return ((name, parameter) for name, parameter in table.items() if parameter is not None)
+
+
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """Tell whether a parameter or buffer gets its shape only when it is first used."""
+    return isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)

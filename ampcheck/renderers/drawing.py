@@ -1,0 +1,89 @@
+"""Small drawings made of characters: bars, axes, shortened names."""
+
+from collections.abc import Sequence
+
+from ampcheck.wording import ELLIPSIS, ROOT, clean
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+#: Something is there, but less than a ten-thousandth of the whole.
+TRACE = "·"
+_TRACE_SHARE = 1e-4
+#: Stands for an exact zero in tables, so that the eye finds what is not zero.
+NONE = "–"  # noqa: RUF001 - the dash of printed tables
+TIMES = "×"  # noqa: RUF001 - a multiplication, not the letter
+
+
+def bars(counts: Sequence[float], whole: float) -> str:
+    """Return a block for each count, the largest one full; what is not zero is never blank.
+
+    >>> bars([0, 1, 50_000, 100_000, 1], 150_002)
+    ' ·▄█·'
+    """
+    return "".join(bar(count, max(counts), whole) for count in counts)
+
+
+def bar(count: float, peak: float, whole: float) -> str:
+    """Return the block for one count beside a peak."""
+    if not count:
+        return " "
+    if count < whole * _TRACE_SHARE:
+        return TRACE
+    return BLOCKS[max(0, min(7, round(8 * count / peak) - 1))]
+
+
+def cells(text: str) -> int:
+    """Return how many columns a text takes on a terminal."""
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def fitted(text: str, width: int) -> str:
+    """Return a text cut in the middle to a number of terminal columns: the end tells more than the start.
+
+    >>> fitted("a_rather_long_name", 10)
+    'a_r…g_name'
+    """
+    if cells(text) <= width:
+        return text
+    head, tail = (width - 1) // 3, width - 1 - (width - 1) // 3
+    return _taken(text, head) + ELLIPSIS + _taken(text[::-1], tail)[::-1]
+
+
+def _taken(text: str, width: int) -> str:
+    """Return the longest beginning that fits."""
+    end = min(len(text), max(width, 0))
+    while cells(text[:end]) > width:
+        end -= 1
+    return text[:end]
+
+
+def module_name(path: str, width: int) -> str:
+    """Return a module path in at most so many columns: the root, then as many of its last names as fit.
+
+    >>> module_name("model.encoder.layers.11.self_attn.out_proj", 30)
+    'model….11.self_attn.out_proj'
+    """
+    text = clean(path) or ROOT
+    if cells(text) <= width:
+        return text
+    names = text.split(".")
+    for start in range(2, len(names)):
+        shorter = f"{names[0]}{ELLIPSIS}.{'.'.join(names[start:])}"
+        if cells(shorter) <= width:
+            return shorter
+    return fitted(f"{ELLIPSIS}.{names[-1]}" if len(names) > 1 else text, width)
+
+
+def ticks(positions: Sequence[tuple[int, str]], width: int) -> str:
+    """Return labels that start at their positions on one line; one that would touch another is left out.
+
+    >>> ticks([(0, "2^-8"), (3, "2^-4"), (7, "2^0")], 12)
+    '2^-8   2^0'
+    """
+    line = ""
+    for position, label in positions:
+        free = not line or position > len(line)
+        if free and position + len(label) <= width:
+            line = line.ljust(position) + label
+    return line

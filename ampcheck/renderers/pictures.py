@@ -1,0 +1,135 @@
+"""The terminal's pictures: the exponent landscape and the curve over loss scales."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from ampcheck.landscape import Column, Landscape, LandscapeRow, Zone
+from ampcheck.renderers.drawing import NONE, TIMES, bar, bars, module_name, ticks
+from ampcheck.stats import Bounds
+from ampcheck.tables import CurvePoint
+from ampcheck.wording import percent, power, short_count
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+#: The line between two zones.
+EDGE = "┆"
+_ZONE_STYLES = {Zone.FLUSHED: "red", Zone.SUBNORMAL: "yellow", Zone.NORMAL: "green", Zone.OVERFLOW: "red"}
+#: What stands above a zone, the longest that fits.
+_ZONE_NAMES = {
+    Zone.FLUSHED: ("flushed", "lost"),
+    Zone.SUBNORMAL: ("subnormal", "subn."),
+    Zone.NORMAL: ("full precision", "normal", "full"),
+    Zone.OVERFLOW: ("over", "inf"),
+}
+#: Powers of two from one label of the axis to the next.
+_TICK = 8
+
+
+def landscape_lines(picture: Landscape, label_width: int) -> list["Text"]:
+    """Return the landscape: a line of zones, a line for each row, and the axis."""
+    from rich.text import Text
+
+    zones = [(zone, list(columns)) for zone, columns in groupby(picture.columns, key=lambda c: c.zone)]
+    pad = " " * (label_width + 2)
+    head = Text(pad)
+    for index, (zone, columns) in enumerate(zones):
+        head.append(EDGE if index else "", "dim")
+        head.append(_zone_name(zone, len(columns)).center(len(columns)), f"dim {_ZONE_STYLES[zone]}")
+    head.append("  flushed", "dim")
+    lines = [head, *(_row(row, picture, zones, label_width) for row in picture.rows)]
+    lines.append(Text(pad + _axis(zones), "dim"))
+    return lines
+
+
+def _zone_name(zone: Zone, width: int) -> str:
+    return next((name for name in _ZONE_NAMES[zone] if len(name) <= width), "")
+
+
+def _row(
+    row: LandscapeRow, picture: Landscape, zones: Sequence[tuple[Zone, list[Column]]], label_width: int
+) -> "Text":
+    from rich.text import Text
+
+    line = Text()
+    name = module_name(row.label, label_width)
+    line.append(name)
+    line.append(" " * (label_width - line.cell_len + 2))
+    drawn = bars(row.counts, row.nonzero)
+    start = 0
+    for index, (zone, columns) in enumerate(zones):
+        line.append(EDGE if index else "", "dim")
+        line.append(drawn[start : start + len(columns)], _ZONE_STYLES[zone])
+        start += len(columns)
+    share = row.share(Zone.FLUSHED, picture.columns)
+    line.append(f"  {percent(share) if share else NONE:>7}", _ZONE_STYLES[Zone.FLUSHED] if share else "dim")
+    return line
+
+
+def _axis(zones: Sequence[tuple[Zone, list[Column]]]) -> str:
+    """Return the powers of two under the columns where they begin."""
+    positions: list[tuple[int, str]] = []
+    at = 0
+    for _, columns in zones:
+        for column in columns:
+            exponent = -(-column.low // _TICK) * _TICK
+            if exponent <= column.high:
+                positions.append((at, power(exponent)))
+            at += 1
+        at += 1
+    return ticks(positions, at + 4)
+
+
+def curve_lines(points: Sequence[CurvePoint], used: int, default: int, step: int) -> list["Text"]:
+    """Return the curve over loss scales: a drawing, the figures under it, and marks for two scales."""
+    from rich.text import Text
+
+    cell = 8
+    per = cell // step
+    label = 12
+    lines = [Text(" " * label + "".join(power(p.log2_scale).ljust(cell) for p in points[::step]), "dim")]
+    drawing = Text("flushed".ljust(label))
+    for point in points:
+        over = point.overflowed.low > 0
+        block = TIMES if over else bar(point.flushed.low, max(point.nonzero, 1), point.nonzero)
+        drawing.append(block * per, "red" if over or point.flushed.low else "green")
+    lines.append(drawing)
+    lines.append(_figures("", label, [_share(p.flushed, p.nonzero) for p in points[::step]], cell))
+    subnormal = [_share(p.subnormal, p.nonzero) for p in points[::step]]
+    lines.append(_figures("subnormal", label, subnormal, cell))
+    overflowed = [_elements(p.overflowed) for p in points[::step]]
+    lines.append(_figures("overflowed", label, overflowed, cell))
+    same = "▲ used, also GradScaler's default"
+    marks = {used: same} if used == default else {used: "▲ used", default: "△ GradScaler's default"}
+    lines.append(_marks(points[0].log2_scale, marks, label, per))
+    return lines
+
+
+def _figures(name: str, label: int, figures: Sequence[str], cell: int) -> "Text":
+    from rich.text import Text
+
+    line = Text(name.ljust(label))
+    for figure in figures:
+        line.append(figure.ljust(cell), "dim" if figure == NONE else "")
+    return line
+
+
+def _share(bounds: Bounds, whole: int) -> str:
+    return percent(bounds.low / whole) if bounds.low else NONE
+
+
+def _elements(bounds: Bounds) -> str:
+    if not bounds.high:
+        return NONE
+    return short_count(bounds.low) if bounds.exact else f"≥ {short_count(bounds.low)}"
+
+
+def _marks(first: int, marks: dict[int, str], label: int, per: int) -> "Text":
+    """Return the texts under their loss scales; one that would run into the next gives way to its right."""
+    from rich.text import Text
+
+    line = ""
+    for scale, text in sorted(marks.items()):
+        line = line.ljust(label + (scale - first) * per) + text + "  "
+    return Text(line.rstrip(), "bold")

@@ -1,0 +1,105 @@
+"""Re-running a step from the identical state: what every claim of ampcheck is tried by."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from ampcheck.observe.modules import plain_name, unwrapped
+from ampcheck.observe.promote import Line, in_fp32
+from ampcheck.observe.state import Snapshot
+from ampcheck.observe.step import Step, casting_rules, clear_gradients, widen
+from ampcheck.observe.wide import WideCompute
+from ampcheck.outcome import Outcome
+
+#: Gradient elements below this share of their tensor's RMS carry no weight in an update; losing them is no loss.
+MATTERS = 0.01
+
+
+class Lab:
+    """Runs one step again and again from the same state and compares it with its FP32 run."""
+
+    def __init__(self, step: Step) -> None:
+        """Run the step in FP32; everything a run changes is put back."""
+        self.step = step
+        self._before = Snapshot(step.model, step.batch)
+        self.trials = 0
+        with self._restored():
+            widen(step.model)
+            self._loss = self._run(None, 0)
+            self._grads = dict(self._gradients())
+
+    def trial(
+        self, dtype: torch.dtype, log2_scale: int, modules: Iterable[str] = (), lines: Iterable[Line] = ()
+    ) -> Outcome:
+        """Run in low precision with these modules and lines in FP32."""
+        self.trials += 1
+        with self._restored(), in_fp32(self.step.model, modules, lines):
+            try:
+                loss = self._run(dtype, log2_scale)
+            except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+                return Outcome(log2_scale, raised=f"{type(error).__name__}: {error}")
+            return self._compare(loss, log2_scale)
+
+    @contextmanager
+    def _restored(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._before.restore()
+
+    def _run(self, dtype: torch.dtype | None, log2_scale: int) -> torch.Tensor:
+        clear_gradients(self.step.model)
+        device = self.step.device
+        with ExitStack() as stack:
+            stack.enter_context(casting_rules(device, dtype))
+            if dtype is not None and device.type == "cpu":
+                stack.enter_context(WideCompute())
+            stack.enter_context(torch.enable_grad())
+            with torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+                loss: torch.Tensor = self.step.loss(self.step.model, self.step.batch)
+            (loss * torch.tensor(2.0**log2_scale, device=loss.device) if log2_scale else loss).backward()
+        return loss.detach().double()
+
+    def _gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, parameter in unwrapped(self.step.model).named_parameters():
+            if parameter.grad is not None:
+                grad = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+                yield plain_name(name), grad.detach().double()
+
+    def _compare(self, loss: torch.Tensor, log2_scale: int) -> Outcome:
+        rows, names = [], []
+        for name, grad in self._gradients():
+            before = self._grads.get(name)
+            if before is not None and before.shape == grad.shape:
+                names.append(name)
+                rows.append(_row(before, grad * 2.0**-log2_scale))
+        table = torch.stack(rows).cpu() if rows else torch.zeros(0, 5, dtype=torch.float64)
+        error, norm, bad, lost, live = table.T.tolist() if rows else ([], [], [], [], [])
+        value, reference = float(loss), float(self._loss)
+        finite = value - value == 0.0
+        return Outcome(
+            log2_scale,
+            loss=value,
+            loss_error=abs(value - reference) / max(abs(reference), 1e-12) if finite else float("inf"),
+            loss_nonfinite=not finite and reference - reference == 0.0,
+            grads_nonfinite=tuple(name for name, count in zip(names, bad, strict=True) if count),
+            grad_error=_ratio(sum(error), sum(norm)) ** 0.5,
+            vanished=_ratio(sum(lost), sum(live)),
+            vanished_by={name: a / b for name, a, b in zip(names, lost, live, strict=True) if a},
+        )
+
+
+def _row(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """Return error energy, reference energy, new non-finites, elements lost and elements that matter."""
+    healthy = before.isfinite()
+    bad = (healthy & ~after.isfinite()).sum()
+    r, x = before.where(healthy, 0.0), after.where(healthy & after.isfinite(), 0.0)
+    matters = (r.abs() >= MATTERS * r.square().mean().sqrt()) & (r != 0)
+    lost = (matters & (after == 0)).sum()
+    return torch.stack([(x - r).square().sum(), r.square().sum(), bad, lost, matters.sum()])
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

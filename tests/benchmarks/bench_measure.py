@@ -1,0 +1,107 @@
+"""What measuring a tensor costs, against one `aminmax` and against five statistics with `.item()`.
+
+    python tests/benchmarks/bench_measure.py [--rounds 15] [--threads 1]
+
+Every round times every method once, in random order. The table gives nanoseconds per element, of processor
+time where there is one thread, as median [quartiles]. The second aminmax is the noise of the machine.
+"""
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ampcheck.observe import measure
+from ampcheck.observe.measure import Arena
+
+SIZES = (1_000, 100_000, 10_000_000)
+ISAS = measure._NATIVE.isas() if measure._NATIVE else []
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+ELEMENTS_A_TURN = 250_000  # small tensors are measured many times a turn, above the clock's resolution
+
+
+def like_a_gradient(n: int, dtype: torch.dtype) -> Tensor:
+    """Normal, small, a third of it zeros from a ReLU."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(n, generator=generator).mul_(1e-3)
+    return values.mul_(torch.rand(n, generator=generator) > 0.3).to(dtype)
+
+
+def naive(x: Tensor) -> tuple[float, ...]:
+    """Five statistics as people write them."""
+    finite = torch.isfinite(x)
+    return (
+        x.abs().max().item(),
+        x.float().mean().item(),
+        x.float().std().item(),
+        (x == 0).float().mean().item(),
+        (~finite).sum().item(),
+    )
+
+
+def methods(x: Tensor) -> dict[str, Callable[[], object]]:
+    """Every way to look at a tensor, by name; compiled kernels have the name of their instruction set."""
+    found: dict[str, Callable[[], object]] = {
+        "aminmax": lambda: torch.aminmax(x),
+        "aminmax again": lambda: torch.aminmax(x),
+        "naive": lambda: naive(x),
+        "torch": adding(x, "torch"),
+    }
+    return found | {isa: adding(x, "native") for isa in ISAS}
+
+
+def adding(x: Tensor, kernel: Literal["native", "torch"]) -> Callable[[], object]:
+    arena = Arena(kernel=kernel)
+    row = arena.row()
+    return lambda: arena.add(row, x)
+
+
+def nanoseconds(x: Tensor, rounds: int) -> dict[str, list[float]]:
+    """Time every method once a round, in random order."""
+    order = random.Random(0)
+    # A busy machine stretches wall time; with one thread the processor's time is what it would be alone.
+    clock = time.process_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
+    calls = max(1, ELEMENTS_A_TURN // x.numel())
+    found = methods(x)
+    times: dict[str, list[float]] = {name: [] for name in found}
+    for turn in range(rounds + 1):
+        for name in order.sample(list(found), len(found)):
+            if name in ISAS:
+                measure._NATIVE.force_isa(name)
+            call = found[name]
+            start = clock()
+            for _ in range(calls):
+                call()
+            elapsed = clock() - start
+            if turn:  # the first round warms up
+                times[name].append(elapsed / calls / x.numel())
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=1)
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    print(f"torch {torch.__version__}, {asked.threads} thread(s), {asked.rounds} rounds, ns per element")
+    print("| dtype | elements | method | median [quartiles] | of aminmax | naive is slower by |")
+    print("|---|---|---|---|---|---|")
+    for dtype in DTYPES:
+        for n in SIZES:
+            times = nanoseconds(like_a_gradient(n, dtype), asked.rounds)
+            medians = {name: statistics.median(values) for name, values in times.items()}
+            for name, values in times.items():
+                low, middle, high = statistics.quantiles(values, n=4)
+                ratios = f"{middle / medians['aminmax']:.2f} | {medians['naive'] / middle:.1f}x"
+                label = str(dtype).removeprefix("torch.")
+                print(f"| {label} | {n:,} | {name} | {middle:.3f} [{low:.3f}-{high:.3f}] | {ratios} |")
+
+
+if __name__ == "__main__":
+    main()

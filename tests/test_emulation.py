@@ -1,0 +1,354 @@
+"""The CPU emulation against the kernels it stands for: CUDA's own, called on tensors without storage, and torch's cache."""
+
+import gc
+import itertools
+import threading
+import warnings
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ampcheck.observe.emulation import cuda_casting
+from ampcheck.observe.policy import BACKENDS, casting_policy, refusal, registered
+from ampcheck.observe.probing import forwarded
+
+LOW = (torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.float8_e5m2)
+# Not comparable one key further down: softmax calls CUDA's kernel itself, and cuDNN's weights need a GPU.
+SPECIAL = {"aten::softmax.int", "aten::log_softmax.int", "aten::_cudnn_rnn"}
+AUTOCAST_KEYS = [f"Autocast{name}" for name in ("CPU", "CUDA", "XPU", "MPS", "MTIA", "PrivateUse1", "XLA", "HPU")]
+
+
+class Names(TorchDispatchMode):
+    """Notes operators and the dtypes they return."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        dtypes = tuple(item.dtype for item in (out if isinstance(out, tuple | list) else (out,)) if hasattr(item, "dtype"))
+        self.seen.append((str(func), dtypes))
+        return out
+
+
+def outcome(backend, name, dtypes, low):
+    try:
+        return forwarded(backend, name, dtypes, low)
+    except RuntimeError as error:
+        return str(error).split("\nException raised", maxsplit=1)[0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_kernel_hands_on_what_the_back_ends_own_kernel_does(backend):
+    names = sorted(casting_policy(backend).keys() - SPECIAL) if backend != "mps" else sorted(casting_policy(backend))
+    pairs = list(itertools.product(DTYPES, repeat=2))
+    with cuda_casting(backend):
+        for turn, name in enumerate(names):
+            # Every operator sees every pair of dtypes, first with one low dtype, then with the other.
+            for at, dtypes in enumerate(pairs):
+                low = LOW[(turn + at) % 2]
+                assert outcome("cpu", name, dtypes, low) == outcome(backend, name, dtypes, low), (name, dtypes, low)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(sorted(casting_policy().keys() - SPECIAL)),
+    dtypes=st.lists(st.sampled_from(DTYPES), min_size=3, max_size=5),
+    low=st.sampled_from(LOW),
+)
+def test_any_mixture_of_dtypes_is_cast_alike(name, dtypes, low):
+    with cuda_casting():
+        assert outcome("cpu", name, dtypes, low) == outcome("cuda", name, dtypes, low)
+
+
+def test_operators_on_the_cpus_own_list_only_are_left_alone():
+    with cuda_casting(), torch.autocast("cpu", torch.float16):
+        values = torch.ones(2, 2, dtype=torch.float16)
+        assert torch.stack([values, values.float()]).dtype is torch.float32
+        assert F.pad(values[None], (1, 1), mode="reflect").dtype is torch.float16  # float32 by the CPU's list
+
+
+def test_the_banned_operator_raises_as_on_cuda():
+    with cuda_casting(), torch.autocast("cpu", torch.float16), pytest.raises(RuntimeError) as caught:
+        F.binary_cross_entropy(torch.full((2,), 0.5), torch.ones(2))
+    assert str(caught.value) == refusal("cuda", "aten::binary_cross_entropy")
+
+
+def test_inside_cross_entropy_log_softmax_keeps_half():
+    logits = torch.randn(3, 4, dtype=torch.float16)
+    with cuda_casting(), torch.autocast("cpu", torch.float16), Names() as names:
+        loss = F.cross_entropy(logits, torch.tensor([0, 1, 2]))
+        alone = logits.log_softmax(1)
+    dtypes = dict(reversed(names.seen))
+    assert dtypes["aten._log_softmax.default"] == (torch.float16,)
+    assert (loss.dtype, alone.dtype) == (torch.float32, torch.float32)
+
+
+@pytest.mark.parametrize("low", LOW)
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_run_in_float16_as_cudnn_does(layer, low):
+    module, values = layer(4, 5, num_layers=2, bidirectional=True), torch.randn(3, 2, 4, requires_grad=True)
+    exact, _ = module(values)
+    with cuda_casting(), torch.autocast("cpu", low):
+        out, states = module(values)
+        packed, _ = module(nn.utils.rnn.pack_padded_sequence(values, [3, 2]))
+    out.float().sum().backward()
+    assert {out.dtype, packed.data.dtype, *(state.dtype for state in states)} == {torch.float16}
+    assert {parameter.grad.dtype for parameter in module.parameters()} == {torch.float32}
+    torch.testing.assert_close(out.float(), exact, atol=5e-3, rtol=1e-2)
+
+
+@pytest.mark.parametrize("low", LOW)
+@pytest.mark.parametrize("function", [F.softmax, F.log_softmax])
+def test_softmax_reads_low_precision_as_cuda_does(function, low):
+    scores = torch.randn(4, 9).to(low).requires_grad_()
+    exact = scores.detach().double().requires_grad_()
+    with cuda_casting(), Names() as names:
+        with torch.autocast("cpu", low):
+            out = function(scores, -1)
+        out.square().sum().backward()
+    function(exact, -1).square().sum().backward()
+    assert (out.dtype, scores.grad.dtype) == (torch.float32, low)
+    casts = [name for name, _ in names.seen if "_to_copy" in name]
+    assert len(casts) == (0 if low is torch.float16 else 2)  # C++ takes the fused kernel for float16 only
+    torch.testing.assert_close(out.double(), function(exact, -1), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(scores.grad, exact.grad.to(low), atol=4e-3, rtol=2 * torch.finfo(low).eps)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *LOW])
+def test_dropout_is_one_kernel_with_the_same_mask_and_draws(dtype):
+    values = torch.randn(1000).to(dtype)
+    torch.manual_seed(5)
+    plain, state = F.dropout(values, 0.3), torch.get_rng_state()
+    torch.manual_seed(5)
+    with cuda_casting(), Names() as names:
+        ours = F.dropout(values, 0.3)
+    assert [name for name, _ in names.seen] == ["aten.native_dropout.default"]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(ours == 0, plain == 0)
+    exact = (values.double() * (plain != 0) / 0.7).to(dtype)
+    torch.testing.assert_close(ours, exact, atol=0, rtol=torch.finfo(dtype).eps)
+
+
+# ---- the cache of weight casts: torch's own is the witness ---------------------------------------------------
+
+
+def reuse(weight, values):
+    return values @ weight + values @ weight
+
+
+def under_no_grad_first(weight, values):
+    with torch.no_grad():
+        values @ weight
+    return values @ weight
+
+
+def nested(weight, values):
+    first = values @ weight
+    with torch.autocast("cpu", torch.float16):
+        second = values @ weight
+    with torch.autocast("cpu", enabled=False):
+        third = values @ weight
+    return first + second + third + values @ weight
+
+
+def nested_with_another_dtype(weight, values):
+    first = values @ weight
+    with torch.autocast("cpu", torch.bfloat16):
+        try:
+            return first + values @ weight
+        except RuntimeError:  # torch's cache does not look at the dtype, so nor does ours
+            return first * 2
+
+
+def cleared(weight, values):
+    first = values @ weight
+    torch.clear_autocast_cache()
+    return first + values @ weight
+
+
+def uncached(weight, values):
+    with torch.autocast("cpu", torch.float16, cache_enabled=False):
+        return values @ weight + values @ weight
+
+
+def of_a_view(weight, values):
+    view = weight.detach().requires_grad_()[:]
+    return values @ view + values @ view
+
+
+def of_a_frozen_weight(weight, values):
+    frozen = weight.detach()
+    return values @ frozen + values @ frozen + values @ weight
+
+
+def of_a_computed_weight(weight, values):
+    computed = weight * 2
+    return values @ computed + values @ computed
+
+
+SCENARIOS = [reuse, under_no_grad_first, nested, nested_with_another_dtype, cleared, uncached, of_a_view,
+             of_a_frozen_weight, of_a_computed_weight]  # fmt: skip
+
+
+def played(scenario, emulate):
+    """Return the operators, the result and the gradient of a scenario under the CPU's or our autocast.
+
+    Matrix products are on both lists, so for them the CPU's C++ kernels are a witness for ours.
+    """
+    torch.manual_seed(1)
+    weight, values = torch.randn(4, 4, requires_grad=True), torch.randn(3, 4)
+    with cuda_casting() if emulate else torch.enable_grad(), Names() as names:
+        with torch.autocast("cpu", torch.float16):
+            out = scenario(weight, values)
+        again = None
+        with torch.autocast("cpu", torch.float16):
+            again = values @ weight
+        if out.requires_grad:
+            (out.sum() + again.sum()).backward()
+    return names.seen, out, weight.grad
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_weights_are_cast_as_often_as_by_torchs_own_cache(scenario):
+    theirs, ours = played(scenario, emulate=False), played(scenario, emulate=True)
+    assert sorted(map(str, ours[0])) == sorted(map(str, theirs[0]))
+    torch.testing.assert_close(ours[1:], theirs[1:], atol=0, rtol=0)
+
+
+def test_reused_weights_share_one_cast_so_gradients_add_up_in_half():
+    names, _, _ = played(reuse, emulate=True)
+    # Two weights' uses and one more in the second region: one cast each, and the values are cast at every use.
+    assert sum("_to_copy" in name and dtypes == (torch.float16,) for name, dtypes in names) == 2 + 3
+    assert ("aten.add.Tensor", (torch.float16,)) in names
+
+
+@pytest.mark.parametrize("finish", ["leave autocast", "clear the cache", "leave the emulation"])
+def test_no_weight_outlives_its_region(finish):
+    weight = torch.randn(4, 4, requires_grad=True)
+    alive = weakref.ref(weight)
+    autocast, casting = torch.autocast("cpu", torch.float16), cuda_casting()
+    casting.__enter__()
+    autocast.__enter__()
+    torch.ones(4, 4) @ weight
+    del weight
+    gc.collect()
+    assert alive() is not None, "the cache should hold it, or this test shows nothing"
+    if finish == "leave autocast":
+        autocast.__exit__(None, None, None)
+    elif finish == "clear the cache":
+        torch.clear_autocast_cache()
+    else:
+        casting.__exit__(None, None, None)
+    gc.collect()
+    assert alive() is None
+    if finish != "leave autocast":
+        autocast.__exit__(None, None, None)
+    if finish != "leave the emulation":
+        casting.__exit__(None, None, None)
+
+
+def test_the_cache_is_kept_unseen_by_modes_hooks_and_settings():
+    weight = torch.randn(4, 4, requires_grad=True)
+    packed = []
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with (
+            cuda_casting(),
+            torch.inference_mode(),
+            torch.device("meta"),
+            torch.autograd.graph.saved_tensors_hooks(lambda kept: packed.append(kept.shape) or kept, lambda kept: kept),
+            Names() as names,
+            torch.autocast("cpu", torch.float16),
+        ):
+            out = torch.ops.aten.mm.default(weight, weight)
+    finally:
+        torch.set_default_dtype(before)
+    assert [name for name, _ in names.seen] == ["aten._to_copy.default", "aten.mm.default"]
+    assert (out.dtype, packed) == (torch.float16, [])
+
+
+# ---- nothing is left behind ----------------------------------------------------------------------------------
+
+
+def dispatcher_state():
+    touched = {*registered("cpu"), *registered("cuda"), "aten::dropout", "aten::lstm.input", "aten::gru.data"}
+    touched |= {f"aten::{name}" for name in ("_softmax", "_log_softmax", "_softmax_backward_data")}
+    tables = {name: torch._C._dispatch_dump(name) for name in touched}
+    keys = [*AUTOCAST_KEYS, "AutogradCPU", "CPU"]
+    lists = {key: sorted(torch._C._dispatch_get_registrations_for_dispatch_key(key)) for key in keys}
+    return tables, lists, len(torch.library._impls), list(warnings.filters)
+
+
+def behaviour():
+    values = torch.linspace(-2, 2, 16).reshape(4, 4)
+    with torch.autocast("cpu", torch.float16), Names() as names:
+        out = F.layer_norm((values @ values).softmax(1), (4,)).sum() + F.dropout(values.half(), 0.0).sum()
+        out = out + F.binary_cross_entropy(torch.sigmoid(values), values.abs() / 2)
+    return names.seen, out.item()
+
+
+def test_all_registrations_and_cpu_autocasts_behaviour_come_back():
+    state, before = dispatcher_state(), behaviour()
+    with cuda_casting():
+        assert dispatcher_state()[0] != state[0]
+        with cuda_casting():
+            pass
+        assert torch.ones(2, dtype=torch.float16).exp().dtype is torch.float16
+        with torch.autocast("cpu", torch.float16):
+            assert torch.ones(2, dtype=torch.float16).exp().dtype is torch.float32
+    assert dispatcher_state() == state
+    assert behaviour() == before
+
+
+def test_an_exception_removes_the_kernels():
+    state = dispatcher_state()
+    with pytest.raises(KeyError), cuda_casting(), torch.autocast("cpu", torch.float16):
+        raise KeyError
+    assert dispatcher_state() == state
+
+
+def test_a_kernel_that_cannot_be_installed_leaves_nothing(monkeypatch):
+    from ampcheck.observe import emulation
+
+    state = dispatcher_state()
+    kernels = {"AutocastCPU": {"aten::mm": len, "aten::no_such_operator": "not callable"}}
+    monkeypatch.setattr(emulation, "_kernels", lambda _: kernels)
+    with pytest.raises(TypeError), cuda_casting():
+        pass
+    assert dispatcher_state() == state
+
+
+def test_another_back_end_cannot_be_mixed_in():
+    with cuda_casting(), pytest.raises(ValueError, match="expected backend 'cuda', which is in use, got 'mps'"):
+        cuda_casting("mps").__enter__()
+    with cuda_casting("mps"), torch.autocast("cpu", torch.float16):
+        assert torch.ones(2, 2, dtype=torch.float16).softmax(1).dtype is torch.float32
+
+
+def test_threads_share_one_installation():
+    state, wrong = dispatcher_state(), []
+
+    def work():
+        for _ in range(20):
+            with cuda_casting(), torch.autocast("cpu", torch.float16):
+                out = torch.ones(2, 2).mm(torch.ones(2, 2)).softmax(1)
+                if out.dtype is not torch.float32:
+                    wrong.append(out.dtype)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert dispatcher_state() == state
