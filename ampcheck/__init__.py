@@ -30,7 +30,17 @@ _HOMES = {
     "check": "api",
 }
 
-__all__ = ["AmpcheckError", "Finding", "Format", "Report", "Severity", "Site", "TensorStats", "Trace", "check"]
+__all__ = [
+    "AmpcheckError",
+    "Finding",
+    "Format",
+    "Report",
+    "Severity",
+    "Site",
+    "TensorStats",
+    "Trace",
+    "check",
+]
 
 
 def __getattr__(name: str) -> Any:

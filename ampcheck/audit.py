@@ -7,19 +7,33 @@ from typing import Any
 
 import torch
 
+from ampcheck.advise import advise
 from ampcheck.formats import FORMATS
 from ampcheck.observe.book import Fetched
 from ampcheck.observe.measure import Arena
 from ampcheck.observe.pair import SAMPLES, pair_errors
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.state import Snapshot
-from ampcheck.observe.step import Step, StepRaised, clear_gradients, gradients, run, widen
+from ampcheck.observe.prepare import compiled, shape_lazy_parameters
+from ampcheck.observe.step import (
+    Step,
+    StepRaised,
+    Widened,
+    clear_gradients,
+    gradients,
+    run,
+    set_gradients,
+    users_code,
+)
+from ampcheck.observe.structure import named_parameters
+from ampcheck.observe.updates import lost_updates
 from ampcheck.observe.wide import execute
 from ampcheck.report import Report
 from ampcheck.rules import diagnose
 from ampcheck.settings import Settings
 from ampcheck.stats import TensorStats
 from ampcheck.targets.spec import Target
+from ampcheck.verify import Lab
 from ampcheck.trace import Failure, PairError, Phase, Site, StepSummary, Trace, add_maps
 
 #: Where GradScaler starts.
@@ -38,59 +52,131 @@ class _Run:
 
 
 def audit(target: Target, settings: Settings, progress: Progress = lambda _: None) -> Report:
-    """Run the paired steps of a target and report what low precision does to them."""
-    report = Report(
-        target.name,
-        settings.precision,
-        log2_scale=_first_scale(settings),
-        reference=Trace(),
-        low=Trace(),
-        stand_in_loss=target.stand_in_loss,
-        notes=target.notes,
-        environment=_environment(target.model),
-    )
-    optimizer: Any = None
+    """Run the paired steps of a target and report what low precision does to them.
+
+    Whatever happens, the model, the batches and all random generators are left as they were.
+    """
     with target.active():
-        for index in range(settings.steps):
-            step = Step(target.model, target.batch(index), target.loss)
-            last = index == settings.steps - 1
-            report, grads = _pair(report, step, settings, lambda text, i=index: progress(_label(text, i, settings)))
-            if not last and report.low.failure is None:
-                optimizer = optimizer or _optimizer(target)
-                _advance(target, optimizer, grads)
+        notes = target.notes + _prepare(target)
+        report = Report(
+            target.name,
+            settings.precision,
+            log2_scale=_first_scale(settings),
+            reference=Trace(),
+            low=Trace(),
+            stand_in_loss=target.stand_in_loss,
+            notes=notes,
+            environment=_environment(target.model),
+        )
+        before = Snapshot(target.model) if settings.steps > 1 else None
+        try:
+            report = _steps(report, target, settings, progress)
+        finally:
+            if before is not None:
+                before.restore()
+        if settings.verify:
+            report = _tried(report, target, settings, progress)
     return replace(report, findings=diagnose(report))
+
+
+def _tried(report: Report, target: Target, settings: Settings, progress: Progress) -> Report:
+    """Return the report with what re-runs of the first step say."""
+    step = Step(target.model, target.batch(0), target.loss)
+    progress("re-running")
+    if target.optimizer is not None:
+        report = replace(report, updates=lost_updates(step, target.optimizer, target.after_step))
+    return advise(report, Lab(step), settings.budget, progress)
+
+
+def _prepare(target: Target) -> tuple[str, ...]:
+    """Return what has to be said of the model before it is run."""
+    shaped = shape_lazy_parameters(Step(target.model, target.batch(0), target.loss))
+    names = compiled(target.model)
+    notes = ()
+    if shaped:
+        notes += (f"a first run gave {shaped} lazy modules their shape",)
+    if names:
+        notes += (f"compiled parts were run eagerly, so that their operations can be seen: {', '.join(names)}",)
+    return notes
+
+
+def _steps(report: Report, target: Target, settings: Settings, progress: Progress) -> Report:
+    optimizer: Any = None
+    for index in range(settings.steps):
+        step = Step(target.model, target.batch(index), target.loss)
+        last = index == settings.steps - 1
+        pair = _pair(report, step, settings, lambda text, i=index: progress(_label(text, i, settings)))
+        report = pair.report
+        if last or report.low.failure is not None:
+            return report
+        pair.after.restore()
+        with users_code():
+            optimizer = optimizer or _optimizer(target)
+            _advance(target, optimizer, pair.grads)
+    return report
 
 
 def _label(text: str, index: int, settings: Settings) -> str:
     return f"{text}, step {index + 1} of {settings.steps}" if settings.steps > 1 else text
 
 
-def _pair(report: Report, step: Step, settings: Settings, progress: Progress) -> tuple[Report, Any]:
+@dataclass(slots=True)
+class _Pair:
+    """The report with one more step in it, and where the FP32 run left the model."""
+
+    report: Report
+    after: Snapshot
+    grads: list[torch.Tensor | None]
+
+
+def _pair(report: Report, step: Step, settings: Settings, progress: Progress) -> _Pair:
     """Run one step twice from the same state and add what was seen to the report."""
-    before = Snapshot(step.model, step.batch)
+    before = Snapshot(step.model, step.batch, step.loss)
     try:
         progress("FP32 reference")
-        widen(step.model)
-        reference = _record(step, None, 0)
-        grads = gradients(step.model)
-        scale, refused, low = _low(report, step, settings, reference, before, progress)
+        reference, grads, note = _reference(step, before)
+        after = Snapshot(step.model, step.loss) if settings.steps > 1 else before
+        scale, refused, low = _low(report, step, settings, before, progress)
     finally:
         before.restore()
     errors: dict[Site, PairError] = {}
     if low.trace.failure is None:
         errors = pair_errors(reference.fetched, low.fetched, scale)
-    return replace(
+    added = replace(
         report,
         log2_scale=scale,
         refused_scales=report.refused_scales + refused,
         reference=report.reference + reference.trace,
         low=report.low + low.trace,
         errors=add_maps(report.errors, errors),
-    ), grads
+        notes=tuple(dict.fromkeys(report.notes + note)),
+    )
+    return _Pair(added, after, grads)
+
+
+def _reference(step: Step, before: Snapshot) -> tuple[_Run, list[torch.Tensor | None], tuple[str, ...]]:
+    """Run the step in FP32; return the run, its gradients and what is to be said of it.
+
+    Parameters stored in half precision are held in FP32 meanwhile, unless the model does not run that way.
+    """
+    widened = Widened(step.model, step.batch)
+    note: tuple[str, ...] = ()
+    try:
+        run = _record(step, None, 0)
+    except StepRaised as raised:
+        before.restore()
+        if not widened or raised.out_of_memory:
+            raise
+        run = _record(step, None, 0)
+        note = (f"the reference keeps half-precision parameters, since with FP32 ones the model raises: {raised}",)
+        return run, gradients(step.model), note
+    grads = gradients(step.model)
+    widened.narrow()
+    return run, grads, note
 
 
 def _low(
-    report: Report, step: Step, settings: Settings, reference: _Run, before: Snapshot, progress: Progress
+    report: Report, step: Step, settings: Settings, before: Snapshot, progress: Progress
 ) -> tuple[int, tuple[int, ...], _Run]:
     """Run the step in low precision, at a smaller scale where the gradients overflow, as GradScaler does."""
     scale = report.log2_scale
@@ -101,6 +187,8 @@ def _low(
         try:
             low = _record(step, _DTYPES[settings.precision], scale)
         except StepRaised as raised:
+            if raised.out_of_memory:
+                raise
             return scale, refused, _Run(Trace(failure=raised.failure), Fetched({}, {}, {}, ()))
         overflowed = low.trace.steps[0].nonfinite and _finite(low.fetched.losses[0])
         if not overflowed or settings.log2_scale is not None or scale == 0 or settings.precision == "bf16":
@@ -141,13 +229,12 @@ def _first_scale(settings: Settings) -> int:
 def _optimizer(target: Target) -> torch.optim.Optimizer:
     if target.optimizer is not None:
         return target.optimizer(target.model)
-    return torch.optim.AdamW(target.model.parameters())
+    return torch.optim.AdamW([parameter for _, _, parameter in named_parameters(target.model)])
 
 
 def _advance(target: Target, optimizer: torch.optim.Optimizer, grads: list[torch.Tensor | None]) -> None:
     """Update the weights with the reference's gradients, so that both precisions see the same next step."""
-    for parameter, grad in zip(target.model.parameters(), grads, strict=True):
-        parameter.grad = None if grad is None else grad.to(parameter.dtype)
+    set_gradients(target.model, grads)
     optimizer.step()
     clear_gradients(target.model)
     if target.after_step is not None:

@@ -1,9 +1,9 @@
 """What can go wrong, as a tree.
 
-    AmpcheckError            expected, got, do this; the command line prints it and exits with 2
-    +-- TargetError          what is to be audited could not be loaded or built
-    +-- StepError            the user's model or loss raised during a step
-    +-- ReportError          a saved report could not be read or written
+AmpcheckError            expected, got, do this; the command line prints it and exits with 2
++-- TargetError          what is to be audited could not be loaded or built
++-- StepError            the user's model or loss raised during a step
++-- ReportError          a saved report could not be read or written
 """
 
 

@@ -16,7 +16,7 @@ class Format:
     min_exponent: int  #: floor(log2) of the smallest normal number
     max_exponent: int  #: floor(log2) of the largest finite number
     max: float  #: largest finite number
-    has_inf: bool = True  #: False: what is too large becomes NaN
+    has_inf: bool = True  #: False: what is too large becomes NaN or, as torch casts it, the largest number
 
     @property
     def smallest_normal(self) -> float:
@@ -44,7 +44,7 @@ class Format:
         return self.max + 2.0 ** (self.max_exponent - self.precision)
 
     def overflows(self, magnitude: float) -> bool:
-        """Tell whether a magnitude, rounded to nearest even, is no finite number here."""
+        """Tell whether no finite number here is what a magnitude, rounded to nearest even, would be."""
         # The largest number of an IEEE format is odd, so the tie goes up; that of e4m3fn is even.
         return magnitude >= self.overflow_from if self.has_inf else magnitude > self.overflow_from
 
@@ -74,4 +74,7 @@ BY_DTYPE = {
 }
 
 #: How a dtype is written where space is short.
-SHORT_DTYPE = {"float64": "fp64", **{dtype: fmt.name for dtype, fmt in BY_DTYPE.items() if "complex" not in dtype}}
+SHORT_DTYPE = {
+    "float64": "fp64",
+    **{dtype: fmt.name for dtype, fmt in BY_DTYPE.items() if "complex" not in dtype},
+}

@@ -22,19 +22,25 @@ class Health(StrEnum):
     UNKNOWN = "unknown"  #: nothing was recorded that could be judged
 
 
-def health(report: Report) -> Health:
-    """Return how the step is, as the verdict explains it."""
-    return _judge(report)[0]
-
-
 def verdict(report: Report) -> str:
     """Return the answer as one sentence."""
-    return _judge(report)[1]
+    return judge(report)[1]
 
 
-def _judge(report: Report) -> tuple[Health, str]:
-    judges = (_raised, _unknown, _forward_overflow, _backward_overflow, _lost_gradients, _error)
-    return next((found for judge in judges if (found := judge(report))), None) or _working(report)
+def judge(report: Report) -> tuple[Health, str]:
+    """Return how the step is, and the sentence that says why."""
+    judges = (_raised, _unknown, _forward_overflow, _backward_overflow)
+    broken = next((found for judge in judges if (found := judge(report))), None)
+    return broken or _by_loss(report)
+
+
+def _by_loss(report: Report) -> tuple[Health, str]:
+    loss = measured_loss(report, Phase.BACKWARD)
+    curve = scale_curve(report)
+    if loss.share >= HARMFUL_SHARE:
+        text = f"{_setting(report)} loses {percent(loss.share)} of the gradient elements"
+        return Health.UNSAFE, text + _unscaled(curve[0], loss) + _advice(best_scale(curve), loss)
+    return _error(report) or _working(report, loss, curve[0])
 
 
 def _raised(report: Report) -> tuple[Health, str] | None:
@@ -78,17 +84,6 @@ def _backward_overflow(report: Report) -> tuple[Health, str] | None:
     return Health.RISK, f"{what}; the largest scale predicted to fit is {power(max(fits))}"
 
 
-def _lost_gradients(report: Report) -> tuple[Health, str] | None:
-    loss = measured_loss(report, Phase.BACKWARD)
-    if loss.share < HARMFUL_SHARE:
-        return None
-    curve = scale_curve(report)
-    text = (
-        f"{_setting(report)} loses {percent(loss.share)} of the gradient elements{_unscaled(curve[0], loss)}"
-    )
-    return Health.UNSAFE, text + _advice(best_scale(curve), loss)
-
-
 def _advice(best: CurvePoint | None, loss: Loss) -> str:
     if best is None:
         return "; every scale overflows"
@@ -106,8 +101,7 @@ def _error(report: Report) -> tuple[Health, str] | None:
     return Health.UNSAFE, f"{_setting(report)} is not safe: {clean(worst.message)}"
 
 
-def _working(report: Report) -> tuple[Health, str]:
-    loss = measured_loss(report, Phase.BACKWARD)
+def _working(report: Report, loss: Loss, unscaled: CurvePoint) -> tuple[Health, str]:
     warnings = sum(finding.severity is Severity.WARNING for finding in report.findings)
     word = f"works here, with {plural(warnings, 'warning')}" if warnings else "is safe here"
     if not loss.live:
@@ -115,7 +109,7 @@ def _working(report: Report) -> tuple[Health, str]:
     else:
         lost = percent(loss.share) if loss.lost else "none"
         figures = f"{lost} of {count(loss.live)} gradient elements flushed to zero"
-        figures += _unscaled(scale_curve(report)[0], loss)
+        figures += _unscaled(unscaled, loss)
     return (Health.RISK if warnings else Health.SAFE), f"{_setting(report)} {word}: {figures}"
 
 

@@ -6,8 +6,8 @@ from enum import StrEnum
 from itertools import pairwise
 
 from ampcheck.report import Report, low_tensors
-from ampcheck.stats import TensorStats
-from ampcheck.trace import Phase
+from ampcheck.stats import TensorStats, merge
+from ampcheck.trace import Phase, total
 
 #: Elements at either end that may share the outermost column, so that a few cannot squeeze all the others.
 _TAIL = 1e-4
@@ -60,15 +60,13 @@ class Landscape:
 
 def landscape(report: Report, phase: Phase, max_rows: int = 20, max_columns: int = 56) -> Landscape:
     """Return the picture of all low-precision results of a phase, as the FP32 run has them."""
-    layers: dict[str, TensorStats] = {}
-    for site, stats in low_tensors(report, phase).items():
-        layers[site.module] = layers.get(site.module, TensorStats()) + stats
+    layers = total((site.module, stats) for site, stats in low_tensors(report, phase).items())
     layers = {module: layers[module] for module in _executed(report) if module in layers}
     layers = {module: stats for module, stats in layers.items() if stats.nonzero}
     if not layers:
         return Landscape((), ())
     scale = report.log2_scale if phase is Phase.BACKWARD else 0
-    columns = _columns(sum(layers.values(), TensorStats()), _edges(report, scale), max_columns)
+    columns = _columns(merge(layers.values()), _edges(report, scale), max_columns)
     groups = merged(list(layers), max_rows)
     return Landscape(columns, tuple(_row(label, group, layers, columns) for label, group in groups))
 
@@ -147,7 +145,7 @@ def _split(first: int, last: int, octaves: int, zone: Zone) -> list[Column]:
 def _row(
     label: str, group: list[str], layers: dict[str, TensorStats], columns: tuple[Column, ...]
 ) -> LandscapeRow:
-    whole = sum((layers[module] for module in group), TensorStats())
+    whole = merge(layers[module] for module in group)
     counts = [0] * len(columns)
     for exponent, count in whole.exponents():
         if count:

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 
 from ampcheck.findings import Finding, Severity
 from ampcheck.formats import FORMATS, Format
+from ampcheck.outcome import Outcome
+from ampcheck.plan import Plan, Verdict
 from ampcheck.stats import TensorStats
-from ampcheck.trace import PairError, Phase, Site, Trace, total
+from ampcheck.trace import PairError, Phase, Site, Trace, UpdateLoss, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,10 @@ class Report:
     refused_scales: tuple[int, ...] = ()  #: log2 of larger loss scales tried first, which overflowed
     notes: tuple[str, ...] = ()  #: what was assumed
     environment: Mapping[str, str] = field(default_factory=dict)
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)  #: re-runs: settled, unscaled
+    updates: tuple[UpdateLoss, ...] = ()  #: tensors held in half precision, after a few optimizer steps
+    plan: Plan | None = None
+    verdicts: tuple[Verdict, ...] = ()  #: what re-running said of the plan's claims
 
     @property
     def format(self) -> Format:
@@ -48,7 +54,7 @@ class Report:
 
 def by_place(trace: Trace) -> dict[Site, TensorStats]:
     """Return the statistics by site without its dtype, so that two precisions can be compared."""
-    return total(((site.place, stats) for site, stats in trace.sites.items()), TensorStats())
+    return total((site.place, stats) for site, stats in trace.sites.items())
 
 
 def low_tensors(report: Report, phase: Phase) -> dict[Site, TensorStats]:

@@ -12,6 +12,8 @@ class Settings:
     precision: str = "fp16"
     log2_scale: int | None = None  #: None: as GradScaler would, 2**16 and down for fp16, none for bf16
     steps: int = 1
+    verify: bool = True  #: re-run the step to try what is claimed and to look for a remedy
+    budget: float = 60.0  #: seconds for the search of a remedy
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""

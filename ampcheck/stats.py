@@ -1,6 +1,6 @@
 """How magnitudes spread over the powers of two: one histogram that answers for every scale and format."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -56,21 +56,11 @@ class TensorStats:
 
     def exponents(self) -> Iterator[tuple[int, int]]:
         """Yield (exponent, elements) from small to large."""
-        return ((self.lowest + i, count) for i, count in enumerate(self.counts))
+        return iter(enumerate(self.counts, self.lowest))
 
     def __add__(self, other: Self) -> "TensorStats":
         """Return the statistics of both sets of elements together."""
-        counts = dict(self.exponents())
-        for exponent, count in other.exponents():
-            counts[exponent] = counts.get(exponent, 0) + count
-        return TensorStats.from_counts(
-            counts,
-            zeros=self.zeros + other.zeros,
-            infs=self.infs + other.infs,
-            nans=self.nans + other.nans,
-            amax=max(self.amax, other.amax),
-            sum_squares=self.sum_squares + other.sum_squares,
-        )
+        return merge((self, other))
 
     @property
     def nonzero(self) -> int:
@@ -103,7 +93,9 @@ class TensorStats:
         shifted = {exponent + log2_scale: count for exponent, count in self.exponents()}
         edges = self.counts and (self.lowest == TINY_EXPONENT or self.highest == HUGE_EXPONENT)
         if edges or any(not TINY_EXPONENT < exponent < HUGE_EXPONENT for exponent in shifted):
-            msg = f"expected exponents that stay within fp32's normal range, got {log2_scale=!r}; use flushed()"
+            msg = (
+                f"expected exponents that stay within fp32's normal range, got {log2_scale=!r}; use flushed()"
+            )
             raise ValueError(msg)
         return TensorStats.from_counts(
             shifted,
@@ -137,9 +129,11 @@ class TensorStats:
 
     def overflowed(self, fmt: Format, log2_scale: int = 0) -> Bounds:
         """Count the finite elements that no finite number of a format can stand for after scaling."""
-        top = fmt.max_exponent
-        sure = sum(c for e, c in self.exponents() if e + log2_scale > top)
-        edge = sum(c for e, c in self.exponents() if e + log2_scale == top)
+        top = fmt.max_exponent - log2_scale
+        if not self.counts or self.highest < min(top, HUGE_EXPONENT):
+            return Bounds(0, 0)
+        sure = sum(count for e, count in self.exponents() if e > top)
+        edge = sum(count for e, count in self.exponents() if e == top or (e == HUGE_EXPONENT and e < top))
         if not edge or sure:
             return Bounds(sure, sure + edge)
         # The largest element decides whether any of the top binade is over the edge, not how many.
@@ -150,3 +144,21 @@ class TensorStats:
         """Return the elements of unknown tiny exponent that a cut at or below 2**-127 may or may not take."""
         unsure = self.counts and self.lowest == TINY_EXPONENT and exponent < TINY_EXPONENT
         return self.counts[0] if unsure else 0
+
+
+def merge(parts: Iterable[TensorStats]) -> TensorStats:
+    """Return the statistics of many sets of elements together."""
+    counts: dict[int, int] = {}
+    zeros = infs = nans = 0
+    amax = sum_squares = 0.0
+    for part in parts:
+        for exponent, count in enumerate(part.counts, part.lowest):
+            counts[exponent] = counts.get(exponent, 0) + count
+        zeros += part.zeros
+        infs += part.infs
+        nans += part.nans
+        amax = max(amax, part.amax)
+        sum_squares += part.sum_squares
+    return TensorStats.from_counts(
+        counts, zeros=zeros, infs=infs, nans=nans, amax=amax, sum_squares=sum_squares
+    )

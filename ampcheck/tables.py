@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ampcheck.formats import SHORT_DTYPE
 from ampcheck.report import Report, by_place, low_backward, low_tensors
-from ampcheck.stats import Bounds, TensorStats
+from ampcheck.stats import Bounds, TensorStats, merge
 from ampcheck.trace import Cast, CastCount, PairError, Phase, Site, Trace
 
 #: Loss scales shown: from none to the largest that GradScaler reaches in ordinary training.
@@ -49,15 +49,17 @@ class CurvePoint:
 def scale_curve(report: Report, scales: Iterable[int] = SCALES) -> tuple[CurvePoint, ...]:
     """Return what each loss scale would do to the gradients."""
     tensors = list(low_backward(report).values())
-    whole = sum(tensors, TensorStats())
+    whole = merge(tensors)
     fmt = report.format
     return tuple(
         CurvePoint(
             scale,
-            _sum(stats.flushed(fmt, scale) for stats in (whole,)),
-            _sum(stats.subnormal(fmt, scale) for stats in (whole,)),
+            whole.flushed(fmt, scale),
+            whole.subnormal(fmt, scale),
             # Tensor by tensor: each one's own largest element tells whether its top binade overflows.
-            _sum(stats.overflowed(fmt, scale) for stats in tensors),
+            _sum(
+                stats.overflowed(fmt, scale) for stats in tensors if stats.highest + scale >= fmt.max_exponent
+            ),
             whole.nonzero,
         )
         for scale in scales
@@ -97,8 +99,12 @@ def cast_rows(report: Report) -> tuple[tuple[Cast, CastCount], ...]:
 
 def first_overflow(report: Report, phase: Phase) -> Site | None:
     """Return the first operation whose result holds an inf or NaN that the reference does not have."""
-    reference = by_place(report.reference)
-    results = ((site, stats) for site, stats in report.low.sites.items() if site.op and site.phase is phase)
+    results = [
+        (site, stats)
+        for site, stats in report.low.sites.items()
+        if stats.nonfinite and site.op and site.phase is phase
+    ]
+    reference = by_place(report.reference) if results else {}
     return next((site for site, stats in results if _overflowed({site: stats}, reference)), None)
 
 
@@ -149,7 +155,7 @@ def _row(
     return LayerRow(
         *module,
         _dtypes(forward or backward),
-        sum(forward.values(), TensorStats()),
+        merge(forward.values()),
         _unscaled(backward.values(), report.log2_scale),
         *shares,
         overflowed,
@@ -162,7 +168,7 @@ def _row(
 
 def _unscaled(tensors: Iterable[TensorStats], log2_scale: int) -> TensorStats:
     """Return the gradients' statistics as they are without the loss scale, for showing ranges."""
-    whole = sum(tensors, TensorStats())
+    whole = merge(tensors)
     counts = {exponent - log2_scale: count for exponent, count in whole.exponents()}
     return TensorStats.from_counts(
         counts,

@@ -7,6 +7,7 @@ module's output too. Sum over `Slot` kinds that were asked for, never over all o
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf, sqrt
 from typing import TypeVar
 
 from ampcheck.stats import TensorStats
@@ -100,7 +101,7 @@ class PairError:
         """Return the RMS of the error over the RMS of the reference; inf where only the reference is 0."""
         if self.error_squares == 0.0:
             return 0.0
-        return (self.error_squares / self.reference_squares) ** 0.5 if self.reference_squares else float("inf")
+        return sqrt(self.error_squares / self.reference_squares) if self.reference_squares else inf
 
     @property
     def bias(self) -> float:
@@ -108,7 +109,7 @@ class PairError:
         pairs = self.sampled - self.nonfinite
         if not pairs or not self.reference_squares:
             return 0.0
-        return self.error_sum / pairs / (self.reference_squares / pairs) ** 0.5
+        return self.error_sum / pairs / sqrt(self.reference_squares / pairs)
 
     @property
     def slope(self) -> float:
@@ -136,6 +137,15 @@ class StepSummary:
     log2_scale: int
     grad_amax: float  #: largest finite magnitude in a low-precision backward tensor, scaled
     nonfinite: bool  #: a parameter gradient held an inf or NaN
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateLoss:
+    """A tensor held in half precision after a few updates: what FP32 would have changed and it did not."""
+
+    name: str  #: qualified name of the parameter or buffer
+    moved: int  #: elements that change in FP32
+    stuck: int  #: of these, the ones that keep their value in half precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +194,7 @@ class Trace:
 
     def by(self, key: Callable[[Site], Key | None]) -> dict[Key, TensorStats]:
         """Return the statistics summed by a key of the site; None leaves a site out."""
-        return total(((key(site), stats) for site, stats in self.sites.items()), TensorStats())
+        return total((key(site), stats) for site, stats in self.sites.items())
 
 
 def add_maps(first: Mapping[Key, Value], second: Mapping[Key, Value]) -> dict[Key, Value]:
@@ -195,10 +205,10 @@ def add_maps(first: Mapping[Key, Value], second: Mapping[Key, Value]) -> dict[Ke
     return merged
 
 
-def total(pairs: Iterable[tuple[Key | None, Value]], zero: Value) -> dict[Key, Value]:
+def total(pairs: Iterable[tuple[Key | None, Value]]) -> dict[Key, Value]:
     """Return the values summed by key; pairs whose key is None are left out."""
     sums: dict[Key, Value] = {}
     for key, value in pairs:
         if key is not None:
-            sums[key] = sums.get(key, zero) + value
+            sums[key] = sums[key] + value if key in sums else value
     return sums

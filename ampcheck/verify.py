@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.modules import plain_name, unwrapped
 from ampcheck.observe.promote import Line, in_fp32
 from ampcheck.observe.state import Snapshot
-from ampcheck.observe.step import Step, casting_rules, clear_gradients, widen
+from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients
+from ampcheck.observe.structure import named_parameters
 from ampcheck.observe.wide import WideCompute
 from ampcheck.outcome import Outcome
 
@@ -26,7 +26,7 @@ class Lab:
         self._before = Snapshot(step.model, step.batch)
         self.trials = 0
         with self._restored():
-            widen(step.model)
+            Widened(step.model, step.batch)
             self._loss = self._run(None, 0)
             self._grads = dict(self._gradients())
 
@@ -63,10 +63,10 @@ class Lab:
         return loss.detach().double()
 
     def _gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, parameter in unwrapped(self.step.model).named_parameters():
+        for module, name, parameter in named_parameters(self.step.model):
             if parameter.grad is not None:
                 grad = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
-                yield plain_name(name), grad.detach().double()
+                yield f"{module}.{name}".lstrip("."), grad.detach().double()
 
     def _compare(self, loss: torch.Tensor, log2_scale: int) -> Outcome:
         rows, names = [], []

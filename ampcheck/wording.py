@@ -21,8 +21,8 @@ def clean(text: str) -> str:
     >>> clean("conv\x1b[31m1\n\u202eleft")
     'conv1 left'
     """
-    visible = (" " if char.isspace() else char for char in _ESCAPES.sub("", text))
-    return "".join(char for char in visible if unicodedata.category(char)[0] != "C")
+    spaced = (" " if char.isspace() else char for char in _ESCAPES.sub("", text))
+    return " ".join("".join(char for char in spaced if unicodedata.category(char)[0] != "C").split())
 
 
 def percent(share: float) -> str:

@@ -213,7 +213,15 @@ def row(case: Case, dtype: torch.dtype) -> tuple[str, Comparison]:
     notes += [f"{len(moved)} x layout"] if moved else []
     notes += [f"**{difference}**" for difference in result.differences if not difference.allowed]
     verdict = "equal" if result.equal else "**different**"
-    cells = (case.name, case.kind, str(dtype)[6:], result.operators, result.casts, verdict, ", ".join(notes) or "none")
+    cells = (
+        case.name,
+        case.kind,
+        str(dtype)[6:],
+        result.operators,
+        result.casts,
+        verdict,
+        ", ".join(notes) or "none",
+    )
     return "| " + " | ".join(map(str, cells)) + " |", result
 
 
@@ -248,7 +256,9 @@ def report(rows: list[tuple[str, Comparison]], seconds: float) -> str:
 
 def main() -> int:
     """Compare all models in both dtypes; exit with 1 if any differs."""
-    parser = argparse.ArgumentParser(description="Compare ampcheck's CPU policy with CUDA autocast, model by model.")
+    parser = argparse.ArgumentParser(
+        description="Compare ampcheck's CPU policy with CUDA autocast, model by model."
+    )
     parser.add_argument("--report", type=Path, help="write the table here instead of to standard output")
     parser.add_argument("--only", default="", help="compare only models whose name contains this")
     chosen = parser.parse_args()

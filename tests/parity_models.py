@@ -39,7 +39,11 @@ def _segment(model: nn.Module, batch: Any) -> torch.Tensor:
 
 def _everything(model: nn.Module, batch: Any) -> torch.Tensor:
     """Weigh every floating-point output the same: for models whose own loss depends on data."""
-    leaves = [leaf for leaf in tree_leaves(model(batch)) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+    leaves = [
+        leaf
+        for leaf in tree_leaves(model(batch))
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+    ]
     return torch.stack([F.mse_loss(leaf, torch.zeros_like(leaf)) for leaf in leaves]).sum()
 
 
@@ -119,8 +123,12 @@ def timm_model(name: str, size: int = 224, **options: Any) -> Case:
 
 
 _SMALL = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
-    "vocab_size": 99, "max_position_embeddings": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 99,
+    "max_position_embeddings": 64,
 }
 _TOKENS = torch.arange(2 * 16).reshape(2, 16) % 90 + 3
 
@@ -140,7 +148,9 @@ def language(kind: str, head: str, *, labels: bool = True, **config: Any) -> Cas
     return Case(f"transformers:{kind}", head, build)
 
 
-def other_modality(kind: str, head: str, batch: Callable[[], dict[str, torch.Tensor]], loss: Any, **config: Any) -> Case:
+def other_modality(
+    kind: str, head: str, batch: Callable[[], dict[str, torch.Tensor]], loss: Any, **config: Any
+) -> Case:
     def build() -> Step:
         import transformers
 
@@ -150,48 +160,130 @@ def other_modality(kind: str, head: str, batch: Callable[[], dict[str, torch.Ten
     return Case(f"transformers:{kind}", head, build)
 
 
-_ENCODER_DECODER = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
-                    "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+_ENCODER_DECODER = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+}
 
 CASES = (
-    vision("alexnet"), vision("vgg11_bn"), vision("resnet18"), vision("resnet50"), vision("resnext50_32x4d"),
-    vision("densenet121"), vision("squeezenet1_1"), vision("mobilenet_v2"), vision("mobilenet_v3_small"),
-    vision("mnasnet0_5"), vision("shufflenet_v2_x0_5"), vision("efficientnet_b0"), vision("efficientnet_v2_s"),
-    vision("regnet_y_400mf"), vision("convnext_tiny"), vision("googlenet", init_weights=False),
-    vision("inception_v3", 299, init_weights=False), vision("vit_b_16", 224), vision("swin_t"), vision("swin_v2_t"),
+    vision("alexnet"),
+    vision("vgg11_bn"),
+    vision("resnet18"),
+    vision("resnet50"),
+    vision("resnext50_32x4d"),
+    vision("densenet121"),
+    vision("squeezenet1_1"),
+    vision("mobilenet_v2"),
+    vision("mobilenet_v3_small"),
+    vision("mnasnet0_5"),
+    vision("shufflenet_v2_x0_5"),
+    vision("efficientnet_b0"),
+    vision("efficientnet_v2_s"),
+    vision("regnet_y_400mf"),
+    vision("convnext_tiny"),
+    vision("googlenet", init_weights=False),
+    vision("inception_v3", 299, init_weights=False),
+    vision("vit_b_16", 224),
+    vision("swin_t"),
+    vision("swin_v2_t"),
     vision("maxvit_t", 224),
-    segmentation("fcn_resnet50"), segmentation("deeplabv3_mobilenet_v3_large"), segmentation("lraspp_mobilenet_v3_large"),
-    detection("ssdlite320_mobilenet_v3_large"), detection("ssd300_vgg16", 300), detection("retinanet_resnet50_fpn"),
-    detection("fcos_resnet50_fpn"), detection("fasterrcnn_mobilenet_v3_large_fpn"),
+    segmentation("fcn_resnet50"),
+    segmentation("deeplabv3_mobilenet_v3_large"),
+    segmentation("lraspp_mobilenet_v3_large"),
+    detection("ssdlite320_mobilenet_v3_large"),
+    detection("ssd300_vgg16", 300),
+    detection("retinanet_resnet50_fpn"),
+    detection("fcos_resnet50_fpn"),
+    detection("fasterrcnn_mobilenet_v3_large_fpn"),
     video("r3d_18"),
-    timm_model("resnet10t", 64), timm_model("convnext_atto", 64), timm_model("vit_tiny_patch16_224"),
-    timm_model("deit_tiny_distilled_patch16_224"), timm_model("mixer_s32_224"), timm_model("gmlp_ti16_224"),
-    timm_model("mobilevit_xxs", 64), timm_model("efficientformer_l1"), timm_model("levit_128s"),
-    timm_model("poolformer_s12", 64), timm_model("xcit_nano_12_p16_224"), timm_model("ghostnet_100", 64),
-    timm_model("nf_resnet26", 64), timm_model("eva02_tiny_patch14_224"), timm_model("tf_efficientnet_lite0", 64),
-    language("bert", "BertForSequenceClassification"), language("roberta", "RobertaForMaskedLM"),
+    timm_model("resnet10t", 64),
+    timm_model("convnext_atto", 64),
+    timm_model("vit_tiny_patch16_224"),
+    timm_model("deit_tiny_distilled_patch16_224"),
+    timm_model("mixer_s32_224"),
+    timm_model("gmlp_ti16_224"),
+    timm_model("mobilevit_xxs", 64),
+    timm_model("efficientformer_l1"),
+    timm_model("levit_128s"),
+    timm_model("poolformer_s12", 64),
+    timm_model("xcit_nano_12_p16_224"),
+    timm_model("ghostnet_100", 64),
+    timm_model("nf_resnet26", 64),
+    timm_model("eva02_tiny_patch14_224"),
+    timm_model("tf_efficientnet_lite0", 64),
+    language("bert", "BertForSequenceClassification"),
+    language("roberta", "RobertaForMaskedLM"),
     language("distilbert", "DistilBertForMaskedLM", dim=32, n_layers=2, n_heads=2, hidden_dim=64),
-    language("albert", "AlbertForMaskedLM", embedding_size=16), language("electra", "ElectraForMaskedLM"),
+    language("albert", "AlbertForMaskedLM", embedding_size=16),
+    language("electra", "ElectraForMaskedLM"),
     language("deberta-v2", "DebertaV2ForMaskedLM", relative_attention=True, pos_att_type=["p2c", "c2p"]),
     language("gpt2", "GPT2LMHeadModel", n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0),
-    language("llama", "LlamaForCausalLM", num_key_value_heads=1), language("mistral", "MistralForCausalLM", num_key_value_heads=2),
+    language("llama", "LlamaForCausalLM", num_key_value_heads=1),
+    language("mistral", "MistralForCausalLM", num_key_value_heads=2),
     language("opt", "OPTForCausalLM", ffn_dim=64, word_embed_proj_dim=32),
     language("bloom", "BloomForCausalLM", n_layer=2, n_head=2),
-    language("gpt_neox", "GPTNeoXForCausalLM"), language("mamba", "MambaForCausalLM"),
-    language("t5", "T5ForConditionalGeneration", d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2,
-             decoder_start_token_id=0, pad_token_id=0, eos_token_id=1),
+    language("gpt_neox", "GPTNeoXForCausalLM"),
+    language("mamba", "MambaForCausalLM"),
+    language(
+        "t5",
+        "T5ForConditionalGeneration",
+        d_model=32,
+        d_kv=16,
+        d_ff=64,
+        num_layers=2,
+        num_heads=2,
+        decoder_start_token_id=0,
+        pad_token_id=0,
+        eos_token_id=1,
+    ),
     language("bart", "BartForConditionalGeneration", **_ENCODER_DECODER),
-    other_modality("vit", "ViTForImageClassification",
-                   lambda: {"pixel_values": _images(32), "labels": torch.tensor([0, 1])}, _own_loss,
-                   image_size=32, patch_size=8, **_SMALL),
-    other_modality("segformer", "SegformerForSemanticSegmentation",
-                   lambda: {"pixel_values": _images(64), "labels": torch.zeros(2, 64, 64, dtype=torch.long)}, _own_loss,
-                   hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 2, 2], decoder_hidden_size=16),
-    other_modality("whisper", "WhisperForConditionalGeneration",
-                   lambda: {"input_features": torch.randn(2, 20, 60), "labels": _TOKENS}, _own_loss,
-                   num_mel_bins=20, max_source_positions=30, vocab_size=99, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-                   decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None, **_ENCODER_DECODER),
-    other_modality("clip", "CLIPModel",
-                   lambda: {"input_ids": _TOKENS, "pixel_values": _images(32), "return_loss": True}, _own_loss,
-                   text_config={**_SMALL, "bos_token_id": 1, "eos_token_id": 2}, vision_config={**_SMALL, "image_size": 32, "patch_size": 8}, projection_dim=16),
+    other_modality(
+        "vit",
+        "ViTForImageClassification",
+        lambda: {"pixel_values": _images(32), "labels": torch.tensor([0, 1])},
+        _own_loss,
+        image_size=32,
+        patch_size=8,
+        **_SMALL,
+    ),
+    other_modality(
+        "segformer",
+        "SegformerForSemanticSegmentation",
+        lambda: {"pixel_values": _images(64), "labels": torch.zeros(2, 64, 64, dtype=torch.long)},
+        _own_loss,
+        hidden_sizes=[8, 16, 24, 32],
+        depths=[1, 1, 1, 1],
+        num_attention_heads=[1, 2, 2, 2],
+        decoder_hidden_size=16,
+    ),
+    other_modality(
+        "whisper",
+        "WhisperForConditionalGeneration",
+        lambda: {"input_features": torch.randn(2, 20, 60), "labels": _TOKENS},
+        _own_loss,
+        num_mel_bins=20,
+        max_source_positions=30,
+        vocab_size=99,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=1,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+        **_ENCODER_DECODER,
+    ),
+    other_modality(
+        "clip",
+        "CLIPModel",
+        lambda: {"input_ids": _TOKENS, "pixel_values": _images(32), "return_loss": True},
+        _own_loss,
+        text_config={**_SMALL, "bos_token_id": 1, "eos_token_id": 2},
+        vision_config={**_SMALL, "image_size": 32, "patch_size": 8},
+        projection_dim=16,
+    ),
 )

@@ -22,7 +22,9 @@ LOW = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.float8_e5m2)
 # Not comparable one key further down: softmax calls CUDA's kernel itself, and cuDNN's weights need a GPU.
 SPECIAL = {"aten::softmax.int", "aten::log_softmax.int", "aten::_cudnn_rnn"}
-AUTOCAST_KEYS = [f"Autocast{name}" for name in ("CPU", "CUDA", "XPU", "MPS", "MTIA", "PrivateUse1", "XLA", "HPU")]
+AUTOCAST_KEYS = [
+    f"Autocast{name}" for name in ("CPU", "CUDA", "XPU", "MPS", "MTIA", "PrivateUse1", "XLA", "HPU")
+]
 
 
 class Names(TorchDispatchMode):
@@ -34,7 +36,11 @@ class Names(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        dtypes = tuple(item.dtype for item in (out if isinstance(out, tuple | list) else (out,)) if hasattr(item, "dtype"))
+        dtypes = tuple(
+            item.dtype
+            for item in (out if isinstance(out, tuple | list) else (out,))
+            if hasattr(item, "dtype")
+        )
         self.seen.append((str(func), dtypes))
         return out
 
@@ -48,14 +54,22 @@ def outcome(backend, name, dtypes, low):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_each_kernel_hands_on_what_the_back_ends_own_kernel_does(backend):
-    names = sorted(casting_policy(backend).keys() - SPECIAL) if backend != "mps" else sorted(casting_policy(backend))
+    names = (
+        sorted(casting_policy(backend).keys() - SPECIAL)
+        if backend != "mps"
+        else sorted(casting_policy(backend))
+    )
     pairs = list(itertools.product(DTYPES, repeat=2))
     with cuda_casting(backend):
         for turn, name in enumerate(names):
             # Every operator sees every pair of dtypes, first with one low dtype, then with the other.
             for at, dtypes in enumerate(pairs):
                 low = LOW[(turn + at) % 2]
-                assert outcome("cpu", name, dtypes, low) == outcome(backend, name, dtypes, low), (name, dtypes, low)
+                assert outcome("cpu", name, dtypes, low) == outcome(backend, name, dtypes, low), (
+                    name,
+                    dtypes,
+                    low,
+                )
 
 
 @settings(max_examples=60, deadline=None)
@@ -151,6 +165,22 @@ def under_no_grad_first(weight, values):
     return values @ weight
 
 
+def under_no_grad_last(weight, values):
+    first = values @ weight
+    with torch.no_grad():
+        values @ weight
+    return first
+
+
+def under_inference_mode_in_between(weight, values):
+    with torch.inference_mode():
+        values @ weight
+    first = values @ weight
+    with torch.inference_mode():
+        values @ weight
+    return first
+
+
 def nested(weight, values):
     first = values @ weight
     with torch.autocast("cpu", torch.float16):
@@ -195,7 +225,7 @@ def of_a_computed_weight(weight, values):
     return values @ computed + values @ computed
 
 
-SCENARIOS = [reuse, under_no_grad_first, nested, nested_with_another_dtype, cleared, uncached, of_a_view,
+SCENARIOS = [reuse, under_no_grad_first, under_no_grad_last, under_inference_mode_in_between, nested, nested_with_another_dtype, cleared, uncached, of_a_view,
              of_a_frozen_weight, of_a_computed_weight]  # fmt: skip
 
 
@@ -264,9 +294,11 @@ def test_the_cache_is_kept_unseen_by_modes_hooks_and_settings():
     try:
         with (
             cuda_casting(),
-            torch.inference_mode(),
+            torch.no_grad(),
             torch.device("meta"),
-            torch.autograd.graph.saved_tensors_hooks(lambda kept: packed.append(kept.shape) or kept, lambda kept: kept),
+            torch.autograd.graph.saved_tensors_hooks(
+                lambda kept: packed.append(kept.shape) or kept, lambda kept: kept
+            ),
             Names() as names,
             torch.autocast("cpu", torch.float16),
         ):
@@ -329,7 +361,10 @@ def test_a_kernel_that_cannot_be_installed_leaves_nothing(monkeypatch):
 
 
 def test_another_back_end_cannot_be_mixed_in():
-    with cuda_casting(), pytest.raises(ValueError, match="expected backend 'cuda', which is in use, got 'mps'"):
+    with (
+        cuda_casting(),
+        pytest.raises(ValueError, match="expected backend 'cuda', which is in use, got 'mps'"),
+    ):
         cuda_casting("mps").__enter__()
     with cuda_casting("mps"), torch.autocast("cpu", torch.float16):
         assert torch.ones(2, 2, dtype=torch.float16).softmax(1).dtype is torch.float32

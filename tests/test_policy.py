@@ -41,13 +41,20 @@ def test_the_header_lists_nothing_that_is_not_registered():
 def test_what_the_header_leaves_open_is_listed_with_a_reason():
     reasons = derived("cuda")
     assert reasons.keys() == registered("cuda") - header_policy().keys()
-    assert {"aten::binary_cross_entropy", "aten::cudnn_convolution", "aten::cudnn_convolution_transpose"} <= reasons.keys()
+    assert {
+        "aten::binary_cross_entropy",
+        "aten::cudnn_convolution",
+        "aten::cudnn_convolution_transpose",
+    } <= reasons.keys()
     assert all(reason.startswith("measured") for name, reason in reasons.items() if name != CUDNN_RNN)
 
 
 def test_mps_differs_from_cuda_where_its_own_list_does():
     cuda, mps = casting_policy("cuda"), casting_policy("mps")
-    assert (cuda["aten::softmax.int"], mps["aten::softmax.int"]) == (CastPolicy.FP32_SET_DTYPE, CastPolicy.FP32)
+    assert (cuda["aten::softmax.int"], mps["aten::softmax.int"]) == (
+        CastPolicy.FP32_SET_DTYPE,
+        CastPolicy.FP32,
+    )
     assert "aten::batch_norm" not in cuda
     assert mps["aten::batch_norm"] is CastPolicy.FP32
 
@@ -56,14 +63,18 @@ def test_mps_differs_from_cuda_where_its_own_list_does():
 def test_recurrent_layers_run_in_float16_under_bfloat16_too():
     # Half weights need no copy into cuDNN's buffer, so the kernel can be followed; the input's dtype comes first.
     dtypes = (torch.float32, *[torch.float16] * 3, torch.float32, torch.float32)
-    seen = forwarded("cuda", CUDNN_RNN, dtypes, torch.bfloat16)
+    seen = forwarded(
+        "cuda", CUDNN_RNN, dtypes, torch.bfloat16, weight_stride0=4, proj_size=0, dropout_state=None
+    )
     assert set(seen.tensors) == {torch.float16}
     assert casting_policy()[CUDNN_RNN] is CastPolicy.HALF
 
 
 def test_the_ban_is_said_in_torchs_words():
     message = refusal("cuda", "aten::binary_cross_entropy")
-    assert message.startswith("torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.")
+    assert message.startswith(
+        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast."
+    )
     with pytest.raises(ValueError, match="expected an operator that autocast bans on cuda, got 'aten::mm'"):
         refusal("cuda", "aten::mm")
 

@@ -5,6 +5,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(_WIN32)
@@ -36,7 +37,8 @@ typedef struct {
 } Share;
 
 /* Subnormals count whatever mode the thread is in: returns the mode and turns flushing off, or puts a mode back. */
-#if HAVE_X86
+#if defined(__x86_64__) || defined(_M_X64)
+#include <xmmintrin.h>
 static uint64_t no_flush(void) { uint64_t mode = _mm_getcsr(); _mm_setcsr((unsigned)mode & ~0x8040u); return mode; }
 static void restore(uint64_t mode) { _mm_setcsr((unsigned)mode); }
 #elif defined(__aarch64__) && defined(__GNUC__)

@@ -142,7 +142,9 @@ class Book:
         )
 
 
-def _to_host(sums: torch.Tensor, samples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+def _to_host(
+    sums: torch.Tensor, samples: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
     """Return the records and samples on the host, by one transfer."""
     flat = [sums.flatten(), *(sample.view(torch.int64) for sample in samples)]
     host = torch.cat(flat).cpu()

@@ -65,7 +65,8 @@ class _WeightCasts:
         found = entries.get(id(weight))
         if found is not None and found[0]() is weight:
             return found[1]
-        copy = weight.to(dtype)
+        with torch.enable_grad():  # the copy may be made under no_grad and used again outside of it
+            copy = weight.to(dtype)
         entries[id(weight)] = (weakref.ref(weight), copy)
         return copy
 
@@ -104,6 +105,7 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype, low: torch.dtype) -> torch.T
         and tensor.is_leaf
         and not tensor._is_view()
         and torch.is_autocast_cache_enabled()
+        and not torch.is_inference_mode_enabled()
     ):
         return _weight_casts.cast(tensor, dtype)
     return tensor.to(dtype)
@@ -177,11 +179,8 @@ def _fp32_set_dtype(op: Operator) -> Kernel:
 
 
 def _fp32_append_dtype(op: Operator) -> Kernel:
-    name = op._schema.name, op._schema.overload_name
-    target = {
-        ("aten::norm", "Scalar"): torch.ops.aten.norm.ScalarOpt_dtype._op,
-        ("aten::norm", "ScalarOpt_dim"): torch.ops.aten.norm.ScalarOpt_dim_dtype._op,
-    }[name]
+    overload = op._schema.overload_name
+    target = operator(f"{op._schema.name}.{'ScalarOpt' if overload == 'Scalar' else overload}_dtype")._op
     defaults = [slot.default_value for slot in op._schema.arguments]
 
     def fp32_append_dtype(*args: Any) -> Any:

@@ -2,18 +2,33 @@
 
 import ast
 import linecache
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from types import CodeType, TracebackType
 
 import torch
 
 from ampcheck.observe.modules import ModuleTracker
+from ampcheck.observe.recorder import Failed
 from ampcheck.observe.source import is_user_file, shown_path
 from ampcheck.trace import Failure
 
+_FUNCTIONAL = str(Path(torch.__file__).parent / "nn") + os.sep
+_OPERATORS = {
+    **{ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.MatMult: "matmul", ast.Pow: "pow"},
+    **{ast.BitAnd: "bitwise_and", ast.BitOr: "bitwise_or", ast.Mod: "remainder", ast.FloorDiv: "floor_divide"},
+}
+#: How allocators say that there is no memory; torch raises a plain RuntimeError on the CPU.
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad allocation", "std::bad_alloc")
 
-def locate(error: BaseException, tracker: ModuleTracker | None = None) -> Failure:
-    """Return where an exception comes from: the innermost frame of user code, and the module around it."""
+
+def locate(error: BaseException, tracker: ModuleTracker | None = None, failed: Failed | None = None) -> Failure:
+    """Return where an exception comes from: the innermost frame of user code, and the module around it.
+
+    `failed` is the last operation that raised; when it raised this exception in the backward, the place is the line
+    of the forward that it belongs to.
+    """
     module, op, file, line = "", "", "", 0
     for trace in _entries(error.__traceback__):
         owner = trace.tb_frame.f_locals.get("self")
@@ -23,8 +38,27 @@ def locate(error: BaseException, tracker: ModuleTracker | None = None) -> Failur
         if is_user_file(code.co_filename):
             file, line = shown_path(code.co_filename), trace.tb_lineno
             op = _called(code, trace.tb_lasti)
+        elif code.co_filename.startswith(_FUNCTIONAL):
+            op = _called(code, trace.tb_lasti) or op
+    if failed is not None and failed.error in _chain(error):
+        op = failed.op.removesuffix("_")
+        if not file and failed.origin is not None:
+            module, file, line = failed.origin.module, failed.origin.file, failed.origin.line
     text = str(error).strip() or type(error).__name__
     return Failure(type(error).__name__, text.splitlines()[0], module, op, file, line)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an exception says that memory ran out."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _NO_MEMORY)
+
+
+def _chain(error: BaseException | None) -> Iterator[int]:
+    while error is not None:
+        yield id(error)
+        error = error.__cause__ or error.__context__
 
 
 def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
@@ -53,7 +87,4 @@ def _name(node: ast.expr) -> str:
     if isinstance(node, ast.Call):
         called = node.func
         return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-    if isinstance(node, ast.BinOp):
-        operators = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.MatMult: "matmul", ast.Pow: "pow"}
-        return operators.get(type(node.op), "")
-    return ""
+    return _OPERATORS.get(type(node.op), "") if isinstance(node, ast.BinOp) else ""

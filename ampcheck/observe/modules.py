@@ -1,20 +1,26 @@
 """Which module is running, under the model's own names."""
 
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from ampcheck.observe.structure import is_lazy, named_modules, own_parameters
 from ampcheck.trace import ModuleInfo
 
 #: How deep nested inputs and outputs are followed; deeper ones are left to the operations that made them.
 MAX_DEPTH = 6
+#: Modules named in one line of what was not audited.
+_NAMED = 20
 
-
-_PARALLEL = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+_current_node = torch._C._current_autograd_node  # noqa: SLF001
+#: What a container's forward is: it only holds modules that others call.
+_NO_FORWARD = torch.nn.Module.forward
 
 
 class Boundary(Protocol):
@@ -30,14 +36,22 @@ class _Entry:
     path: str
     aliases: list[str]
     calls: int = 0
+    recomputed: int = 0
     order: int = -1
+
+    @property
+    def bypassed(self) -> bool:
+        """Whether it took part in the step without being called as a module."""
+        if type(self.module).__call__ is not torch.nn.Module.__call__:
+            return True
+        return any(parameter.grad is not None for _, parameter in own_parameters(self.module))
 
 
 class ModuleTracker:
     """Keeps the stack of running modules through global hooks, so the model itself is not touched.
 
-    A module that the model does not own counts as part of the one that calls it. Modules that override
-    `__call__` or are run through `.forward` do not announce themselves; `unseen` names them.
+    A module that the model does not own counts as part of the one that calls it, and so does one that overrides
+    `__call__` or is run through `.forward`: it does not announce itself. `not_audited` names those.
     """
 
     def __init__(self, model: Any, boundary: Boundary) -> None:
@@ -46,12 +60,12 @@ class ModuleTracker:
         self._index = {id(entry.module): i for i, entry in enumerate(self._entries)}
         self._boundary = boundary
         self._thread = threading.get_ident()
-        self._stack: list[tuple[int, bool]] = []
+        self._stack: list[tuple[torch.nn.Module, int, bool]] = []
         self._handles: list[Any] = []
         self._ran = 0
+        self._foreign_calls = 0
         self.current = 0  #: index of the running module
         self.recomputing = False  #: the running module was called from within a backward
-        self.foreign_thread_calls = 0
 
     def install(self) -> None:
         """Begin to follow module calls."""
@@ -60,13 +74,16 @@ class ModuleTracker:
         self._thread = threading.get_ident()
         self._handles = [
             register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, with_kwargs=True, always_call=True),
+            # Without kwargs: torch calls a hook that wants them and is always called with the wrong
+            # arguments when a module raises.
+            register_module_forward_hook(self._leave, always_call=True),
         ]
 
     def remove(self) -> None:
         """Take the hooks away."""
         while self._handles:
             self._handles.pop().remove()
+        self._stack.clear()
 
     def path(self, index: int) -> str:
         """Return the qualified name of a module."""
@@ -77,37 +94,58 @@ class ModuleTracker:
         index = self._index.get(id(module))
         return None if index is None else self._entries[index].path
 
+    def _elsewhere(self) -> bool:
+        # Autograd's own threads carry the recorder with them; a thread of the user's does not.
+        return threading.get_ident() != self._thread and _current_node() is None
+
     def _enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-        if threading.get_ident() != self._thread:
-            self.foreign_thread_calls += 1
+        if self._elsewhere():
+            self._foreign_calls += 1
             return
         index = self._index.get(id(module))
-        self._stack.append((self.current, self.recomputing))
-        if torch._C._current_autograd_node() is not None:  # noqa: SLF001
+        self._stack.append((module, self.current, self.recomputing))
+        if _current_node() is not None:
             self.recomputing = True
         if index is None:
             return
         self.current = index
-        if not self.recomputing:
-            entry = self._entries[index]
-            entry.calls += 1
-            if entry.order < 0:
-                entry.order, self._ran = self._ran, self._ran + 1
-            self._boundary(index, "input", args)
+        entry = self._entries[index]
+        if self.recomputing:
+            entry.recomputed += 1
+            return
+        entry.calls += 1
+        if entry.order < 0:
+            entry.order, self._ran = self._ran, self._ran + 1
+        self._boundary(index, "input", args)
+        # A global hook is not given them: they are a variable of the function that calls it.
+        kwargs = sys._getframe(1).f_locals.get("kwargs")  # noqa: SLF001
+        if kwargs and isinstance(kwargs, dict):
+            self._boundary(index, "input", kwargs)
 
-    def _leave(self, module: torch.nn.Module, _: Any, kwargs: Mapping[str, Any], output: Any) -> None:
-        if threading.get_ident() != self._thread or not self._stack:
+    def _leave(self, module: torch.nn.Module, _: Any, output: Any) -> None:
+        if self._elsewhere() or not any(module is entered for entered, _, _ in self._stack):
             return
         index = self._index.get(id(module))
         if index is not None and not self.recomputing:
-            if kwargs:
-                self._boundary(index, "input", kwargs)
             self._boundary(index, "output", output)
-        self.current, self.recomputing = self._stack.pop()
+        # Above it lie modules that were left by an exception which no hook is told of.
+        entered = None
+        while entered is not module:
+            entered, self.current, self.recomputing = self._stack.pop()
 
-    def unseen(self) -> list[str]:
-        """Return the names of modules with parameters of their own that never announced themselves."""
-        return [e.path for e in self._entries if not e.calls and next(e.module.parameters(recurse=False), None) is not None]
+    def not_audited(self) -> dict[str, int]:
+        """Return which modules were not seen, and how many."""
+        silent = [entry for entry in self._entries if not (entry.calls or entry.recomputed) and _runs(entry)]
+        bypassed = [entry.path for entry in silent if entry.bypassed]
+        unused = [entry.path for entry in silent if not entry.bypassed]
+        found = {
+            f"modules run without being called, counted as part of their caller: {_listed(bypassed)}": len(
+                bypassed
+            ),
+            f"modules that were never called: {_listed(unused)}": len(unused),
+            "module calls in threads of the model's own": self._foreign_calls,
+        }
+        return {text: count for text, count in found.items() if count}
 
     def infos(self) -> tuple[ModuleInfo, ...]:
         """Return what ran, in order of first execution."""
@@ -115,77 +153,57 @@ class ModuleTracker:
         return tuple(_info(entry) for entry in ran)
 
 
+def _runs(entry: _Entry) -> bool:
+    """Tell whether a module does something itself, instead of holding others."""
+    return bool(entry.path) and type(entry.module).forward is not _NO_FORWARD
+
+
+def _listed(paths: list[str]) -> str:
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return ", ".join(paths[:_NAMED]) + more
+
+
 def _info(entry: _Entry) -> ModuleInfo:
-    own = list(entry.module.parameters(recurse=False))
+    own = [parameter for _, parameter in own_parameters(entry.module)]
     return ModuleInfo(
         entry.path,
         type(entry.module).__name__,
         entry.calls,
         tuple(entry.aliases),
-        sum(parameter.numel() for parameter in own if not _is_lazy(parameter)),
+        sum(parameter.numel() for parameter in own if not is_lazy(parameter)),
         tuple(sorted({str(parameter.dtype).removeprefix("torch.") for parameter in own})),
     )
 
 
-def _is_lazy(parameter: torch.Tensor) -> bool:
-    return isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
-
-
 def _named_entries(model: Any) -> list[_Entry]:
-    """Return one entry a module, the root first, wrappers left out and their prefixes taken off the names."""
+    """Return one entry a module, the root first: an empty one where several modules stand side by side."""
     entries: dict[int, _Entry] = {}
-    for name, module in _named_modules(unwrapped(model)):
-        path = plain_name(name)
-        if is_wrapper(module):
-            continue
+    for path, module in named_modules(model):
         if id(module) not in entries:
             entries[id(module)] = _Entry(module, path, [])
         elif path not in (entries[id(module)].path, *entries[id(module)].aliases):
             entries[id(module)].aliases.append(path)
-    return list(entries.values()) or [_Entry(torch.nn.Module(), "", [])]
-
-
-def is_wrapper(module: Any) -> bool:
-    """Tell whether a module only runs another one: DDP, DataParallel, torch.compile."""
-    # The compiler's class is known by name: importing its package takes a second.
-    return isinstance(module, _PARALLEL) or type(module).__name__ == "OptimizedModule"
-
-
-def unwrapped(model: Any) -> Any:
-    """Return the model inside DDP, DataParallel and torch.compile."""
-    while is_wrapper(model):
-        model = model.module if isinstance(model, _PARALLEL) else model._orig_mod  # noqa: SLF001
-    return model
-
-
-def _named_modules(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
-    named: Callable[..., Iterator[tuple[str, torch.nn.Module]]] | None = getattr(model, "named_modules", None)
-    return named(remove_duplicate=False) if callable(named) else iter(())
-
-
-def plain_name(name: str) -> str:
-    """Return a module's name without the parts that compiling, sharding and checkpointing put into it."""
-    wrappers = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-    parts = [part for part in name.split(".") if part not in wrappers]
-    return ".".join(parts)
+    found = list(entries.values())
+    return found if found and not found[0].path else [_Entry(torch.nn.Module(), "", []), *found]
 
 
 def tensors_in(value: Any, slot: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield every tensor of a nested value with its slot: output, output[1], output.logits, output['x']."""
+    """Yield every tensor of a nested value with its slot: output, output[1], output.logits, output.x."""
     if isinstance(value, torch.Tensor):
         yield slot, value
     elif depth < MAX_DEPTH and value is not None:
-        for part, inner in _parts(value):
-            yield from tensors_in(inner, slot + part, depth + 1)
+        for part, held in _parts(value):
+            yield from tensors_in(held, slot + part, depth + 1)
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        return ((f".{key}", inner) for key, inner in value.items())
-    if hasattr(value, "_fields") and isinstance(value, tuple):
+        return ((f".{key}", held) for key, held in value.items())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
         return ((f".{name}", getattr(value, name)) for name in value._fields)
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        return ((f"[{i}]", inner) for i, inner in enumerate(value))
+    # Not any sequence: reading a data set's elements would load them.
+    if isinstance(value, (list, tuple, deque)):
+        return ((f"[{i}]", held) for i, held in enumerate(value))
     if is_dataclass(value) and not isinstance(value, type):
         return ((f".{f.name}", getattr(value, f.name, None)) for f in fields(value))
     return iter(())

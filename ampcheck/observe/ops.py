@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum, auto
-
-from torch._ops import OpOverload
+from typing import Any
 
 
 class OpKind(Enum):
@@ -27,8 +26,19 @@ class OpPlan:
 
 #: Memory whose contents nobody has written yet; its numbers mean nothing.
 _UNWRITTEN = frozenset(
-    {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "set_", "resize_"}
+    {
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "empty_permuted",
+        "new_empty",
+        "new_empty_strided",
+        "set_",
+        "resize_",
+    }
 )
+#: Between processes: the results may not have arrived yet, and reading them would wait.
+_COMMUNICATION = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 #: Views (and one copy-free relative) that hold every element of their input exactly once.
 _SAME = frozenset(
     """alias detach view _unsafe_view _reshape_alias t transpose permute numpy_T unsqueeze squeeze
@@ -37,10 +47,15 @@ _SAME = frozenset(
 _CASTS = frozenset({"_to_copy", "clone", "contiguous", "_to_dense"})
 
 
-def plan_of(func: OpOverload) -> OpPlan:
-    """Return how to record an overload, from its name and schema alone."""
-    schema = func._schema  # noqa: SLF001  # the public way parses the same schema from text
-    name = schema.name.rpartition("::")[2]
+def plan_of(func: Any) -> OpPlan:
+    """Return how to record an overload, from its name and schema alone; any result of others is measured."""
+    # The public way parses the same schema from text; operators of higher order have none.
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return OpPlan(str(getattr(func, "__name__", func)), OpKind.MEASURE)
+    space, _, name = schema.name.rpartition("::")
+    if space in _COMMUNICATION:
+        return OpPlan(name, OpKind.SKIP)
     tensors = [ret for ret in schema.returns if "Tensor" in str(ret.type)]
     if name in _UNWRITTEN or not tensors:
         return OpPlan(name, OpKind.SKIP)

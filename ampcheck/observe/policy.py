@@ -40,6 +40,7 @@ class CastPolicy(StrEnum):
     """The operator raises."""
 
 
+_NAMED = re.compile(r"\.(names_|\w*dimname)", re.IGNORECASE)
 _HEADER_LISTS = {
     "LOWER_PRECISION_FP": CastPolicy.LOWER,
     "FP32": CastPolicy.FP32,
@@ -81,12 +82,17 @@ def unexplained(backend: str = "cuda") -> frozenset[str]:
 
 
 def registered(backend: str) -> frozenset[str]:
-    """Return the `aten` overloads that have a kernel of their own on `backend`'s autocast key."""
+    """Return the `aten` overloads that have a kernel of their own on `backend`'s autocast key.
+
+    Without those for named tensors, a prototype that torch has since removed: Python cannot receive the names.
+    """
     if backend not in {*BACKENDS, "cpu"}:
         raise ValueError(f"expected one of {', '.join(BACKENDS)}, got backend {backend!r}")
     key = f"Autocast{backend.upper()}"
     found = torch._C._dispatch_get_registrations_for_dispatch_key(key)  # noqa: SLF001
-    return frozenset(name.removesuffix(".") for name in found if name.startswith("aten::"))
+    return frozenset(
+        name.removesuffix(".") for name in found if name.startswith("aten::") and not _NAMED.search(name)
+    )
 
 
 @functools.cache
@@ -122,7 +128,7 @@ def header_policy() -> Mapping[str, CastPolicy]:
         else:
             entries = re.findall(r"_\((\w+)(?:,\s*(\w+))?\)", body[1])
             names = [".".join(filter(None, entry)) for entry in entries]
-        found.update(dict.fromkeys((f"aten::{name}" for name in names), policy))
+        found.update({f"aten::{name}": policy for name in names if not _NAMED.search(name)})
     return MappingProxyType(found)
 
 

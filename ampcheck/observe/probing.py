@@ -9,7 +9,7 @@ arithmetic is needed.
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -31,20 +31,27 @@ class Forwarded(NamedTuple):
 
 
 def forwarded(
-    backend: str, name: str, dtypes: Sequence[torch.dtype], low: torch.dtype = torch.float16
+    backend: str, name: str, dtypes: Sequence[torch.dtype], low: torch.dtype = torch.float16, **given: object
 ) -> Forwarded:
-    """Call `name` under `backend`'s autocast to `low`, on tensors of `dtypes` in turn; return what it did."""
+    """Call `name` under `backend`'s autocast to `low`, on tensors of `dtypes` in turn; return what it did.
+
+    Other arguments are made up, unless `given` by name.
+    """
     # In a thread of its own, where no dispatch mode is active and autocast's state is nobody else's.
     with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(_forwarded, backend, name, dtypes, low).result()
+        return thread.submit(_forwarded, backend, name, dtypes, low, given).result()
 
 
-def _forwarded(backend: str, name: str, dtypes: Sequence[torch.dtype], low: torch.dtype) -> Forwarded:
+def _forwarded(
+    backend: str, name: str, dtypes: Sequence[torch.dtype], low: torch.dtype, given: Mapping[str, object]
+) -> Forwarded:
     torch.set_autocast_enabled(backend, True)  # noqa: FBT003
     torch.set_autocast_dtype(backend, low)
     supply = itertools.cycle(dtypes)
     arguments = [
-        _argument(str(slot.type), lambda: _placeless(backend, next(supply)))
+        given[slot.name]
+        if slot.name in given
+        else _argument(str(slot.type), lambda: _placeless(backend, next(supply)))
         for slot in operator(name)._schema.arguments
         if not slot.kwarg_only
     ]
@@ -80,7 +87,14 @@ def _placeless(backend: str, dtype: torch.dtype) -> torch.Tensor:
 
 def _argument(kind: str, tensor: Callable[[], torch.Tensor]) -> object:
     """Return a value that the dispatcher accepts for a schema type; the operator itself is never run."""
-    plain: dict[str, object] = {"int": 1, "SymInt": 1, "float": 1.0, "number": 1, "bool": False, "str": ""}
+    plain: dict[str, object] = {
+        "int": 1,
+        "SymInt": 1,
+        "float": 1.0,
+        "number": 1,
+        "bool": False,
+        "str": "",
+    }
     if kind in {"Tensor", "Optional[Tensor]"}:
         return tensor()
     if kind == "List[Tensor]":

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ampcheck.observe.modules import plain_name, unwrapped
 from ampcheck.observe.source import SourceFinder
+from ampcheck.observe.structure import named_modules
 
 _LOW = frozenset({torch.float16, torch.bfloat16})
 #: Calls that ask for a dtype: on a promoted line a request for half precision is not granted.
@@ -31,10 +31,12 @@ def in_fp32(model: Any, modules: Iterable[str] = (), lines: Iterable[Line] = ())
 
 
 def _found(model: Any, names: set[str]) -> list[torch.nn.Module]:
-    found = {plain_name(name): module for name, module in unwrapped(model).named_modules(remove_duplicate=False)}
+    found = dict(named_modules(model))
     unknown = sorted(names - set(found))
     if unknown:
-        raise ValueError(f"expected modules of the model, got {unknown!r}; it has {len(found)}, such as {list(found)[:5]!r}")
+        raise ValueError(
+            f"expected modules of the model, got {unknown!r}; it has {len(found)}, such as {list(found)[:5]!r}"
+        )
     return list({id(found[name]): found[name] for name in names}.values())
 
 
@@ -91,12 +93,18 @@ class _Lines(TorchFunctionMode):
         self._source = SourceFinder()
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         # Attributes and in-place calls are about the very tensor they are asked of.
-        special = name in {"__get__", "__set__", "__delete__"} or (name.endswith("_") and not name.endswith("__"))
+        special = name in {"__get__", "__set__", "__delete__"} or (
+            name.endswith("_") and not name.endswith("__")
+        )
         if special or self._source.line(self._source.spot(2)) not in self._places:
             return func(*args, **kwargs)
         devices = {tensor.device.type for tensor in _tensors((args, kwargs))} or {"cpu"}

@@ -1,6 +1,5 @@
 """The recorder: one dispatch mode that sees every operation of a step, forward, backward and casts."""
 
-import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ampcheck.observe.book import Book, Fetched
 from ampcheck.observe.modules import ModuleTracker, tensors_in
 from ampcheck.observe.ops import OpKind, OpPlan, plan_of
+from ampcheck.observe.seen import Seen
 from ampcheck.observe.source import SourceFinder, frames_match
+from ampcheck.observe.unusual import readable
 from ampcheck.trace import Phase, Site, Trace
 
 #: Functions of torch.utils.checkpoint that run a forward again inside the backward.
@@ -22,19 +23,26 @@ _CHECKPOINT = {"utils/checkpoint.py": frozenset({"backward", "unpack_hook"})}
 #: The sequence number of nodes that add a gradient to a parameter: no operation of the forward.
 _ACCUMULATE = 2**64 - 1
 
-#: Tensors remembered as measured: enough to bridge from an operation to the module it ends.
-_REMEMBERED = 256
-
 _SKIP, _SAME, _CAST, _COPY, _MEASURE = OpKind.SKIP, OpKind.SAME, OpKind.CAST, OpKind.COPY, OpKind.MEASURE
 _FORWARD, _BACKWARD, _RECOMPUTE = Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE
 _grad_enabled = torch.is_grad_enabled
 _current_node = torch._C._current_autograd_node  # noqa: SLF001
 _sequence = torch._C._autograd._get_sequence_nr  # noqa: SLF001
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_STRIDED = torch.strided
+_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl  # noqa: SLF001
+_transformed = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001
 _FLOATING = {
     dtype: str(dtype).removeprefix("torch.")
     for dtype in (
-        *(torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2),
+        *(
+            torch.float32,
+            torch.float16,
+            torch.bfloat16,
+            torch.float64,
+            torch.float8_e4m3fn,
+            torch.float8_e5m2,
+        ),
         *(torch.complex32, torch.complex64, torch.complex128),
     )
 }
@@ -59,11 +67,28 @@ class Origin:
     numbers: dict[Any, int] = field(default_factory=dict)  #: (op, slot, phase, dtype) -> site number
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An operation that raised."""
+
+    error: int  #: identity of the exception
+    op: str
+    origin: Origin | None  #: the line of the forward, where the operation was one of its backward
+
+
+def _running_number() -> int:
+    node = _current_node()
+    return -1 if node is None else node._sequence_nr()
+
+
 class Recorder(TorchDispatchMode):
     """Records what is run inside; nothing of it stays behind, and no number of the step changes.
 
     Statistics stay on the tensors' device until `trace` reads them, once. No tensor is kept alive.
     """
+
+    #: Without this an operator of higher order, such as flex_attention, raises.
+    supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -80,52 +105,58 @@ class Recorder(TorchDispatchMode):
         self.tracker = ModuleTracker(model, self._cross)
         self.book = Book(samples)
         self.not_audited: Counter[str] = Counter()
-        self.failure: Origin | None = None  #: where the last operation raised
-        self.failed_op = ""
+        self.failed: Failed | None = None  #: the last operation that raised
         self._source = SourceFinder()
         self._plans: dict[int, OpPlan] = {}
         self._known: list[OpOverload] = []
         self._origins: dict[Any, Origin] = {}
         self._nodes: dict[int, Origin] = {}
-        self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
-        self._cast_from: dict[int, tuple[weakref.ref[torch.Tensor], torch.dtype]] = {}
+        self._seen = Seen()
         self._operations = 0
         self._next_node = 0
+        self._depth = 0
 
     def __enter__(self) -> Self:
-        """Begin to record."""
-        self._nodes.clear()
-        self._seen.clear()
-        self._next_node = _sequence()
-        self.tracker.install()
-        try:
-            super().__enter__()
-        except BaseException:
-            self.tracker.remove()
-            raise
+        """Begin to record; entered again inside itself it changes nothing."""
+        if self._depth == 0:
+            self._nodes.clear()
+            self._seen.clear()
+            self._next_node = _sequence()
+            self.tracker.install()
+            try:
+                super().__enter__()
+            except BaseException:
+                self.tracker.remove()
+                raise
+        self._depth += 1
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop recording and take everything away that was installed."""
+        self._depth -= 1
+        if self._depth:
+            return
         try:
             super().__exit__(kind, error, trace)
         finally:
             self.tracker.remove()
             self._nodes.clear()
             self._seen.clear()
-            self._cast_from.clear()
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run an operation as it would have run, then note what came out."""
+        if types and any(kind.__torch_dispatch__ is not _NO_DISPATCH for kind in types):
+            # The subclass takes the operation apart, and its parts come here again.
+            return NotImplemented
         self._operations += 1
         try:
             out = self._execute(func, args, kwargs or {})
-        except Exception:
-            self.failed_op = plan_of(func).name
+        except Exception as error:
+            self.failed = Failed(id(error), plan_of(func).name, self._nodes.get(_running_number()))
             raise
         plan = self._plans.get(id(func))
         if plan is None:
@@ -136,8 +167,10 @@ class Recorder(TorchDispatchMode):
         node = _current_node()
         if node is None:
             phase, origin = _FORWARD, self._here(_FORWARD)
-        elif self.tracker.recomputing or (_grad_enabled() and frames_match(_CHECKPOINT)):
+        elif self.tracker.recomputing:
             phase, origin = _RECOMPUTE, self._here(_RECOMPUTE)
+        elif _grad_enabled() and frames_match(_CHECKPOINT):
+            phase, origin = _RECOMPUTE, self._again(self._nodes.get(node._sequence_nr()))
         else:
             number = node._sequence_nr()
             if number == _ACCUMULATE:
@@ -176,68 +209,79 @@ class Recorder(TorchDispatchMode):
             origin = self._origins[key] = Origin(module, phase, *self._source.line(spot))
         return origin
 
+    def _again(self, around: Origin | None) -> Origin:
+        """Return the origin of a line that a backward runs again outside of any module call.
+
+        `around` is where the running node comes from: the line's module is that one or lies above it.
+        """
+        spot = self._source.spot(3)
+        base = around.module if around is not None else ""
+        key = (base, spot, _RECOMPUTE)
+        origin = self._origins.get(key)
+        if origin is None:
+            ran = {
+                o.module
+                for k, o in self._origins.items()
+                if isinstance(k, tuple) and k[1:] == (spot, _FORWARD)
+            }
+            above = [module for module in ran if f"{base}.".startswith(f"{module}." if module else "")]
+            module = max(above, key=len, default=base)
+            origin = self._origins[key] = Origin(module, _RECOMPUTE, *self._source.line(spot))
+        return origin
+
     def _lost(self) -> Origin:
         """Return the origin of backward operations whose forward was not recorded."""
         return self._origins.setdefault(None, Origin("", Phase.BACKWARD, "", 0))
 
     def _measure(self, origin: Origin, phase: Phase, op: str, slot: str, tensor: torch.Tensor) -> None:
+        if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
+            self._measure_unusual(origin, phase, op, slot, tensor)
+            return
         name = _FLOATING.get(tensor.dtype)
         if name is None:
+            if tensor.is_quantized:
+                self.not_audited[f"quantized tensors ({tensor.dtype})"] += 1
             return
         key = (op, slot, phase, name)
         number = origin.numbers.get(key)
         if number is None:
-            site = Site(origin.module, op, slot, phase, name, origin.file, origin.line)
-            number = origin.numbers[key] = self.book.number(site)
-        if type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
-            stored = self._stored(tensor)
-            if stored is None:
-                return
-            self.book.add(number, stored)
-            return
-        self._remember(tensor, self.book.add(number, tensor))
+            number = self._number(origin, key)
+        self._seen.remember(tensor, self.book.add(number, tensor))
 
-    def _stored(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return the numbers a tensor of another layout stores, or None where they cannot be read."""
-        if type(tensor) in _PLAIN:
-            if tensor.layout is torch.sparse_coo:
-                return tensor._values()
-            if tensor.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
-                return tensor.values()
-        self.not_audited[f"tensors of type {type(tensor).__name__}, layout {tensor.layout}"] += 1
-        return None
+    def _measure_unusual(
+        self, origin: Origin, phase: Phase, op: str, slot: str, tensor: torch.Tensor
+    ) -> None:
+        """Measure what a tensor of another kind or layout stores, or count it as not audited."""
+        found = readable(tensor)
+        if isinstance(found, str):
+            self.not_audited[found] += 1
+        elif found.dtype in _FLOATING:
+            key = (op, slot, phase, _FLOATING[found.dtype])
+            number = origin.numbers.get(key)
+            self.book.add(self._number(origin, key) if number is None else number, found)
+
+    def _number(self, origin: Origin, key: tuple[str, str, Phase, str]) -> int:
+        op, slot, phase, dtype = key
+        site = Site(origin.module, op, slot, phase, dtype, origin.file, origin.line)
+        number = origin.numbers[key] = self.book.number(site)
+        return number
 
     def _copied(self, plan: OpPlan, origin: Origin, phase: Phase, source: Any, out: torch.Tensor) -> None:
         before, after = source.dtype if isinstance(source, torch.Tensor) else out.dtype, out.dtype
         if before == after:
             self._inherit(source, out)
-            if id(out) not in self._seen:
+            if self._row(out) is None:
                 self._measure(origin, phase, plan.name, "output", out)
             return
         self._measure(origin, phase, plan.name, "output", out)
         if before in _FLOATING and after in _FLOATING:
-            made = self._cast_from.get(id(source))
-            undoes = made is not None and made[0]() is source and made[1] == after
             key = (origin.module, _FLOATING[before], _FLOATING[after], phase, origin.file, origin.line)
-            self.book.cast(key, out, undoes=undoes)
-            self._cast_from[id(out)] = (weakref.ref(out), before)
-
-    def _remember(self, tensor: torch.Tensor, row: int) -> None:
-        seen = self._seen
-        if tensor.is_inference():
-            return
-        key = id(tensor)
-        seen.pop(key, None)
-        seen[key] = (weakref.ref(tensor), tensor._version, row)
-        if len(seen) > _REMEMBERED:
-            del seen[next(iter(seen))]
+            self.book.cast(key, out, undoes=self._seen.undoes(source, out))
 
     def _row(self, tensor: torch.Tensor) -> int | None:
         """Return the row of a tensor measured in this step and not written to since."""
-        hit = self._seen.get(id(tensor))
-        if hit is None or hit[0]() is not tensor or hit[1] != tensor._version or hit[2] < self.book.first_row:
-            return None
-        return hit[2]
+        row = self._seen.row(tensor)
+        return row if row is not None and row >= self.book.first_row else None
 
     def _inherit(self, source: Any, out: Any) -> None:
         """Let a copy or whole view of a measured tensor share its row."""
@@ -245,35 +289,28 @@ class Recorder(TorchDispatchMode):
             return
         row = self._row(source)
         if row is not None and out.numel() == source.numel():
-            self._remember(out, row)
+            self._seen.remember(out, row)
 
     def _cross(self, module: int, slot: str, value: Any) -> None:
         """Note the tensors that enter or leave a module, reading only those not measured yet."""
-        for place, tensor in tensors_in(value, slot):
-            if tensor.dtype in _FLOATING:
-                self._boundary(module, place, tensor)
-
-    def _boundary(self, module: int, slot: str, tensor: torch.Tensor) -> None:
         origin = self._origins.get(module)
         if origin is None:
-            origin = self._origins[module] = Origin(self.tracker.path(module), Phase.FORWARD, "", 0)
-        row = self._row(tensor)
-        if row is None:
-            with torch._C._DisableTorchDispatch(), torch.no_grad():
-                self._measure(origin, Phase.FORWARD, "", slot, tensor)
-            return
-        name = _FLOATING[tensor.dtype]
-        number = origin.numbers.get((slot, name))
-        if number is None:
-            site = Site(origin.module, "", slot, Phase.FORWARD, name)
-            number = origin.numbers[slot, name] = self.book.number(site)
-        self.book.alias(row, number)
+            origin = self._origins[module] = Origin(self.tracker.path(module), _FORWARD, "", 0)
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            for place, tensor in tensors_in(value, slot):
+                row = self._row(tensor)
+                if row is None:
+                    measure = self._measure_unusual if _transformed(tensor) else self._measure
+                    measure(origin, _FORWARD, "", place, tensor)
+                    continue
+                key = ("", place, _FORWARD, _FLOATING[tensor.dtype])
+                number = origin.numbers.get(key)
+                self.book.alias(row, self._number(origin, key) if number is None else number)
 
     def state(self, module: str, slot: str, tensor: torch.Tensor) -> None:
         """Measure a parameter or its gradient; call it outside of the recording."""
         origin = Origin(module, Phase.STATE, "", 0)
-        with torch.no_grad():
-            self._measure(origin, Phase.STATE, "", slot, tensor)
+        self._measure(origin, Phase.STATE, "", slot, tensor)
 
     def fetch(self) -> Fetched:
         """Bring what was recorded to the host."""
@@ -285,7 +322,7 @@ class Recorder(TorchDispatchMode):
             sites=fetched.sites,
             casts=fetched.casts,
             modules=self.tracker.infos(),
-            not_audited=dict(self.not_audited),
+            not_audited=dict(self.not_audited) | self.tracker.not_audited(),
             operations=self._operations,
             measured=self.book.measured,
         )

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.amp import autocast_mode
 from torch.amp.autocast_mode import autocast
 
 
@@ -26,6 +27,8 @@ def autocast_stands_in(device: str = "cpu", *, enabled: bool = True) -> Iterator
         if device == "cpu":
             patch(torch, "is_autocast_enabled", lambda original: _on_cpu(original))
             patch(torch, "get_autocast_dtype", lambda original: _on_cpu(original))
+            # What torch.amp.custom_fwd casts inputs with: it asks for tensors on its own device.
+            patch(autocast_mode, "_cast", lambda original: _as_cpu(original))
             patch(torch, "get_autocast_gpu_dtype", lambda _: lambda: torch.get_autocast_dtype("cpu"))
         yield
     finally:
@@ -55,3 +58,10 @@ def _on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
         return original("cpu" if device_type == "cuda" else device_type)
 
     return query
+
+
+def _as_cpu(original: Callable[[Any, str, torch.dtype], Any]) -> Callable[[Any, str, torch.dtype], Any]:
+    def cast(value: Any, device_type: str, dtype: torch.dtype) -> Any:
+        return original(value, "cpu" if device_type == "cuda" else device_type, dtype)
+
+    return cast

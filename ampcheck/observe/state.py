@@ -2,28 +2,35 @@
 
 import random
 import sys
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ampcheck.observe.modules import tensors_in, unwrapped
+from ampcheck.observe.structure import is_lazy, modules
 
-_CONTAINERS = (list, dict, set, deque)
+#: Containers that can be emptied and filled again without side effects; subclasses may do anything.
+_CONTAINERS = frozenset({list, dict, set, deque, OrderedDict, defaultdict, Counter})
 #: nn.Module's own tables: parameters and buffers are kept as such, hooks and children stay as they are.
 _MODULE_TABLES = frozenset(torch.nn.Module().__dict__)
+#: How deep containers and plain objects are followed from a module, a batch or a loss.
+_DEPTH = 5
+#: Their objects hold no numbers of the user's, and often a lock or a process.
+_OPAQUE = frozenset({*sys.stdlib_module_names, "builtins", "numpy", "torch"}) - {"__main__"}
 
 
-@dataclass(slots=True)
-class _Kept:
+@dataclass(frozen=True, slots=True)
+class _Container:
     """A container that a step may fill anew, and what was in it."""
 
     container: Any
     content: Any
 
     def restore(self) -> None:
+        if _same(self.container, self.content):
+            return
         self.container.clear()
         if isinstance(self.container, (dict, set)):
             self.container.update(self.content)
@@ -31,68 +38,166 @@ class _Kept:
             self.container.extend(self.content)
 
 
-class Snapshot:
-    """The state of a model, a batch and all random generators at one moment.
+def _same(container: Any, content: Any) -> bool:
+    if isinstance(container, dict):
+        pairs = zip(container.items(), content.items(), strict=False)
+        same = all(a[0] is b[0] and a[1] is b[1] for a, b in pairs)
+    else:
+        same = all(a is b for a, b in zip(container, content, strict=False))
+    return same and len(container) == len(content)
 
-    Restoring puts back values in place, attributes that were bound anew, plain containers, gradients and the
-    state of torch's, Python's and (if it is loaded) NumPy's random generators.
-    """
 
-    def __init__(self, model: Any, batch: Any = None) -> None:
-        """Copy the state."""
-        self._kept = [kept for module in _modules(model) for kept in _containers(module)]
-        if isinstance(batch, (list, dict)):
-            self._kept.append(_Kept(batch, batch.copy()))
-        values = [value for kept in self._kept for value in _values(kept.content)]
-        tensors = [tensor for value in (*values, batch) for _, tensor in tensors_in(value, "")]
-        unique = {id(tensor): tensor for tensor in tensors if _has_data(tensor)}.values()
-        self._tensors = [(tensor, tensor.data, tensor.detach().clone()) for tensor in unique]
-        self._grads = [(tensor, tensor.grad) for tensor in unique if tensor.is_leaf and tensor.requires_grad]
-        self._random = random_state()
+class _Tensor:
+    """A tensor, the memory it uses, the numbers there, and its gradient."""
+
+    __slots__ = ("copy", "data", "grad", "requires_grad", "tensor")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.data = tensor.data
+        self.copy = tensor.detach().clone()
+        self.requires_grad = tensor.requires_grad
+        self.grad = tensor.grad if tensor.is_leaf else None
 
     def restore(self) -> None:
-        """Put the state back; gradients are the ones that were there."""
-        for kept in self._kept:
-            kept.restore()
-        for tensor, grad in self._grads:
-            tensor.grad = None
-        for tensor, data, copy in self._tensors:
-            _put_back(tensor, data, copy)
-        for tensor, grad in self._grads:
-            tensor.grad = grad
-        set_random_state(self._random)
+        tensor = self.tensor
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+            if tensor.is_leaf:
+                tensor.grad = None
+            elif self.requires_grad is False:  # written to by something that needs a gradient
+                tensor.detach_()
+            self._numbers()
+            if tensor.is_leaf:
+                if tensor.requires_grad != self.requires_grad:
+                    tensor.requires_grad_(self.requires_grad)
+                tensor.grad = self.grad
 
-
-def _put_back(tensor: torch.Tensor, data: torch.Tensor, copy: torch.Tensor) -> None:
-    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+    def _numbers(self) -> None:
+        tensor, data = self.tensor, self.data
         if tensor.layout is not torch.strided:
-            tensor.data = copy.clone()
+            tensor.data = self.copy.clone()
             return
-        if tensor.dtype != data.dtype or tensor.data_ptr() != data.data_ptr():
+        if not _at_same_place(tensor, data):
             tensor.data = data
         # An expanded tensor cannot be written to, by the step neither.
         if torch._debug_has_internal_overlap(data) != 1:  # noqa: SLF001
-            data.copy_(copy)
+            data.copy_(self.copy)
 
 
-def _modules(model: Any) -> Iterator[torch.nn.Module]:
-    modules = getattr(unwrapped(model), "modules", None)
-    return iter(modules()) if callable(modules) else iter(())
+def _at_same_place(tensor: torch.Tensor, data: torch.Tensor) -> bool:
+    if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:  # noqa: SLF001
+        return True  # a wrapper has no memory of its own
+    return (tensor.dtype, tensor.shape, tensor.stride(), tensor.data_ptr()) == (
+        *(data.dtype, data.shape, data.stride()),
+        data.data_ptr(),
+    )
 
 
-def _containers(module: torch.nn.Module) -> Iterator[_Kept]:
-    own = module.__dict__
-    tables = [own, own["_parameters"], own["_buffers"]]
-    tables += [value for name, value in own.items() if isinstance(value, _CONTAINERS) and name not in _MODULE_TABLES]
-    return (_Kept(table, table.copy()) for table in tables)
+class Snapshot:
+    """The state of a model, and of whatever else a step may change, at one moment.
+
+    Restoring puts back values in place, attributes that were bound anew, containers and plain objects, gradients,
+    and the state of torch's, Python's and (if it is loaded) NumPy's random generators, the model's own included.
+    """
+
+    def __init__(self, model: Any, *others: Any) -> None:
+        """Copy the state of a model and of others: the batch, the loss."""
+        self._containers: list[_Container] = []
+        self._tensors: list[_Tensor] = []
+        self._generators: list[tuple[Any, Any]] = []
+        self._seen: dict[int, Any] = {}
+        with torch._C.DisableTorchFunction():
+            for value in (*modules(model), model, *others):
+                self._keep(value, _DEPTH)
+            for other in others:
+                if callable(other):
+                    for module in modules(other):
+                        self._keep(module, _DEPTH)
+        self._random = random_state()
+        self._seen.clear()
+
+    def restore(self) -> None:
+        """Put the state back; gradients are the ones that were there."""
+        with torch._C.DisableTorchFunction():
+            for container in self._containers:
+                container.restore()
+            for tensor in self._tensors:
+                tensor.restore()
+        for generator, state in self._generators:
+            _set_state(generator, state)
+        set_random_state(self._random)
+
+    def _keep(self, value: Any, depth: int) -> None:
+        if depth == 0 or id(value) in self._seen or isinstance(value, (str, bytes, int, float, type(None))):
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, torch.Tensor):
+            if not is_lazy(value) and not value.is_nested:
+                self._tensors.append(_Tensor(value))
+            return
+        state = _state_of(value)
+        if state is not None:
+            self._generators.append((value, state))
+            return
+        for held in self._contents(value):
+            self._keep(held, depth - 1)
+
+    def _contents(self, value: Any) -> Iterator[Any]:
+        """Keep a value's containers; return what is in it."""
+        if isinstance(value, torch.nn.Module):
+            return self._of_module(value)
+        if isinstance(value, (list, tuple, set, deque)):
+            items = list(value)
+        elif isinstance(value, Mapping):
+            items = list(value.values())
+        else:
+            items = []
+        if type(value) in _CONTAINERS:
+            self._containers.append(_Container(value, value.copy()))
+        elif _is_plain(value):
+            table = vars(value)
+            self._containers.append(_Container(table, table.copy()))
+            items += table.values()
+        return iter(items)
+
+    def _of_module(self, module: torch.nn.Module) -> Iterator[Any]:
+        own = module.__dict__
+        tables = [own, own.get("_parameters"), own.get("_buffers")]
+        self._containers += [_Container(table, table.copy()) for table in tables if type(table) in _CONTAINERS]
+        yield from (tensor for table in tables[1:] if table is not None for _, tensor in table.items())
+        yield from [value for name, value in own.items() if name not in _MODULE_TABLES]
 
 
-def _values(content: Any) -> Iterator[Any]:
-    return iter(content.values()) if isinstance(content, dict) else iter(content)
+def _is_plain(value: Any) -> bool:
+    """Tell whether an object is a bag of attributes made by the user or a library of theirs."""
+    kind = type(value)
+    if isinstance(value, type) or kind.__module__.partition(".")[0] in _OPAQUE - {"types"}:
+        return kind.__name__ == "SimpleNamespace"
+    return isinstance(getattr(value, "__dict__", None), dict)
 
 
-def _has_data(tensor: torch.Tensor) -> bool:
-    return not isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+def _state_of(value: Any) -> Any:
+    """Return the state of a random generator, None for anything else."""
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if type(value).__module__.startswith("numpy.random"):
+        if hasattr(value, "bit_generator"):
+            return value.bit_generator.state
+        return value.get_state() if hasattr(value, "get_state") else None
+    return None
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif hasattr(generator, "bit_generator"):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)
 
 
 def random_state() -> dict[str, Any]:

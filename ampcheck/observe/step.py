@@ -1,6 +1,7 @@
 """One training step, recorded: forward and loss in a precision, backward at a loss scale."""
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -10,10 +11,11 @@ import torch
 
 from ampcheck.errors import StepError
 from ampcheck.observe.emulation import cuda_casting
-from ampcheck.observe.failure import locate
-from ampcheck.observe.modules import plain_name, unwrapped
+from ampcheck.observe.failure import is_out_of_memory, locate
+from ampcheck.observe.modules import tensors_in
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.stand_in import autocast_stands_in
+from ampcheck.observe.structure import modules, named_parameters
 from ampcheck.trace import Failure
 
 _LOW = frozenset({torch.float16, torch.bfloat16})
@@ -22,11 +24,25 @@ _LOW = frozenset({torch.float16, torch.bfloat16})
 class StepRaised(StepError):
     """The user's model or loss raised; `failure` says where."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: Failure, *, out_of_memory: bool = False) -> None:
         """Say what was raised and where."""
         module = f" in module {failure.module!r}" if failure.module else ""
-        super().__init__(f"{failure.kind}: {failure.message}{module}", where=failure.location)
+        hint = "use a smaller --batch-size" if out_of_memory else ""
+        super().__init__(f"{failure.kind}: {failure.message}{module}", where=failure.location, hint=hint)
         self.failure = failure
+        self.out_of_memory = out_of_memory
+
+
+@contextmanager
+def users_code(recorder: Recorder | None = None) -> Iterator[None]:
+    """Raise what the user's code raises as StepRaised, with the place in it."""
+    try:
+        yield
+    except StepError:
+        raise
+    except Exception as error:
+        place = (None, None) if recorder is None else (recorder.tracker, recorder.failed)
+        raise StepRaised(locate(error, *place), out_of_memory=is_out_of_memory(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +56,12 @@ class Step:
     @property
     def device(self) -> torch.device:
         """Return where the model's first parameter or buffer is, or the CPU."""
-        inner = unwrapped(self.model)
-        for kind in ("parameters", "buffers"):
-            tensors = getattr(inner, kind, None)
-            first = next(iter(tensors()), None) if callable(tensors) else None
-            if isinstance(first, torch.Tensor):
-                return first.device
+        inside = modules(self.model)
+        for table in ("_parameters", "_buffers"):
+            for module in inside:
+                for _, tensor in (module.__dict__.get(table) or {}).items():
+                    if tensor is not None:
+                        return torch.device(tensor.device)
         return torch.device("cpu")
 
 
@@ -65,9 +81,16 @@ def casting_rules(device: torch.device, dtype: torch.dtype | None) -> Iterator[N
         yield
 
 
-def _eagerly() -> Any:
+@contextmanager
+def _eagerly() -> Iterator[None]:
     # Nothing can have been compiled where the compiler was never loaded, and loading it takes a second.
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        # A compiled module warns of global hooks; that ours see its wrapper too does no harm.
+        warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global hooks")
+        yield
 
 
 @contextmanager
@@ -83,15 +106,31 @@ def _without_tf32() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
 
 
-def widen(model: Any) -> None:
-    """Hold half-precision parameters and buffers in FP32; a snapshot puts the halves back."""
-    modules = getattr(unwrapped(model), "modules", None)
-    for module in modules() if callable(modules) else ():
-        for table in (module._parameters, module._buffers):
-            for tensor in table.values():
-                if tensor is not None and tensor.dtype in _LOW:
-                    tensor.grad = None
-                    tensor.data = tensor.data.float()
+class Widened:
+    """Half-precision parameters, buffers and inputs held in FP32 for a while."""
+
+    def __init__(self, model: Any, batch: Any = None) -> None:
+        """Widen what is there."""
+        tables = [module.__dict__.get(table) or {} for module in modules(model) for table in ("_parameters", "_buffers")]
+        held = [tensor for table in tables for _, tensor in table.items() if tensor is not None]
+        held += [tensor for _, tensor in tensors_in(batch, "")]
+        low = {id(tensor): tensor for tensor in held if tensor.dtype in _LOW and tensor.is_leaf}
+        self._tensors = [(tensor, tensor.data) for tensor in low.values()]
+        for tensor, data in self._tensors:
+            tensor.grad = None
+            tensor.data = data.float()
+
+    def __bool__(self) -> bool:
+        """Tell whether there was anything to widen."""
+        return bool(self._tensors)
+
+    def narrow(self) -> None:
+        """Go back to half precision, with the numbers of now."""
+        for tensor, data in self._tensors:
+            data.copy_(tensor.data)
+            tensor.grad = None
+            tensor.data = data
+        self._tensors = []
 
 
 def run(step: Step, recorder: Recorder, dtype: torch.dtype | None, log2_scale: int = 0) -> None:
@@ -103,45 +142,46 @@ def run(step: Step, recorder: Recorder, dtype: torch.dtype | None, log2_scale: i
     clear_gradients(step.model)
     device = step.device
     autocast = nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
-    try:
-        with casting_rules(device, dtype), recorder, torch.enable_grad():
-            with autocast:
-                loss = step.loss(step.model, step.batch)
-            _check(loss)
-            recorder.book.keep_loss(loss)
-            # As GradScaler does it: a loss in half precision becomes FP32 by the product.
-            (loss * torch.tensor(2.0**log2_scale, device=loss.device) if log2_scale else loss).backward()
-    except (KeyboardInterrupt, SystemExit, StepError):
-        raise
-    except Exception as error:
-        raise StepRaised(locate(error, recorder.tracker)) from error
-    for name, parameter in _named_parameters(step.model):
-        module, _, leaf = plain_name(name).rpartition(".")
+    with users_code(recorder), casting_rules(device, dtype), recorder, torch.enable_grad():
+        with autocast:
+            loss = step.loss(step.model, step.batch)
+        _check(loss)
+        recorder.book.keep_loss(loss)
+        # As GradScaler does it: a loss in half precision becomes FP32 by the product.
+        (loss * torch.tensor(2.0**log2_scale, device=loss.device) if log2_scale else loss).backward()
+    for module, name, parameter in named_parameters(step.model):
         if parameter.grad is not None:
-            recorder.state(module, f"param_grad[{leaf}]", parameter.grad)
-        recorder.state(module, f"param[{leaf}]", parameter)
+            recorder.state(module, f"param_grad[{name}]", parameter.grad)
+        recorder.state(module, f"param[{name}]", parameter)
 
 
 def _check(loss: Any) -> None:
     if not isinstance(loss, torch.Tensor):
-        raise StepError(f"expected loss(model, batch) to return a tensor, got {type(loss).__name__}; return the loss")
+        raise StepError(
+            f"expected loss(model, batch) to return a tensor, got {type(loss).__name__}; return the loss"
+        )
     if loss.numel() != 1 or not (loss.is_floating_point()):
-        raise StepError(f"expected a loss of one floating-point number, got {loss.dtype} of shape {tuple(loss.shape)}; use .mean()")
+        raise StepError(
+            f"expected a loss of one floating-point number, got {loss.dtype} of shape {tuple(loss.shape)}; use .mean()"
+        )
     if not loss.requires_grad:
-        raise StepError("expected a loss that depends on trainable parameters, got one without a gradient; is the model frozen?")
+        raise StepError(
+            "expected a loss that depends on trainable parameters, got one without a gradient; is the model frozen?"
+        )
 
 
 def gradients(model: Any) -> list[torch.Tensor | None]:
     """Return the gradient of each parameter."""
-    return [parameter.grad for _, parameter in _named_parameters(model)]
+    return [parameter.grad for _, _, parameter in named_parameters(model)]
+
+
+def set_gradients(model: Any, grads: list[torch.Tensor | None]) -> None:
+    """Give each parameter a gradient, in the parameter's dtype."""
+    for (_, _, parameter), grad in zip(named_parameters(model), grads, strict=True):
+        parameter.grad = None if grad is None else grad.to(parameter.dtype)
 
 
 def clear_gradients(model: Any) -> None:
     """Forget all gradients of a model."""
-    for _, parameter in _named_parameters(model):
+    for _, _, parameter in named_parameters(model):
         parameter.grad = None
-
-
-def _named_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    named = getattr(unwrapped(model), "named_parameters", None)
-    return iter(named()) if callable(named) else iter(())

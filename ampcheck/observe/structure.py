@@ -18,18 +18,25 @@ _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _SEARCH_DEPTH = 3
 
 
+def children(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Yield the modules in a module's own table."""
+    table = module.__dict__.get("_modules") or {}
+    return ((name, child) for name, child in table.items() if isinstance(child, torch.nn.Module))
+
+
 def inner(module: torch.nn.Module) -> torch.nn.Module | None:
     """Return the module that a wrapper runs: DDP, DataParallel, torch.compile; None for any other."""
     if isinstance(module, _PARALLEL):
-        return module._modules["module"]
-    children = module.__dict__.get("_modules", {})
-    return next((children[name] for name in _WRAPPED if isinstance(children.get(name), torch.nn.Module)), None)
+        return dict(children(module)).get("module")
+    return next((child for name, child in children(module) if name in _WRAPPED), None)
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
     """Tell whether torch.compile made this module or compiles its calls."""
     # The compiler's class is known by name: importing its package takes a second.
-    return type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None
+    return (
+        type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None
+    )
 
 
 def roots(model: Any) -> dict[str, torch.nn.Module]:
@@ -102,9 +109,8 @@ def _below(
         yield from _below(wrapped, path, (*above, module))
         return
     yield path, module
-    for name, child in module.__dict__.get("_modules", {}).items():
-        if isinstance(child, torch.nn.Module):
-            yield from _below(child, f"{path}.{name}" if path else name, (*above, module))
+    for name, child in children(module):
+        yield from _below(child, f"{path}.{name}" if path else name, (*above, module))
 
 
 def modules(model: Any) -> list[torch.nn.Module]:
@@ -115,8 +121,7 @@ def modules(model: Any) -> list[torch.nn.Module]:
         module = waiting.pop()
         if id(module) not in found:
             found[id(module)] = module
-            children = module.__dict__.get("_modules", {}).values()
-            waiting.extend(child for child in children if isinstance(child, torch.nn.Module))
+            waiting.extend(child for _, child in children(module))
     return list(found.values())
 
 
@@ -132,7 +137,7 @@ def named_parameters(model: Any) -> Iterator[tuple[str, str, torch.Tensor]]:
 
 def own_parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the parameters in a module's own table."""
-    table = module.__dict__.get("_parameters", {})
+    table = module.__dict__.get("_parameters") or {}
     return ((name, parameter) for name, parameter in table.items() if parameter is not None)
 
 

@@ -15,10 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampcheck.observe.dispatcher import Operator
 
-_FLOAT32 = torch.float32
-_NAMES = {"Half": torch.float16, "BFloat16": torch.bfloat16}
-_LOW = frozenset(_NAMES.values())
-_MISSING = re.compile("not implemented for '(Half|BFloat16)'")
+_HALF = frozenset({torch.float16, torch.complex32})
+_NAMES = {"Half": _HALF, "ComplexHalf": _HALF, "BFloat16": frozenset({torch.bfloat16})}
+_WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
+_WIDE = frozenset(_WIDER.values())
+_LOW = frozenset({torch.float16, torch.bfloat16})
+_MISSING = re.compile(
+    "not implemented for '(Half|BFloat16|ComplexHalf)'|MKL FFT doesn't support tensors of type: (Half|ComplexHalf)"
+)
 # Decompositions and solvers have no half kernels on a GPU either: there, too, they must raise.
 _SOLVERS = re.compile(
     r"aten::_?(linalg|lu|cholesky|geqrf|orgqr|ormqr|triangular_solve|lstsq|svd|inverse|pinverse)"
@@ -88,7 +92,7 @@ def _lesson(func: Any, error: RuntimeError) -> _Rule | None:
     known = _rules.get(func)
     if known is not None and not known.learned:
         return None
-    dtypes = frozenset({_NAMES[missing[1]]}) | (known.dtypes if known else frozenset())
+    dtypes = _NAMES[missing[1] or missing[2]] | (known.dtypes if known else frozenset())
     rule = _rules[func] = _Rule(dtypes, learned=True)
     return rule
 
@@ -132,7 +136,7 @@ def _widened(
     def rounded(at: int, result: Any) -> Any:
         if id(result) in written:
             return written[id(result)]
-        if not isinstance(result, torch.Tensor) or result.dtype is not _FLOAT32 or at in rule.float32_results:
+        if not isinstance(result, torch.Tensor) or result.dtype not in _WIDE or at in rule.float32_results:
             return result
         return result.to(inferred[at] if at < len(inferred) else low)
 
@@ -180,8 +184,8 @@ def _map(change: Callable[[Any], Any], value: Any) -> Any:
 
 def _widen(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.to(_FLOAT32) if value.dtype in _LOW and value.is_cpu else value
-    return _FLOAT32 if isinstance(value, torch.dtype) and value in _LOW else value
+        return value.to(_WIDER[value.dtype]) if value.dtype in _WIDER and value.is_cpu else value
+    return _WIDER.get(value, value) if isinstance(value, torch.dtype) else value
 
 
 def _heavy_rules() -> dict[Operator, _Rule]:

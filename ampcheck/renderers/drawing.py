@@ -62,17 +62,17 @@ def module_name(path: str, width: int) -> str:
     """Return a module path in at most so many columns: the root, then as many of its last names as fit.
 
     >>> module_name("model.encoder.layers.11.self_attn.out_proj", 30)
-    'model….11.self_attn.out_proj'
+    'model…11.self_attn.out_proj'
     """
     text = clean(path) or ROOT
     if cells(text) <= width:
         return text
     names = text.split(".")
     for start in range(2, len(names)):
-        shorter = f"{names[0]}{ELLIPSIS}.{'.'.join(names[start:])}"
+        shorter = f"{names[0]}{ELLIPSIS}{'.'.join(names[start:])}"
         if cells(shorter) <= width:
             return shorter
-    return fitted(f"{ELLIPSIS}.{names[-1]}" if len(names) > 1 else text, width)
+    return fitted(f"{ELLIPSIS}{names[-1]}" if len(names) > 1 else text, width)
 
 
 def ticks(positions: Sequence[tuple[int, str]], width: int) -> str:

@@ -37,7 +37,7 @@ def landscape_lines(picture: Landscape, label_width: int) -> list["Text"]:
     for index, (zone, columns) in enumerate(zones):
         head.append(EDGE if index else "", "dim")
         head.append(_zone_name(zone, len(columns)).center(len(columns)), f"dim {_ZONE_STYLES[zone]}")
-    head.append("  flushed", "dim")
+    head.append("  outside", "dim")
     lines = [head, *(_row(row, picture, zones, label_width) for row in picture.rows)]
     lines.append(Text(pad + _axis(zones), "dim"))
     return lines
@@ -62,7 +62,7 @@ def _row(
         line.append(EDGE if index else "", "dim")
         line.append(drawn[start : start + len(columns)], _ZONE_STYLES[zone])
         start += len(columns)
-    share = row.share(Zone.FLUSHED, picture.columns)
+    share = row.share(Zone.FLUSHED, picture.columns) + row.share(Zone.OVERFLOW, picture.columns)
     line.append(f"  {percent(share) if share else NONE:>7}", _ZONE_STYLES[Zone.FLUSHED] if share else "dim")
     return line
 

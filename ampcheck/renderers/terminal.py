@@ -1,33 +1,39 @@
 """The report for a terminal: the answer first, then the evidence, most important first."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from io import StringIO
-from typing import TYPE_CHECKING, TypeAlias
 
 from ampcheck.findings import Finding, Severity
 from ampcheck.formats import SHORT_DTYPE
-from ampcheck.headline import Health, health, verdict
+from ampcheck.headline import Health, judge
 from ampcheck.landscape import landscape
 from ampcheck.renderers.drawing import TIMES, cells, fitted, module_name
 from ampcheck.renderers.layers import layer_table
+from ampcheck.renderers.layout import Parts, bullet, fixed, hanging, indented, text, title
 from ampcheck.renderers.pictures import curve_lines, landscape_lines
 from ampcheck.report import Report
 from ampcheck.tables import cast_rows, layer_rows, measured_loss, scale_curve
 from ampcheck.trace import CastCount, Phase, Site
-from ampcheck.wording import clean, count, location, measure, percent, plural, power, short_count, size
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
-
-Parts: TypeAlias = Iterable["RenderableType"]
+from ampcheck.wording import (
+    ELLIPSIS,
+    clean,
+    count,
+    location,
+    measure,
+    percent,
+    plural,
+    power,
+    short_count,
+    size,
+)
 
 #: Under this the columns no longer fit; a terminal that is narrower will wrap.
 NARROWEST = 60
 FINDINGS = 12
 LAYERS = 20
 CASTS = 5
+#: Columns for one fact about the environment.
+FACT = 40
 #: Columns beside the landscape's names and picture: indent, gaps, edges between zones, share.
 LANDSCAPE_MARGIN = 16
 #: Powers of two from one loss scale that is written out to the next.
@@ -84,30 +90,31 @@ def render(report: Report, *, width: int = 100, color: bool = False, details: bo
 
 def _header(view: _View) -> Parts:
     report = view.report
-    facts = [report.precision, f"loss scale {power(report.log2_scale)}"]
+    scale = f"loss scale {power(report.log2_scale)}" if report.log2_scale else "no loss scale"
+    facts = [report.precision, scale]
     facts += [clean(report.environment.get("device", ""))]
     facts += [f"torch {clean(report.environment['torch'])}"] if "torch" in report.environment else []
     facts += [plural(len(report.low.steps), "step")] if report.low.steps else []
-    tail = "".join(f" · {fitted(fact, 30)}" for fact in facts if fact)
+    tail = "".join(f" · {fitted(fact, FACT)}" for fact in facts if fact)
     name = fitted(clean(report.target), view.width - cells(tail) - len("ampcheck "))
-    yield _text(("ampcheck ", "dim"), (name, "bold"), (tail, "dim"))
+    yield text(("ampcheck ", "dim"), (name, "bold"), (tail, "dim"))
     yield ""
 
 
 def _answer(view: _View) -> Parts:
     report = view.report
-    style = _HEALTH_STYLES[health(report)]
-    word = str(health(report)).upper()
-    yield _hanging(_text((f" {word} ", f"{style} reverse")), _text((verdict(report), "bold")))
+    health, sentence = judge(report)
+    badge = text((f" {str(health).upper()} ", f"{_HEALTH_STYLES[health]} reverse"))
+    yield hanging(badge, text((sentence, "bold")))
     if report.stand_in_loss:
-        yield _bullet(
-            "!", "the loss is a stand-in: gradient magnitudes are not those of your training", "yellow"
+        yield bullet(
+            "!", "the loss is a stand-in: gradient magnitudes are not those of your training", "bold yellow"
         )
     if report.refused_scales:
-        tried = ", ".join(power(scale) for scale in report.refused_scales)
-        yield _bullet(
-            "·", f"gradients overflowed at {tried}: GradScaler would skip such steps and halve the scale"
-        )
+        tried = [power(scale) for scale in report.refused_scales]
+        tried = tried if len(tried) <= 3 else [tried[0], ELLIPSIS, tried[-1]]  # noqa: PLR2004 - short enough
+        skips = "GradScaler would skip such steps and halve the scale"
+        yield bullet("!", f"gradients overflowed at {' '.join(tried)}: {skips}", "bold yellow")
 
 
 def _findings(view: _View) -> Parts:
@@ -115,28 +122,28 @@ def _findings(view: _View) -> Parts:
     if not findings:
         return
     tally = [(severity, sum(f.severity is severity for f in findings)) for severity in Severity]
-    yield from _title("Findings", " · ".join(plural(number, str(kind)) for kind, number in tally if number))
+    yield from title("Findings", " · ".join(plural(number, str(kind)) for kind, number in tally if number))
     for finding in findings[: view.limit(FINDINGS)]:
         yield from _finding(finding, view.width)
     if len(findings) > FINDINGS and not view.details:
-        yield _text((f"  … and {count(len(findings) - FINDINGS)} more", "dim"))
+        yield text((f"  … and {count(len(findings) - FINDINGS)} more", "dim"))
 
 
 def _finding(finding: Finding, width: int) -> Parts:
     style = _SEVERITY_STYLES[finding.severity]
     origin = finding.origin
-    head = _text((f"{finding.severity}[{clean(finding.code)}]", style), " ", (clean(finding.name), "bold"))
+    head = text((f"{finding.severity}[{clean(finding.code)}]", style), " ", (clean(finding.name), "bold"))
     at = location(origin.file, origin.line) if origin else ""
     if at:
         head.append(" " * 2)
         head.append(fitted(at, max(width - head.cell_len - 2, 20)), "cyan")
-    yield from _fixed([head])
-    yield _indented(_text(clean(finding.message)), 4)
+    yield from fixed([head])
+    yield indented(text(clean(finding.message)), 4)
     facts = [_where(origin)] if origin else []
     facts += [measure(name, value) for name, value in finding.numbers.items()]
-    facts += [f"reaches {plural(len(finding.sites) - 1, 'more site')}"] if len(finding.sites) > 1 else []
+    facts += [plural(len(finding.sites) - 1, "more site")] if len(finding.sites) > 1 else []
     if facts:
-        yield _indented(_text((" · ".join(facts), "dim")), 4)
+        yield indented(text((" · ".join(facts), "dim")), 4)
 
 
 def _where(site: Site) -> str:
@@ -149,37 +156,40 @@ def _layers(view: _View) -> Parts:
     if not rows:
         return
     troubled = sum(row.trouble > 0 for row in rows)
-    order = f"{count(troubled)} with trouble, most first" if troubled else "none with trouble, as executed"
-    yield from _title("Layers", f"{count(len(rows))}, {order}")
+    order = f"the {count(troubled)} with trouble first" if troubled else "none with trouble, as executed"
+    yield from title("Layers", f"{count(len(rows))}, {order}")
     shown = rows[: view.limit(LAYERS)]
-    yield from _fixed(layer_table(shown, view.width - 2))
+    yield from fixed(layer_table(shown, view.width - 2))
     rest = rows[len(shown) :]
     if rest:
         left = troubled - sum(row.trouble > 0 for row in shown)
         which = f"{count(left)} of them with trouble" if left else "without trouble"
-        yield _text((f"  … and {plural(len(rest), 'more layer')}, {which}", "dim"))
+        yield text((f"  … and {plural(len(rest), 'more layer')}, {which}", "dim"))
 
 
 def _gradients(view: _View) -> Parts:
     report = view.report
-    at = f" at loss scale {power(report.log2_scale)}" if report.log2_scale else ""
-    about = f"powers of two before scaling, against what {report.precision} holds{at}"
-    return _landscape(view, Phase.BACKWARD, "Gradients", about)
+    scale = f" before the loss scale of {power(report.log2_scale)}" if report.log2_scale else ""
+    return _landscape(
+        view, Phase.BACKWARD, "Gradients", f"held in {report.precision}, by powers of two{scale}"
+    )
 
 
 def _activations(view: _View) -> Parts:
-    about = f"powers of two, against what {view.report.precision} holds"
-    return _landscape(view, Phase.FORWARD, "Activations", about) if view.details else ()
+    report = view.report
+    if not view.details and not any(finding.kind.startswith("forward") for finding in report.findings):
+        return ()
+    return _landscape(view, Phase.FORWARD, "Activations", f"held in {report.precision}, by powers of two")
 
 
-def _landscape(view: _View, phase: Phase, title: str, about: str) -> Parts:
+def _landscape(view: _View, phase: Phase, name: str, about: str) -> Parts:
     room = view.width - LANDSCAPE_MARGIN
     picture = landscape(view.report, phase, max_columns=room - view.width // 4)
     if not picture.rows:
         return
     label = min(max(cells(module_name(row.label, 80)) for row in picture.rows), room - len(picture.columns))
-    yield from _title(title, about)
-    yield from _fixed(landscape_lines(picture, label))
+    yield from title(name, about)
+    yield from fixed(landscape_lines(picture, label))
 
 
 def _curve(view: _View) -> Parts:
@@ -188,14 +198,14 @@ def _curve(view: _View) -> Parts:
     if not points[0].nonzero or (report.precision != "fp16" and not points[0].flushed.high):
         return
     loss = measured_loss(report, Phase.BACKWARD)
-    yield from _title("Loss scale", "gradient elements that would be lost, predicted from the FP32 run")
-    yield from _fixed(curve_lines(points, report.log2_scale, DEFAULT_LOG2_SCALE, CURVE_STEP))
+    yield from title("Loss scale", "gradient elements that would be lost, predicted from the FP32 run")
+    yield from fixed(curve_lines(points, report.log2_scale, DEFAULT_LOG2_SCALE, CURVE_STEP))
     share = (
         f"{percent(loss.share)} of {count(loss.live)} elements flushed" if loss.lost else "nothing flushed"
     )
     over = next((point.log2_scale for point in points if point.overflowed.low), None)
-    first = f", the first to overflow is {power(over)}" if over is not None else ", none of these overflows"
-    yield _text((f"  measured at {power(report.log2_scale)}: {share}{first}", "dim"))
+    first = f"; the first to overflow is {power(over)}" if over is not None else "; none of these overflows"
+    yield indented(text((f"measured at {power(report.log2_scale)}: {share}{first}", "dim")), 2)
 
 
 def _casts(view: _View) -> Parts:
@@ -206,10 +216,10 @@ def _casts(view: _View) -> Parts:
     about = f"{plural(whole.calls, 'call')}, {size(whole.bytes)} written"
     if whole.round_trips:
         about += f", {plural(whole.round_trips, 'call')} only undoing an earlier cast"
-    yield from _title("Casts", about)
+    yield from title("Casts", about)
     for cast, number in rows[: view.limit(CASTS)]:
         kind = f"{_short(cast.source)} → {_short(cast.target)}"
-        line = _text(
+        line = text(
             f"{size(number.bytes):>8}", f"  {short_count(number.calls) + TIMES:>6}", f"  {kind:<12}  "
         )
         at = fitted(location(cast.file, cast.line), 30)
@@ -217,9 +227,9 @@ def _casts(view: _View) -> Parts:
         line.append(module_name(cast.module, view.width - 2 - line.cell_len - cells(at) - len(undo) - 2))
         line.append(f"  {at}", "cyan")
         line.append(undo, "yellow")
-        yield from _fixed([line])
+        yield from fixed([line])
     if len(rows) > CASTS and not view.details:
-        yield _text((f"  … and {plural(len(rows) - CASTS, 'more place')}", "dim"))
+        yield text((f"  … and {plural(len(rows) - CASTS, 'more place')}", "dim"))
 
 
 def _rest(view: _View) -> Parts:
@@ -227,60 +237,21 @@ def _rest(view: _View) -> Parts:
     low = report.low
     seen = f"{plural(low.operations, 'operation')} seen, {plural(low.measured, 'tensor')} measured"
     if report.not_audited:
-        yield from _title("Not audited", f"left out of the figures above · {seen}")
+        yield from title("Not audited", f"left out of the figures above · {seen}")
         for what, times in sorted(report.not_audited.items(), key=lambda item: -item[1]):
-            yield _bullet(f"{count(times)}{TIMES}", clean(what))
+            yield bullet(f"{count(times)}{TIMES}", clean(what))
     elif low.sites:
-        yield from _title("Not audited", f"nothing · {seen}")
+        yield from title("Not audited", f"nothing · {seen}")
     if report.notes:
-        yield from _title("Notes")
-        yield from (_bullet("·", clean(note)) for note in report.notes)
-    environment = " · ".join(f"{clean(name)} {clean(text)}" for name, text in report.environment.items())
+        yield from title("Notes")
+        yield from (bullet("·", clean(note)) for note in report.notes)
+    environment = " · ".join(
+        fitted(f"{clean(name)} {clean(text)}", FACT) for name, text in report.environment.items()
+    )
     if environment:
         yield ""
-        yield _indented(_text((environment, "dim")), 0)
+        yield indented(text((environment, "dim")), 0)
 
 
 def _short(dtype: str) -> str:
     return SHORT_DTYPE.get(dtype, clean(dtype))
-
-
-def _title(title: str, about: str = "") -> Parts:
-    yield ""
-    yield _text((title, "bold"), "  ", (about, "dim"))
-
-
-def _bullet(mark: str, text: str, style: str = "") -> "RenderableType":
-    return _hanging(_text((mark, style)), _text(text), 2)
-
-
-def _text(*parts: str | tuple[str, str]) -> "Text":
-    from rich.text import Text
-
-    return Text.assemble(*parts)
-
-
-def _indented(text: "Text", indent: int) -> "RenderableType":
-    """Return a text whose lines, also those it is wrapped into, are indented."""
-    from rich.padding import Padding
-
-    return Padding(text, (0, 0, 0, indent), expand=False)
-
-
-def _hanging(mark: "Text", text: "Text", indent: int = 0) -> "RenderableType":
-    """Return a text that is wrapped beside its mark."""
-    from rich.padding import Padding
-    from rich.table import Table
-
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row(mark, text)
-    return Padding(grid, (0, 0, 0, indent), expand=False)
-
-
-def _fixed(lines: Iterable["Text"]) -> Parts:
-    """Yield lines that were made to measure, so that nothing wraps them."""
-    for line in lines:
-        line.no_wrap, line.overflow = True, "ellipsis"
-        yield _indented(line, 2)

@@ -10,15 +10,21 @@ from ampcheck.findings import Finding
 from ampcheck.report import Report
 from ampcheck.rules.dtypes import step_raises
 from ampcheck.rules.gradients import gradient_overflow, gradient_underflow
-from ampcheck.rules.range import forward_overflow
+from ampcheck.rules.range import forward_overflow, forward_underflow, near_overflow
+from ampcheck.rules.rounding import lost_update, precision_loss
 
 Rule = Callable[[Report], list[Finding]]
 
+#: By code; within a severity findings come in this order, causes before what follows from them.
 RULES: dict[str, Rule] = {
-    "AMP101": forward_overflow,
-    "AMP201": gradient_underflow,
-    "AMP202": gradient_overflow,
     "AMP301": step_raises,
+    "AMP101": forward_overflow,
+    "AMP103": forward_underflow,
+    "AMP501": precision_loss,
+    "AMP202": gradient_overflow,
+    "AMP201": gradient_underflow,
+    "AMP504": lost_update,
+    "AMP102": near_overflow,
 }
 
 

@@ -1,103 +1,118 @@
 """Gradients that low precision cannot hold, and what a loss scale does for them."""
 
+from ampcheck.evidence import newly_nonfinite
 from ampcheck.findings import Finding, Severity
-from ampcheck.report import Report, by_place
-from ampcheck.stats import TensorStats
+from ampcheck.outcome import HARM_VANISHED, Outcome
+from ampcheck.report import Report, by_place, low_backward
 from ampcheck.trace import Phase, Site
 
-#: Share of a parameter's non-zero gradient elements that may become zero before it is reported; below
-#: this the update is changed by less than minibatch noise changes it.
-LOST_SHARE = 0.05
+#: Where GradScaler starts.
+DEFAULT_LOG2_SCALE = 16
+#: Skipped steps at the start from which on the default scale is called wrong for a model: GradScaler is built
+#: to skip a few, and then to find its scale.
+MANY_SKIPS = 4
 
 
 def gradient_underflow(report: Report) -> list[Finding]:
-    """Gradients of parameters become zero in low precision and are not zero in FP32.
+    """Gradients that matter become zero in low precision.
 
-    What it finds: parameters of which more than 5 % of the gradient elements that are non-zero in FP32 are zero
-    at the loss scale in use.
+    What it finds: steps in which more than 15 % of the gradient elements of any weight (at least 1 % of their
+    tensor's RMS) become zero: at the loss scale in use, or without a scale.
 
     Why it matters: what became zero is not learned from; training slows down or stops without any message.
 
-    What to do: use a GradScaler (fp16), a larger loss scale, or bf16, whose range is that of FP32.
+    What to do: use a GradScaler (fp16) with at least the scale named; where no scale helps, keep the place in
+    FP32; or use bf16, whose range is that of FP32.
 
     Example: a loss averaged over many elements, whose gradients are below 2^-24.
 
     When to ignore it: when the loss is a stand-in, since gradient magnitudes are then not yours.
     """
-    reference = by_place(report.reference)
-    lost = [(site, *_lost(site, report, reference)) for site in report.low.sites if site.slot.startswith("param_grad")]
-    bad = sorted(
-        ((site, gone, live) for site, gone, live in lost if live and gone / live > LOST_SHARE),
-        key=lambda row: -row[1] / row[2],
+    settled, unscaled = report.outcomes.get("settled"), report.outcomes.get("unscaled")
+    if settled is not None and settled.finite and settled.vanished > HARM_VANISHED:
+        return [_underflow(report, settled, "whatever the scale" if settled.log2_scale else "")]
+    if unscaled is not None and unscaled.finite and unscaled.vanished > HARM_VANISHED:
+        return [_underflow(report, unscaled, f"a loss scale of 2^{report.log2_scale} heals it")]
+    return []
+
+
+def _underflow(report: Report, outcome: Outcome, remedy: str) -> Finding:
+    site = _first_flushed(report, outcome.log2_scale)
+    worst = max(outcome.vanished_by, key=lambda name: outcome.vanished_by[name])
+    scale = f"at loss scale 2^{outcome.log2_scale}" if outcome.log2_scale else "without a loss scale"
+    return Finding(
+        "AMP201",
+        "gradient-underflow",
+        "grad-underflow",
+        Severity.WARNING if report.stand_in_loss else Severity.ERROR,
+        f"{outcome.vanished:.0%} of the gradient that matters becomes zero {scale} "
+        f"({outcome.vanished_by[worst]:.0%} of {worst}){'; ' if remedy else ''}{remedy}",
+        () if site is None else (site,),
+        {"vanished": outcome.vanished, "log2_scale": outcome.log2_scale, "parameters": len(outcome.vanished_by)},
     )
-    if not bad:
-        return []
-    site, gone, live = bad[0]
-    message = (
-        f"{gone / live:.1%} of the gradient of {_name(site)} is lost to zero at loss scale 2^{report.log2_scale}"
-        f" ({len(bad)} parameters lose more than {LOST_SHARE:.0%})"
-    )
-    return [
-        Finding(
-            "AMP201",
-            "gradient-underflow",
-            "grad-underflow",
-            Severity.WARNING,
-            message,
-            tuple(site for site, _, _ in bad),
-            {"lost_fraction": gone / live, "log2_scale": report.log2_scale, "parameters": len(bad)},
-        )
-    ]
 
 
-def _lost(site: Site, report: Report, reference: dict[Site, TensorStats]) -> tuple[int, int]:
-    before = reference.get(site.place)
-    after = report.low.sites[site]
-    if before is None or before.numel != after.numel:
-        return 0, 0
-    return max(0, after.zeros - before.zeros), before.nonzero
-
-
-def _name(site: Site) -> str:
-    return f"{site.module}.{site.slot[len('param_grad[') : -1]}".lstrip(".")
+def _first_flushed(report: Report, log2_scale: int) -> Site | None:
+    """Return the backward operation, in order of execution, at which most of a gradient first becomes zero."""
+    known = low_backward(report)
+    for site in report.low.sites:
+        stats = known.get(site.place)
+        if stats is None or site.phase is not Phase.BACKWARD or site.dtype != report.dtype:
+            continue
+        if stats.nonzero and 2 * stats.flushed(report.format, log2_scale).low > stats.nonzero:
+            return site
+    return None
 
 
 def gradient_overflow(report: Report) -> list[Finding]:
-    """Gradients become inf or NaN in low precision at the loss scale that was run.
+    """Gradients become inf or NaN in low precision although the forward was healthy.
 
-    What it finds: backward operations whose results are finite in FP32 and not in low precision, although the
-    forward was healthy.
+    What it finds: backward operations whose results are finite in FP32 and not in low precision: at every
+    loss scale, or at GradScaler's default of 2^16 and at least the next three below.
 
     Why it matters: GradScaler skips such steps and halves the scale; a step that overflows at every scale never
     trains.
 
-    What to do: start from a smaller loss scale; where no scale is small enough, run the named module in FP32.
+    What to do: start from the smaller loss scale named; where no scale is small enough, run the named module in
+    FP32.
 
     Example: a temperature of 100 in front of a contrastive loss.
 
-    When to ignore it: never, when it is an error; larger scales that were tried first are no finding.
+    When to ignore it: where only the first steps overflow and training code tolerates skipped steps.
     """
-    if not report.low.steps or not any(step.nonfinite for step in report.low.steps):
-        return []
-    reference = by_place(report.reference)
-    bad = [
-        site
-        for site, stats in report.low.sites.items()
-        if site.phase is Phase.BACKWARD and site.place in reference
-        if stats.nonfinite > reference[site.place].nonfinite
-    ]
-    healthy = all(step.loss - step.loss == 0.0 for step in report.low.steps)
-    if not bad or not healthy:
-        return []
-    first = bad[0]
+    settled = report.outcomes.get("settled")
+    if settled is not None and settled.grads_nonfinite and not settled.loss_nonfinite:
+        reference = by_place(report.reference)
+        forward = newly_nonfinite(report, Phase.FORWARD, reference)
+        bad = newly_nonfinite(report, Phase.BACKWARD, reference)
+        return [] if forward or not bad else [_overflow(bad, Severity.ERROR, f"at every loss scale down to 2^{report.log2_scale}", report)]
+    if len(report.refused_scales) >= MANY_SKIPS:
+        bad = _beyond(report, max(report.refused_scales))
+        remedy = f"at loss scale 2^{max(report.refused_scales)}; it settles at 2^{report.log2_scale} after {len(report.refused_scales)} skipped steps"
+        severity = Severity.WARNING if report.stand_in_loss else Severity.ERROR
+        return [_overflow(bad, severity, remedy, report)]
+    return []
+
+
+def _overflow(bad: list[Site], severity: Severity, where: str, report: Report) -> Finding:
+    place = f"{bad[0].op} in the backward of {bad[0].module or 'the root or the loss'}" if bad else "the backward"
+    return Finding(
+        "AMP202",
+        "gradient-overflow",
+        "backward-overflow",
+        severity,
+        f"{place} overflows {where}",
+        tuple(bad),
+        {"log2_scale": report.log2_scale, "refused_scales": len(report.refused_scales)},
+    )
+
+
+def _beyond(report: Report, log2_scale: int) -> list[Site]:
+    """Return the backward operations that FP32 says overflow at this scale, in order of execution."""
+    known = low_backward(report)
     return [
-        Finding(
-            "AMP202",
-            "gradient-overflow",
-            "backward-overflow",
-            Severity.ERROR,
-            f"the backward of {first.module or 'the loss'} ({first.op}) overflows at loss scale 2^{report.log2_scale}",
-            tuple(bad),
-            {"log2_scale": report.log2_scale, "reached_sites": len(bad) - 1},
-        )
+        site
+        for site in report.low.sites
+        if site.phase is Phase.BACKWARD and site.dtype == report.dtype and site.place in known
+        if known[site.place].overflowed(report.format, log2_scale).low
     ]

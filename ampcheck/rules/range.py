@@ -1,8 +1,15 @@
 """Values of the forward that low precision cannot hold."""
 
+from ampcheck.evidence import newly_nonfinite
 from ampcheck.findings import Finding, Severity
 from ampcheck.report import Report, by_place
-from ampcheck.trace import Phase
+from ampcheck.stats import TensorStats
+from ampcheck.trace import Phase, Site
+
+#: Operations that make an infinity out of a zero: where their FP32 result is representable, the zero is to blame.
+_MADE_OF_ZERO = frozenset({"log", "log2", "log10", "log1p", "div", "div_", "reciprocal", "rsqrt", "pow", "true_divide"})
+#: Head room below which the next batch may overflow: activations vary by about an octave between batches.
+NEAR_FACTOR = 2.0
 
 
 def forward_overflow(report: Report) -> list[Finding]:
@@ -18,29 +25,125 @@ def forward_overflow(report: Report) -> list[Finding]:
 
     Example: the feed-forward of T5 in fp16, whose hidden activations exceed 65504.
 
-    When to ignore it: where the infinity is meant and is absorbed, for instance by a softmax over masked scores.
+    When to ignore it: where the infinity is meant and is absorbed, for instance by a softmax over masked
+    scores. If the step came out as in FP32 all the same, this is told as information only.
     """
-    reference = by_place(report.reference)
-    bad = [
-        (site, stats.nonfinite - reference[site.place].nonfinite)
-        for site, stats in report.low.sites.items()
-        if site.phase is Phase.FORWARD and site.op and site.place in reference
-        if stats.nonfinite > reference[site.place].nonfinite
-    ]
-    if not bad:
+    bad, reference = _bad_forward(report)
+    if not bad or _made_of_zero(bad[0], reference, report):
         return []
-    first, count = bad[0]
-    amax = reference[first.place].amax
-    where = f" in {first.module}" if first.module else ""
+    first, amax = bad[0], reference[bad[0].place].amax
     return [
         Finding(
             "AMP101",
             "forward-overflow",
             "forward-overflow",
-            Severity.ERROR,
-            f"{first.op}{where} overflows {report.precision}: {count} elements are finite in FP32 (up to {amax:.4g}) "
-            f"and exceed {report.format.max:.5g}",
-            tuple(site for site, _ in bad),
-            {"elements": count, "reference_amax": amax, "reached_sites": len(bad) - 1},
+            _harm(report),
+            f"{first.op} in {_place(first)} overflows {report.precision}: {_count(bad[0], report, reference)} elements are "
+            f"finite in FP32 (largest {amax:.4g}), {report.precision} ends at {report.format.max:.5g}{_absorbed(report)}",
+            tuple(bad),
+            {"elements": _count(first, report, reference), "reference_amax": amax, "reached_sites": len(bad) - 1},
         )
     ]
+
+
+def forward_underflow(report: Report) -> list[Finding]:
+    """A value becomes zero in low precision, and a logarithm or quotient of it infinite.
+
+    What it finds: the first operation whose results are infinite in low precision, where the FP32 result is
+    small enough for the format: a logarithm, quotient or root of a number that was flushed to zero, or of a
+    difference that rounding closed.
+
+    Why it matters: an epsilon such as 1e-8 is zero in fp16, so the guard against log(0) is none there.
+
+    What to do: compute the named module in FP32; or use a function that takes logits; or an epsilon that the
+    format holds (at least 1e-4 in fp16).
+
+    Example: log(p + 1e-8) of a half-precision probability.
+
+    When to ignore it: where the infinity is masked out afterwards; then it is told as information only.
+    """
+    bad, reference = _bad_forward(report)
+    if not bad or not _made_of_zero(bad[0], reference, report):
+        return []
+    first = bad[0]
+    count = _count(first, report, reference)
+    return [
+        Finding(
+            "AMP103",
+            "forward-underflow",
+            "forward-underflow",
+            _harm(report),
+            f"{first.op} in {_place(first)} meets a zero that FP32 does not have: {count} elements become infinite in "
+            f"{report.precision}, in FP32 they stay below {reference[first.place].amax:.4g}{_absorbed(report)}",
+            tuple(bad),
+            {"elements": count, "reference_amax": reference[first.place].amax, "reached_sites": len(bad) - 1},
+        )
+    ]
+
+
+def near_overflow(report: Report) -> list[Finding]:
+    """Values of the forward come within a factor of two of the largest number.
+
+    What it finds: results in low precision whose largest magnitude is above half of what the format holds.
+
+    Why it matters: activations change from batch to batch and grow during training; the next batch may overflow.
+
+    What to do: watch the module over more batches (--steps), or keep it in FP32 before it breaks.
+
+    Example: a residual stream that has grown to 40,000 in fp16.
+
+    When to ignore it: when the value is bounded by construction.
+    """
+    limit = report.format.max / NEAR_FACTOR
+    near = [
+        (site, stats)
+        for site, stats in report.low.sites.items()
+        if site.op and site.phase is Phase.FORWARD and site.dtype == report.dtype and limit < stats.amax
+        and site.op not in _CONSTANT
+    ]
+    if not near:
+        return []
+    site, stats = max(near, key=lambda row: row[1].amax)
+    return [
+        Finding(
+            "AMP102",
+            "near-overflow",
+            "near-overflow",
+            Severity.WARNING,
+            f"{site.op} in {_place(site)} reaches {stats.amax:.5g} of {report.format.max:.5g} that {report.precision} holds",
+            tuple(site for site, _ in near),
+            {"amax": stats.amax, "limit": report.format.max, "places": len(near)},
+        )
+    ]
+
+
+#: Operations that write a constant somebody chose, such as finfo.min in a mask.
+_CONSTANT = frozenset({"masked_fill", "masked_fill_", "fill_", "full", "full_like", "where", "scalar_tensor", "new_full"})
+
+
+def _bad_forward(report: Report) -> tuple[list[Site], dict[Site, TensorStats]]:
+    reference = by_place(report.reference)
+    return newly_nonfinite(report, Phase.FORWARD, reference), reference
+
+
+def _made_of_zero(site: Site, reference: dict[Site, TensorStats], report: Report) -> bool:
+    return site.op in _MADE_OF_ZERO and not report.format.overflows(reference[site.place].amax)
+
+
+def _count(site: Site, report: Report, reference: dict[Site, TensorStats]) -> int:
+    return report.low.sites[site].nonfinite - reference[site.place].nonfinite
+
+
+def _harm(report: Report) -> Severity:
+    settled = report.outcomes.get("settled")
+    if settled is None:
+        return Severity.WARNING
+    return Severity.ERROR if settled.harmed else Severity.INFO
+
+
+def _absorbed(report: Report) -> str:
+    return "; the loss and all gradients are as in FP32 all the same" if _harm(report) is Severity.INFO else ""
+
+
+def _place(site: Site) -> str:
+    return site.module or "the root or the loss"

@@ -1,0 +1,103 @@
+"""What points at a culprit: places in the order in which a re-run should suspect them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ampcheck.report import Report, by_place
+from ampcheck.stats import TensorStats
+from ampcheck.trace import Phase, Site
+
+#: A result this far off its reference is worth suspecting before one that is merely rounded.
+SUSPICIOUS_ERROR = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A module, or a line of functional code outside of modules, that may have to stay in FP32."""
+
+    module: str = ""
+    line: str = ""  #: "file:line"
+
+    @property
+    def name(self) -> str:
+        """Return how a person would call it."""
+        return self.module or self.line
+
+
+def suspects(report: Report) -> list[Suspect]:
+    """Return every place that works in low precision, the best evidence first."""
+    reference = by_place(report.reference)
+    ordered = [
+        *_origins(report, reference, Phase.FORWARD),
+        *_origins(report, reference, Phase.BACKWARD),
+        *_wrong(report),
+        *(site for site in report.low.sites if site.op and site.dtype == report.dtype),
+        *_failed(report),
+    ]
+    return list(dict.fromkeys(found for site in ordered for found in _suspect(site)))
+
+
+def _suspect(site: Site) -> Iterator[Suspect]:
+    if site.module:
+        yield Suspect(module=site.module)
+    elif site.location:
+        yield Suspect(line=site.location)
+
+
+def newly_nonfinite(report: Report, phase: Phase, reference: dict[Site, TensorStats]) -> list[Site]:
+    """Return the operations of a phase whose results are finite in FP32 only, in order of execution."""
+    return [
+        site
+        for site, stats in report.low.sites.items()
+        if site.phase is phase and site.op and stats.nonfinite > reference.get(site.place, stats).nonfinite
+    ]
+
+
+def _origins(report: Report, reference: dict[Site, TensorStats], phase: Phase) -> Iterable[Site]:
+    """Return where non-finite values begin: first in order, then wherever FP32 exceeds the format by itself."""
+    bad = newly_nonfinite(report, phase, reference)
+    scale = report.log2_scale if phase is Phase.BACKWARD else 0
+    beyond = [site for site in bad if reference[site.place].overflowed(report.format, scale).low]
+    return [*bad[:1], *beyond]
+
+
+def _wrong(report: Report) -> list[Site]:
+    """Return the forward results that are far off, in order of execution."""
+    return [
+        site
+        for site, pair in report.errors.items()
+        if site.op and site.phase is Phase.FORWARD and pair.relative_rms > SUSPICIOUS_ERROR
+    ]
+
+
+def _failed(report: Report) -> Iterable[Site]:
+    failure = report.low.failure
+    if failure is None:
+        return ()
+    return (Site(failure.module, failure.op, "output", Phase.FORWARD, report.dtype, failure.file, failure.line),)
+
+
+def healing_site(report: Report, suspect: Suspect) -> Site | None:
+    """Return the operation to blame in a place whose promotion heals.
+
+    It is the first whose error leaps far above the results before it, or else the first that works in low
+    precision there: that is where the bits are dropped that later operations miss.
+    """
+    inside = [
+        site
+        for site in report.low.sites
+        if site.op and site.phase is Phase.FORWARD and site.dtype == report.dtype and _within(site, suspect)
+    ]
+    calm = 0.0
+    for site in inside:
+        error = report.errors[site].relative_rms if site in report.errors else 0.0
+        if error > max(10 * calm, SUSPICIOUS_ERROR) and calm:
+            return site
+        calm = max(calm, error)
+    return inside[0] if inside else None
+
+
+def _within(site: Site, suspect: Suspect) -> bool:
+    if suspect.line:
+        return not site.module and site.location == suspect.line
+    return site.module == suspect.module

@@ -1,0 +1,28 @@
+"""What can be read of tensors that are more than a block of numbers: sparse, subclassed, nested, transformed."""
+
+import torch
+
+from ampcheck.observe.structure import is_lazy
+
+_COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
+_NO_DISPATCH = frozenset({torch._C._disabled_torch_dispatch_impl, torch.Tensor.__torch_dispatch__})  # noqa: SLF001
+
+
+def readable(tensor: torch.Tensor) -> torch.Tensor | str:
+    """Return the plain tensor of the numbers that a tensor stores, or what to call it where there is none."""
+    kind = type(tensor)
+    with torch._C.DisableTorchFunction():
+        if is_lazy(tensor):
+            return "parameters that never got a shape"
+        if kind.__torch_dispatch__ not in _NO_DISPATCH:
+            return f"tensors of type {kind.__name__}, of which only the operations inside are seen"
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return "inputs and outputs of modules inside function transforms"
+        if tensor.layout is torch.strided and not tensor.is_nested:
+            return tensor.as_subclass(torch.Tensor)
+        if tensor.layout is torch.sparse_coo:
+            return tensor.detach()._values()
+        if tensor.layout in _COMPRESSED:
+            return tensor.detach().values()
+        layout = str(tensor.layout).removeprefix("torch.")
+        return f"nested tensors ({layout})" if tensor.is_nested else f"tensors of layout {layout}"

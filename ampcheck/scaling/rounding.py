@@ -1,0 +1,84 @@
+"""What rounding to a format costs a tensor at a loss scale, estimated from its exponent histogram."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from ampcheck.formats import Format
+from ampcheck.stats import TensorStats
+
+Key = TypeVar("Key")
+
+#: Log2 of the loss scales that are considered: those that leave an ordinary loss well within FP32.
+LOG2_SCALES = range(-24, 41)
+#: Norm, relative to the largest tensor's, below which a tensor carries nothing: FP32's own rounding, squared.
+#: The tails of saturated functions end there, and a head of the model with a very small weight does not.
+NEGLIGIBLE_NORM = 2.0**-48
+#: Magnitude, relative to the tensor's RMS, from which on a single element matters.
+MATTERS = 0.01
+#: Variance of a uniform error over its range squared: rounding moves a number evenly within half a step.
+_UNIFORM = 1 / 12
+#: Magnitudes within an octave, relative to its lower end, have squares of this mean: (1 + 2 + 4) / 3.
+_OCTAVE_SQUARE = 7 / 3
+
+
+def estimated_error(stats: TensorStats, fmt: Format, log2_scale: int) -> float:
+    """Return the RMS error, relative to the RMS, of a tensor scaled by 2**log2_scale and rounded to a format.
+
+    Infinite where an element overflows. Elements are taken to lie evenly within their octave.
+
+    >>> from ampcheck.formats import FP16
+    >>> small = TensorStats(-30, (100,), amax=2.0**-30, sum_squares=100 * 4.0**-30)
+    >>> estimated_error(small, FP16, 0), estimated_error(small, FP16, 46)
+    (1.0, inf)
+    """
+    return math.inf if stats.overflowed(fmt, log2_scale).low else lost_share(stats, fmt, log2_scale)
+
+
+def lost_share(stats: TensorStats, fmt: Format, log2_scale: int) -> float:
+    """Return the same error if the format had no upper end; it falls as the scale rises."""
+    energy = sum(count * octave_energy(exponent) for exponent, count in stats.exponents())
+    lost = sum(count * _lost_energy(exponent, fmt, log2_scale) for exponent, count in stats.exponents())
+    return math.sqrt(lost / energy) if energy else 0.0
+
+
+def flushed_share(stats: TensorStats, fmt: Format, log2_scale: int) -> float:
+    """Return the share of the elements that matter to their tensor which become zero.
+
+    Errors of the whole are blind to elements that carry little energy, yet an optimizer that normalises each
+    element, as Adam does, learns from them too.
+    """
+    least = math.frexp(stats.rms * MATTERS)[1] - 1
+    counts = [(exponent, count) for exponent, count in stats.exponents() if exponent >= least]
+    flushed = sum(count for exponent, count in counts if exponent + log2_scale < fmt.flush_exponent - 1)
+    return flushed / sum(count for _, count in counts) if counts else 0.0
+
+
+def octave_energy(exponent: int) -> float:
+    """Return the mean square of magnitudes that lie evenly within an octave."""
+    return float(_OCTAVE_SQUARE * 4.0**exponent)
+
+
+def _lost_energy(exponent: int, fmt: Format, log2_scale: int) -> float:
+    """Return the mean square of the error of an element of an octave, before scaling."""
+    scaled = exponent + log2_scale
+    # From half the smallest subnormal on a number becomes that subnormal: an error as of any other rounding.
+    if scaled < fmt.flush_exponent - 1:
+        return octave_energy(exponent)
+    step = max(scaled, fmt.min_exponent) - fmt.precision + 1 - log2_scale
+    return float(_UNIFORM * 4.0**step)
+
+
+def combined_error(tensors: Iterable[TensorStats], fmt: Format, log2_scale: int) -> float:
+    """Return the root of the summed squares of the tensors' errors: what a chain of all gathers."""
+    return math.sqrt(math.fsum(estimated_error(stats, fmt, log2_scale) ** 2 for stats in tensors))
+
+
+def relevant(tensors: Mapping[Key, TensorStats]) -> dict[Key, TensorStats]:
+    """Return the tensors that have something to lose: not all zero, and not nothing beside the largest."""
+    largest = max((stats.sum_squares for stats in tensors.values()), default=0.0)
+    return {
+        key: stats
+        for key, stats in tensors.items()
+        if stats.nonzero and stats.sum_squares >= NEGLIGIBLE_NORM**2 * largest
+    }

@@ -1,0 +1,85 @@
+"""The smallest set that heals: delta debugging over candidates, each set tried by a re-run."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+#: Candidates tried alone, best evidence first, before the rest is searched by halving.
+SINGLES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[Item]):
+    """What a search came to."""
+
+    items: tuple[Item, ...]  #: the set, in the order of the candidates
+    heals: bool  #: a run with this set was healthy
+    minimal: bool  #: taking any one item away was tried and does not heal
+    trials: int
+
+
+class Search(Generic[Item]):
+    """Looks for a 1-minimal subset of the candidates that makes a run healthy.
+
+    `heals` runs with a set and tells whether the run was healthy; each set is tried once. When the budget of
+    seconds is used up the best set so far is the answer.
+    """
+
+    def __init__(self, heals: Callable[[tuple[Item, ...]], bool], budget: float = float("inf")) -> None:
+        """Prepare to search."""
+        self._heals = heals
+        self._until = time.monotonic() + budget
+        self._tried: dict[tuple[Item, ...], bool] = {}
+
+    def run(self, candidates: Sequence[Item]) -> Found[Item]:
+        """Return the smallest set found; candidates come with the best evidence first."""
+        for item in candidates[:SINGLES]:
+            if self._try((item,)):
+                return self._found((item,), minimal=True)
+        whole = tuple(candidates)
+        if not self._try(whole):
+            return self._found(whole, heals=False, minimal=False)
+        kept = self._halve(whole)
+        return self._found(*self._thin(kept))
+
+    def _try(self, items: tuple[Item, ...]) -> bool:
+        if items not in self._tried:
+            if time.monotonic() > self._until:
+                return False
+            self._tried[items] = self._heals(items)
+        return self._tried[items]
+
+    def _halve(self, items: tuple[Item, ...]) -> tuple[Item, ...]:
+        """Return a healing subset that no removal of one of its parts leaves healing (ddmin)."""
+        parts = 2
+        while len(items) > 1:
+            size = -(-len(items) // parts)
+            chunks = [items[i : i + size] for i in range(0, len(items), size)]
+            rests = [tuple(item for item in items if item not in chunk) for chunk in chunks]
+            smaller = next((chunk for chunk in chunks if self._try(chunk)), None)
+            if smaller is not None:
+                items, parts = smaller, 2
+                continue
+            smaller = next((rest for rest in rests if rest and self._try(rest)), None)
+            if smaller is not None:
+                items, parts = smaller, max(parts - 1, 2)
+            elif parts >= len(items):
+                break
+            else:
+                parts = min(2 * parts, len(items))
+        return items
+
+    def _thin(self, items: tuple[Item, ...]) -> tuple[tuple[Item, ...], bool]:
+        """Return the set without items that are not needed, and whether every removal was tried."""
+        for item in reversed(items):
+            rest = tuple(other for other in items if other != item)
+            if rest and self._try(rest):
+                items = rest
+        alone = [tuple(other for other in items if other != item) for item in items]
+        return items, all(not rest or self._tried.get(rest) is False for rest in alone)
+
+    def _found(self, items: tuple[Item, ...], minimal: bool, *, heals: bool = True) -> Found[Item]:  # noqa: FBT001
+        return Found(items, heals, minimal, len(self._tried))

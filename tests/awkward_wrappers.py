@@ -1,0 +1,319 @@
+"""More awkward models: wrapped, proxied, compiled, transformed, scripted, with autograd or autocast of their own."""
+
+import warnings
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.awkward_models import Case, Net, case, total
+
+
+@case
+def data_parallel() -> Case:
+    return Case(nn.DataParallel(Net()), torch.randn(4, 8), total)
+
+
+@case
+def overrides_call() -> Case:
+    class Direct(Net):
+        def __call__(self, x):
+            return self.forward(x)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.direct, self.bypassed, self.unused = Direct(), nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.bypassed.forward(self.direct(x))
+
+    return Case(Model(), torch.randn(4, 8), total)
+
+
+@case
+def overrides_train_and_getattr() -> Case:
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.bn = Net(), nn.BatchNorm1d(8)
+
+        def train(self, mode=True):
+            super().train(mode)
+            self.bn.eval()
+            return self
+
+        def __getattr__(self, name):
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return getattr(self.net, name)
+
+        def named_modules(self):
+            raise RuntimeError("not for you")
+
+        def parameters(self):
+            raise RuntimeError("not for you")
+
+        def forward(self, x):
+            return self.bn(self.fc1(x)) + self.fc2.weight.sum()
+
+    return Case(Model().train(), torch.randn(4, 8), total)
+
+
+class Proxy:
+    def __init__(self, module: nn.Module) -> None:
+        object.__setattr__(self, "_held", module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._held, name)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._held(*args)
+
+
+@case
+def proxy() -> Case:
+    return Case(Proxy(Net()), torch.randn(4, 8), total)
+
+
+@case
+def function() -> Case:
+    net, scale = Net(), torch.tensor(2.0)
+
+    def call(x):
+        return net(x) * scale
+
+    return Case(call, torch.randn(4, 8), total)
+
+
+@case
+def two_modules_side_by_side() -> Case:
+    class Pair:
+        def __init__(self):
+            self.encoder, self.decoder = Net(), nn.Linear(8, 2)
+
+        def __call__(self, x):
+            return self.decoder(self.encoder(x))
+
+    return Case(Pair(), torch.randn(4, 8), total)
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * 3 * x * x
+
+
+class Cast32(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cuda")
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return grad @ w.T, x.T @ grad
+
+
+class Cast16(Cast32):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda")
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+
+class Custom(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w32, self.w16 = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = Cube.apply(self.fc1(x))
+        y = Cast32.apply(y, self.w32)
+        return Cast16.apply(y, self.w16)
+
+
+@case
+def custom_functions() -> Case:
+    return Case(Custom(), torch.randn(4, 8), total)
+
+
+@case
+def compiled() -> Case:
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = torch.compile(Net())
+            self.head = nn.Linear(8, 2)
+            self.head.compile()
+
+        def forward(self, x):
+            return self.head(self.body(x))
+
+    return Case(torch.compile(Model()), torch.randn(4, 8), total)
+
+
+@case
+def transforms() -> Case:
+    class Model(Net):
+        def forward(self, x):
+            y = torch.vmap(self.fc1)(x)
+            params = {name: p * 1.5 for name, p in self.fc2.named_parameters()}
+            z = torch.func.functional_call(self.fc2, params, (y,))
+            slope = torch.func.grad(lambda t: t.sin().sum())(z)
+            return z + slope
+
+    return Case(Model(), torch.randn(4, 8), total)
+
+
+@case
+def gradient_penalty() -> Case:
+    def loss(model, x):
+        x = x.clone().requires_grad_()
+        y = model(x)
+        (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return y.mean() + (slope.norm(dim=1) - 1).square().mean()
+
+    return Case(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)), torch.randn(4, 8), loss)
+
+
+@case
+def scripted() -> Case:
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            with warnings.catch_warnings(action="ignore"):  # deprecated, and in use
+                self.part = torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
+            self.fc = nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.fc(self.part(x))
+
+    return Case(Model(), torch.randn(4, 8), total)
+
+
+@case
+def lazy() -> Case:
+    return Case(nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.Dropout(0.3), nn.LazyLinear(2)), torch.randn(4, 6), total)
+
+
+class Doubled(torch.Tensor):
+    """A wrapper subclass with a dispatch of its own."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, requires_grad=inner.requires_grad)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        plain = torch.utils._pytree.tree_map(lambda t: t.inner if isinstance(t, cls) else t, (args, kwargs or {}))
+        return torch.utils._pytree.tree_map(lambda t: cls(t) if isinstance(t, torch.Tensor) else t, func(*plain[0], **plain[1]))
+
+
+class Named(torch.Tensor):
+    """A subclass that only carries a name, as torchvision's do."""
+
+
+@case
+def quantized_nested_and_subclassed() -> Case:
+    class Model(Net):
+        def forward(self, x):
+            y = self.fc1(x)
+            with warnings.catch_warnings(action="ignore"):  # deprecated, and in use
+                q = torch.quantize_per_tensor(y.detach().float(), 0.1, 0, torch.quint8).dequantize()
+            nested = torch.nested.nested_tensor([y[0].detach(), y[1, :3].detach()], layout=torch.jagged)
+            doubled = Doubled(y.detach()) * 2
+            named = (y * 1.25).as_subclass(Named)
+            return self.fc2(named).as_subclass(torch.Tensor) + q + doubled.inner + (nested * 2).values().sum()
+
+    return Case(Model(), torch.randn(4, 8), total)
+
+
+@case
+def inference_parts() -> Case:
+    class Model(Net):
+        def forward(self, x):
+            with torch.inference_mode():
+                frozen = self.fc2(x)
+            with torch.no_grad():
+                teacher = self.fc2(x)
+            return self.fc1(x) * frozen.clone().sum() * teacher.sum()
+
+    return Case(Model(), torch.randn(4, 8), total)
+
+
+@case
+def autocast_islands() -> Case:
+    class Model(Net):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            with torch.autocast("cuda", enabled=False):
+                a = self.a(x)
+            with torch.autocast("cpu", enabled=False):
+                b = self.b(x)
+            with torch.amp.autocast("cuda", enabled=torch.is_autocast_enabled(), dtype=torch.get_autocast_dtype("cuda")):
+                c = self.c(x)
+            return self.fc1(x) + a + b + c
+
+    return Case(Model(), torch.randn(4, 8), total)
+
+
+@case
+def integer_and_mixed_precision() -> Case:
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.low, self.full = nn.Linear(8, 8).bfloat16(), nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.full(self.low(x.to(self.low.weight.dtype)).float())
+
+    return Case(Model(), torch.randn(4, 8), total)
+
+
+@case
+def half_that_insists() -> Case:
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8).bfloat16()
+
+        def forward(self, x):
+            return F.linear(x.bfloat16(), self.fc.weight)
+
+    return Case(Model(), torch.randn(4, 8), total)
+
+
+@case
+def weight_hooks() -> Case:
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))
+    spectral = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 4))
+    return Case(nn.Sequential(layer, spectral), torch.randn(4, 8), total)
+
+
+@case
+def backward_hooks() -> Case:
+    model = Net()
+    model.fc1.register_full_backward_hook(lambda module, into, out: tuple(g * 0.5 for g in into if g is not None) or None)
+    model.fc2.weight.register_hook(lambda grad: grad * 2)
+    model.fc1.weight.register_post_accumulate_grad_hook(lambda p: [p.grad.mul_(3.0)] and None)
+    model.fc1.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+    return Case(model, torch.randn(4, 8).requires_grad_(), total)

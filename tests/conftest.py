@@ -1,0 +1,43 @@
+"""What every test runs under: a fixed width, one thread, and snapshots that are read before they are kept."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+
+os.environ["COLUMNS"] = "100"
+settings.register_profile("ampcheck", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ampcheck")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let snapshots be rewritten; the diff is then to be read."""
+    parser.addoption("--update-snapshots", action="store_true", help="rewrite tests/snapshots; read the diff")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Keep torch from taking every core, without loading it for tests that do not use it."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
+@pytest.fixture
+def snapshot(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare text with tests/snapshots/<name>; rewrite it under --update-snapshots."""
+
+    def compare(text: str, name: str) -> None:
+        path = SNAPSHOTS / name
+        if request.config.getoption("--update-snapshots"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.exists(), f"no snapshot {name}: run pytest --update-snapshots and read the diff"
+        assert text == path.read_text(encoding="utf-8")
+
+    return compare
