@@ -39,12 +39,7 @@ def _search(report: Report, lab: Lab, dtype: torch.dtype, budget: float, progres
         progress(f"trying {', '.join(item.name for item in items[:3])}{' ...' if len(items) > 3 else ''} in FP32")  # noqa: PLR2004
         return not _try(lab, dtype, scale, items).harmed
 
-    search = Search(heals, budget)
-    candidates = suspects(report)
-    found = search.run([item for item in candidates if item.module])
-    if not found.heals and any(item.line for item in candidates):
-        found = search.run([*(item for item in candidates if item.line), *(item for item in candidates if item.module)])
-    return _gathered(found, heals)
+    return _gathered(Search(heals, budget).run(suspects(report)), heals)
 
 
 def _gathered(found: Found[Suspect], heals: Callable[[tuple[Suspect, ...]], bool]) -> Found[Suspect]:

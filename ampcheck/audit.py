@@ -1,7 +1,7 @@
 """The audit: a target's steps run in pairs, compared, and judged."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from ampcheck.advise import advise
 from ampcheck.formats import FORMATS
 from ampcheck.observe.book import Fetched
+from ampcheck.observe.lineage import leaps
 from ampcheck.observe.measure import Arena
 from ampcheck.observe.pair import SAMPLES, pair_errors
 from ampcheck.observe.recorder import Recorder
@@ -49,6 +50,7 @@ class _Run:
 
     trace: Trace
     fetched: Fetched
+    sources: Mapping[Site, Sequence[Site]]  #: what each operation's results were made of
 
 
 def audit(target: Target, settings: Settings, progress: Progress = lambda _: None) -> Report:
@@ -149,6 +151,7 @@ def _pair(report: Report, step: Step, settings: Settings, progress: Progress) ->
         reference=report.reference + reference.trace,
         low=report.low + low.trace,
         errors=add_maps(report.errors, errors),
+        leaps=report.leaps or leaps(low.sources, errors, report.dtype),
         notes=tuple(dict.fromkeys(report.notes + note)),
     )
     return _Pair(added, after, grads)
@@ -189,7 +192,7 @@ def _low(
         except StepRaised as raised:
             if raised.out_of_memory:
                 raise
-            return scale, refused, _Run(Trace(failure=raised.failure), Fetched({}, {}, {}, ()))
+            return scale, refused, _Run(Trace(failure=raised.failure), Fetched({}, {}, {}, ()), {})
         overflowed = low.trace.steps[0].nonfinite and _finite(low.fetched.losses[0])
         if not overflowed or settings.log2_scale is not None or scale == 0 or settings.precision == "bf16":
             return scale, refused, low
@@ -213,7 +216,7 @@ def _record(step: Step, dtype: torch.dtype | None, log2_scale: int) -> _Run:
         grad_amax=_amax(trace, lambda site: site.phase is Phase.BACKWARD and site.dtype == low),
         nonfinite=any(s.nonfinite for site, s in trace.sites.items() if site.slot.startswith("param_grad")),
     )
-    return _Run(replace(trace, steps=(summary,)), fetched)
+    return _Run(replace(trace, steps=(summary,)), fetched, recorder.sources())
 
 
 def _amax(trace: Trace, wanted: Callable[[Site], bool]) -> float:

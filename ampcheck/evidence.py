@@ -28,6 +28,7 @@ def suspects(report: Report) -> list[Suspect]:
     """Return every place that works in low precision, the best evidence first."""
     reference = by_place(report.reference)
     ordered = [
+        *(site for leap in report.leaps for site in (leap.dropped, leap.site)),
         *_origins(report, reference, Phase.FORWARD),
         *_origins(report, reference, Phase.BACKWARD),
         *_wrong(report),
@@ -53,6 +54,11 @@ def newly_nonfinite(report: Report, phase: Phase, reference: dict[Site, TensorSt
     ]
 
 
+def healthy_forward(report: Report) -> bool:
+    """Tell whether every result of the forward that is finite in FP32 is finite in low precision."""
+    return not newly_nonfinite(report, Phase.FORWARD, by_place(report.reference))
+
+
 def _origins(report: Report, reference: dict[Site, TensorStats], phase: Phase) -> Iterable[Site]:
     """Return where non-finite values begin: first in order, then wherever FP32 exceeds the format by itself."""
     bad = newly_nonfinite(report, phase, reference)
@@ -75,29 +81,3 @@ def _failed(report: Report) -> Iterable[Site]:
     if failure is None:
         return ()
     return (Site(failure.module, failure.op, "output", Phase.FORWARD, report.dtype, failure.file, failure.line),)
-
-
-def healing_site(report: Report, suspect: Suspect) -> Site | None:
-    """Return the operation to blame in a place whose promotion heals.
-
-    It is the first whose error leaps far above the results before it, or else the first that works in low
-    precision there: that is where the bits are dropped that later operations miss.
-    """
-    inside = [
-        site
-        for site in report.low.sites
-        if site.op and site.phase is Phase.FORWARD and site.dtype == report.dtype and _within(site, suspect)
-    ]
-    calm = 0.0
-    for site in inside:
-        error = report.errors[site].relative_rms if site in report.errors else 0.0
-        if error > max(10 * calm, SUSPICIOUS_ERROR) and calm:
-            return site
-        calm = max(calm, error)
-    return inside[0] if inside else None
-
-
-def _within(site: Site, suspect: Suspect) -> bool:
-    if suspect.line:
-        return not site.module and site.location == suspect.line
-    return site.module == suspect.module

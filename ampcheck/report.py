@@ -8,7 +8,7 @@ from ampcheck.formats import FORMATS, Format
 from ampcheck.outcome import Outcome
 from ampcheck.plan import Plan, Verdict
 from ampcheck.stats import TensorStats
-from ampcheck.trace import PairError, Phase, Site, Trace, UpdateLoss, total
+from ampcheck.trace import Leap, PairError, Phase, Site, Trace, UpdateLoss, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Report:
     notes: tuple[str, ...] = ()  #: what was assumed
     environment: Mapping[str, str] = field(default_factory=dict)
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)  #: re-runs: settled, unscaled
+    leaps: tuple[Leap, ...] = ()  #: where errors begin in the forward, in order of execution
     updates: tuple[UpdateLoss, ...] = ()  #: tensors held in half precision, after a few optimizer steps
     plan: Plan | None = None
     verdicts: tuple[Verdict, ...] = ()  #: what re-running said of the plan's claims

@@ -140,6 +140,16 @@ class StepSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Leap:
+    """An operation whose result is far off although its inputs are not: where an error begins."""
+
+    site: Site
+    error_before: float  #: worst relative RMS error of its inputs
+    error: float  #: of its result
+    dropped: Site  #: the nearest result upstream that was held in low precision: where the bits were lost
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateLoss:
     """A tensor held in half precision after a few updates: what FP32 would have changed and it did not."""
 

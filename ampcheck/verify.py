@@ -66,6 +66,7 @@ class Lab:
         for module, name, parameter in named_parameters(self.step.model):
             if parameter.grad is not None:
                 grad = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+                grad = torch.view_as_real(grad.resolve_conj()) if grad.is_complex() else grad
                 yield f"{module}.{name}".lstrip("."), grad.detach().double()
 
     def _compare(self, loss: torch.Tensor, log2_scale: int) -> Outcome:

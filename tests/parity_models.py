@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 
@@ -29,12 +29,12 @@ def _classify(model: nn.Module, batch: Any) -> torch.Tensor:
     images, labels = batch
     out = model(images)
     logits = tree_leaves(out)[0]
-    return F.cross_entropy(logits, labels)
+    return functional.cross_entropy(logits, labels)
 
 
 def _segment(model: nn.Module, batch: Any) -> torch.Tensor:
     images, labels = batch
-    return F.cross_entropy(model(images)["out"], labels)
+    return functional.cross_entropy(model(images)["out"], labels)
 
 
 def _everything(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -44,7 +44,7 @@ def _everything(model: nn.Module, batch: Any) -> torch.Tensor:
         for leaf in tree_leaves(model(batch))
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
     ]
-    return torch.stack([F.mse_loss(leaf, torch.zeros_like(leaf)) for leaf in leaves]).sum()
+    return torch.stack([functional.mse_loss(leaf, torch.zeros_like(leaf)) for leaf in leaves]).sum()
 
 
 def _own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -53,7 +53,7 @@ def _own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
 
 def _first_output(model: nn.Module, batch: Any) -> torch.Tensor:
     out = model(**batch)[0]
-    return F.mse_loss(out, torch.zeros_like(out))
+    return functional.mse_loss(out, torch.zeros_like(out))
 
 
 def _images(size: int, count: int = 2) -> torch.Tensor:
@@ -81,7 +81,7 @@ def segmentation(name: str, size: int = 64) -> Case:
 
 
 class Heads(nn.Module):
-    """A detector up to its raw predictions; matching boxes to targets depends on data, which fake tensors have not."""
+    """A detector up to its raw predictions: matching boxes depends on data, which fake tensors have not."""
 
     def __init__(self, detector: nn.Module) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ _TOKENS = torch.arange(2 * 16).reshape(2, 16) % 90 + 3
 
 
 def language(kind: str, head: str, *, labels: bool = True, **config: Any) -> Case:
-    """A transformers model by model type: `head` is the class to build, `config` changes its small configuration."""
+    """A transformers model by type: `head` is the class to build, `config` changes its configuration."""
 
     def build() -> Step:
         import transformers

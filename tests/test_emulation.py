@@ -1,17 +1,15 @@
-"""The CPU emulation against the kernels it stands for: CUDA's own, called on tensors without storage, and torch's cache."""
+"""The CPU emulation against the kernels it stands for, called on tensors without storage; what it leaves."""
 
-import gc
 import itertools
 import threading
 import warnings
-import weakref
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampcheck.observe.emulation import cuda_casting
@@ -87,19 +85,21 @@ def test_operators_on_the_cpus_own_list_only_are_left_alone():
     with cuda_casting(), torch.autocast("cpu", torch.float16):
         values = torch.ones(2, 2, dtype=torch.float16)
         assert torch.stack([values, values.float()]).dtype is torch.float32
-        assert F.pad(values[None], (1, 1), mode="reflect").dtype is torch.float16  # float32 by the CPU's list
+        assert (
+            functional.pad(values[None], (1, 1), mode="reflect").dtype is torch.float16
+        )  # float32 by the CPU's list
 
 
 def test_the_banned_operator_raises_as_on_cuda():
     with cuda_casting(), torch.autocast("cpu", torch.float16), pytest.raises(RuntimeError) as caught:
-        F.binary_cross_entropy(torch.full((2,), 0.5), torch.ones(2))
+        functional.binary_cross_entropy(torch.full((2,), 0.5), torch.ones(2))
     assert str(caught.value) == refusal("cuda", "aten::binary_cross_entropy")
 
 
 def test_inside_cross_entropy_log_softmax_keeps_half():
     logits = torch.randn(3, 4, dtype=torch.float16)
     with cuda_casting(), torch.autocast("cpu", torch.float16), Names() as names:
-        loss = F.cross_entropy(logits, torch.tensor([0, 1, 2]))
+        loss = functional.cross_entropy(logits, torch.tensor([0, 1, 2]))
         alone = logits.log_softmax(1)
     dtypes = dict(reversed(names.seen))
     assert dtypes["aten._log_softmax.default"] == (torch.float16,)
@@ -121,7 +121,7 @@ def test_recurrent_layers_run_in_float16_as_cudnn_does(layer, low):
 
 
 @pytest.mark.parametrize("low", LOW)
-@pytest.mark.parametrize("function", [F.softmax, F.log_softmax])
+@pytest.mark.parametrize("function", [functional.softmax, functional.log_softmax])
 def test_softmax_reads_low_precision_as_cuda_does(function, low):
     scores = torch.randn(4, 9).to(low).requires_grad_()
     exact = scores.detach().double().requires_grad_()
@@ -141,175 +141,15 @@ def test_softmax_reads_low_precision_as_cuda_does(function, low):
 def test_dropout_is_one_kernel_with_the_same_mask_and_draws(dtype):
     values = torch.randn(1000).to(dtype)
     torch.manual_seed(5)
-    plain, state = F.dropout(values, 0.3), torch.get_rng_state()
+    plain, state = functional.dropout(values, 0.3), torch.get_rng_state()
     torch.manual_seed(5)
     with cuda_casting(), Names() as names:
-        ours = F.dropout(values, 0.3)
+        ours = functional.dropout(values, 0.3)
     assert [name for name, _ in names.seen] == ["aten.native_dropout.default"]
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(ours == 0, plain == 0)
     exact = (values.double() * (plain != 0) / 0.7).to(dtype)
     torch.testing.assert_close(ours, exact, atol=0, rtol=torch.finfo(dtype).eps)
-
-
-# ---- the cache of weight casts: torch's own is the witness ---------------------------------------------------
-
-
-def reuse(weight, values):
-    return values @ weight + values @ weight
-
-
-def under_no_grad_first(weight, values):
-    with torch.no_grad():
-        values @ weight
-    return values @ weight
-
-
-def under_no_grad_last(weight, values):
-    first = values @ weight
-    with torch.no_grad():
-        values @ weight
-    return first
-
-
-def under_inference_mode_in_between(weight, values):
-    with torch.inference_mode():
-        values @ weight
-    first = values @ weight
-    with torch.inference_mode():
-        values @ weight
-    return first
-
-
-def nested(weight, values):
-    first = values @ weight
-    with torch.autocast("cpu", torch.float16):
-        second = values @ weight
-    with torch.autocast("cpu", enabled=False):
-        third = values @ weight
-    return first + second + third + values @ weight
-
-
-def nested_with_another_dtype(weight, values):
-    first = values @ weight
-    with torch.autocast("cpu", torch.bfloat16):
-        try:
-            return first + values @ weight
-        except RuntimeError:  # torch's cache does not look at the dtype, so nor does ours
-            return first * 2
-
-
-def cleared(weight, values):
-    first = values @ weight
-    torch.clear_autocast_cache()
-    return first + values @ weight
-
-
-def uncached(weight, values):
-    with torch.autocast("cpu", torch.float16, cache_enabled=False):
-        return values @ weight + values @ weight
-
-
-def of_a_view(weight, values):
-    view = weight.detach().requires_grad_()[:]
-    return values @ view + values @ view
-
-
-def of_a_frozen_weight(weight, values):
-    frozen = weight.detach()
-    return values @ frozen + values @ frozen + values @ weight
-
-
-def of_a_computed_weight(weight, values):
-    computed = weight * 2
-    return values @ computed + values @ computed
-
-
-SCENARIOS = [reuse, under_no_grad_first, under_no_grad_last, under_inference_mode_in_between, nested, nested_with_another_dtype, cleared, uncached, of_a_view,
-             of_a_frozen_weight, of_a_computed_weight]  # fmt: skip
-
-
-def played(scenario, emulate):
-    """Return the operators, the result and the gradient of a scenario under the CPU's or our autocast.
-
-    Matrix products are on both lists, so for them the CPU's C++ kernels are a witness for ours.
-    """
-    torch.manual_seed(1)
-    weight, values = torch.randn(4, 4, requires_grad=True), torch.randn(3, 4)
-    with cuda_casting() if emulate else torch.enable_grad(), Names() as names:
-        with torch.autocast("cpu", torch.float16):
-            out = scenario(weight, values)
-        again = None
-        with torch.autocast("cpu", torch.float16):
-            again = values @ weight
-        if out.requires_grad:
-            (out.sum() + again.sum()).backward()
-    return names.seen, out, weight.grad
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_weights_are_cast_as_often_as_by_torchs_own_cache(scenario):
-    theirs, ours = played(scenario, emulate=False), played(scenario, emulate=True)
-    assert sorted(map(str, ours[0])) == sorted(map(str, theirs[0]))
-    torch.testing.assert_close(ours[1:], theirs[1:], atol=0, rtol=0)
-
-
-def test_reused_weights_share_one_cast_so_gradients_add_up_in_half():
-    names, _, _ = played(reuse, emulate=True)
-    # Two weights' uses and one more in the second region: one cast each, and the values are cast at every use.
-    assert sum("_to_copy" in name and dtypes == (torch.float16,) for name, dtypes in names) == 2 + 3
-    assert ("aten.add.Tensor", (torch.float16,)) in names
-
-
-@pytest.mark.parametrize("finish", ["leave autocast", "clear the cache", "leave the emulation"])
-def test_no_weight_outlives_its_region(finish):
-    weight = torch.randn(4, 4, requires_grad=True)
-    alive = weakref.ref(weight)
-    autocast, casting = torch.autocast("cpu", torch.float16), cuda_casting()
-    casting.__enter__()
-    autocast.__enter__()
-    torch.ones(4, 4) @ weight
-    del weight
-    gc.collect()
-    assert alive() is not None, "the cache should hold it, or this test shows nothing"
-    if finish == "leave autocast":
-        autocast.__exit__(None, None, None)
-    elif finish == "clear the cache":
-        torch.clear_autocast_cache()
-    else:
-        casting.__exit__(None, None, None)
-    gc.collect()
-    assert alive() is None
-    if finish != "leave autocast":
-        autocast.__exit__(None, None, None)
-    if finish != "leave the emulation":
-        casting.__exit__(None, None, None)
-
-
-def test_the_cache_is_kept_unseen_by_modes_hooks_and_settings():
-    weight = torch.randn(4, 4, requires_grad=True)
-    packed = []
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with (
-            cuda_casting(),
-            torch.no_grad(),
-            torch.device("meta"),
-            torch.autograd.graph.saved_tensors_hooks(
-                lambda kept: packed.append(kept.shape) or kept, lambda kept: kept
-            ),
-            Names() as names,
-            torch.autocast("cpu", torch.float16),
-        ):
-            out = torch.ops.aten.mm.default(weight, weight)
-    finally:
-        torch.set_default_dtype(before)
-    assert [name for name, _ in names.seen] == ["aten._to_copy.default", "aten.mm.default"]
-    assert (out.dtype, packed) == (torch.float16, [])
-
-
-# ---- nothing is left behind ----------------------------------------------------------------------------------
 
 
 def dispatcher_state():
@@ -324,8 +164,11 @@ def dispatcher_state():
 def behaviour():
     values = torch.linspace(-2, 2, 16).reshape(4, 4)
     with torch.autocast("cpu", torch.float16), Names() as names:
-        out = F.layer_norm((values @ values).softmax(1), (4,)).sum() + F.dropout(values.half(), 0.0).sum()
-        out = out + F.binary_cross_entropy(torch.sigmoid(values), values.abs() / 2)
+        out = (
+            functional.layer_norm((values @ values).softmax(1), (4,)).sum()
+            + functional.dropout(values.half(), 0.0).sum()
+        )
+        out = out + functional.binary_cross_entropy(torch.sigmoid(values), values.abs() / 2)
     return names.seen, out.item()
 
 

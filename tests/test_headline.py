@@ -56,7 +56,8 @@ def test_a_backward_that_overflows_names_the_largest_scale_that_fits() -> None:
     health, sentence = judge(made)
     assert health is Health.RISK
     assert sentence == (
-        "fp16 gradients overflow at loss scale 2^8, first mm in hot; the largest scale predicted to fit is 2^6"
+        "fp16 gradients overflow at loss scale 2^8, first mm in hot; "
+        "the largest scale predicted to fit is 2^6"
     )
 
 

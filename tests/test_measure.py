@@ -251,7 +251,19 @@ def test_a_sample_is_in_logical_order_in_any_layout(path: str, layout: str, k: i
     values = elements(tensor)
     k = min(k, len(values))
     assert got.dtype == torch.float64
-    np.testing.assert_array_equal(got.numpy(), [values[i * len(values) // k] for i in range(k)])
+    np.testing.assert_array_equal(got.numpy(), [values[place] for place in places(len(values), k)])
+
+
+def places(n: int, k: int) -> list[int]:
+    edges = [i * n // k for i in range(k + 1)] if k else [0]
+    spread = [((i + 1) * 2654435761 % 2**32) // 256 for i in range(k)]
+    return [low + s % (high - low) for low, high, s in zip(edges, edges[1:], spread, strict=False)]
+
+
+@pytest.mark.parametrize("columns", [16, 60, 384, 1000])
+def test_a_sample_meets_the_columns_of_a_matrix_evenly(columns: int) -> None:
+    seen = {place % columns for place in places(512 * columns, 128)}
+    assert len(seen) > 0.6 * min(columns, 128)  # equal steps would meet one to four of them
 
 
 @pytest.mark.parametrize("path", PATHS)

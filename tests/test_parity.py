@@ -1,4 +1,4 @@
-"""The CPU policy on whole models: the same operators, dtypes and casts as CUDA's own kernels produce on fake tensors.
+"""The CPU policy on whole models: the operators, dtypes and casts of CUDA's own kernels on fake tensors.
 
 The full table, with both dtypes for every model, is `reports/parity.md`; `python tests/parity.py` makes it.
 """
@@ -14,10 +14,12 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CHOSEN = (
-    "torchvision:resnet18", "torchvision:mobilenet_v3_small", "torchvision:convnext_tiny", "torchvision:swin_t",
+    "torchvision:resnet18", "torchvision:mobilenet_v3_small", "torchvision:convnext_tiny",
+    "torchvision:swin_t",
     "torchvision:lraspp_mobilenet_v3_large", "torchvision:retinanet_resnet50_fpn",
     "timm:vit_tiny_patch16_224", "timm:mobilevit_xxs", "timm:nf_resnet26", "timm:ghostnet_100",
-    "transformers:bert", "transformers:gpt2", "transformers:llama", "transformers:t5", "transformers:segformer",
+    "transformers:bert", "transformers:gpt2", "transformers:llama", "transformers:t5",
+    "transformers:segformer",
     "transformers:whisper", "transformers:deberta-v2",
 )  # fmt: skip
 REAL = ("torchvision:resnet18", "timm:convnext_atto", "transformers:bert", "transformers:gpt2")
@@ -42,7 +44,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of the models' own librarie
 
 
 def test_the_zoo_is_wide_enough():
-    count = {library: sum(case.name.startswith(library) for case in CASES) for library in ("torchvision", "timm", "transformers")}
+    count = {
+        library: sum(case.name.startswith(library) for case in CASES)
+        for library in ("torchvision", "timm", "transformers")
+    }
     assert count["torchvision"] >= 20
     assert count["timm"] >= 10
     assert count["transformers"] >= 10
@@ -66,7 +71,11 @@ def test_real_tensors_take_the_same_way(case, dtype):
 
 @pytest.mark.skipif(not CAN_DIFFERENTIATE, reason="fake CUDA tensors need a CUDA build to require gradients")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("layer", [nn.RMSNorm(8), nn.LSTMCell(8, 4), nn.GRUCell(8, 4), nn.RNNCell(8, 4)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "layer",
+    [nn.RMSNorm(8), nn.LSTMCell(8, 4), nn.GRUCell(8, 4), nn.RNNCell(8, 4)],
+    ids=lambda m: type(m).__name__,
+)
 def test_layers_with_a_kernel_of_their_own_on_cuda_have_its_dtypes_outside(layer, dtype):
     from parity import cuda_autocast, emulated_autocast, fake
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -85,12 +94,13 @@ def test_layers_with_a_kernel_of_their_own_on_cuda_have_its_dtypes_outside(layer
     assert seen[0] == seen[1]
 
 
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
 def test_a_planted_difference_is_found():
     case = next(case for case in CASES if case.name == "transformers:gpt2")
     cpu = trace(case, torch.float16, "cpu")
     at = next(at for at, event in enumerate(cpu) if event.is_cast)
-    less = compare(cpu, cpu[:at] + cpu[at + 1 :])
-    other = compare(cpu, cpu[:at] + [cpu[at]._replace(outputs=("bfloat16",))] + cpu[at + 1 :])
+    less = compare(cpu, [*cpu[:at], *cpu[at + 1 :]])
+    other = compare(cpu, [*cpu[:at], cpu[at]._replace(outputs=("bfloat16",)), *cpu[at + 1 :]])
     assert not less.equal
     assert not other.equal
     assert compare(cpu, cpu).equal
@@ -118,4 +128,6 @@ def test_the_backward_of_the_comparison_is_torchs_own(name):
         loss(module, batch).backward()
     with Names() as ours:
         backward(loss(module, batch))
-    assert [op for op in ours.seen if "detach" not in op] == [op for op in theirs.seen if "detach" not in op]
+    # Storing a gradient is left out of it: an alias, or a copy into the parameter's memory layout.
+    stored = {"aten.detach.default", "aten.new_empty_strided.default", "aten.copy_.default"}
+    assert [op for op in ours.seen if op not in stored] == [op for op in theirs.seen if op not in stored]

@@ -10,6 +10,7 @@ from ampcheck.observe.policy import (
     CastPolicy,
     casting_policy,
     derived,
+    foreign,
     header_policy,
     measured_policy,
     refusal,
@@ -61,7 +62,7 @@ def test_mps_differs_from_cuda_where_its_own_list_does():
 
 @pytest.mark.skipif(CUDNN_RNN not in registered("cuda"), reason="this torch is built without cuDNN")
 def test_recurrent_layers_run_in_float16_under_bfloat16_too():
-    # Half weights need no copy into cuDNN's buffer, so the kernel can be followed; the input's dtype comes first.
+    # Half weights need no copy into cuDNN's buffer, so the kernel can be followed. The input comes first.
     dtypes = (torch.float32, *[torch.float16] * 3, torch.float32, torch.float32)
     seen = forwarded(
         "cuda", CUDNN_RNN, dtypes, torch.bfloat16, weight_stride0=4, proj_size=0, dropout_state=None
@@ -77,6 +78,18 @@ def test_the_ban_is_said_in_torchs_words():
     )
     with pytest.raises(ValueError, match="expected an operator that autocast bans on cuda, got 'aten::mm'"):
         refusal("cuda", "aten::mm")
+
+
+def test_other_libraries_operators_are_listed():
+    library = torch.library.Library("ampcheck_test", "DEF")
+    try:
+        library.define("half_only(Tensor x) -> Tensor")
+        library.impl("half_only", lambda x: x, "AutocastCUDA")
+        assert "ampcheck_test::half_only" in foreign("cuda") - foreign("xpu")
+        library.impl("half_only", lambda x: x, "AutocastCPU")
+        assert "ampcheck_test::half_only" not in foreign("cuda")
+    finally:
+        library._destroy()
 
 
 def test_an_unknown_back_end_is_refused():

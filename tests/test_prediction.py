@@ -70,7 +70,7 @@ def test_prediction_is_exact_where_no_gradient_is_rounded_twice():
     shares = [point.tallies[ALL].measured for point in found.points]
     assert shares[0] > 0.4
     assert shares == sorted(shares, reverse=True)
-    assert 0 < shares[3] < 0.2
+    assert 0 < shares[3] < shares[0] / 2
 
 
 def test_gradients_at_the_tie_fall_within_the_bounds():
@@ -102,7 +102,7 @@ def perceptron() -> Step:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10))
     labels = torch.randint(0, 10, (128,))
-    return Step(model, torch.randn(128, 32), lambda model, x: F.cross_entropy(model(x), labels) * 2.0**-10)
+    return Step(model, torch.randn(128, 32), lambda model, x: F.cross_entropy(model(x), labels) * 2.0**-12)
 
 
 def convolutions() -> Step:
@@ -120,7 +120,9 @@ def test_prediction_of_small_networks_is_right_to_one_binade(build):
     """The tolerance has no number of its own.
 
     Rounding on the way moves a gradient by less than a factor of two, so at most those within one binade of the
-    cut change sides: the measured count lies between the predictions for half and for twice the scale.
+    cut change sides: the measured count lies between the predictions for half and for twice the scale. Sums that
+    cancel are the exception: below epsilon times their terms they are noise in either precision, which happens to
+    about as many as epsilon says.
     """
     found = study(build.__name__, build(), SCALES)
     assert found.covered == 1.0
@@ -135,9 +137,10 @@ def test_prediction_of_small_networks_is_right_to_one_binade(build):
 def assert_within_a_binade(found: Study, scale: int, lost: int) -> None:
     curve = found.curves[ALL]
     above, below = curve.get(scale + 1, curve[scale]), curve.get(scale - 1)
-    assert above.low <= lost
+    noise = FP16.epsilon * curve[scale].live
+    assert above.low - noise <= lost
     if below is not None:
-        assert lost <= below.high
+        assert lost <= below.high + noise
 
 
 def test_overflow_is_predicted_where_it_happens():

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 
 from ampcheck.observe import wide
 from ampcheck.observe.emulation import cuda_casting
@@ -21,7 +21,7 @@ def spread(*shape):
     return torch.randn(*shape) * torch.exp2(torch.randint(-4, 4, shape).float())
 
 
-# What to call, its tensors by size n, and the other arguments. All are linear in each tensor, which the bound needs.
+# What to call, its tensors by size n, and the other arguments. Linear in each tensor, which the bound needs.
 LINEAR = {
     "mm": (aten.mm.default, lambda n: (spread(3, n), spread(n, 4)), []),
     "addmm": (aten.addmm.default, lambda n: (spread(4), spread(3, n), spread(n, 4)), []),
@@ -32,7 +32,11 @@ LINEAR = {
     "addmv": (aten.addmv.default, lambda n: (spread(3), spread(3, n), spread(n)), []),
     "dot": (aten.dot.default, lambda n: (spread(n), spread(n)), []),
     "vdot": (aten.vdot.default, lambda n: (spread(n), spread(n)), []),
-    "convolution": (aten.convolution.default, lambda n: (spread(2, n, 5, 5), spread(3, n, 3, 3), spread(3)), CONVOLUTION),
+    "convolution": (
+        aten.convolution.default,
+        lambda n: (spread(2, n, 5, 5), spread(3, n, 3, 3), spread(3)),
+        CONVOLUTION,
+    ),
     "transposed convolution": (
         aten.convolution.default,
         lambda n: (spread(2, n, 4, 4), spread(n, 3, 2, 2), spread(3)),
@@ -61,12 +65,14 @@ def test_results_are_the_exact_ones_rounded_once(name, size, seed, low):
     ours = results(execute(func, (*tensors, *rest), {}))
     exact = results(func(*(tensor.double() for tensor in tensors), *rest))
     magnitude = results(func(*(tensor.double().abs() for tensor in tensors), *rest))
-    # Float32 sums of n products err by at most about n half-ulps of the sum of magnitudes, whatever their order.
+    # A float32 sum of n products errs by at most about n half-ulps of the sum of magnitudes, in any order.
     terms = max(size, 8) * LONGEST_SUM.get(name, 1) + 2
     finfo = torch.finfo(low)
     for got, want, large in zip(ours, exact, magnitude, strict=True):
         assert got.dtype is low
-        half_ulp = torch.maximum(want.abs() * finfo.eps / 2, torch.tensor(finfo.smallest_normal * finfo.eps / 2))
+        half_ulp = torch.maximum(
+            want.abs() * finfo.eps / 2, torch.tensor(finfo.smallest_normal * finfo.eps / 2)
+        )
         assert ((got.double() - want).abs() <= 1.01 * half_ulp + terms * 2.0**-24 * large).all()
 
 
@@ -91,16 +97,22 @@ def test_attention_keeps_its_logarithms_in_float32_and_is_accurate(low):
     query, key, value, grad = (torch.randn(2, 3, 8, 16).to(low) for _ in range(4))
     forward = aten._scaled_dot_product_flash_attention_for_cpu.default
     out, logsumexp = execute(forward, (query, key, value), {"is_causal": True})
-    assert [item.dtype for item in forward(query, key, value)] == [out.dtype, logsumexp.dtype] == [low, torch.float32]
+    assert (
+        [item.dtype for item in forward(query, key, value)]
+        == [out.dtype, logsumexp.dtype]
+        == [low, torch.float32]
+    )
     exact = [tensor.double().requires_grad_() for tensor in (query, key, value)]
-    expected = F.scaled_dot_product_attention(*exact, is_causal=True)
+    expected = functional.scaled_dot_product_attention(*exact, is_causal=True)
     expected.backward(grad.double())
     backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
     grads = execute(backward, (grad, query, key, value, out, logsumexp, 0.0, True), {})
     torch.testing.assert_close(out.double(), expected.detach(), rtol=torch.finfo(low).eps, atol=1e-6)
     for got, tensor in zip(grads, exact, strict=True):
         assert got.dtype is low
-        torch.testing.assert_close(got.double(), tensor.grad, rtol=8 * torch.finfo(low).eps, atol=torch.finfo(low).eps)
+        torch.testing.assert_close(
+            got.double(), tensor.grad, rtol=8 * torch.finfo(low).eps, atol=torch.finfo(low).eps
+        )
 
 
 @pytest.mark.parametrize("func", [aten.mm.default, aten.convolution.default, aten.add.Tensor])
@@ -141,7 +153,7 @@ def test_a_view_is_written_through(low):
     base = torch.zeros(4, 4, dtype=low)
     ones = torch.ones(2, 2, dtype=low)
     execute(aten.addmm_.default, (base[1:3, 1:3], ones, ones), {})
-    assert torch.equal(base.float(), F.pad(torch.full((2, 2), 2.0), (1, 1, 1, 1)))
+    assert torch.equal(base.float(), functional.pad(torch.full((2, 2), 2.0), (1, 1, 1, 1)))
 
 
 @pytest.mark.parametrize("low", LOW)
@@ -184,7 +196,7 @@ def test_half_fourier_transforms_go_there_and_back():
 
 
 def test_solvers_refuse_low_precision_as_on_a_gpu():
-    with pytest.raises(RuntimeError, match="not implemented for 'Half'|Low precision dtypes"):
+    with pytest.raises(RuntimeError, match=r"not implemented for 'Half'|Low precision dtypes"):
         execute(aten.linalg_lu_factor_ex.default, (torch.eye(3).half(),), {})
 
 
@@ -197,7 +209,12 @@ def test_other_errors_come_through():
 def test_a_step_of_a_network_is_the_native_one_up_to_rounding(low):
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.ConvTranspose2d(8, 4, 2), nn.Flatten(), nn.Linear(484, 5)
+        nn.Conv2d(3, 8, 3, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.ConvTranspose2d(8, 4, 2),
+        nn.Flatten(),
+        nn.Linear(484, 5),
     )
     values, labels = torch.randn(4, 3, 12, 12), torch.tensor([0, 1, 2, 3])
 
@@ -205,7 +222,7 @@ def test_a_step_of_a_network_is_the_native_one_up_to_rounding(low):
         model.zero_grad()
         with cuda_casting(), mode:
             with torch.autocast("cpu", low):
-                loss = F.cross_entropy(model(values), labels)
+                loss = functional.cross_entropy(model(values), labels)
             loss.backward()
         return [loss.item(), *(parameter.grad.clone() for parameter in model.parameters())]
 

@@ -179,7 +179,11 @@ static PyObject *sample(PyObject *self, PyObject *const *args, Py_ssize_t count)
     int64_t n = v[1], k = v[4] < n ? v[4] : n;
     double *out = (double *)(intptr_t)v[3];
     uint64_t mode = no_flush();
-    for (int64_t i = 0; i < k; i++) out[i] = element((const char *)(intptr_t)v[0], i * n / k, (int)v[2]);
+    for (int64_t i = 0; i < k; i++) {
+        int64_t from = i * n / k, width = (i + 1) * n / k - from;
+        int64_t spread = (int64_t)(((uint64_t)(i + 1) * 2654435761u & 0xffffffffu) >> 8);
+        out[i] = element((const char *)(intptr_t)v[0], from + spread % width, (int)v[2]);
+    }
     restore(mode);
     return PyLong_FromLongLong(k > 0 ? k : 0);
 }
@@ -210,7 +214,7 @@ static PyMethodDef METHODS[] = {
     {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL,
      "measure(data_ptr, n, dtype_code, record_ptr, weight, threads): adds n elements to a record."},
     {"sample", (PyCFunction)(void (*)(void))sample, METH_FASTCALL,
-     "sample(data_ptr, n, dtype_code, out_ptr, k): writes elements i * n // k as float64; returns how many."},
+     "sample(data_ptr, n, dtype_code, out_ptr, k): writes one element of each k-th as float64; returns how many."},
     {"isas", isas, METH_NOARGS, "isas(): the instruction sets that this machine can run, best first."},
     {"force_isa", force_isa, METH_O, "force_isa(name): measures with that instruction set from now on."},
     {NULL, NULL, 0, NULL},

@@ -70,6 +70,10 @@ class Book:
         """Return the number of a site."""
         return self._numbers.setdefault(site, len(self._numbers))
 
+    def names(self) -> list[Site]:
+        """Return the sites by number."""
+        return list(self._numbers)
+
     def add(self, number: int, tensor: torch.Tensor) -> int:
         """Measure a tensor for a site; return its row."""
         shelf = self._shelves.get(tensor.device)

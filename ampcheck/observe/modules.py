@@ -1,5 +1,6 @@
 """Which module is running, under the model's own names."""
 
+import inspect
 import sys
 import threading
 from collections import deque
@@ -155,7 +156,7 @@ class ModuleTracker:
 
 def _runs(entry: _Entry) -> bool:
     """Tell whether a module does something itself, instead of holding others."""
-    return bool(entry.path) and type(entry.module).forward is not _NO_FORWARD
+    return bool(entry.path) and inspect.getattr_static(type(entry.module), "forward", None) is not _NO_FORWARD
 
 
 def _listed(paths: list[str]) -> str:

@@ -84,15 +84,26 @@ def unexplained(backend: str = "cuda") -> frozenset[str]:
 def registered(backend: str) -> frozenset[str]:
     """Return the `aten` overloads that have a kernel of their own on `backend`'s autocast key.
 
-    Without those for named tensors, a prototype that torch has since removed: Python cannot receive the names.
+    Without those for named tensors, a prototype that torch has since removed: Python cannot receive names.
     """
+    names = _on_key(backend)
+    return frozenset(name for name in names if name.startswith("aten::") and not _NAMED.search(name))
+
+
+def foreign(backend: str = "cuda") -> frozenset[str]:
+    """Return other libraries' operators that `backend`'s autocast treats specially and the CPU's does not.
+
+    Their kernels are not reproduced: on CPU tensors these operators run in the dtypes they are given.
+    """
+    return frozenset(name for name in _on_key(backend) - _on_key("cpu") if not name.startswith("aten::"))
+
+
+def _on_key(backend: str) -> frozenset[str]:
     if backend not in {*BACKENDS, "cpu"}:
         raise ValueError(f"expected one of {', '.join(BACKENDS)}, got backend {backend!r}")
     key = f"Autocast{backend.upper()}"
     found = torch._C._dispatch_get_registrations_for_dispatch_key(key)  # noqa: SLF001
-    return frozenset(
-        name.removesuffix(".") for name in found if name.startswith("aten::") and not _NAMED.search(name)
-    )
+    return frozenset(name.removesuffix(".") for name in found)
 
 
 @functools.cache

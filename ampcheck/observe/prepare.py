@@ -1,12 +1,13 @@
 """What is done to, and found out of, a model before its first step is recorded."""
 
+import inspect
 from typing import Any
 
 import torch
 
 from ampcheck.observe.state import random_state, set_random_state
 from ampcheck.observe.step import Step, casting_rules, users_code
-from ampcheck.observe.structure import is_compiled, is_lazy, modules, named_modules
+from ampcheck.observe.structure import inner, is_compiled, is_lazy, modules, named_modules
 
 
 def shape_lazy_parameters(step: Step) -> int:
@@ -38,11 +39,11 @@ def compiled(model: Any) -> list[str]:
     names = {id(module): path or "the model" for path, module in named_modules(model)}
     found: list[str] = []
     for module in modules(model):
+        owner = names.get(id(inner(module) or module), type(module).__name__)
         if is_compiled(module):
-            inside = module.__dict__["_modules"].get("_orig_mod", module)
-            found.append(names.get(id(inside), type(module).__name__))
-        functions = {"forward": type(module).forward} | module.__dict__
-        owner = names.get(id(module), type(module).__name__)
+            found.append(owner)
+            continue
+        functions = {"forward": inspect.getattr_static(type(module), "forward", None)} | module.__dict__
         found += [f"{owner}.{name}" for name, value in functions.items() if _is_compiled_function(value)]
     return list(dict.fromkeys(found))
 

@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampcheck.observe.book import Book, Fetched
+from ampcheck.observe.lineage import Lineage
 from ampcheck.observe.modules import ModuleTracker, tensors_in
 from ampcheck.observe.ops import OpKind, OpPlan, plan_of
 from ampcheck.observe.seen import Seen
@@ -112,6 +113,7 @@ class Recorder(TorchDispatchMode):
         self._origins: dict[Any, Origin] = {}
         self._nodes: dict[int, Origin] = {}
         self._seen = Seen()
+        self.lineage = Lineage() if samples else None
         self._operations = 0
         self._next_node = 0
         self._depth = 0
@@ -144,6 +146,8 @@ class Recorder(TorchDispatchMode):
             self.tracker.remove()
             self._nodes.clear()
             self._seen.clear()
+            if self.lineage is not None:
+                self.lineage.clear()
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -151,6 +155,7 @@ class Recorder(TorchDispatchMode):
         """Run an operation as it would have run, then note what came out."""
         if types and any(kind.__torch_dispatch__ is not _NO_DISPATCH for kind in types):
             # The subclass takes the operation apart, and its parts come here again.
+            self.not_audited.update(f"operations on {kind.__name__}, seen in the parts it takes them apart into" for kind in types)
             return NotImplemented
         self._operations += 1
         try:
@@ -181,6 +186,8 @@ class Recorder(TorchDispatchMode):
             self._nodes[self._next_node] = origin
             self._next_node += 1
         kind = plan.kind
+        if self.lineage is not None:
+            self.lineage.read(args)
         if kind is _MEASURE:
             if type(out) is torch.Tensor:
                 self._measure(origin, phase, plan.name, "output", out)
@@ -191,6 +198,8 @@ class Recorder(TorchDispatchMode):
             self._inherit(args[0], out)
         elif kind is _CAST or kind is _COPY:
             self._copied(plan, origin, phase, args[kind is _COPY], out)
+        if self.lineage is not None and (kind is _SAME or kind is OpKind.VIEW):
+            self.lineage.passed(out)
         return out
 
     def _plan(self, func: OpOverload) -> OpPlan:
@@ -238,7 +247,7 @@ class Recorder(TorchDispatchMode):
             self._measure_unusual(origin, phase, op, slot, tensor)
             return
         name = _FLOATING.get(tensor.dtype)
-        if name is None:
+        if name is None or tensor.is_meta:
             if tensor.is_quantized:
                 self.not_audited[f"quantized tensors ({tensor.dtype})"] += 1
             return
@@ -247,6 +256,8 @@ class Recorder(TorchDispatchMode):
         if number is None:
             number = self._number(origin, key)
         self._seen.remember(tensor, self.book.add(number, tensor))
+        if self.lineage is not None and op:
+            self.lineage.made(tensor, number)
 
     def _measure_unusual(
         self, origin: Origin, phase: Phase, op: str, slot: str, tensor: torch.Tensor
@@ -311,6 +322,12 @@ class Recorder(TorchDispatchMode):
         """Measure a parameter or its gradient; call it outside of the recording."""
         origin = Origin(module, Phase.STATE, "", 0)
         self._measure(origin, Phase.STATE, "", slot, tensor)
+
+    def sources(self) -> dict[Site, list[Site]]:
+        """Return what each operation's results were made of, in order of execution."""
+        names = self.book.names()
+        known = {} if self.lineage is None else self.lineage.sources
+        return {names[number]: [names[source] for source in sources] for number, sources in known.items()}
 
     def fetch(self) -> Fetched:
         """Bring what was recorded to the host."""

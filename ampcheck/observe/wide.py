@@ -21,7 +21,8 @@ _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.com
 _WIDE = frozenset(_WIDER.values())
 _LOW = frozenset({torch.float16, torch.bfloat16})
 _MISSING = re.compile(
-    "not implemented for '(Half|BFloat16|ComplexHalf)'|MKL FFT doesn't support tensors of type: (Half|ComplexHalf)"
+    "not implemented for '(Half|BFloat16|ComplexHalf)'"
+    "|MKL FFT doesn't support tensors of type: (Half|ComplexHalf)"
 )
 # Decompositions and solvers have no half kernels on a GPU either: there, too, they must raise.
 _SOLVERS = re.compile(
@@ -79,6 +80,11 @@ def without_kernel() -> frozenset[str]:
 class WideCompute(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs every operator through `execute`, and records nothing."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # The wrapper that this would put around each operation loads the compiler, which takes a second.
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func`."""
         return execute(func, args, kwargs or {})
@@ -102,6 +108,8 @@ def _low_dtype(rule: _Rule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 
     A known operator refuses mixed dtypes, and still has to when it is run in float32.
     """
+    if not rule.learned and args[0].dtype not in _LOW:
+        return None  # soon, for float32 steps: a known operator's first argument is a tensor
     low = None
     for at, tensor in _tensors(args, kwargs):
         dtype = tensor.dtype

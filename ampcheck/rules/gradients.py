@@ -1,6 +1,6 @@
 """Gradients that low precision cannot hold, and what a loss scale does for them."""
 
-from ampcheck.evidence import newly_nonfinite
+from ampcheck.evidence import healthy_forward, newly_nonfinite
 from ampcheck.findings import Finding, Severity
 from ampcheck.outcome import HARM_VANISHED, Outcome
 from ampcheck.report import Report, by_place, low_backward
@@ -29,7 +29,9 @@ def gradient_underflow(report: Report) -> list[Finding]:
     When to ignore it: when the loss is a stand-in, since gradient magnitudes are then not yours.
     """
     settled, unscaled = report.outcomes.get("settled"), report.outcomes.get("unscaled")
-    if settled is not None and settled.finite and settled.vanished > HARM_VANISHED:
+    if settled is None or not healthy_forward(report):
+        return []
+    if settled.finite and settled.vanished > HARM_VANISHED:
         return [_underflow(report, settled, "whatever the scale" if settled.log2_scale else "")]
     if unscaled is not None and unscaled.finite and unscaled.vanished > HARM_VANISHED:
         return [_underflow(report, unscaled, f"a loss scale of 2^{report.log2_scale} heals it")]
@@ -37,9 +39,10 @@ def gradient_underflow(report: Report) -> list[Finding]:
 
 
 def _underflow(report: Report, outcome: Outcome, remedy: str) -> Finding:
-    site = _first_flushed(report, outcome.log2_scale)
-    worst = max(outcome.vanished_by, key=lambda name: outcome.vanished_by[name])
+    names = list(outcome.vanished_by)
+    worst = _first_lost(report, outcome)
     scale = f"at loss scale 2^{outcome.log2_scale}" if outcome.log2_scale else "without a loss scale"
+    begins = _first_flushed(report, outcome.log2_scale)
     return Finding(
         "AMP201",
         "gradient-underflow",
@@ -47,12 +50,27 @@ def _underflow(report: Report, outcome: Outcome, remedy: str) -> Finding:
         Severity.WARNING if report.stand_in_loss else Severity.ERROR,
         f"{outcome.vanished:.0%} of the gradient that matters becomes zero {scale} "
         f"({outcome.vanished_by[worst]:.0%} of {worst}){'; ' if remedy else ''}{remedy}",
-        () if site is None else (site,),
-        {"vanished": outcome.vanished, "log2_scale": outcome.log2_scale, "parameters": len(outcome.vanished_by)},
+        (_parameter(report, worst), *begins),
+        {"vanished": outcome.vanished, "log2_scale": outcome.log2_scale, "parameters": len(names)},
     )
 
 
-def _first_flushed(report: Report, log2_scale: int) -> Site | None:
+def _first_lost(report: Report, outcome: Outcome) -> str:
+    """Return the parameter that the backward reaches first, among those that lose about as much as the worst."""
+    most = max(outcome.vanished_by.values())
+    order = {module.path: place for place, module in enumerate(report.low.modules)}
+    lost = [name for name, share in outcome.vanished_by.items() if 2 * share >= most]
+    return max(lost, key=lambda name: order.get(name.rpartition(".")[0], -1))
+
+
+def _parameter(report: Report, name: str) -> Site:
+    module, _, leaf = name.rpartition(".")
+    slot = f"param_grad[{leaf}]"
+    found = [site for site in report.low.sites if site.module == module and site.slot == slot]
+    return found[0] if found else Site(module, "", slot, Phase.STATE, "float32")
+
+
+def _first_flushed(report: Report, log2_scale: int) -> tuple[Site, ...]:
     """Return the backward operation, in order of execution, at which most of a gradient first becomes zero."""
     known = low_backward(report)
     for site in report.low.sites:
@@ -60,8 +78,8 @@ def _first_flushed(report: Report, log2_scale: int) -> Site | None:
         if stats is None or site.phase is not Phase.BACKWARD or site.dtype != report.dtype:
             continue
         if stats.nonzero and 2 * stats.flushed(report.format, log2_scale).low > stats.nonzero:
-            return site
-    return None
+            return (site,)
+    return ()
 
 
 def gradient_overflow(report: Report) -> list[Finding]:
@@ -82,10 +100,8 @@ def gradient_overflow(report: Report) -> list[Finding]:
     """
     settled = report.outcomes.get("settled")
     if settled is not None and settled.grads_nonfinite and not settled.loss_nonfinite:
-        reference = by_place(report.reference)
-        forward = newly_nonfinite(report, Phase.FORWARD, reference)
-        bad = newly_nonfinite(report, Phase.BACKWARD, reference)
-        return [] if forward or not bad else [_overflow(bad, Severity.ERROR, f"at every loss scale down to 2^{report.log2_scale}", report)]
+        bad = newly_nonfinite(report, Phase.BACKWARD, by_place(report.reference))
+        return [] if not bad or not healthy_forward(report) else [_overflow(bad, Severity.ERROR, f"at every loss scale down to 2^{report.log2_scale}", report)]
     if len(report.refused_scales) >= MANY_SKIPS:
         bad = _beyond(report, max(report.refused_scales))
         remedy = f"at loss scale 2^{max(report.refused_scales)}; it settles at 2^{report.log2_scale} after {len(report.refused_scales)} skipped steps"

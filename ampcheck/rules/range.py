@@ -3,6 +3,7 @@
 from ampcheck.evidence import newly_nonfinite
 from ampcheck.findings import Finding, Severity
 from ampcheck.report import Report, by_place
+from ampcheck.rules.rounding import flushed
 from ampcheck.stats import TensorStats
 from ampcheck.trace import Phase, Site
 
@@ -63,7 +64,9 @@ def forward_underflow(report: Report) -> list[Finding]:
     When to ignore it: where the infinity is masked out afterwards; then it is told as information only.
     """
     bad, reference = _bad_forward(report)
-    if not bad or not _made_of_zero(bad[0], reference, report):
+    if not bad:
+        return _flushed(report)
+    if not _made_of_zero(bad[0], reference, report):
         return []
     first = bad[0]
     count = _count(first, report, reference)
@@ -77,6 +80,26 @@ def forward_underflow(report: Report) -> list[Finding]:
             f"{report.precision}, in FP32 they stay below {reference[first.place].amax:.4g}{_absorbed(report)}",
             tuple(bad),
             {"elements": count, "reference_amax": reference[first.place].amax, "reached_sites": len(bad) - 1},
+        )
+    ]
+
+
+def _flushed(report: Report) -> list[Finding]:
+    """Return the finding for a result that became zero and harmed the step without an infinity in the forward."""
+    gone = [leap for leap in report.leaps if flushed(report, leap)]
+    if not gone or _harm(report) is not Severity.ERROR:
+        return []
+    first = gone[0]
+    return [
+        Finding(
+            "AMP103",
+            "forward-underflow",
+            "forward-underflow",
+            Severity.ERROR,
+            f"most of what {first.site.op} in {_place(first.site)} gives in FP32 is zero in {report.precision}: "
+            f"{report.outcomes['settled'].words}",
+            (first.site, first.dropped),
+            {"error": first.error},
         )
     ]
 

@@ -1,11 +1,11 @@
 """Results that are finite and wrong: rounding that an operation magnifies, updates that rounding swallows."""
 
-from ampcheck.evidence import Suspect, healing_site, newly_nonfinite
+from ampcheck.evidence import healthy_forward
 from ampcheck.findings import Finding, Severity
 from ampcheck.outcome import HARM_ERROR, HARM_VANISHED
 from ampcheck.plan import Tried
 from ampcheck.report import Report, by_place
-from ampcheck.trace import Phase, Site
+from ampcheck.trace import Leap, Phase, Site
 
 #: Places in FP32 up to which a plan points at a culprit; a longer list says that rounding is everywhere.
 FEW_PLACES = 4
@@ -30,39 +30,60 @@ def precision_loss(report: Report) -> list[Finding]:
     as deep networks can at random initialisation.
     """
     settled = report.outcomes.get("settled")
-    if settled is None or not settled.finite or max(settled.grad_error, settled.loss_error) <= HARM_ERROR:
+    if settled is None or not settled.harmed or settled.raised or settled.vanished > HARM_VANISHED:
         return []
-    overflow = newly_nonfinite(report, Phase.FORWARD, by_place(report.reference))
-    if settled.vanished > HARM_VANISHED or overflow:
+    if not healthy_forward(report):
         return []
-    suspects = _healing(report)
-    few = 0 < len(suspects) <= FEW_PLACES
-    site = _culprit(report, suspects[0]) if few else None
-    off = f"gradients are off by {settled.grad_error:.0%} and the loss by {settled.loss_error:.1%}"
-    remedy = f"with {', '.join(s.name for s in suspects)} in FP32 they are not" if few else "no few places heal it"
+    begun = [leap for leap in report.leaps if not flushed(report, leap)]
+    if not begun and not (settled.finite and max(settled.grad_error, settled.loss_error) > HARM_ERROR):
+        return []
+    healing = _healing(report)
+    few = 0 < len(healing) <= FEW_PLACES
+    numbers = {"grad_error": settled.grad_error, "loss_error": settled.loss_error}
+    sites: tuple[Site, ...] = ()
+    where = ""
+    if begun:
+        sites = (begun[0].dropped, begun[0].site)
+        numbers["error"] = begun[0].error
+        where = f"; it begins at {_told(begun[0])}"
+    remedy = f"; with {', '.join(healing)} in FP32 it does not happen" if few else "; no few places heal it"
     return [
         Finding(
             "AMP501",
             "precision-loss",
             "precision-loss",
             Severity.ERROR if few else Severity.WARNING,
-            f"{off}, far more than {report.precision} rounds; {remedy}",
-            () if site is None else (site,),
-            {"grad_error": settled.grad_error, "loss_error": settled.loss_error},
+            f"{settled.words}{where}{remedy}",
+            sites,
+            numbers,
         )
     ]
 
 
-def _healing(report: Report) -> list[Suspect]:
-    confirmed = [verdict for verdict in report.verdicts if verdict.tried is Tried.CONFIRMED]
+def _told(leap: Leap) -> str:
+    place = f"{leap.site.op} in {leap.site.module or 'the root or the loss'}"
+    leapt = f"whose result is off by {leap.error:.0%}"
+    if leap.dropped == leap.site:
+        return f"{place}, {leapt}"
+    return f"{place}, {leapt}, because {leap.dropped.op} ({leap.dropped.location}) left it too few bits"
+
+
+def flushed(report: Report, leap: Leap) -> bool:
+    """Tell whether an error begins because most of a result is too small for the format.
+
+    Zeros out of a difference of nearly equal numbers are not that: in FP32 they are large enough.
+    """
+    reference = by_place(report.reference)
+    held = [reference.get(site.place) for site in (leap.site, leap.dropped) if site.dtype == report.dtype]
+    return any(stats is not None and 2 * stats.flushed(report.format).low > stats.nonzero > 0 for stats in held)
+
+
+def _healing(report: Report) -> tuple[str, ...]:
+    """Return the places whose promotion was tried and heals."""
+    confirmed = any(verdict.tried is Tried.CONFIRMED for verdict in report.verdicts)
     if report.plan is None or report.plan.precision != report.precision or not confirmed:
-        return []
-    modules = [Suspect(module=name) for name in report.plan.fp32_modules]
-    return [*modules, *(Suspect(line=line) for line in report.plan.fp32_lines)]
-
-
-def _culprit(report: Report, suspect: Suspect) -> Site | None:
-    return healing_site(report, suspect)
+        return ()
+    return report.plan.fp32_modules + report.plan.fp32_lines
 
 
 def lost_update(report: Report) -> list[Finding]:

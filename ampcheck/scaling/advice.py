@@ -124,8 +124,8 @@ def _seen(refused: Sequence[int], fmt: Format) -> float:
 def _repeated(maxima: Sequence[float], tensors: Mapping[Key, TensorStats], seen: float) -> list[float]:
     """Return maxima for the whole horizon; the tensors' own largest element stands in for unknown ones."""
     amax = max((stats.amax for stats in tensors.values()), default=0.0)
-    known = sorted((value for value in maxima if math.isfinite(value)), reverse=True) or [amax]
-    known[0] = max(known[0], seen)
+    known = [value for value in maxima if math.isfinite(value)] or [amax]
+    known[known.index(max(known))] = max(*known, seen)
     return [known[index % len(known)] for index in range(HORIZON)]
 
 

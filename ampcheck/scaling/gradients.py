@@ -29,7 +29,7 @@ def gradient_tensors(report: Report) -> dict[Site, TensorStats]:
 
 
 def maxima(report: Report) -> tuple[float, ...]:
-    """Return each step's largest magnitude before scaling, from the low-precision run; inf where it overflowed."""
+    """Return each step's largest magnitude before scaling, as the low-precision run had it, or inf."""
     return tuple(
         float("inf") if step.nonfinite else step.grad_amax * 2.0**-step.log2_scale
         for step in report.low.steps

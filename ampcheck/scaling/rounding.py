@@ -37,9 +37,20 @@ def estimated_error(stats: TensorStats, fmt: Format, log2_scale: int) -> float:
 
 def lost_share(stats: TensorStats, fmt: Format, log2_scale: int) -> float:
     """Return the same error if the format had no upper end; it falls as the scale rises."""
-    energy = sum(count * octave_energy(exponent) for exponent, count in stats.exponents())
-    lost = sum(count * _lost_energy(exponent, fmt, log2_scale) for exponent, count in stats.exponents())
-    return math.sqrt(lost / energy) if energy else 0.0
+    energies = {exponent: count * octave_energy(exponent) for exponent, count in stats.exponents()}
+    energy = sum(energies.values())
+    if not energy:
+        return 0.0
+    # From half the smallest subnormal on a number becomes that subnormal: an error as of any other rounding.
+    kept = fmt.flush_exponent - 1 - log2_scale
+    flushed = sum(energy for exponent, energy in energies.items() if exponent < kept)
+    rounded = sum(count * _step(e, fmt, log2_scale) ** 2 for e, count in stats.exponents() if e >= kept) * _UNIFORM
+    return math.sqrt(flushed / energy + rounded / (stats.sum_squares or energy))
+
+
+def _step(exponent: int, fmt: Format, log2_scale: int) -> float:
+    """Return the distance, before scaling, between the numbers of a format in an octave."""
+    return float(2.0 ** (max(exponent + log2_scale, fmt.min_exponent) - fmt.precision + 1 - log2_scale))
 
 
 def flushed_share(stats: TensorStats, fmt: Format, log2_scale: int) -> float:
@@ -57,16 +68,6 @@ def flushed_share(stats: TensorStats, fmt: Format, log2_scale: int) -> float:
 def octave_energy(exponent: int) -> float:
     """Return the mean square of magnitudes that lie evenly within an octave."""
     return float(_OCTAVE_SQUARE * 4.0**exponent)
-
-
-def _lost_energy(exponent: int, fmt: Format, log2_scale: int) -> float:
-    """Return the mean square of the error of an element of an octave, before scaling."""
-    scaled = exponent + log2_scale
-    # From half the smallest subnormal on a number becomes that subnormal: an error as of any other rounding.
-    if scaled < fmt.flush_exponent - 1:
-        return octave_energy(exponent)
-    step = max(scaled, fmt.min_exponent) - fmt.precision + 1 - log2_scale
-    return float(_UNIFORM * 4.0**step)
 
 
 def combined_error(tensors: Iterable[TensorStats], fmt: Format, log2_scale: int) -> float:

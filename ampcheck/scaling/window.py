@@ -65,10 +65,9 @@ class ScaleWindow(Generic[Key]):
         if over is None:
             return f"no loss scale fits, because {described(kept.key)} is lost even at 2^{self.high}"
         missing = kept.lost_below - over.overflows_from + 1
-        return (
-            f"no loss scale fits, because {described(over.key)} overflows from 2^{over.overflows_from} on and "
-            f"{described(kept.key)} is lost below 2^{kept.lost_below}: {_octaves(missing)} too far apart"
-        )
+        first = f"{described(over.key)} overflows from 2^{over.overflows_from} on"
+        last = f"{described(kept.key)} is lost below 2^{kept.lost_below}"
+        return f"no loss scale fits, because {first} and {last}: {_octaves(missing)} too far apart"
 
 
 def _octaves(count: int) -> str:

@@ -1,6 +1,7 @@
-"""Runs a case as CUDA autocast would on a CPU, and writes down what breaks where, without ampcheck's recorder.
+"""Runs a case as CUDA autocast would, on a CPU, and writes down what breaks where.
 
-Shared with ampcheck are only the casting kernels and the float32 accumulation, which have witnesses of their own.
+No part of ampcheck's recorder or rules takes part: shared are only the casting kernels and the float32
+accumulation, which have witnesses of their own.
 """
 
 import contextlib
@@ -27,7 +28,19 @@ CHOSEN = {
     *("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"),
 }
 # Zero only where a factor is zero, or never: a zero from inputs without zeros was flushed.
-NEVER_ZERO = {"mul", "mul_", "div", "div_", "_to_copy", "exp", "sigmoid", "_softmax", "sqrt", "reciprocal", "pow"}
+NEVER_ZERO = {
+    "mul",
+    "mul_",
+    "div",
+    "div_",
+    "_to_copy",
+    "exp",
+    "sigmoid",
+    "_softmax",
+    "sqrt",
+    "reciprocal",
+    "pow",
+}
 
 
 class Birth(NamedTuple):
@@ -69,7 +82,7 @@ def load(path: Path):
 
 
 def run(case, dtype=None, log2_scale=0, fp32=(), *, watch=False) -> Run:
-    """Run one step; `fp32` modules run with autocast off on float32 inputs, `dtype=None` runs all in float32."""
+    """Run one step, `fp32` modules with autocast off on float32 inputs, without a dtype all in float32."""
     model, batch = case.model(), case.batch()
     if dtype is None:
         model.float()
@@ -190,7 +203,9 @@ def _zeros_due(op, args, kwargs):
     floats = [t for t in _tensors(args) if t.is_floating_point()]
     if not floats:
         return None
-    scalars = [a for a in (*args[1:], *kwargs.values()) if isinstance(a, float | int) and not isinstance(a, bool)]
+    scalars = [
+        a for a in (*args[1:], *kwargs.values()) if isinstance(a, float | int) and not isinstance(a, bool)
+    ]
     if op in NEVER_ZERO:
         factors = floats[:1] if op.startswith("div") else floats
         zeros = torch.zeros((), dtype=torch.bool)
@@ -206,7 +221,7 @@ def _zeros_due(op, args, kwargs):
 
 def _tensors(value):
     if isinstance(value, torch.Tensor):
-        yield value
+        yield value.coalesce().values() if value.is_sparse else value
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors(item)

@@ -1,8 +1,9 @@
 """Checks by direct observation that every case of the zoo is what its TRUTH says.
 
 python tests/zoo/truth.py [case ...]
-The symptom shows in low precision and not in FP32, it starts in the named layers and operations, running just
-`fp32_fix` with autocast off removes it and no part of that does, and the scale bound is where a sweep finds it.
+The symptom shows in low precision and not in FP32, it starts in the named layers and operations, running
+just `fp32_fix` with autocast off removes it and no part of that does, and the scale bound is where a sweep
+finds it.
 """
 
 import sys
@@ -10,7 +11,6 @@ import time
 from itertools import combinations
 
 import torch
-
 from running import CASES, Run, load, run, train
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -110,7 +110,7 @@ def check_grad_underflow(case, low: Run, reference: Run) -> tuple[list[str], str
     share = {log2: vanished(r, reference, layers) for log2, r in sweep.items() if not r.nan_grad}
     enough = [log2 for log2, lost in share.items() if lost <= LOST]
     if bound not in enough or LOG2_DEFAULT not in enough or share[bound - SLACK] <= LOST:
-        wrong.append(f"the bound is wrong: {({k: round(v, 3) for k, v in share.items()})}")
+        wrong.append(f"the bound is wrong: { ({k: round(v, 3) for k, v in share.items()}) }")
     return wrong, f"vanished {before:.3f}, enough from 2**{enough[:1]} to 2**{enough[-1:]}"
 
 
@@ -180,7 +180,9 @@ def check_fix(case, reference: Run) -> list[str]:
 
 def still_ill(case, modules, reference: Run) -> bool:
     """Say whether the symptom is there when just these modules run in FP32."""
-    low = run(case, dtype_of(case), scale_of(case.TRUTH), modules, watch=case.TRUTH["kind"] == "forward-overflow")
+    low = run(
+        case, dtype_of(case), scale_of(case.TRUTH), modules, watch=case.TRUTH["kind"] == "forward-overflow"
+    )
     return harmed(case, low, reference)
 
 
@@ -198,7 +200,7 @@ def harmed(case, low: Run, reference: Run) -> bool:
 
 
 def settled(case, dtype) -> tuple[int, Run]:
-    """Return the largest scale, from GradScaler's first on down, whose gradients are finite, and the run at it."""
+    """Return log2 of the first scale, from GradScaler's on down, with finite gradients, and the run at it."""
     for log2 in range(LOG2_DEFAULT if dtype is torch.float16 else 0, -1, -1):
         low = run(case, dtype, log2, watch=True)
         if not low.nan_grad:
@@ -218,7 +220,7 @@ def difference(low: Run, reference: Run) -> float:
 
 
 def vanished(low: Run, reference: Run, layers) -> float:
-    """Return the share of gradient entries of at least 1 % of their tensor's RMS in FP32 that are zero here."""
+    """Return the share of gradient entries above 1 % of their tensor's RMS in FP32 that are zero here."""
     zero = total = 0
     for name, grad in reference.grads.items():
         if owned(layers, name):
@@ -272,7 +274,12 @@ def main(names: list[str]) -> int:
         wrong, note = check(load(path))
         failed += bool(wrong)
         seconds = time.perf_counter() - begun
-        print(f"{'FAIL' if wrong else 'ok':4} {path.stem:34} {seconds:4.1f}s {note}", *wrong, sep=" | ", flush=True)
+        print(
+            f"{'FAIL' if wrong else 'ok':4} {path.stem:34} {seconds:4.1f}s {note}",
+            *wrong,
+            sep=" | ",
+            flush=True,
+        )
     print(f"{len(paths)} cases, {failed} wrong")
     return failed
 

@@ -1,4 +1,6 @@
-"""Adam on float16 weights with eps 1e-8: the second moment and eps are both zero, the update is 0 / 0 or x / 0."""
+"""Adam on float16 weights with eps 1e-8: the second moment and eps are both zero, the update is 0 / 0
+or x / 0.
+"""
 
 import torch
 from torch import nn

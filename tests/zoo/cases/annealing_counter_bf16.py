@@ -1,4 +1,6 @@
-"""The step counter of an annealed temperature went to bf16 with the model: at 256, adding one changes nothing."""
+"""The step counter of an annealed temperature went to bf16 with the model: at 256, adding one changes
+nothing.
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,6 @@
-"""Attention that divides by sqrt(d) after the product: the raw scores leave float16 before they are scaled."""
+"""Attention that divides by sqrt(d) after the product: the raw scores leave float16 before they are
+scaled.
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,6 @@
-"""An auxiliary loss with weight 1e-7 (its raw value is huge): the gradients into its head are below float16."""
+"""An auxiliary loss with weight 1e-7 (its raw value is huge): the gradients into its head are below
+float16.
+"""
 
 import torch
 from torch import nn

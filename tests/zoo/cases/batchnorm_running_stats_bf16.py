@@ -1,4 +1,6 @@
-"""A network cast to bf16 with its batch norms: running statistics with momentum 1e-3 stay at their first values."""
+"""A network cast to bf16 with its batch norms: running statistics with momentum 1e-3 stay at their
+first values.
+"""
 
 import torch
 from torch import nn

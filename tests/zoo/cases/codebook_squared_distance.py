@@ -1,4 +1,6 @@
-"""Vector quantisation with |x|^2 - 2 x.c + |c|^2 written out: the square of a latent of 300 is beyond float16."""
+"""Vector quantisation with |x|^2 - 2 x.c + |c|^2 written out: the square of a latent of 300 is beyond
+float16.
+"""
 
 import torch
 from torch import nn
@@ -48,5 +50,6 @@ TRUTH = {
     "op": "mul",
     "fp32_fix": ["quantizer"],
     "scaler": "none",
-    "source": "mechanism: squared distances by the expanded square; compare lucidrains/vector-quantize-pytorch#144",
+    "source": "mechanism: squared distances by the expanded square; compare lucidrains/vector- "
+    "quantize-pytorch#144",
 }

@@ -1,4 +1,6 @@
-"""Contrastive distance outside autocast: squared differences flush to zero in half, and sqrt(0) has no gradient."""
+"""Contrastive distance outside autocast: squared differences flush to zero in half, and sqrt(0) has no
+gradient.
+"""
 
 import torch
 from torch import nn
@@ -47,5 +49,6 @@ TRUTH = {
     "op": "sqrt,mul,div",
     "fp32_fix": ["distance"],
     "scaler": "none",
-    "source": "pytorch/pytorch#32137 (norms of small half vectors); kornia/kornia#4623 (guards that flush to zero)",
+    "source": "pytorch/pytorch#32137 (norms of small half vectors); kornia/kornia#4623 (guards that "
+    "flush to zero)",
 }

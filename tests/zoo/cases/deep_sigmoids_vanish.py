@@ -1,4 +1,6 @@
-"""A deep chain of sigmoids: every layer divides the gradient by at least four, the first ones get nothing in half."""
+"""A deep chain of sigmoids: every layer divides the gradient by at least four, the first ones get
+nothing in half.
+"""
 
 import torch
 from torch import nn

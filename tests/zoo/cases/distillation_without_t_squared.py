@@ -1,4 +1,6 @@
-"""Distillation at temperature 50 without the factor T^2: the soft gradients are 2 500 times smaller and vanish."""
+"""Distillation at temperature 50 without the factor T^2: the soft gradients are 2 500 times smaller
+and vanish.
+"""
 
 import torch
 from torch import nn

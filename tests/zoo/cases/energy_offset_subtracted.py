@@ -1,4 +1,6 @@
-"""A head predicts a total of some thousands in half and the offset is subtracted afterwards: steps of 2 remain."""
+"""A head predicts a total of some thousands in half and the offset is subtracted afterwards: steps of
+2 remain.
+"""
 
 import torch
 from torch import nn
@@ -45,5 +47,6 @@ TRUTH = {
     "op": "addmm,linear,sub",
     "fp32_fix": ["energy.readout"],
     "scaler": "none",
-    "source": "mechanism: catastrophic cancellation of an offset (total energies, coordinates far from the origin)",
+    "source": "mechanism: catastrophic cancellation of an offset (total energies, coordinates far "
+    "from the origin)",
 }

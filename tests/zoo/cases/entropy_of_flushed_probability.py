@@ -1,4 +1,6 @@
-"""Entropy bonus outside autocast with eps 1e-8: half has no such eps, a probability of zero gives 0 * -inf."""
+"""Entropy bonus outside autocast with eps 1e-8: half has no such eps, a probability of zero gives 0 *
+-inf.
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,6 @@
-"""Geodesic rotation loss: the cosine of a small angle rounds to 1 in bf16, where acos has an infinite slope."""
+"""Geodesic rotation loss: the cosine of a small angle rounds to 1 in bf16, where acos has an infinite
+slope.
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,6 @@
-"""Gradient reversal with a lambda of 1e-6 early in its schedule: the product with the half gradient is zero."""
+"""Gradient reversal with a lambda of 1e-6 early in its schedule: the product with the half gradient is
+zero.
+"""
 
 import torch
 from torch import nn
@@ -26,7 +28,10 @@ class Adversary(nn.Module):
 class DomainAdapter(nn.Module):
     def __init__(self):
         super().__init__()
-        self.content, self.style = nn.Linear(10, 24), nn.Sequential(nn.Linear(10, 24), nn.ReLU(), nn.Linear(24, 24))
+        self.content, self.style = (
+            nn.Linear(10, 24),
+            nn.Sequential(nn.Linear(10, 24), nn.ReLU(), nn.Linear(24, 24)),
+        )
         self.label, self.adversary = nn.Linear(24, 3), Adversary()
 
     def forward(self, x):

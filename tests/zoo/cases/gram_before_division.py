@@ -14,7 +14,9 @@ class Style(nn.Module):
 class Stylised(nn.Module):
     def __init__(self):
         super().__init__()
-        self.encoder = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())
+        self.encoder = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()
+        )
         self.content, self.style = nn.Conv2d(8, 3, 1), Style()
 
     def forward(self, image):

@@ -46,5 +46,6 @@ TRUTH = {
     "op": "mm,matmul",
     "fp32_fix": ["gather"],
     "scaler": "none",
-    "source": "mechanism: sum over many elements inside a matmul, which accumulates in float32 and rounds once",
+    "source": "mechanism: sum over many elements inside a matmul, which accumulates in float32 and "
+    "rounds once",
 }

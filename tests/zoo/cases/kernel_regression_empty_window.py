@@ -1,4 +1,6 @@
-"""Nadaraya-Watson smoothing: far queries have kernel weights of 1e-9, zero once matmul casts them to half: 0 / 0."""
+"""Nadaraya-Watson smoothing: far queries have kernel weights of 1e-9, zero once matmul casts them to
+half: 0 / 0.
+"""
 
 import torch
 from torch import nn

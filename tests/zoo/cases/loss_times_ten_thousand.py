@@ -1,4 +1,6 @@
-"""A loss multiplied by 1e4 "to make it readable": at scale 2**16 the first gradient is already beyond float16."""
+"""A loss multiplied by 1e4 "to make it readable": at scale 2**16 the first gradient is already beyond
+float16.
+"""
 
 import torch
 from torch import nn

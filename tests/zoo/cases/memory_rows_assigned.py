@@ -1,4 +1,6 @@
-"""Half embeddings are assigned to rows of a float32 memory; autocast promotes index_put, not its in-place form."""
+"""Half embeddings are assigned to rows of a float32 memory; autocast promotes index_put, not its in-
+place form.
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,6 @@
-"""A harmonic oscillator: phase = 2 pi f t is multiplied in half and its sine is noise after some milliseconds."""
+"""A harmonic oscillator: phase = 2 pi f t is multiplied in half and its sine is noise after some
+milliseconds.
+"""
 
 import math
 

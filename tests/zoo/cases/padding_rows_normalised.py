@@ -1,4 +1,6 @@
-"""Rows of padding are normalised with eps 1e-8: in half 0 + eps is 0, 0 / 0 is NaN, and where() hides it only from the loss."""
+"""Rows of padding are normalised with eps 1e-8: in half 0 + eps is 0, 0 / 0 is NaN, and where() hides
+it only from the loss.
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,6 @@
-"""A spectral penalty iterates v <- W'Wv and normalises only at the end: the vector grows by sigma^2 each round."""
+"""A spectral penalty iterates v <- W'Wv and normalises only at the end: the vector grows by sigma^2
+each round.
+"""
 
 import torch
 from torch import nn

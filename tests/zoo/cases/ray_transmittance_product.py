@@ -18,7 +18,10 @@ class Composite(nn.Module):
 class Field(nn.Module):
     def __init__(self):
         super().__init__()
-        self.density, self.composite = nn.Sequential(nn.Linear(3, 32), nn.ReLU(), nn.Linear(32, 1)), Composite()
+        self.density, self.composite = (
+            nn.Sequential(nn.Linear(3, 32), nn.ReLU(), nn.Linear(32, 1)),
+            Composite(),
+        )
 
     def forward(self, points):
         alpha = torch.sigmoid(self.density(points).squeeze(-1) + 1.5)

@@ -1,4 +1,6 @@
-"""Mean squared error over 200 000 pixels of a nearly trained autoencoder: each pixel's gradient is below 1e-8."""
+"""Mean squared error over 200 000 pixels of a nearly trained autoencoder: each pixel's gradient is
+below 1e-8.
+"""
 
 import torch
 from torch import nn

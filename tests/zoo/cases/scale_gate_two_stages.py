@@ -16,7 +16,9 @@ class Gated(nn.Module):
 
 def model():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 24), Gated(24, 0.5), Gated(24, 1e-6), nn.LayerNorm(24), nn.Linear(24, 4))
+    return nn.Sequential(
+        nn.Linear(8, 24), Gated(24, 0.5), Gated(24, 1e-6), nn.LayerNorm(24), nn.Linear(24, 4)
+    )
 
 
 def batch():
@@ -34,6 +36,6 @@ TRUTH = {
     "layers": ["2", "2.branch", "2.branch.0", "2.branch.2"],
     "op": "",
     "fp32_fix": ["2"],
-    "scaler": "needs-scale>=2**7",
+    "scaler": "needs-scale>=2**8",
     "source": "mechanism: gated residual branches (SkipInit, ReZero, LayerScale) near their initial value",
 }

@@ -1,4 +1,6 @@
-"""A model in pure float16 under SGD with a learning rate of 1e-5: steps are far below half an ulp of the weights."""
+"""A model in pure float16 under SGD with a learning rate of 1e-5: steps are far below half an ulp of
+the weights.
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,6 @@
-"""Positions made with the dtype of the activations: above 2048 float16 cannot count, so neighbours collide."""
+"""Positions made with the dtype of the activations: above 2048 float16 cannot count, so neighbours
+collide.
+"""
 
 import torch
 from torch import nn

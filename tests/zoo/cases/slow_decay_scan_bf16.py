@@ -1,4 +1,6 @@
-"""A state-space scan whose decays are cast to bf16: everything above 0.998 becomes 1 and the state never forgets."""
+"""A state-space scan whose decays are cast to bf16: everything above 0.998 becomes 1 and the state
+never forgets.
+"""
 
 import torch
 from torch import nn

@@ -45,5 +45,6 @@ TRUTH = {
     "op": "exp",
     "fp32_fix": ["criterion"],
     "scaler": "none",
-    "source": "mechanism: exp in float16 outside autocast ends at 11.09; nerfstudio-project/nerfstudio#104 is a relative",
+    "source": "mechanism: exp in float16 outside autocast ends at 11.09; nerfstudio- "
+    "project/nerfstudio#104 is a relative",
 }

@@ -1,4 +1,6 @@
-"""A physics residual takes finite differences of half network outputs: rounding divided by dx is all that is left."""
+"""A physics residual takes finite differences of half network outputs: rounding divided by dx is all
+that is left.
+"""
 
 import torch
 from torch import nn
@@ -18,7 +20,7 @@ class Pinn(nn.Module):
         super().__init__()
         self.net = Net()
 
-    def forward(self, x, dx=2e-3):
+    def forward(self, x, dx=5e-4):
         left, right = self.net(x - dx), self.net(x + dx)
         return (right.float() - left.float()) / (2 * dx)
 
@@ -33,7 +35,7 @@ def batch():
 
 
 def loss(model, x):
-    return (model(x) - torch.cos(x)).pow(2).mean() * 0.01
+    return (model(x) - torch.cos(x)).pow(2).mean() * 1e-3
 
 
 TRUTH = {

@@ -1,4 +1,6 @@
-"""A summed segmentation loss: every activation gradient fits up to 2**15, the weight gradient adds up 8 000 pixels."""
+"""A summed segmentation loss: every activation gradient fits up to 2**15, the weight gradient adds up
+8 000 pixels.
+"""
 
 import torch
 from torch import nn

@@ -16,7 +16,10 @@ class Tversky(nn.Module):
 class Lesions(nn.Module):
     def __init__(self):
         super().__init__()
-        self.body, self.head = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.ReLU()), nn.Conv2d(8, 1, 1)
+        self.body, self.head = (
+            nn.Sequential(nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.ReLU()),
+            nn.Conv2d(8, 1, 1),
+        )
         self.criterion = Tversky()
 
     def forward(self, x):

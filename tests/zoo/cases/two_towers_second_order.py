@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 
-
 class SoftSecondOrder(nn.Module):
     def forward(self, x):
         pooled = (x.transpose(1, 2) @ x).flatten(1).float()

@@ -1,4 +1,6 @@
-"""Raw 16-bit scanner images, not rescaled: counts above 65519 become inf in the cast before the first convolution."""
+"""Raw 16-bit scanner images, not rescaled: counts above 65519 become inf in the cast before the first
+convolution.
+"""
 
 import torch
 from torch import nn

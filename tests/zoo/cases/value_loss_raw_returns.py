@@ -38,5 +38,6 @@ TRUTH = {
     "op": "",
     "fp32_fix": [],
     "scaler": "needs-scale<=2**5",
-    "source": "mechanism: unnormalised regression targets; microsoft/DeepSpeed#931 and NVIDIA/apex#864 ask about the skips",
+    "source": "mechanism: unnormalised regression targets; microsoft/DeepSpeed#931 and "
+    "NVIDIA/apex#864 ask about the skips",
 }

@@ -1,4 +1,6 @@
-"""Stochastic weight averaging into a float16 copy: at model 2000 the term (w - average) / n is below its ulp."""
+"""Stochastic weight averaging into a float16 copy: at model 2000 the term (w - average) / n is below
+its ulp.
+"""
 
 import torch
 from torch import nn

@@ -1,0 +1,93 @@
+"""Which results an operation's inputs came from, so that an error can be followed to where it begins."""
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ampcheck.trace import Leap, PairError, Phase, Site
+
+#: A result this far off, from inputs that are not, is where an error begins.
+LEAP_ERROR = 0.05
+#: How many times the error of its inputs an operation must show to be called the one that magnifies it.
+LEAP_FACTOR = 8.0
+#: Leaps kept; the first in order of execution are the ones that later ones follow from.
+MOST_LEAPS = 16
+
+#: Operations that put numbers elsewhere without rounding them.
+_MOVES = frozenset(
+    """cat stack clone contiguous index index_select gather select_scatter slice_scatter masked_fill where roll flip
+    repeat constant_pad_nd split unsafe_split neg relu""".split()
+)
+
+_NOTHING: frozenset[int] = frozenset()
+
+
+class Lineage:
+    """Remembers, by number of site, what each result was made of. No tensor is kept alive."""
+
+    def __init__(self) -> None:
+        """Start with nothing known."""
+        self.sources: dict[int, set[int]] = {}
+        self._makers: dict[int, tuple[weakref.ref[torch.Tensor], frozenset[int]]] = {}
+        self._read = _NOTHING
+
+    def clear(self) -> None:
+        """Forget the tensors, keep what is known of sites."""
+        self._makers.clear()
+
+    def read(self, args: Iterable[Any]) -> None:
+        """Note what the next results are made of."""
+        found = [self._makers_of(tensor) for tensor in _tensors(args)]
+        self._read = frozenset().union(*found) if found else _NOTHING
+
+    def made(self, tensor: torch.Tensor, number: int) -> None:
+        """Note that a tensor is a result of the site with this number."""
+        self.sources.setdefault(number, set()).update(self._read)
+        self._makers[id(tensor)] = (weakref.ref(tensor), frozenset({number}))
+
+    def passed(self, out: Any) -> None:
+        """Note that a view is made of what its base is made of."""
+        for tensor in _tensors((out,)):
+            self._makers[id(tensor)] = (weakref.ref(tensor), self._read)
+
+    def _makers_of(self, tensor: torch.Tensor) -> frozenset[int]:
+        hit = self._makers.get(id(tensor))
+        return hit[1] if hit is not None and hit[0]() is tensor else _NOTHING
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def leaps(
+    sources: Mapping[Site, Iterable[Site]], errors: Mapping[Site, PairError], dtype: str
+) -> tuple[Leap, ...]:
+    """Return where the forward's error leaps up, in order of execution, and where the bits were dropped."""
+    found: list[Leap] = []
+    level: dict[Site, float] = {}
+    for site, made_of in sources.items():
+        before = max((level.get(source, 0.0) for source in made_of), default=0.0)
+        # A cast has no counterpart in the FP32 run: what it holds is as far off as what it was made of.
+        level[site] = errors[site].relative_rms if site in errors else before
+        if site.phase is Phase.FORWARD and level[site] > max(LEAP_ERROR, LEAP_FACTOR * before):
+            found.append(Leap(site, before, level[site], _dropped(site, sources, dtype)))
+    return tuple(found[:MOST_LEAPS])
+
+
+def _dropped(site: Site, sources: Mapping[Site, Iterable[Site]], dtype: str) -> Site:
+    """Return the nearest result upstream that was held in low precision; the site itself where there is none."""
+    level, seen = [site], {site}
+    while level:
+        above = [source for one in level for source in sources.get(one, ()) if source not in seen]
+        low = [source for source in above if source.dtype == dtype and source.op not in _MOVES]
+        if low:
+            return low[0]
+        seen.update(above)
+        level = above
+    return site

@@ -1,0 +1,181 @@
+"""What a recorded step costs: time, host synchronisations, memory, and the size of the report."""
+
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.profiler import ProfilerActivity, profile
+from workloads import Workload
+
+from ampcheck.observe.recorder import Recorder
+from ampcheck.observe.step import casting_rules
+from ampcheck.observe.wide import WideCompute, execute
+
+#: What Python code calls to get numbers out of a tensor: on an accelerator each waits for it.
+READS = frozenset(
+    "item tolist cpu numpy nonzero equal allclose is_nonzero __bool__ __int__ __float__ __index__ __array__".split()
+)
+MINIMUM_TURN = 0.1  #: seconds; shorter steps are run several times a turn, above the clock's resolution
+
+
+class Quartiles(NamedTuple):
+    """A ratio's median and quartiles."""
+
+    low: float
+    median: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} [{self.low:.2f}–{self.high:.2f}]"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A recorded step against a bare one, and that one against itself."""
+
+    bare: float  #: median seconds
+    ratio: Quartiles
+    control: Quartiles
+    fetch: float  #: seconds to bring the record to the host, outside of the ratio
+
+
+def recorded(workload: Workload, **options: Any) -> Recorder:
+    """Return the recorder of one step."""
+    recorder = Recorder(workload.model, **options)
+    with recorder:
+        workload.step()
+    return recorder
+
+
+def timing(workload: Workload, rounds: int) -> Timing:
+    """Compare recorded with bare steps, interleaved in random order in one process."""
+    return _compare(workload.step, lambda: recorded(workload), rounds, _clock(workload))
+
+
+def emulated(workload: Workload, rounds: int) -> Timing:
+    """The same for fp16 under CUDA's casting rules on the CPU; heavy operations run in float32 either way."""
+
+    def inside(mode: AbstractContextManager[Any]) -> None:
+        with casting_rules(torch.device("cpu"), torch.float16), mode, torch.autocast("cpu", torch.float16):
+            workload.step()
+
+    def record() -> Recorder:
+        recorder = Recorder(workload.model, execute=execute)
+        inside(recorder)
+        return recorder
+
+    return _compare(lambda: inside(WideCompute()), record, rounds, time.process_time)
+
+
+def _clock(workload: Workload) -> Callable[[], float]:
+    """Return the clock: of the processor for one thread, else of the wall, once the device is done."""
+    if next(workload.model.parameters()).device.type != "cuda":
+        return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+
+    def clock() -> float:
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    return clock
+
+
+def _compare(
+    bare: Callable[[], object], record: Callable[[], Recorder], rounds: int, clock: Callable[[], float]
+) -> Timing:
+    record().fetch()
+    begun = clock()
+    bare()
+    repeats = max(1, round(MINIMUM_TURN / max(clock() - begun, 1e-6)))
+    arms: dict[str, Callable[[], object]] = {"bare": bare, "again": bare, "recorded": record}
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    for _ in range(rounds):
+        for name in random.sample(list(arms), len(arms)):
+            begun = clock()
+            for _ in range(repeats):
+                arms[name]()
+            times[name].append((clock() - begun) / repeats)
+    last = record()
+    begun = clock()
+    last.fetch()
+    fetch = clock() - begun
+    ratios = (_quartiles(times[name], times["bare"]) for name in ("recorded", "again"))
+    return Timing(statistics.median(times["bare"]), *ratios, fetch)
+
+
+def _quartiles(times: list[float], bare: list[float]) -> Quartiles:
+    return Quartiles(*statistics.quantiles([a / b for a, b in zip(times, bare, strict=True)]))
+
+
+class ReadCounter(TorchFunctionMode):
+    """Counts what reads numbers out of tensors, from inside the recorder too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: Counter[str] = Counter()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in READS and isinstance(args[0] if args else None, torch.Tensor):
+            self.reads[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def reads(workload: Workload) -> tuple[Counter[str], Counter[str]]:
+    """Return the reads that recording adds inside a step, and those of fetching the record afterwards.
+
+    After the one transfer, `cpu`, what else is read lies on the host already.
+    """
+    with ReadCounter() as bare:
+        workload.step()
+    with _refusing_syncs(workload), ReadCounter() as inside:
+        recorder = recorded(workload)
+    with ReadCounter() as after:
+        recorder.fetch()
+    return inside.reads - bare.reads, after.reads
+
+
+def _refusing_syncs(workload: Workload) -> AbstractContextManager[Any]:
+    """Let CUDA itself raise at a synchronisation, where there is CUDA."""
+    if next(workload.model.parameters()).device.type != "cuda":
+        return nullcontext()
+    stack = ExitStack()
+    torch.cuda.set_sync_debug_mode("error")
+    stack.callback(torch.cuda.set_sync_debug_mode, "default")
+    return stack
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """Return the most tensor memory held during a run above what was held before, as the allocator reports it."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        run()
+    events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+def memory(workload: Workload) -> tuple[int, int]:
+    """Return the peak of a bare step and of a recorded one with the fetch, in bytes."""
+
+    def bare() -> None:
+        workload.model.zero_grad()
+        workload.step()
+
+    def record() -> None:
+        workload.model.zero_grad()
+        recorded(workload).fetch()
+
+    record()
+    workload.model.zero_grad()
+    first = peak_bytes(bare)
+    workload.model.zero_grad()
+    return first, peak_bytes(record)

@@ -1,0 +1,76 @@
+"""Counts behind the cost benchmark that do not wobble: host reads, peak memory, size of the report."""
+
+import torch
+from costs import ReadCounter, memory, peak_bytes, reads, recorded
+from torch.utils._python_dispatch import TorchDispatchMode
+from workloads import decoder, resnet18, small
+
+from ampcheck.audit import audit
+from ampcheck.codec import to_json
+from ampcheck.settings import Settings
+from ampcheck.targets import Options, load
+
+
+class Naive(TorchDispatchMode):
+    """Reads a number out of every result, as recorders do that are written without care."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and out.is_floating_point():
+            out.abs().max().item()
+        return out
+
+
+def test_the_counter_sees_reads_inside_a_dispatch_mode():
+    with ReadCounter() as counter, Naive():
+        torch.ones(3) * 2
+    assert counter.reads["item"] == 2
+
+
+def test_a_step_is_recorded_without_a_host_read_and_fetched_by_one_transfer():
+    for make in (resnet18, decoder, small):
+        workload = make(batch=2, size=32) if make is resnet18 else make()
+        inside, after = reads(workload)
+        assert not inside
+        assert after["cpu"] == 1
+
+
+def test_the_allocator_sees_what_is_held_at_once():
+    def held() -> None:
+        first = torch.empty(2**20)
+        del first
+        second, third = torch.empty(2**18), torch.empty(2**18)
+        del second, third
+
+    assert 4 * 2**20 <= peak_bytes(held) < 4.1 * 2**20
+
+
+def test_recording_adds_less_than_a_tenth_to_the_peak():
+    for workload in (resnet18(batch=4, size=96), decoder()):
+        workload.step()
+        bare, with_recorder = memory(workload)
+        assert with_recorder - bare <= 0.1 * bare
+
+
+def test_records_are_added_up_before_they_grow_with_the_step():
+    # Each measured tensor is a record of 2 KiB: without adding up, these would be more than 10 MiB.
+    workload = small()
+    steps = 4
+    recorder = recorded(workload)
+    one = recorder.book.measured
+    assert one * steps * 2048 > 10 * 2**20
+
+    def several() -> None:
+        with recorder:
+            for _ in range(steps):
+                workload.step()
+
+    assert peak_bytes(several) < 9 * 2**20
+
+
+def test_the_report_does_not_grow_with_the_tensors():
+    sizes = []
+    for batch in (2, 8):
+        target = load("torchvision:resnet18", Options(small=True, batch_size=batch))
+        sizes.append(len(to_json(audit(target, Settings(verify=False)))))
+    assert abs(sizes[1] / sizes[0] - 1) < 0.05

@@ -1,0 +1,193 @@
+"""The cache of weight casts. Matrix products are on the CPU's own list, too: torch's cache is the witness."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ampcheck.observe.emulation import cuda_casting
+
+
+class Names(TorchDispatchMode):
+    """Notes operators and the dtypes they return."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        dtypes = tuple(
+            item.dtype
+            for item in (out if isinstance(out, tuple | list) else (out,))
+            if hasattr(item, "dtype")
+        )
+        self.seen.append((str(func), dtypes))
+        return out
+
+
+def reuse(weight, values):
+    return values @ weight + values @ weight
+
+
+def under_no_grad_first(weight, values):
+    with torch.no_grad():
+        values @ weight
+    return values @ weight
+
+
+def under_no_grad_last(weight, values):
+    first = values @ weight
+    with torch.no_grad():
+        values @ weight
+    return first
+
+
+def under_inference_mode_in_between(weight, values):
+    with torch.inference_mode():
+        values @ weight
+    first = values @ weight
+    with torch.inference_mode():
+        values @ weight
+    return first
+
+
+def nested(weight, values):
+    first = values @ weight
+    with torch.autocast("cpu", torch.float16):
+        second = values @ weight
+    with torch.autocast("cpu", enabled=False):
+        third = values @ weight
+    return first + second + third + values @ weight
+
+
+def nested_with_another_dtype(weight, values):
+    first = values @ weight
+    with torch.autocast("cpu", torch.bfloat16):
+        try:
+            return first + values @ weight
+        except RuntimeError:  # torch's cache does not look at the dtype, so nor does ours
+            return first * 2
+
+
+def cleared(weight, values):
+    first = values @ weight
+    torch.clear_autocast_cache()
+    return first + values @ weight
+
+
+def uncached(weight, values):
+    with torch.autocast("cpu", torch.float16, cache_enabled=False):
+        return values @ weight + values @ weight
+
+
+def of_a_view(weight, values):
+    view = weight.detach().requires_grad_()[:]
+    return values @ view + values @ view
+
+
+def of_a_frozen_weight(weight, values):
+    frozen = weight.detach()
+    return values @ frozen + values @ frozen + values @ weight
+
+
+def of_a_computed_weight(weight, values):
+    computed = weight * 2
+    return values @ computed + values @ computed
+
+
+SCENARIOS = [
+    reuse,
+    under_no_grad_first,
+    under_no_grad_last,
+    under_inference_mode_in_between,
+    nested,
+    nested_with_another_dtype,
+    cleared,
+    uncached,
+    of_a_view,
+    of_a_frozen_weight,
+    of_a_computed_weight,
+]
+
+
+def played(scenario, emulate):
+    """Return the operators, the result and the gradient of a scenario under the CPU's or our autocast.
+
+    Matrix products are on both lists, so for them the CPU's C++ kernels are a witness for ours.
+    """
+    torch.manual_seed(1)
+    weight, values = torch.randn(4, 4, requires_grad=True), torch.randn(3, 4)
+    with cuda_casting() if emulate else torch.enable_grad(), Names() as names:
+        with torch.autocast("cpu", torch.float16):
+            out = scenario(weight, values)
+        again = None
+        with torch.autocast("cpu", torch.float16):
+            again = values @ weight
+        if out.requires_grad:
+            (out.sum() + again.sum()).backward()
+    return names.seen, out, weight.grad
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_weights_are_cast_as_often_as_by_torchs_own_cache(scenario):
+    theirs, ours = played(scenario, emulate=False), played(scenario, emulate=True)
+    assert sorted(map(str, ours[0])) == sorted(map(str, theirs[0]))
+    torch.testing.assert_close(ours[1:], theirs[1:], atol=0, rtol=0)
+
+
+def test_reused_weights_share_one_cast_so_gradients_add_up_in_half():
+    names, _, _ = played(reuse, emulate=True)
+    # One cast of the weight in each of two regions, and one of the values at each of three uses.
+    assert sum("_to_copy" in name and dtypes == (torch.float16,) for name, dtypes in names) == 2 + 3
+    assert ("aten.add.Tensor", (torch.float16,)) in names
+
+
+@pytest.mark.parametrize("finish", ["leave autocast", "clear the cache", "leave the emulation"])
+def test_no_weight_outlives_its_region(finish):
+    weight = torch.randn(4, 4, requires_grad=True)
+    alive = weakref.ref(weight)
+    autocast, casting = torch.autocast("cpu", torch.float16), cuda_casting()
+    casting.__enter__()
+    autocast.__enter__()
+    torch.ones(4, 4) @ weight
+    del weight
+    gc.collect()
+    assert alive() is not None, "the cache should hold it, or this test shows nothing"
+    if finish == "leave autocast":
+        autocast.__exit__(None, None, None)
+    elif finish == "clear the cache":
+        torch.clear_autocast_cache()
+    else:
+        casting.__exit__(None, None, None)
+    gc.collect()
+    assert alive() is None
+    if finish != "leave autocast":
+        autocast.__exit__(None, None, None)
+    if finish != "leave the emulation":
+        casting.__exit__(None, None, None)
+
+
+def test_the_cache_is_kept_unseen_by_modes_hooks_and_settings():
+    weight = torch.randn(4, 4, requires_grad=True)
+    packed = []
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with (
+            cuda_casting(),
+            torch.no_grad(),
+            torch.device("meta"),
+            torch.autograd.graph.saved_tensors_hooks(
+                lambda kept: packed.append(kept.shape) or kept, lambda kept: kept
+            ),
+            Names() as names,
+            torch.autocast("cpu", torch.float16),
+        ):
+            out = torch.ops.aten.mm.default(weight, weight)
+    finally:
+        torch.set_default_dtype(before)
+    assert [name for name, _ in names.seen] == ["aten._to_copy.default", "aten.mm.default"]
+    assert (out.dtype, packed) == (torch.float16, [])
