@@ -23,12 +23,21 @@ class Lab:
     def __init__(self, step: Step) -> None:
         """Run the step in FP32; everything a run changes is put back."""
         self.step = step
-        self._before = Snapshot(step.model, step.batch)
+        self._before = Snapshot(step.model, step.batch, step.loss)
         self.trials = 0
         with self._restored():
-            Widened(step.model, step.batch)
-            self._loss = self._run(None, 0)
+            self._loss = self._reference()
             self._grads = dict(self._gradients())
+
+    def _reference(self) -> torch.Tensor:
+        widened = Widened(self.step.model, self.step.batch)
+        try:
+            return self._run(None, 0)
+        except Exception:
+            if not widened:
+                raise
+            self._before.restore()  # the model insists on its half-precision parameters
+            return self._run(None, 0)
 
     def trial(
         self, dtype: torch.dtype, log2_scale: int, modules: Iterable[str] = (), lines: Iterable[Line] = ()

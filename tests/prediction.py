@@ -29,7 +29,8 @@ def run(case: Case) -> Study:
     step = case.build()
     with case.settings():
         found = study(case.name, step, case.scales)
-    print(f"{case.name}: {time.perf_counter() - begun:.0f} s", file=sys.stderr)
+    del step
+    print(f"{case.name}: {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
     return found
 
 

@@ -1,6 +1,6 @@
 """The models of the prediction study: random weights, generated data, nothing downloaded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ class Case(NamedTuple):
 
     name: str
     build: Callable[[], Step]
-    scales: range = range(0, 25, 4)
+    scales: Sequence[int] = range(0, 25, 4)
     settings: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
@@ -96,7 +96,7 @@ def _detector(steps: int) -> Callable[[], Step]:
 SSD = "SSD300 VGG16, random weights"
 SSD_TRAINED = f"SSD300 VGG16, after {SSD_STEPS} steps"
 #: Scales below one show where the curve of the detector would be if its gradients were smaller.
-_WIDE = range(-20, 25, 4)
+_WIDE = (-16, -8, *range(0, 25, 4))
 #: oneDNN runs a float32 LSTM as one operation, where nothing inside can be compared with the half-precision run.
 _STEPWISE = lambda: torch.backends.mkldnn.flags(enabled=False)  # noqa: E731
 

@@ -1,6 +1,6 @@
 """Predicted against measured: the share of a step's gradients that fp16 turns into zeros, at every loss scale."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -97,7 +97,7 @@ def record(step: Step, dtype: torch.dtype | None, log2_scale: int) -> tuple[Trac
     return recorder.trace(fetched), fetched
 
 
-def study(name: str, step: Step, scales: Iterable[int]) -> Study:
+def study(name: str, step: Step, scales: Sequence[int]) -> Study:
     """Run a step in FP32 once and in fp16 at each scale, and compare."""
     before = Snapshot(step.model, step.batch)
     reference, samples = record(step, None, 0)

@@ -6,6 +6,7 @@ import weakref
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from ampcheck.observe.emulation import cuda_casting
 
@@ -191,3 +192,48 @@ def test_the_cache_is_kept_unseen_by_modes_hooks_and_settings():
         torch.set_default_dtype(before)
     assert [name for name, _ in names.seen] == ["aten._to_copy.default", "aten.mm.default"]
     assert (out.dtype, packed) == (torch.float16, [])
+
+
+def transformed(weight, values):
+    """Return what transforms of functions give for a step with a parameter, a plain weight and a closed-over one."""
+
+    def loss(weight, values):
+        with torch.autocast("cpu", torch.float16):
+            return (values @ weight).float().square().sum()
+
+    plain = weight.detach()
+    return [
+        torch.func.grad(loss)(weight, values),
+        torch.func.vmap(torch.func.grad(loss), (None, 0))(plain, values),
+        torch.func.jvp(lambda moved: loss(moved, values), (plain,), (plain,))[1],
+        torch.func.grad(lambda values: loss(weight, values))(values),
+        torch.func.vmap(lambda row: loss(weight, row[None]))(values),
+    ]
+
+
+def test_function_transforms_give_what_they_give_with_torchs_cache():
+    torch.manual_seed(2)
+    weight, values = torch.randn(4, 4, requires_grad=True), torch.randn(3, 4)
+    theirs = transformed(weight, values)
+    with cuda_casting():
+        ours = transformed(weight, values)
+    torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointed_steps_give_what_they_give_with_torchs_cache(reentrant):
+    def step():
+        torch.manual_seed(4)
+        weight, values = torch.randn(4, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)
+        with torch.autocast("cpu", torch.float16):
+            hidden = checkpoint(
+                lambda given: (given @ weight).relu() @ weight, values, use_reentrant=reentrant
+            )
+            out = hidden @ weight
+        out.float().square().sum().backward()
+        return out, weight.grad, values.grad
+
+    theirs = step()
+    with cuda_casting():
+        ours = step()
+    torch.testing.assert_close(ours, theirs, atol=0, rtol=0)

@@ -18,7 +18,7 @@ from ampcheck.observe.step import casting_rules
 from ampcheck.observe.wide import WideCompute, execute
 from ampcheck.targets import Options, load
 from ampcheck.targets.spec import Target
-from tests.witness import bits, installed, model_bits, module_hooks_of, random_bits, seed, tensors
+from tests.witness import bits, installed, left_behind, model_bits, module_hooks_of, random_bits, seed, tensors
 
 SMALL = {"batch_size": 2, "input_shape": (3, 64, 64), "small": True}
 VISION = """alexnet vgg11_bn resnet18 resnet50 resnext50_32x4d densenet121 squeezenet1_1 mobilenet_v2 mobilenet_v3_small
@@ -100,10 +100,9 @@ def differences(target: Target) -> tuple[list[str], int, int]:
 
 def row(spec: str) -> str:
     target = load(spec, options(spec))
-    differences(target)  # what torch and the model's library load or register late is then there
     hooks, things = module_hooks_of(target.model), installed()
     wrong, compared, operations = differences(target)
-    left = [name for name, value in installed().items() if value != things[name]]
+    left = left_behind(things, installed())
     left += [name for name, count in module_hooks_of(target.model).items() if count != hooks[name]]
     return f"| {spec} | {operations} | {compared} | {', '.join(wrong) or 'none'} | {', '.join(left) or 'nothing'} |"
 

@@ -1,7 +1,7 @@
 """Second witnesses for the recorder, written without its code: counts by operation, bits, and what is installed."""
 
-import hashlib
 import random
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from torch.nn.modules import module as module_hooks
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
-COPIES = {"_to_copy", "copy_", "clone"}
+COPIES = {"_to_copy", "copy_", "clone", "to"}
 
 
 @dataclass
@@ -101,8 +101,8 @@ def bits(tensor: torch.Tensor | None) -> Any:
     if tensor.is_sparse:
         tensor = tensor.coalesce()
         return bits(tensor.indices()), bits(tensor.values())
-    raw = tensor.resolve_conj().contiguous().reshape(-1).clone().view(torch.uint8).numpy().tobytes()
-    return str(tensor.dtype), tuple(tensor.shape), hashlib.sha256(raw).hexdigest()
+    raw = tensor.resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return str(tensor.dtype), tuple(tensor.shape), zlib.crc32(memoryview(raw))
 
 
 def tensors(value: Any) -> Iterable[torch.Tensor]:
@@ -132,7 +132,8 @@ def seed() -> None:
 def installed() -> dict[str, Any]:
     """Return everything ampcheck may install: hooks, modes, kernels and patched names of the process."""
     hooks = {name: dict(table) for name, table in vars(module_hooks).items() if name.startswith("_global_") and isinstance(table, dict)}
-    keys = ("AutocastCPU", "AutocastCUDA", "CPU", "Autograd", "AutogradCPU", "CompositeImplicitAutograd", "Python")
+    # Not all keys: torch registers kernels of its own whenever a part of it is first imported.
+    keys = ("AutocastCPU", "AutocastCUDA", "AutogradCPU", "Python")
     kernels = {key: tuple(sorted(torch._C._dispatch_get_registrations_for_dispatch_key(key))) for key in keys}
     names = (torch.is_autocast_enabled, torch.get_autocast_dtype, torch.get_autocast_gpu_dtype, autocast_mode._cast)
     return {
@@ -144,6 +145,11 @@ def installed() -> dict[str, Any]:
         "grad": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
         "stance": getattr(__import__("sys").modules.get("torch._dynamo.eval_frame"), "_stance", None),
     }
+
+
+def left_behind(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Return what differs between two answers of `installed`; the compiler may have been loaded meanwhile."""
+    return [name for name in before if before[name] != after[name] and (name != "stance" or before[name] is not None)]
 
 
 def module_hooks_of(model: torch.nn.Module) -> dict[str, int]:

@@ -44,7 +44,10 @@ _SAME = frozenset(
     """alias detach view _unsafe_view _reshape_alias t transpose permute numpy_T unsqueeze squeeze
     unflatten swapaxes movedim adjoint view_as lift_fresh""".split()
 )
-_CASTS = frozenset({"_to_copy", "clone", "contiguous", "_to_dense"})
+#: Whole below autograd, and so seen as such where inference mode leaves autograd out: to, type_as, contiguous.
+_CASTS = frozenset({"_to_copy", "clone", "_to_dense", "to", "type_as", "contiguous"})
+#: Views whose schema does not say so, to let autograd treat their outputs as tensors of their own.
+_UNSAFE_VIEWS = frozenset({"unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"})
 
 
 def plan_of(func: Any) -> OpPlan:
@@ -65,5 +68,7 @@ def plan_of(func: Any) -> OpPlan:
         return OpPlan(name, OpKind.CAST)
     if name == "copy_":
         return OpPlan(name, OpKind.COPY)
+    if name in _UNSAFE_VIEWS:
+        return OpPlan(name, OpKind.VIEW)
     views = [ret for ret in tensors if ret.alias_info is not None and not ret.alias_info.is_write]
     return OpPlan(name, OpKind.VIEW if len(views) == len(tensors) else OpKind.MEASURE)

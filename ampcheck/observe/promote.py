@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,13 +21,25 @@ Line = tuple[str, int]  #: file as sites show it, and line
 @contextmanager
 def in_fp32(model: Any, modules: Iterable[str] = (), lines: Iterable[Line] = ()) -> Iterator[None]:
     """Run these modules with autocast off and their inputs in FP32, and these lines likewise."""
-    wanted, places = set(modules), frozenset(lines)
+    places = frozenset(lines)
     with ExitStack() as stack:
-        for module in _found(model, wanted):
+        for module in _found(model, set(modules)):
             stack.enter_context(_forward_in_fp32(module))
         if places:
             stack.enter_context(_Lines(places))
         yield
+
+
+def keep_in_fp32(model: Any, modules: Iterable[str]) -> None:
+    """Make these modules run with autocast off and their inputs in FP32 from now on."""
+    for module in _found(model, set(modules)):
+        module.__dict__["forward"] = _in_fp32(module.forward)
+
+
+def lines_in_fp32(lines: Iterable[str]) -> AbstractContextManager[Any]:
+    """Return a context in which what torch is asked for on these lines, "file:line", is done in FP32."""
+    places = frozenset((file, int(line)) for file, _, line in (text.rpartition(":") for text in lines))
+    return _Lines(places) if places else nullcontext()
 
 
 def _found(model: Any, names: set[str]) -> list[torch.nn.Module]:
@@ -44,15 +56,7 @@ def _found(model: Any, names: set[str]) -> list[torch.nn.Module]:
 def _forward_in_fp32(module: torch.nn.Module) -> Iterator[None]:
     inner = module.forward
     own = "forward" in module.__dict__
-
-    @functools.wraps(inner)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        with ExitStack() as stack:
-            for device in {t.device.type for t in _tensors((args, kwargs))} or {"cpu"}:
-                stack.enter_context(torch.autocast(device, enabled=False))
-            return inner(*widened(args), **widened(kwargs))
-
-    module.__dict__["forward"] = forward
+    module.__dict__["forward"] = _in_fp32(inner)
     try:
         yield
     finally:
@@ -60,6 +64,17 @@ def _forward_in_fp32(module: torch.nn.Module) -> Iterator[None]:
             module.__dict__["forward"] = inner
         else:
             del module.__dict__["forward"]
+
+
+def _in_fp32(inner: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(inner)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with ExitStack() as stack:
+            for device in {tensor.device.type for tensor in _tensors((args, kwargs))} or {"cpu"}:
+                stack.enter_context(torch.autocast(device, enabled=False))
+            return inner(*widened(args), **widened(kwargs))
+
+    return forward
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -25,7 +25,7 @@ def lost_updates(
     held = {name for name, tensor in _state(step.model) if tensor.dtype in _LOW}
     if not held:
         return ()
-    before = Snapshot(step.model, step.batch)
+    before = Snapshot(step.model, step.batch, step.loss)
     try:
         low = _changed(step, optimizer, after_step)
         before.restore()

@@ -135,6 +135,8 @@ def _settings(chosen: int, steps: Sequence[float], window: ScaleWindow[Key], fmt
     The factors stay powers of two: with these a change of scale moves exponents and rounds nothing anew.
     """
     base = replace(TORCH_DEFAULTS, init_scale=2.0**chosen)
+    if outlook(base, steps, window.low, fmt).cost <= _WORTH_A_CHANGE:
+        return base
     tried = [replace(base, growth_interval=interval) for interval in _INTERVALS]
     costs = [outlook(settings, steps, window.low, fmt).cost for settings in tried]
     best = min(range(len(tried)), key=costs.__getitem__)

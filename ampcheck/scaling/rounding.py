@@ -59,10 +59,12 @@ def flushed_share(stats: TensorStats, fmt: Format, log2_scale: int) -> float:
     Errors of the whole are blind to elements that carry little energy, yet an optimizer that normalises each
     element, as Adam does, learns from them too.
     """
-    least = math.frexp(stats.rms * MATTERS)[1] - 1
-    counts = [(exponent, count) for exponent, count in stats.exponents() if exponent >= least]
-    flushed = sum(count for exponent, count in counts if exponent + log2_scale < fmt.flush_exponent - 1)
-    return flushed / sum(count for _, count in counts) if counts else 0.0
+    least = stats.rms * MATTERS
+    # In the octave of the least one, the share of its length that lies above.
+    counts = [(e, count * min(max(2.0 - least * 2.0**-e, 0.0), 1.0)) for e, count in stats.exponents()]
+    matter = sum(count for _, count in counts)
+    flushed = sum(count for e, count in counts if e + log2_scale < fmt.flush_exponent - 1)
+    return flushed / matter if matter else 0.0
 
 
 def octave_energy(exponent: int) -> float:

@@ -64,10 +64,10 @@ class ScaleWindow(Generic[Key]):
         assert kept is not None, "a window that is empty has a lower limit"
         if over is None:
             return f"no loss scale fits, because {described(kept.key)} is lost even at 2^{self.high}"
-        missing = kept.lost_below - over.overflows_from + 1
         first = f"{described(over.key)} overflows from 2^{over.overflows_from} on"
         last = f"{described(kept.key)} is lost below 2^{kept.lost_below}"
-        return f"no loss scale fits, because {first} and {last}: {_octaves(missing)} too far apart"
+        missing = _octaves(kept.lost_below - over.overflows_from + 1)
+        return f"no loss scale fits, because {first} and {last}: {missing} too far apart"
 
 
 def _octaves(count: int) -> str:

@@ -37,8 +37,8 @@ only, or forward only, and no histograms.
 | a compiled histogram on each operation, first try | 1.20 | 1.58 | 4.6 |
 """
 READS = """
-Calls that read numbers out of a tensor (`item`, `tolist`, `cpu`, `numpy`, `bool`, ...), counted by an outer function
-mode, less those of the bare step. On an accelerator each would wait for the device. With CUDA the recorded step runs
+Calls that read numbers out of a tensor (`item`, `tolist`, `cpu`, `numpy`, `bool`, ...), counted by Python's and
+torch's profilers, less those of the bare step. On an accelerator each would wait for the device. With CUDA the recorded step runs
 with `torch.cuda.set_sync_debug_mode("error")` besides.
 """
 MEMORY = """

@@ -2,6 +2,7 @@
 
 import random
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 from workloads import Workload
 
@@ -18,10 +18,9 @@ from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.step import casting_rules
 from ampcheck.observe.wide import WideCompute, execute
 
-#: What Python code calls to get numbers out of a tensor: on an accelerator each waits for it.
-READS = frozenset(
-    "item tolist cpu numpy nonzero equal allclose is_nonzero __bool__ __int__ __float__ __index__ __array__".split()
-)
+#: Methods and operations that get numbers out of a tensor: on an accelerator each waits for it.
+METHODS = frozenset({"item", "tolist", "cpu", "numpy"})
+OPERATIONS = frozenset(f"aten::{name}" for name in ("_local_scalar_dense", "is_nonzero", "nonzero", "equal"))
 MINIMUM_TURN = 0.1  #: seconds; shorter steps are run several times a turn, above the clock's resolution
 
 
@@ -113,18 +112,25 @@ def _quartiles(times: list[float], bare: list[float]) -> Quartiles:
     return Quartiles(*statistics.quantiles([a / b for a, b in zip(times, bare, strict=True)]))
 
 
-class ReadCounter(TorchFunctionMode):
-    """Counts what reads numbers out of tensors, from inside the recorder too."""
+def count_reads(run: Callable[[], object]) -> Counter[str]:
+    """Count what reads numbers out of tensors during a run, wherever it is called from.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.reads: Counter[str] = Counter()
+    The profiler sees `bool(tensor)` and the like, also inside a dispatch mode, where an outer mode does not.
+    """
+    found: Counter[str] = Counter()
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        if name in READS and isinstance(args[0] if args else None, torch.Tensor):
-            self.reads[name] += 1
-        return func(*args, **(kwargs or {}))
+    def called(_frame: Any, event: str, function: Any) -> None:
+        if event == "c_call" and getattr(function, "__name__", "") in METHODS:
+            found[function.__name__] += isinstance(getattr(function, "__self__", None), torch.Tensor)
+
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        sys.setprofile(called)
+        try:
+            run()
+        finally:
+            sys.setprofile(None)
+    found.update(event.name for event in profiled.events() if event.name in OPERATIONS)
+    return +found
 
 
 def reads(workload: Workload) -> tuple[Counter[str], Counter[str]]:
@@ -132,13 +138,12 @@ def reads(workload: Workload) -> tuple[Counter[str], Counter[str]]:
 
     After the one transfer, `cpu`, what else is read lies on the host already.
     """
-    with ReadCounter() as bare:
-        workload.step()
-    with _refusing_syncs(workload), ReadCounter() as inside:
-        recorder = recorded(workload)
-    with ReadCounter() as after:
-        recorder.fetch()
-    return inside.reads - bare.reads, after.reads
+    recorders: list[Recorder] = []
+    bare = count_reads(workload.step)
+    with _refusing_syncs(workload):
+        inside = count_reads(lambda: recorders.append(recorded(workload)))
+    after = count_reads(recorders[0].fetch)
+    return inside - bare, after
 
 
 def _refusing_syncs(workload: Workload) -> AbstractContextManager[Any]:
