@@ -15,8 +15,13 @@ the strings "inf", "-inf" and "nan".
     findings        [{code, name, severity: error|warning|info, kind, module, op, dtype, location, message,
                     numbers: {name: number}, sites: [site*]}], most important first; module, op, dtype and
                     location {file, line} are those of the first site; null where there is none
-    plan            null: no change is proposed
-    verdicts        []: no change was tried
+    plan            {precision, fp32_modules, fp32_lines: ["file:line"], grad_scaler: {init_scale, growth_factor,
+                    backoff_factor, growth_interval} or null}; null where nothing was tried
+    verdicts        [{claim, tried: confirmed|refuted|"not tried", before, after}]
+    outcomes        {settled, unscaled: re-runs at the scale in use and without one, each {log2_scale, raised, loss,
+                    loss_error, loss_nonfinite, grads_nonfinite, grad_error, vanished, vanished_by}}
+    leaps           [{site, error_before, error, dropped: site}]: where errors begin in the forward
+    updates         [{name, moved, stuck}]: tensors held in half precision after optimizer steps
     not_audited     {what was not seen: how often in one run}
     notes           [what was assumed]
     environment     {name: text}
@@ -60,6 +65,7 @@ from ampcheck.flat import (
     read_stats,
     read_step,
 )
+from ampcheck.flat_advice import advice, with_advice
 from ampcheck.report import Report
 from ampcheck.trace import Trace
 
@@ -80,8 +86,7 @@ def to_json(report: Report) -> str:
             "stand_in_loss": report.stand_in_loss,
             "refused_scales": list(report.refused_scales),
             "findings": [_finding(finding) for finding in report.findings],
-            "plan": None,
-            "verdicts": [],
+            **advice(report),
             "not_audited": dict(report.not_audited),
             "notes": list(report.notes),
             "environment": dict(report.environment),
@@ -100,7 +105,7 @@ def from_json(text: str | bytes) -> Report:
 
 def _read_report(saved: Json) -> Report:
     try:
-        return Report(
+        report = Report(
             target=saved["target"],
             precision=saved["precision"],
             log2_scale=index(saved["log2_scale"]),
@@ -113,6 +118,7 @@ def _read_report(saved: Json) -> Report:
             notes=tuple(saved["notes"]),
             environment=saved["environment"],
         )
+        return with_advice(report, saved)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ReportError(
             f"expected a report of schema {SCHEMA}, got a damaged one ({type(error).__name__}: {error}); "

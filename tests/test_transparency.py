@@ -130,14 +130,18 @@ def test_gradients_that_were_there_come_back():
 
 def test_entering_a_recorder_inside_itself_changes_nothing():
     model, x = Net(), torch.ones(2, 8)
+
+    def run() -> None:
+        model.fc1(x)
+
     with nothing_left(model):
         once, nested = Recorder(model), Recorder(model)
         with once:
-            model.fc1(x)
+            run()
         with nested, nested, nested:
-            model.fc1(x)
+            run()
         with nested:
-            model.fc1(x)
+            run()
     one, three = (r.trace(r.fetch()) for r in (once, nested))
     assert three.operations == 2 * one.operations
     assert {s: v + v for s, v in one.sites.items()} == dict(three.sites)

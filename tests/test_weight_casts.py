@@ -195,7 +195,7 @@ def test_the_cache_is_kept_unseen_by_modes_hooks_and_settings():
 
 
 def transformed(weight, values):
-    """Return what transforms of functions give for a step with a parameter, a plain weight and a closed-over one."""
+    """Return what function transforms give for a step: with a parameter, a plain and a closed-over weight."""
 
     def loss(weight, values):
         with torch.autocast("cpu", torch.float16):
@@ -211,6 +211,7 @@ def transformed(weight, values):
     ]
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own forward-mode rules
 def test_function_transforms_give_what_they_give_with_torchs_cache():
     torch.manual_seed(2)
     weight, values = torch.randn(4, 4, requires_grad=True), torch.randn(3, 4)

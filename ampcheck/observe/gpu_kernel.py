@@ -32,19 +32,35 @@ _E4M3: Final = tl.constexpr(4)
 _E5M2: Final = tl.constexpr(5)
 _INF32: Final = tl.constexpr(0x7F80_0000)
 _INF64: Final = tl.constexpr(0x7FF0_0000_0000_0000)
-_BINS: Final = tl.constexpr(512)  # the next power of two above the words that are counts
-_COUNTS: Final = tl.constexpr(259)
 _ZEROS: Final = tl.constexpr(256)
+_INFS: Final = tl.constexpr(257)
+_NANS: Final = tl.constexpr(258)
 _AMAX: Final = tl.constexpr(259)
 _SQUARES: Final = tl.constexpr(260)
 _CALLS: Final = tl.constexpr(261)
 
 
+@tl.constexpr_function
+def _bins(kind):
+    """Return how many bins a dtype's exponents and its zeros need: of float16 and float8 there are 40."""
+    return 512 if kind == _FLOAT64 else 256 if kind in (_FLOAT32, _BFLOAT16) else 64
+
+
+@tl.constexpr_function
+def _lowest(kind):
+    """Return the word of the first bin; float16 and float8 begin at 2**-24, word 103."""
+    return 100 if _bins(kind) == 64 else 0
+
+
+@tl.constexpr_function
+def _zero_bin(kind):
+    """Return the bin of zeros, which is no exponent's: 255 stands for no finite float32."""
+    return 256 if kind == _FLOAT64 else _bins(kind) - 1
+
+
 @triton.jit
 def _pointer(data, KIND: tl.constexpr, ALIGNED: tl.constexpr):
     """Return an address as a pointer to integers as wide as the dtype."""
-    if ALIGNED:  # without this the compiler loads element by element
-        data = tl.multiple_of(data, 16)
     if KIND == _FLOAT64:
         pointer = data.to(tl.pointer_type(tl.int64))
     elif KIND == _FLOAT32:
@@ -53,6 +69,8 @@ def _pointer(data, KIND: tl.constexpr, ALIGNED: tl.constexpr):
         pointer = data.to(tl.pointer_type(tl.int16))
     else:
         pointer = data.to(tl.pointer_type(tl.int8))
+    if ALIGNED:  # unless told, the compiler loads element by element
+        pointer = tl.multiple_of(pointer, 16)
     return pointer
 
 
@@ -78,26 +96,29 @@ def _magnitudes(raw, KIND: tl.constexpr):
 
 
 @triton.jit
-def _add_block(raw, inside, counts, amax, squares, KIND: tl.constexpr):
+def _add_block(raw, inside, counts, infs, nans, amax, squares, KIND: tl.constexpr):
     """Return the tallies with a block added; elements that are not `inside` are zeros that do not count."""
     bits = _magnitudes(raw, KIND)
+    inf: tl.constexpr = _INF64 if KIND == _FLOAT64 else _INF32
+    top = tl.max(bits, 0)
+    if top >= inf:  # rare: counted apart, and zeros from here on
+        nans += tl.sum((bits > inf).to(tl.int32), 0)
+        infs += tl.sum((bits == inf).to(tl.int32), 0)
+        bits = tl.where(bits < inf, bits, 0)
+        top = tl.max(bits, 0)
+    amax = tl.maximum(amax, top)  # the bits of floats that are not negative are in the floats' order
     if KIND == _FLOAT64:
-        inf = _INF64
         word = tl.minimum(tl.maximum((bits >> 52) - (1023 - 127), 0), 255).to(tl.int32)
-    else:
-        inf = _INF32
-        word = bits >> 23
-    word = tl.where(bits < inf, word, tl.where(bits == inf, 257, 258))
-    word = tl.where(bits == 0, _ZEROS, word)
-    counts += tl.histogram(word, _BINS, mask=inside)
-    bits = tl.where(bits < inf, bits, 0)
-    amax = tl.maximum(amax, tl.max(bits, 0))  # the bits of floats that are not negative are in the floats' order
-    if KIND == _FLOAT64:
         wide = bits.to(tl.float64, bitcast=True)
     else:
+        word = (bits >> 23) - _lowest(KIND)
         wide = bits.to(tl.float32, bitcast=True).to(tl.float64)
+    bins: tl.constexpr = _bins(KIND)
+    # The last mask says to the compiler that no word is out of range, which spares a test for each element.
+    word = tl.where(bits == 0, _zero_bin(KIND), word) & (bins - 1)
+    counts += tl.histogram(word, bins, mask=inside)
     squares += tl.sum(wide * wide, 0)
-    return counts, amax, squares
+    return counts, infs, nans, amax, squares
 
 
 @triton.jit
@@ -134,22 +155,30 @@ def measure(
         programs = first + 1
     pointer = _pointer(data, KIND, ALIGNED)
     places = tl.arange(0, _BLOCK)
-    counts = tl.zeros([_BINS], tl.int32)
+    bins: tl.constexpr = _bins(KIND)
+    counts = tl.zeros([bins], tl.int32)
+    infs = tl.zeros([1], tl.int32).sum(0)
+    nans = infs
     squares = tl.zeros([1], tl.float64).sum(0)
-    amax = tl.zeros([1], tl.int64 if KIND == _FLOAT64 else tl.int32).max(0)
+    amax = tl.zeros([1], tl.int64 if KIND == _FLOAT64 else tl.int32).sum(0)
     whole = n // _BLOCK
     for block in range(first.to(tl.int64), whole, programs):
         raw = tl.load(pointer + block * _BLOCK + places)
-        counts, amax, squares = _add_block(raw, None, counts, amax, squares, KIND)
+        counts, infs, nans, amax, squares = _add_block(raw, None, counts, infs, nans, amax, squares, KIND)
     if (n % _BLOCK != 0) & (first == whole % programs):
         rest = whole * _BLOCK + places
         inside = rest < n  # in the loop this would make every load a load of one element
         raw = tl.load(pointer + rest, mask=inside, other=0)
-        counts, amax, squares = _add_block(raw, inside, counts, amax, squares, KIND)
+        counts, infs, nans, amax, squares = _add_block(raw, inside, counts, infs, nans, amax, squares, KIND)
     words = record.to(tl.pointer_type(tl.int64))
-    places = tl.arange(0, _BINS)
-    seen = (counts != 0) & (places < _COUNTS)
-    tl.atomic_add(words + places, counts.to(tl.int64) * weight.to(tl.int64), mask=seen, sem="relaxed")
+    times = weight.to(tl.int64)
+    places = tl.arange(0, bins)
+    counts = tl.where(places == _zero_bin(KIND), counts - infs - nans, counts)
+    places = tl.where(places == _zero_bin(KIND), _ZEROS, places + _lowest(KIND))
+    tl.atomic_add(words + places, counts.to(tl.int64) * times, mask=counts != 0, sem="relaxed")
+    if infs + nans != 0:
+        tl.atomic_add(words + _INFS, infs.to(tl.int64) * times, sem="relaxed")
+        tl.atomic_add(words + _NANS, nans.to(tl.int64) * times, sem="relaxed")
     tl.atomic_max(words + _AMAX, _as_double_bits(amax, KIND), sem="relaxed")
     squares *= weight.to(tl.float64)
     if programs == 1:

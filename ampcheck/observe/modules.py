@@ -138,7 +138,7 @@ class ModuleTracker:
         """Return which modules were not seen, and how many."""
         silent = [entry for entry in self._entries if not (entry.calls or entry.recomputed) and _runs(entry)]
         bypassed = [entry.path for entry in silent if entry.bypassed]
-        unused = [entry.path for entry in silent if not entry.bypassed]
+        unused = _outermost([entry.path for entry in silent if not entry.bypassed])
         found = {
             f"modules run without being called, counted as part of their caller: {_listed(bypassed)}": len(
                 bypassed
@@ -157,6 +157,11 @@ class ModuleTracker:
 def _runs(entry: _Entry) -> bool:
     """Tell whether a module does something itself, instead of holding others."""
     return bool(entry.path) and inspect.getattr_static(type(entry.module), "forward", None) is not _NO_FORWARD
+
+
+def _outermost(paths: list[str]) -> list[str]:
+    """Leave out what lies inside another of them."""
+    return [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
 
 
 def _listed(paths: list[str]) -> str:

@@ -61,6 +61,8 @@ class Run:
     raised_in: str = ""
     births: list = field(default_factory=list)
     flushed: Counter = field(default_factory=Counter)  #: zeros made from non-zeros, by (module, op)
+    results: dict = field(default_factory=dict)  #: of the forward, by (module, op, how many before)
+    output_grads: dict = field(default_factory=dict)  #: unscaled gradients of module outputs
 
     @property
     def broken(self) -> bool:
@@ -90,7 +92,7 @@ def run(case, dtype=None, log2_scale=0, fp32=(), *, watch=False) -> Run:
     for name in fp32:
         promote(modules[name])
     done = Run()
-    seen = Watch({module: name for name, module in modules.items() if name}, done)
+    seen = Watch({module: name for name, module in modules.items() if name}, done, 2.0**-log2_scale)
     torch.manual_seed(2)
     with cuda_casting(), WideCompute(), seen.hooks(), seen if watch else contextlib.nullcontext():
         try:
@@ -146,9 +148,10 @@ def _state(model) -> dict:
 class Watch(TorchDispatchMode):
     """Fills a Run with births and flushes, by module."""
 
-    def __init__(self, names, into: Run) -> None:
+    def __init__(self, names, into: Run, unscale=1.0) -> None:
         super().__init__()
-        self.names, self.into = names, into
+        self.names, self.into, self.unscale = names, into, unscale
+        self.counts = Counter()
         self.stack, self.node_modules = [""], {}
         self.backward = False
         self.last = ""
@@ -161,9 +164,10 @@ class Watch(TorchDispatchMode):
             if module in self.names:
                 self.stack.append(self.names[module])
 
-        def leave(module, _args, _output):
+        def leave(module, _args, output):
             if module in self.names:
                 self.stack.pop()
+                self.follow(self.names[module], output)
 
         handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
         try:
@@ -171,6 +175,15 @@ class Watch(TorchDispatchMode):
         finally:
             for handle in handles:
                 handle.remove()
+
+    def follow(self, name, output) -> None:
+        """Keep the gradient of a module's output."""
+
+        def keep(grad):
+            self.into.output_grads[name] = grad.detach().float() * self.unscale
+
+        if isinstance(output, torch.Tensor) and output.requires_grad:
+            output.register_hook(keep)
 
     def where(self) -> str:
         """Return the module that is running, in the backward the one whose forward made the running node."""
@@ -192,6 +205,9 @@ class Watch(TorchDispatchMode):
         results = [t for t in _tensors(out) if t.is_floating_point()]
         if healthy and any(not bool(t.isfinite().all()) for t in results):
             self.into.births.append(Birth(module, op, "backward" if self.backward else "forward"))
+        for result in [] if self.backward else results:
+            self.into.results[module, op, self.counts[module, op]] = result.detach().float().clone()
+            self.counts[module, op] += 1
         if zeros is not None and len(results) == 1 and results[0].dtype in LOW:
             lost = int(((results[0] == 0) & ~zeros).sum())
             self.into.flushed[module, op] += lost

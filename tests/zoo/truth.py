@@ -104,6 +104,8 @@ def check_grad_underflow(case, low: Run, reference: Run) -> tuple[list[str], str
     layers, bound = truth["layers"], bound_of(truth)
     before = vanished(low, reference, layers)
     wrong = [] if before > HARM else [f"only {before:.3f} vanished"]
+    unnamed = [name for name in empty_handed(low, reference) if name not in layers]
+    wrong += [f"these get no gradient, too: {unnamed}"] if unnamed else []
     if bound is None:
         return wrong, f"vanished {before:.3f}"
     sweep = {log2: run(case, dtype_of(case), log2) for log2 in SCALES}
@@ -115,9 +117,19 @@ def check_grad_underflow(case, low: Run, reference: Run) -> tuple[list[str], str
 
 
 def check_precision(case, low: Run, reference: Run) -> tuple[list[str], str]:
-    """Check that the error comes without infinities."""
+    """Check that the error comes without infinities, and that the operation where it shows is a right one.
+
+    What rounded, TRUTH may name as well; where it shows outside the named layers, those must be the cause.
+    """
+    truth = case.TRUTH
     born = new_births(low, reference, "forward")
-    return [f"infinite: {born[0]}"] if born else [], f"error {difference(low, reference):.3g}"
+    wrong = [f"infinite: {born[0]}"] if born else []
+    shown = first_wrong(low, reference)
+    if shown and shown[0] in truth["layers"]:
+        wrong += place_is_wrong(truth, *shown)
+    elif not shown or not truth["fp32_fix"]:
+        wrong.append(f"it shows in {shown}")
+    return wrong, f"error {difference(low, reference):.3g}, shows in {shown}"
 
 
 def check_dtype(case, low: Run, reference: Run) -> tuple[list[str], str]:
@@ -228,6 +240,29 @@ def vanished(low: Run, reference: Run, layers) -> float:
             total += int(matter.sum())
             zero += int((matter & (low.grads.get(name, torch.zeros_like(grad)) == 0)).sum())
     return zero / total if total else 0.0
+
+
+def zeroed(low, exact) -> float:
+    """Return the share of entries above 1 % of the RMS in FP32 that are zero here."""
+    matter = (exact.abs() >= 0.01 * exact.pow(2).mean().sqrt()) & (exact != 0)
+    return float((matter & (low == 0)).sum() / matter.sum()) if bool(matter.any()) else 0.0
+
+
+def empty_handed(low: Run, reference: Run) -> list[str]:
+    """Return the modules whose output's gradient vanishes."""
+    pairs = [(name, low.output_grads[name], grad) for name, grad in reference.output_grads.items()]
+    return [name for name, grad, exact in pairs if zeroed(grad, exact) > HARM]
+
+
+def first_wrong(low: Run, reference: Run) -> tuple[str, str] | None:
+    """Return module and operation of the first result of the forward whose relative error is harm."""
+    for (module, op, index), result in low.results.items():
+        exact = reference.results.get((module, op, index))
+        if op == "_to_copy" or exact is None or exact.shape != result.shape:
+            continue
+        if float((result - exact).norm()) > HARM * float(exact.norm()):
+            return module, op
+    return None
 
 
 def new_births(low: Run, reference: Run, phase: str) -> list:

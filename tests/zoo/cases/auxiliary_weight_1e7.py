@@ -35,7 +35,7 @@ def loss(model, batch):
 TRUTH = {
     "kind": "grad-underflow",
     "dtype": "float16",
-    "layers": ["", "aux", "aux.0", "aux.2"],
+    "layers": ["", "aux", "aux.0", "aux.1", "aux.2"],
     "op": "",
     "fp32_fix": [],
     "scaler": "needs-scale>=2**7",

@@ -42,7 +42,7 @@ TRUTH = {
     "kind": "precision-loss",
     "dtype": "float16",
     "layers": [""],
-    "op": "_to_copy,add",
+    "op": "_to_copy,add,rsub",
     "fp32_fix": [],
     "scaler": "none",
     "source": "mechanism: box coordinates in half; pytorch/vision#1879 keeps BoxCoder.decode in half, "

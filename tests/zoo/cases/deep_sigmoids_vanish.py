@@ -24,7 +24,7 @@ def loss(model, batch):
 TRUTH = {
     "kind": "grad-underflow",
     "dtype": "float16",
-    "layers": ["", "0", "2", "4", "1", "3"],
+    "layers": ["", "0", "1", "2", "3", "4", "5", "6"],
     "op": "",
     "fp32_fix": [],
     "scaler": "needs-scale>=2**7",

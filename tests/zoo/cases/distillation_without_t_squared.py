@@ -37,7 +37,7 @@ def loss(model, batch, temperature=50.0):
 TRUTH = {
     "kind": "grad-underflow",
     "dtype": "float16",
-    "layers": ["", "student", "student.0", "student.2"],
+    "layers": ["", "student", "student.0", "student.1", "student.2"],
     "op": "",
     "fp32_fix": [],
     "scaler": "needs-scale>=2**4",

@@ -56,7 +56,7 @@ def loss(model, batch):
 TRUTH = {
     "kind": "grad-underflow",
     "dtype": "float16",
-    "layers": ["adversary", "style", "style.0", "style.2"],
+    "layers": ["adversary", "style", "style.0", "style.1", "style.2"],
     "op": "",
     "fp32_fix": [],
     "scaler": "needs-scale>=2**8",

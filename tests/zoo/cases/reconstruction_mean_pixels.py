@@ -37,7 +37,7 @@ def loss(model, batch):
 TRUTH = {
     "kind": "grad-underflow",
     "dtype": "float16",
-    "layers": ["", "decoder", "encoder", "encoder.0"],
+    "layers": ["", "decoder", "encoder", "encoder.0", "encoder.1"],
     "op": "",
     "fp32_fix": [],
     "scaler": "needs-scale>=2**7",

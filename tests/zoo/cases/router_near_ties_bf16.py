@@ -49,7 +49,7 @@ TRUTH = {
     "kind": "precision-loss",
     "dtype": "bfloat16",
     "layers": ["router", "router.gate"],
-    "op": "addmm,linear,mm",
+    "op": "addmm,linear,mm,max",
     "fp32_fix": ["router.gate"],
     "scaler": "none",
     "source": "databricks/megablocks#91; marin-community/marin#4234",

@@ -33,7 +33,7 @@ def loss(model, batch):
 TRUTH = {
     "kind": "grad-underflow",
     "dtype": "float16",
-    "layers": ["2", "2.branch", "2.branch.0", "2.branch.2"],
+    "layers": ["2", "2.branch", "2.branch.0", "2.branch.1", "2.branch.2"],
     "op": "",
     "fp32_fix": ["2"],
     "scaler": "needs-scale>=2**8",

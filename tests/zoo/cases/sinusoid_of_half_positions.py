@@ -42,7 +42,7 @@ TRUTH = {
     "kind": "precision-loss",
     "dtype": "float16",
     "layers": ["positions"],
-    "op": "_to_copy,add,arange,mul",
+    "op": "_to_copy,add,arange,mul,sin",
     "fp32_fix": ["positions"],
     "scaler": "none",
     "source": "speechbrain/speechbrain#1470; Nerogar/OneTrainer#1177",

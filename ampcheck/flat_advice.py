@@ -1,0 +1,80 @@
+"""What re-runs said, as plain JSON values and back: outcomes, leaps, updates, the plan and its verdicts."""
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from ampcheck.flat import Json, flat, number, read_site
+from ampcheck.outcome import Outcome
+from ampcheck.plan import Plan, ScalerPlan, Tried, Verdict
+from ampcheck.report import Report
+from ampcheck.trace import Leap, UpdateLoss
+
+
+def advice(report: Report) -> Json:
+    """Return the fields of a report that re-runs filled."""
+    return {
+        "plan": None if report.plan is None else _plan(report.plan),
+        "verdicts": [asdict(verdict) for verdict in report.verdicts],
+        "outcomes": {name: _outcome(outcome) for name, outcome in report.outcomes.items()},
+        "leaps": [_leap(leap) for leap in report.leaps],
+        "updates": [asdict(update) for update in report.updates],
+    }
+
+
+def with_advice(report: Report, saved: Json) -> Report:
+    """Return the report with the fields that `advice` wrote."""
+    return replace(
+        report,
+        plan=None if saved["plan"] is None else _read_plan(saved["plan"]),
+        verdicts=tuple(Verdict(**{**item, "tried": Tried(item["tried"])}) for item in saved["verdicts"]),
+        outcomes={name: _read_outcome(item) for name, item in saved["outcomes"].items()},
+        leaps=tuple(_read_leap(item) for item in saved["leaps"]),
+        updates=tuple(UpdateLoss(**item) for item in saved["updates"]),
+    )
+
+
+def _plan(plan: Plan) -> Json:
+    return {
+        "precision": plan.precision,
+        "fp32_modules": list(plan.fp32_modules),
+        "fp32_lines": list(plan.fp32_lines),
+        "grad_scaler": None if plan.scaler is None else asdict(plan.scaler),
+    }
+
+
+def _read_plan(item: Json) -> Plan:
+    scaler = item["grad_scaler"]
+    return Plan(
+        item["precision"],
+        tuple(item["fp32_modules"]),
+        tuple(item["fp32_lines"]),
+        None if scaler is None else ScalerPlan(**scaler),
+    )
+
+
+_NUMBERS = ("loss", "loss_error", "grad_error", "vanished")
+
+
+def _outcome(outcome: Outcome) -> Json:
+    saved = asdict(outcome)
+    return {**saved, **{name: number(saved[name]) for name in _NUMBERS}}
+
+
+def _read_outcome(item: Json) -> Outcome:
+    numbers = {name: float(item[name]) for name in _NUMBERS}
+    return Outcome(**{**item, **numbers, "grads_nonfinite": tuple(item["grads_nonfinite"])})
+
+
+def _leap(leap: Leap) -> Json:
+    return {
+        "site": flat(leap.site),
+        "error_before": number(leap.error_before),
+        "error": number(leap.error),
+        "dropped": flat(leap.dropped),
+    }
+
+
+def _read_leap(item: dict[str, Any]) -> Leap:
+    return Leap(
+        read_site(item["site"]), float(item["error_before"]), float(item["error"]), read_site(item["dropped"])
+    )
