@@ -8,14 +8,13 @@ from typing import Any
 import torch
 
 from ampcheck.advise import advise
-from ampcheck.formats import FORMATS
 from ampcheck.observe.book import Fetched
 from ampcheck.observe.lineage import leaps
 from ampcheck.observe.measure import Arena
 from ampcheck.observe.pair import SAMPLES, pair_errors
+from ampcheck.observe.prepare import compiled, shape_lazy_parameters
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.state import Snapshot
-from ampcheck.observe.prepare import compiled, shape_lazy_parameters
 from ampcheck.observe.step import (
     Step,
     StepRaised,
@@ -32,10 +31,9 @@ from ampcheck.observe.wide import execute
 from ampcheck.report import Report
 from ampcheck.rules import diagnose
 from ampcheck.settings import Settings
-from ampcheck.stats import TensorStats
 from ampcheck.targets.spec import Target
+from ampcheck.trace import PairError, Phase, Site, StepSummary, Trace, add_maps
 from ampcheck.verify import Lab
-from ampcheck.trace import Failure, PairError, Phase, Site, StepSummary, Trace, add_maps
 
 #: Where GradScaler starts.
 DEFAULT_LOG2_SCALE = 16
@@ -94,11 +92,13 @@ def _prepare(target: Target) -> tuple[str, ...]:
     """Return what has to be said of the model before it is run."""
     shaped = shape_lazy_parameters(Step(target.model, target.batch(0), target.loss))
     names = compiled(target.model)
-    notes = ()
+    notes: tuple[str, ...] = ()
     if shaped:
         notes += (f"a first run gave {shaped} lazy modules their shape",)
     if names:
-        notes += (f"compiled parts were run eagerly, so that their operations can be seen: {', '.join(names)}",)
+        notes += (
+            f"compiled parts were run eagerly, so that their operations can be seen: {', '.join(names)}",
+        )
     return notes
 
 
@@ -107,7 +107,7 @@ def _steps(report: Report, target: Target, settings: Settings, progress: Progres
     for index in range(settings.steps):
         step = Step(target.model, target.batch(index), target.loss)
         last = index == settings.steps - 1
-        pair = _pair(report, step, settings, lambda text, i=index: progress(_label(text, i, settings)))
+        pair = _pair(report, step, settings, _labelled(progress, index, settings))
         report = pair.report
         if last or report.low.failure is not None:
             return report
@@ -118,8 +118,11 @@ def _steps(report: Report, target: Target, settings: Settings, progress: Progres
     return report
 
 
-def _label(text: str, index: int, settings: Settings) -> str:
-    return f"{text}, step {index + 1} of {settings.steps}" if settings.steps > 1 else text
+def _labelled(progress: Progress, index: int, settings: Settings) -> Progress:
+    """Return a progress that says which of several steps it is."""
+    if settings.steps == 1:
+        return progress
+    return lambda text: progress(f"{text}, step {index + 1} of {settings.steps}")
 
 
 @dataclass(slots=True)
@@ -171,7 +174,9 @@ def _reference(step: Step, before: Snapshot) -> tuple[_Run, list[torch.Tensor | 
         if not widened or raised.out_of_memory:
             raise
         run = _record(step, None, 0)
-        note = (f"the reference keeps half-precision parameters, since with FP32 ones the model raises: {raised}",)
+        note = (
+            f"the reference keeps half-precision parameters, since with FP32 ones the model raises: {raised}",
+        )
         return run, gradients(step.model), note
     grads = gradients(step.model)
     widened.narrow()
@@ -253,5 +258,5 @@ def _environment(model: Any) -> dict[str, str]:
         "platform": f"{platform.system()} {platform.machine()}",
         "device": name,
         "casting": "CUDA's rules on CPU tensors" if device.type == "cpu" else f"autocast of {device.type}",
-        "kernel": "compiled" if Arena("cpu").native else "torch operations",
+        "kernel": "compiled" if Arena("cpu").native() else "torch operations",
     }

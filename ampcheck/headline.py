@@ -4,13 +4,17 @@ from enum import StrEnum
 
 from ampcheck.findings import Severity
 from ampcheck.report import Report
-from ampcheck.tables import CurvePoint, Loss, best_scale, first_overflow, measured_loss, scale_curve
+from ampcheck.tables import (
+    TROUBLE_SHARE,
+    CurvePoint,
+    Loss,
+    best_scale,
+    first_overflow,
+    measured_loss,
+    scale_curve,
+)
 from ampcheck.trace import Phase
 from ampcheck.wording import clean, count, location, percent, place, plural, power
-
-#: Share of lost gradient elements, over all layers, from which the step as a whole is called harmed: it is
-#: far above what a suitable loss scale leaves, so a better scale or another precision will be found.
-HARMFUL_SHARE = 0.01
 
 
 class Health(StrEnum):
@@ -29,15 +33,22 @@ def verdict(report: Report) -> str:
 
 def judge(report: Report) -> tuple[Health, str]:
     """Return how the step is, and the sentence that says why."""
-    judges = (_raised, _unknown, _forward_overflow, _backward_overflow)
-    broken = next((found for judge in judges if (found := judge(report))), None)
+    broken = _raised(report) or _unknown(report)
+    if broken is None and not _came_out_well(report):
+        broken = _forward_overflow(report) or _backward_overflow(report)
     return broken or _by_loss(report)
+
+
+def _came_out_well(report: Report) -> bool:
+    """Tell whether a re-run has shown that loss and gradients are those of FP32, whatever lies between."""
+    settled = report.outcomes.get("settled")
+    return settled is not None and not settled.harmed
 
 
 def _by_loss(report: Report) -> tuple[Health, str]:
     loss = measured_loss(report, Phase.BACKWARD)
     curve = scale_curve(report)
-    if loss.share >= HARMFUL_SHARE:
+    if loss.share >= TROUBLE_SHARE and not _came_out_well(report):
         text = f"{_setting(report)} loses {percent(loss.share)} of the gradient elements"
         return Health.UNSAFE, text + _unscaled(curve[0], loss) + _advice(best_scale(curve), loss)
     return _error(report) or _working(report, loss, curve[0])
@@ -96,7 +107,10 @@ def _advice(best: CurvePoint | None, loss: Loss) -> str:
 
 def _error(report: Report) -> tuple[Health, str] | None:
     if report.worst is not Severity.ERROR:
-        return None
+        settled = report.outcomes.get("settled")
+        if settled is None or not settled.harmed:
+            return None
+        return Health.UNSAFE, f"{_setting(report)} is not safe: {clean(settled.words)}"
     worst = min(report.findings, key=lambda finding: finding.severity.rank)
     return Health.UNSAFE, f"{_setting(report)} is not safe: {clean(worst.message)}"
 

@@ -173,7 +173,8 @@ def merged(modules: list[str], limit: int) -> list[tuple[str, list[str]]]:
     for depth in range(1, deepest + 1):
         finer = _by_prefix(modules, depth)
         if len(finer) > limit:
-            coarse = len(groups) * 4 < limit  # so few rows would hide more than cutting the next level does
+            # So few rows would hide more than cutting the next level into runs does.
+            coarse = len(groups) <= 1 or len(groups) * 4 < limit
             return _runs(finer, limit) if coarse else groups
         groups = finer
     return groups

@@ -10,6 +10,9 @@ from ampcheck.trace import Cast, CastCount, PairError, Phase, Site, Trace
 
 #: Loss scales shown: from none to the largest that GradScaler reaches in ordinary training.
 SCALES = range(25)
+#: Share of lost elements from which a layer, or all gradients together, is in trouble. Rounding alone lets
+#: far fewer cross a ReLU's zero, and a loss scale that suits the gradients loses far fewer.
+TROUBLE_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,11 @@ class LayerRow:
     cast_bytes: int
     error: float  #: worst relative RMS error of a forward result against the reference
     trouble: float  #: what the rows are sorted by: overflow first, then the share that was lost
+
+    @property
+    def troubled(self) -> bool:
+        """Tell whether the layer needs a look."""
+        return self.trouble >= TROUBLE_SHARE
 
     @property
     def location(self) -> str:

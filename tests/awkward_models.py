@@ -52,7 +52,9 @@ def dict_output() -> Case:
             y = super().forward(x)
             return {"logits": y, "deep": [{"hidden": y * 2}, None, "text"]}
 
-    return Case(Model(), torch.randn(4, 8), lambda m, b: m(b)["logits"].sum() + m(b)["deep"][0]["hidden"].sum())
+    return Case(
+        Model(), torch.randn(4, 8), lambda m, b: m(b)["logits"].sum() + m(b)["deep"][0]["hidden"].sum()
+    )
 
 
 @dataclass
@@ -257,7 +259,9 @@ def checkpoint_non_reentrant() -> Case:
 
 @case
 def dropout() -> Case:
-    return Case(nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5), nn.Linear(64, 8)).train(), torch.randn(4, 8), total)
+    return Case(
+        nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5), nn.Linear(64, 8)).train(), torch.randn(4, 8), total
+    )
 
 
 @case

@@ -206,7 +206,11 @@ def scripted() -> Case:
 
 @case
 def lazy() -> Case:
-    return Case(nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.Dropout(0.3), nn.LazyLinear(2)), torch.randn(4, 6), total)
+    return Case(
+        nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.Dropout(0.3), nn.LazyLinear(2)),
+        torch.randn(4, 6),
+        total,
+    )
 
 
 class Doubled(torch.Tensor):
@@ -214,15 +218,21 @@ class Doubled(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inner):
-        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, requires_grad=inner.requires_grad)
+        return torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, dtype=inner.dtype, requires_grad=inner.requires_grad
+        )
 
     def __init__(self, inner):
         self.inner = inner
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        plain = torch.utils._pytree.tree_map(lambda t: t.inner if isinstance(t, cls) else t, (args, kwargs or {}))
-        return torch.utils._pytree.tree_map(lambda t: cls(t) if isinstance(t, torch.Tensor) else t, func(*plain[0], **plain[1]))
+        plain = torch.utils._pytree.tree_map(
+            lambda t: t.inner if isinstance(t, cls) else t, (args, kwargs or {})
+        )
+        return torch.utils._pytree.tree_map(
+            lambda t: cls(t) if isinstance(t, torch.Tensor) else t, func(*plain[0], **plain[1])
+        )
 
 
 class Named(torch.Tensor):
@@ -269,7 +279,9 @@ def autocast_islands() -> Case:
                 a = self.a(x)
             with torch.autocast("cpu", enabled=False):
                 b = self.b(x)
-            with torch.amp.autocast("cuda", enabled=torch.is_autocast_enabled(), dtype=torch.get_autocast_dtype("cuda")):
+            with torch.amp.autocast(
+                "cuda", enabled=torch.is_autocast_enabled(), dtype=torch.get_autocast_dtype("cuda")
+            ):
                 c = self.c(x)
             return self.fc1(x) + a + b + c
 
@@ -312,7 +324,9 @@ def weight_hooks() -> Case:
 @case
 def backward_hooks() -> Case:
     model = Net()
-    model.fc1.register_full_backward_hook(lambda module, into, out: tuple(g * 0.5 for g in into if g is not None) or None)
+    model.fc1.register_full_backward_hook(
+        lambda module, into, out: tuple(g * 0.5 for g in into if g is not None) or None
+    )
     model.fc2.weight.register_hook(lambda grad: grad * 2)
     model.fc1.weight.register_post_accumulate_grad_hook(lambda p: [p.grad.mul_(3.0)] and None)
     model.fc1.register_forward_pre_hook(lambda module, args: (args[0] * 2,))

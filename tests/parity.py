@@ -155,8 +155,9 @@ with the dtypes of their inputs and outputs, casts included. Attention runs as i
 because the fused kernel that CUDA would pick depends on the GPU. Made by
 `python tests/parity.py --report reports/parity.md`.
 
-Not compared, because without a GPU there is nothing to compare with: cuDNN's recurrent layers (they run in
-float16 under either dtype) and fused attention kernels.
+Not compared, because without a GPU there is nothing to compare with: fused attention kernels, and cuDNN's
+recurrent layers. Their autocast kernel was followed with float16 weights only: it casts input and states to
+float16 under bfloat16, too; that it does so with float32 weights is taken from its source.
 """
 
 

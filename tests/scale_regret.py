@@ -1,11 +1,12 @@
-"""How much more the gradients are off at the advised loss scale than at the best one, on models of many kinds.
+"""How much more the gradients are off at the advised loss scale than at the best one, on various models.
 
     python tests/scale_regret.py --report reports/scale_regret.md
 
-Every model runs in FP32 and, at each scale from 2^0 to 2^24, in real fp16 under CUDA's casting rules, from the
-same weights, batch and random state. The error of a scale is the L2 distance of all parameters' gradients from
-those of FP32, relative to their norm; infinite if one is not finite. The regret of a scale is its error over the
-smallest of all.
+Every model runs in FP32 and, at each scale from 2^0 to 2^24, in real fp16 under CUDA's casting rules, from
+the same weights, batch and random state. The error of a scale is the L2 distance of all parameters' gradients
+from those of FP32, relative to their norm; infinite if one is not finite. The regret of a scale is its error
+over the smallest of all. Errors are the RMS over several draws of weights and batch, since on a single one
+rounding errors cancel by luck at some scale or other.
 """
 
 import argparse
@@ -13,11 +14,12 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 
 from ampcheck.api import check
 from ampcheck.observe.state import Snapshot
@@ -39,35 +41,69 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Errors:
+    """Relative L2 distances from the gradients of FP32, infinite where one is not finite."""
+
+    total: float  #: of all parameters together
+    single: float  #: of the parameter where it is largest
+
+
+@dataclass(frozen=True)
 class Regret:
     """What was found for one model."""
 
     name: str
-    advice: ScaleAdvice[Site]
-    best: int
-    errors: dict[int, float]  #: by log2 scale, the advised one among them
-    by_parameter: dict[int, float]  #: the same for the worst parameter
+    advice: ScaleAdvice[Site]  #: of the first draw
+    advised: Errors
+    scales: dict[int, Errors]  #: by log2 scale
 
-    def of(self, log2_scale: int, errors: dict[int, float] | None = None) -> float:
-        """Return the error of a scale over the smallest."""
-        known = self.errors if errors is None else errors
-        return known[log2_scale] / min(known[k] for k in SCALES)
+    @property
+    def best(self) -> int:
+        """Return log2 of the scale with the smallest error."""
+        return min(SCALES, key=lambda k: self.scales[k].total)
+
+    def of(self, errors: Errors) -> float:
+        """Return an error over the smallest."""
+        return errors.total / min(one.total for one in self.scales.values())
+
+    def of_single(self, errors: Errors) -> float:
+        """Return the same for the parameter that suffers most."""
+        return errors.single / min(one.single for one in self.scales.values())
 
 
-def study(case: Case) -> Regret:
+def study(case: Case, draws: int = 3) -> Regret:
     """Return what the advice costs on a model, next to all other scales."""
-    torch.manual_seed(0)
+    found = [drawn(case, seed) for seed in range(draws)]
+    return Regret(
+        case.name,
+        found[0][0],
+        together([errors[advice.log2_scale] for advice, errors in found]),
+        {k: together([errors[k] for _, errors in found]) for k in SCALES},
+    )
+
+
+def together(draws: list[Errors]) -> Errors:
+    """Return the RMS over draws."""
+    return Errors(
+        math.sqrt(statistics.mean(one.total**2 for one in draws)),
+        math.sqrt(statistics.mean(one.single**2 for one in draws)),
+    )
+
+
+def drawn(case: Case, seed: int) -> tuple[ScaleAdvice[Site], dict[int, Errors]]:
+    """Return the advice on one draw of weights and batch, and the errors of that scale and all others."""
+    torch.manual_seed(seed)
     step = case.build()
     report = check(step.model, step.batch, step.loss)
     advice = advise_scale(gradient_tensors(report), maxima(report), report.format, report.refused_scales)
     before = Snapshot(step.model, step.batch)
     reference = gradients(step, None, 0)
-    errors, worst = {}, {}
+    errors = {}
     for log2_scale in sorted({*SCALES, advice.log2_scale}):
         before.restore()
-        errors[log2_scale], worst[log2_scale] = apart(gradients(step, torch.float16, log2_scale), reference)
+        errors[log2_scale] = apart(gradients(step, torch.float16, log2_scale), reference)
     before.restore()
-    return Regret(case.name, advice, min(SCALES, key=errors.__getitem__), errors, worst)
+    return advice, errors
 
 
 def gradients(step: Step, dtype: torch.dtype | None, log2_scale: int) -> list[torch.Tensor]:
@@ -80,21 +116,21 @@ def gradients(step: Step, dtype: torch.dtype | None, log2_scale: int) -> list[to
     return [p.grad.double() * 2.0**-log2_scale for p in step.model.parameters() if p.grad is not None]
 
 
-def apart(found: list[torch.Tensor], reference: list[torch.Tensor]) -> tuple[float, float]:
-    """Return the relative L2 distance of all gradients together, and of the parameter where it is largest."""
+def apart(found: list[torch.Tensor], reference: list[torch.Tensor]) -> Errors:
+    """Return how far gradients are from the reference."""
     pairs = list(zip(found, reference, strict=True))
     squares = [(float((a - b).square().sum()), float(b.square().sum())) for a, b in pairs]
     total = math.sqrt(sum(d for d, _ in squares) / sum(n for _, n in squares))
     # Parameters whose gradient is nothing but FP32's noise have no error worth the name.
     least = 1e-12 * max(n for _, n in squares)
     single = max(math.sqrt(d / n) for d, n in squares if n > least) if math.isfinite(total) else math.inf
-    return (total if math.isfinite(total) else math.inf), single
+    return Errors(total if math.isfinite(total) else math.inf, single)
 
 
 def mlp(widths: list[int]) -> nn.Sequential:
     """Return linear layers with GELU between them."""
     layers: list[nn.Module] = []
-    for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+    for fan_in, fan_out in pairwise(widths):
         layers += [nn.Linear(fan_in, fan_out), nn.GELU()]
     return nn.Sequential(*layers[:-1])
 
@@ -103,12 +139,12 @@ class Shrink(torch.autograd.Function):
     """Passes its input on and multiplies the gradient: a chain of these has gradients of known spread."""
 
     @staticmethod
-    def forward(ctx, x, factor):  # noqa: ANN205
+    def forward(ctx, x, factor):
         ctx.factor = factor
         return x.clone()
 
     @staticmethod
-    def backward(ctx, grad):  # noqa: ANN205
+    def backward(ctx, grad):
         return grad * ctx.factor, None
 
 
@@ -120,7 +156,7 @@ class Chain(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(depth))
         self.factor = 2.0 ** (octaves / depth)
 
-    def forward(self, x):  # noqa: ANN201
+    def forward(self, x):
         for layer in self.layers:
             x = Shrink.apply(torch.tanh(layer(x)), self.factor)
         return x
@@ -128,8 +164,9 @@ class Chain(nn.Module):
 
 def chain(octaves: float, weight: float) -> Callable[[], Step]:
     """Return a chain whose gradients spread over some octaves, and the loss's weight."""
-    def loss(model, batch):  # noqa: ANN202
-        return weight * F.mse_loss(model(batch).float(), torch.zeros_like(batch))
+
+    def loss(model, batch):
+        return weight * functional.mse_loss(model(batch).float(), torch.zeros_like(batch))
 
     return lambda: Step(Chain(octaves), torch.randn(16, 32), loss)
 
@@ -138,7 +175,7 @@ def spread_loss() -> Step:
     """Weigh samples by log-normal weights of 16 octaves: each tensor spreads as wide."""
     weights = 2.0 ** (4 * torch.randn(64, 1) - 8)
 
-    def loss(model, batch):  # noqa: ANN202
+    def loss(model, batch):
         return (weights * model(batch).float().square()).mean()
 
     return Step(mlp([32, 64, 8]), torch.randn(64, 32), loss)
@@ -153,22 +190,24 @@ def cnn() -> Step:
     return Step(model, (torch.randn(8, 3, 16, 16), torch.randint(0, 10, (8,))), classify)
 
 
-def classify(model, batch):  # noqa: ANN201
-    return F.cross_entropy(model(batch[0]), batch[1])
+def classify(model, batch):
+    return functional.cross_entropy(model(batch[0]), batch[1])
 
 
 def tiny_mean() -> Step:
     """Average over a million elements: gradients of 1e-6 and less."""
-    def loss(model, batch):  # noqa: ANN202
-        return 1e-3 * F.mse_loss(model(batch).float(), torch.zeros(1000, 1000))
+
+    def loss(model, batch):
+        return 1e-3 * functional.mse_loss(model(batch).float(), torch.zeros(1000, 1000))
 
     return Step(mlp([16, 32, 1000]), torch.randn(1000, 16), loss)
 
 
 def big_loss() -> Step:
     """Sum squared errors instead of averaging them."""
-    def loss(model, batch):  # noqa: ANN202
-        return F.mse_loss(model(batch).float() * 30, torch.full((256, 32), 20.0), reduction="sum")
+
+    def loss(model, batch):
+        return functional.mse_loss(model(batch).float() * 10, torch.full((256, 32), 5.0), reduction="sum")
 
     return Step(mlp([16, 64, 32]), torch.randn(256, 16), loss)
 
@@ -181,17 +220,18 @@ class Contrastive(nn.Module):
         self.left, self.right = mlp([24, 48, 16]), mlp([12, 48, 16])
         self.logit_scale = nn.Parameter(torch.tensor(100.0).log())
 
-    def forward(self, a, b):  # noqa: ANN201
-        left, right = F.normalize(self.left(a), dim=-1), F.normalize(self.right(b), dim=-1)
+    def forward(self, a, b):
+        left, right = functional.normalize(self.left(a), dim=-1), functional.normalize(self.right(b), dim=-1)
         return left @ right.T * self.logit_scale.exp()
 
 
 def contrastive() -> Step:
     """Return a contrastive loss at temperature 0.01."""
-    def loss(model, batch):  # noqa: ANN202
+
+    def loss(model, batch):
         logits = model(*batch)
         target = torch.arange(len(logits))
-        return F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)
+        return functional.cross_entropy(logits, target) + functional.cross_entropy(logits.T, target)
 
     return Step(Contrastive(), (torch.randn(8, 24), torch.randn(8, 12)), loss)
 
@@ -201,9 +241,13 @@ class Tagger(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.lstm, self.head = nn.Embedding(50, 16), nn.LSTM(16, 32, batch_first=True), nn.Linear(32, 5)
+        self.embed, self.lstm, self.head = (
+            nn.Embedding(50, 16),
+            nn.LSTM(16, 32, batch_first=True),
+            nn.Linear(32, 5),
+        )
 
-    def forward(self, ids):  # noqa: ANN201
+    def forward(self, ids):
         return self.head(self.lstm(self.embed(ids))[0][:, -1])
 
 
@@ -221,10 +265,10 @@ class Block(nn.Module):
         self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
         self.ff = mlp([width, 4 * width, width])
 
-    def forward(self, x):  # noqa: ANN201
+    def forward(self, x):
         y = self.norm1(x)
         q, k, v = (layer(y).unflatten(-1, (2, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).flatten(2))
         return x + self.ff(self.norm2(x))
 
@@ -238,8 +282,8 @@ class Decoder(nn.Module):
         self.blocks = nn.Sequential(*(Block(width) for _ in range(3)))
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, ids):  # noqa: ANN201
-        return F.linear(self.norm(self.blocks(self.embed(ids))), self.embed.weight).flatten(0, 1)
+    def forward(self, ids):
+        return functional.linear(self.norm(self.blocks(self.embed(ids))), self.embed.weight).flatten(0, 1)
 
 
 def decoder() -> Step:
@@ -254,7 +298,7 @@ class Autoencoder(nn.Module):
         super().__init__()
         self.encode, self.decode = mlp([64, 32, 16]), mlp([8, 32, 64])
 
-    def forward(self, x):  # noqa: ANN201
+    def forward(self, x):
         mean, log_variance = self.encode(x).chunk(2, -1)
         code = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
         return self.decode(code), mean, log_variance
@@ -262,10 +306,15 @@ class Autoencoder(nn.Module):
 
 def vae() -> Step:
     """Reconstruct in sum, with a small weight on the divergence."""
-    def loss(model, batch):  # noqa: ANN202
+
+    def loss(model, batch):
         made, mean, log_variance = model(batch)
-        divergence = -0.5 * (1 + log_variance.float() - mean.float().square() - log_variance.float().exp()).sum(-1)
-        return F.mse_loss(made.float(), batch, reduction="sum") / len(batch) + 1e-4 * divergence.mean()
+        divergence = -0.5 * (
+            1 + log_variance.float() - mean.float().square() - log_variance.float().exp()
+        ).sum(-1)
+        return (
+            functional.mse_loss(made.float(), batch, reduction="sum") / len(batch) + 1e-4 * divergence.mean()
+        )
 
     return Step(Autoencoder(), torch.randn(32, 64), loss)
 
@@ -277,8 +326,8 @@ def small_targets() -> Step:
         model[-1].weight.mul_(1e-6)
         model[-1].bias.zero_()
 
-    def loss(made, batch):  # noqa: ANN202
-        return F.mse_loss(made(batch).float(), torch.full((64, 1), 1e-6))
+    def loss(made, batch):
+        return functional.mse_loss(made(batch).float(), torch.full((64, 1), 1e-6))
 
     return Step(model, torch.randn(64, 16), loss)
 
@@ -290,14 +339,15 @@ class TwoHeads(nn.Module):
         super().__init__()
         self.trunk, self.loud, self.soft = mlp([16, 32, 32]), nn.Linear(32, 4), mlp([32, 32, 4])
 
-    def forward(self, x):  # noqa: ANN201
+    def forward(self, x):
         x = self.trunk(x)
         return self.loud(x), self.soft(x.detach())
 
 
 def two_heads(loud: float, soft: float) -> Callable[[], Step]:
     """Return a model with two heads, their losses weighed."""
-    def loss(model, batch):  # noqa: ANN202
+
+    def loss(model, batch):
         one, two = model(batch)
         return loud * one.float().square().mean() + soft * two.float().square().mean()
 
@@ -313,7 +363,7 @@ class LayerScale(nn.Module):
         self.gammas = nn.ParameterList(torch.full((32,), 1e-6) for _ in range(3))
         self.head = nn.Linear(32, 10)
 
-    def forward(self, x):  # noqa: ANN201
+    def forward(self, x):
         for branch, gamma in zip(self.branches, self.gammas, strict=True):
             x = x + gamma * branch(x)
         return self.head(x)
@@ -326,7 +376,8 @@ def layer_scale() -> Step:
 
 def half_loss() -> Step:
     """Leave the loss in half precision: its gradient, the scale itself, must fit."""
-    def loss(model, batch):  # noqa: ANN202
+
+    def loss(model, batch):
         return (model(batch).abs() * 0.01).mean()
 
     return Step(mlp([16, 32, 4]), torch.randn(32, 16), loss)
@@ -357,43 +408,48 @@ QUICK = ["chain down 24 octaves", "summed loss", "contrastive, temperature 0.01"
 
 def page(found: list[Regret]) -> str:
     """Return the study as Markdown."""
-    advised = [one.of(one.advice.log2_scale) for one in found]
-    default = [one.of(DEFAULT) for one in found]
-    rows = [
-        f"| {one.name} | {_window(one)} | 2^{one.best} | 2^{one.advice.log2_scale} | {_number(one.errors[one.advice.log2_scale])} "
-        f"| {_number(one.of(one.advice.log2_scale))} | {_number(one.of(DEFAULT))} "
-        f"| {_number(one.of(one.advice.log2_scale, one.by_parameter))} | {_number(one.of(DEFAULT, one.by_parameter))} |"
-        for one in found
+    advised = [one.of(one.advised) for one in found]
+    default = [one.of(one.scales[DEFAULT]) for one in found]
+    scales = ["| scale | median regret | worst | models that overflow |", "|---|---|---|---|"]
+    scales += [_total("advised", advised), _total("2^16, the default of torch", default)]
+    columns = [
+        "model",
+        "scales that fit",
+        "best",
+        "advised",
+        "error there",
+        "regret, advised",
+        "regret, 2^16",
     ]
-    return "\n".join(
-        [
-            "# Scale regret",
-            "",
-            "Made by `python tests/scale_regret.py --report reports/scale_regret.md`.",
-            "",
-            *_explained(),
-            "",
-            f"| scale | median regret | worst | models that overflow |\n|---|---|---|---|\n{_total('advised', advised)}\n"
-            f"{_total('2^16, the default of torch', default)}",
-            "",
-            "| model | scales that fit | best | advised | error there | regret, advised | regret, 2^16 "
-            "| worst parameter, advised | worst parameter, 2^16 |",
-            "|---|---|---|---|---|---|---|---|---|",
-            *rows,
-            "",
-        ]
+    columns += ["worst parameter, advised", "worst parameter, 2^16"]
+    head = [_row(columns), "|" + "---|" * len(columns)]
+    command = "Made by `python tests/scale_regret.py --report reports/scale_regret.md`."
+    lines = ["# Scale regret", "", command, "", *_explained(), "", *scales, "", *head, *map(_line, found), ""]
+    return "\n".join(lines)
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _line(one: Regret) -> str:
+    default = one.scales[DEFAULT]
+    errors = [one.advised.total, one.of(one.advised), one.of(default)]
+    errors += [one.of_single(one.advised), one.of_single(default)]
+    return _row(
+        [one.name, _window(one), f"2^{one.best}", f"2^{one.advice.log2_scale}", *map(_number, errors)]
     )
 
 
 def _explained() -> list[str]:
-    return [
-        "Each model runs one step in FP32 and, at every loss scale from 2^0 to 2^24, in fp16 under CUDA's casting",
-        "rules on the CPU, from the same weights, batch and random state. *Error* is the L2 distance of all",
-        "parameters' gradients from FP32's, over their norm (infinite where one is not finite). *Regret* is the error",
-        "at a scale over the smallest error at any of them. The advice sees one FP32 step and one fp16 step, none of",
-        "the others. The last two columns are the same ratio for the parameter that suffers most, which a norm over",
-        "all parameters hides; there no scale needs to be good for every parameter.",
-    ]
+    text = """Each model runs one step in FP32 and, at every loss scale from 2^0 to 2^24, in fp16 under CUDA's
+casting rules on the CPU, from the same weights, batch and random state. *Error* is the L2 distance of all
+parameters' gradients from FP32's, over their norm; it is infinite where one is not finite. *Regret* is the
+error at a scale over the smallest error at any of them. Errors are the RMS over three draws of weights and
+batch, each with its own advice, of which the first is shown. The advice sees one FP32 step, one fp16 step and
+which larger scales overflowed, nothing else. The last two columns are the same ratio for the parameter that
+suffers most, which a norm over all parameters hides."""
+    return text.splitlines()
 
 
 def _window(one: Regret) -> str:
@@ -403,7 +459,8 @@ def _window(one: Regret) -> str:
 
 def _total(name: str, regrets: list[float]) -> str:
     infinite = sum(math.isinf(regret) for regret in regrets)
-    return f"| {name} | {_number(statistics.median(regrets))} | {_number(max(regrets))} | {infinite} of {len(regrets)} |"
+    numbers = [_number(statistics.median(regrets)), _number(max(regrets)), f"{infinite} of {len(regrets)}"]
+    return _row([name, *numbers])
 
 
 def _number(value: float) -> str:
@@ -412,7 +469,9 @@ def _number(value: float) -> str:
 
 def main() -> None:
     """Study all models and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--report", type=Path, help="the Markdown file to write; printed if left out")
     parser.add_argument("--only", help="models whose name contains this")
     arguments = parser.parse_args()

@@ -31,7 +31,10 @@ def report(name: str, precision: str = "fp16") -> Report:
     """Return a case's report; the audits are shared between tests."""
     if (name, precision) not in _REPORTS:
         model, batch, loss = CASES[name]()
-        _REPORTS[name, precision] = audit(Target(name, model, [batch], loss), Settings(precision=precision, log2_scale=4 if precision == "fp16" else 0))
+        _REPORTS[name, precision] = audit(
+            Target(name, model, [batch], loss),
+            Settings(precision=precision, log2_scale=4 if precision == "fp16" else 0),
+        )
     return _REPORTS[name, precision]
 
 
@@ -53,23 +56,38 @@ def recorded(name: str, dtype: torch.dtype | None) -> tuple[Trace, Witness]:
 
 
 def ran(trace: Trace, **wanted: Any) -> dict[Any, TensorStats]:
-    return {site: stats for site, stats in trace.sites.items() if all(getattr(site, key) == value for key, value in wanted.items())}
+    return {
+        site: stats
+        for site, stats in trace.sites.items()
+        if all(getattr(site, key) == value for key, value in wanted.items())
+    }
 
 
 def same(stats: TensorStats, counts: Counts) -> bool:
     exact = (stats.numel, stats.zeros, stats.infs, stats.nans, stats.amax)
-    return exact == (counts.numel, counts.zeros, counts.infs, counts.nans, counts.amax) and stats.sum_squares == pytest.approx(counts.squares, rel=1e-5)
+    return exact == (
+        counts.numel,
+        counts.zeros,
+        counts.infs,
+        counts.nans,
+        counts.amax,
+    ) and stats.sum_squares == pytest.approx(counts.squares, rel=1e-5)
 
 
 # TorchScript keeps the graph of the first dtype it was differentiated in, for the whole process: one is enough.
-@pytest.mark.parametrize(("name", "precision"), [(n, p) for n in CASES for p in ("fp16", "bf16") if (n, p) != ("scripted", "bf16")])
+@pytest.mark.parametrize(
+    ("name", "precision"), [(n, p) for n in CASES for p in ("fp16", "bf16") if (n, p) != ("scripted", "bf16")]
+)
 def test_the_audit_finishes_and_leaves_everything_as_it_was(name, precision):
     model, batch, loss = CASES[name]()
     if name == "lazy":
         model(batch)
     seed()
     before = bits_of(model, batch), random_bits(), installed()
-    found = audit(Target(name, model, [batch], loss), Settings(precision=precision, log2_scale=4 if precision == "fp16" else 0))
+    found = audit(
+        Target(name, model, [batch], loss),
+        Settings(precision=precision, log2_scale=4 if precision == "fp16" else 0),
+    )
     _REPORTS.setdefault((name, precision), found)
     assert found.low.failure is None
     assert found.low.sites
@@ -133,7 +151,9 @@ def test_the_step_is_the_same_with_the_recorder(name):
             with torch.autocast("cpu", dtype=torch.float16):
                 value = loss(model, batch)
             value.backward()
-        real = model if isinstance(model, nn.Module) and name != "overrides_train_and_getattr" else nn.Module()
+        real = (
+            model if isinstance(model, nn.Module) and name != "overrides_train_and_getattr" else nn.Module()
+        )
         found.append((bits(value), random_bits(), bits_of(model, batch), model_bits(real)))
     assert found[0] == found[1]
 
@@ -141,8 +161,20 @@ def test_the_step_is_the_same_with_the_recorder(name):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("overrides_call", {"modules run without being called, counted as part of their caller: direct, bypassed": 2, "modules that were never called: unused": 1}),
-        ("threads", {"modules run without being called, counted as part of their caller: fc2": 1, "module calls in threads of the model's own": 1}),
+        (
+            "overrides_call",
+            {
+                "modules run without being called, counted as part of their caller: direct, bypassed": 2,
+                "modules that were never called: unused": 1,
+            },
+        ),
+        (
+            "threads",
+            {
+                "modules run without being called, counted as part of their caller: fc2": 1,
+                "module calls in threads of the model's own": 1,
+            },
+        ),
         ("transforms", {"inputs and outputs of modules inside function transforms": 2}),
         (
             "quantized_nested_and_subclassed",
@@ -152,7 +184,13 @@ def test_the_step_is_the_same_with_the_recorder(name):
                 "operations on NestedTensor, seen in the parts it takes them apart into": 3,
             },
         ),
-        ("scripted", {"modules run without being called, counted as part of their caller: part.0": 1, "modules that were never called: part.1": 1}),
+        (
+            "scripted",
+            {
+                "modules run without being called, counted as part of their caller: part.0": 1,
+                "modules that were never called: part.1": 1,
+            },
+        ),
         ("recurrent", {}),
         ("sparse_embedding", {}),
         ("complex_numbers", {}),
@@ -167,7 +205,10 @@ def test_what_was_not_audited_is_named(name, said):
 @pytest.mark.parametrize(
     ("name", "note"),
     [
-        ("compiled", "compiled parts were run eagerly, so that their operations can be seen: the model, head, body"),
+        (
+            "compiled",
+            "compiled parts were run eagerly, so that their operations can be seen: the model, head, body",
+        ),
         ("lazy", "a first run gave 3 lazy modules their shape"),
         ("half_that_insists", "the reference keeps half-precision parameters"),
     ],
@@ -210,7 +251,10 @@ def modules_running(name: str, op: str, phase: Phase = Phase.FORWARD) -> set[str
 )
 def test_operations_belong_to_the_module_whose_forward_holds_them(name, op, modules):
     found = modules_running(name, op)
-    assert found == modules or (op == "native_batch_norm" and {s.module for s in report(name).reference.sites if "batch_norm" in s.op} == modules)
+    assert found == modules or (
+        op == "native_batch_norm"
+        and {s.module for s in report(name).reference.sites if "batch_norm" in s.op} == modules
+    )
 
 
 def test_modules_keep_all_their_names():
@@ -231,11 +275,25 @@ def test_recomputation_is_counted_once_and_marked(reentrant):
         del CASES["plain"]
 
     def by_module(trace: Trace, phase: Phase) -> dict[Any, TensorStats]:
-        return trace.by(lambda site: (site.module, site.op) if site.phase is phase and site.op in {"addmm", "relu", "tanh", "native_layer_norm", "mul"} else None)
+        return trace.by(
+            lambda site: (
+                (site.module, site.op)
+                if site.phase is phase and site.op in {"addmm", "relu", "tanh", "native_layer_norm", "mul"}
+                else None
+            )
+        )
 
     assert by_module(trace, Phase.FORWARD) == by_module(plain, Phase.FORWARD)
-    again = {key: stats for key, stats in by_module(trace, Phase.RECOMPUTE).items() if key[1] in {"addmm", "relu", "tanh"}}
-    inside = {key: stats for key, stats in by_module(plain, Phase.FORWARD).items() if key[1] in {"addmm", "relu", "tanh"} and key[0].partition(".")[0] in {"1", "2"}}
+    again = {
+        key: stats
+        for key, stats in by_module(trace, Phase.RECOMPUTE).items()
+        if key[1] in {"addmm", "relu", "tanh"}
+    }
+    inside = {
+        key: stats
+        for key, stats in by_module(plain, Phase.FORWARD).items()
+        if key[1] in {"addmm", "relu", "tanh"} and key[0].partition(".")[0] in {"1", "2"}
+    }
     assert again == inside
     backward = {"threshold_backward", "tanh_backward", "native_layer_norm_backward"}
 
@@ -274,7 +332,11 @@ def test_custom_functions_cast_as_on_cuda():
     assert [dtype for _, dtype in by_line] == ["float32", "float16"]
     model, x, _ = CASES["custom_functions"]()
     wide = F.linear(x, model.fc1.weight, model.fc1.bias) ** 3 @ model.w32
-    (stats,) = (stats for site, stats in ran(report("custom_functions").reference, op="mm", phase=Phase.FORWARD).items() if site.line == by_line[0][0])
+    (stats,) = (
+        stats
+        for site, stats in ran(report("custom_functions").reference, op="mm", phase=Phase.FORWARD).items()
+        if site.line == by_line[0][0]
+    )
     assert stats.amax == pytest.approx(float(wide.abs().max().detach()), rel=1e-6)
 
 
@@ -297,18 +359,24 @@ def test_a_widened_reference_differs_from_the_half_stored_model():
 
 @pytest.mark.filterwarnings("ignore")
 def test_distributed_data_parallel_of_one_process(tmp_path):
-    torch.distributed.init_process_group("gloo", store=torch.distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
+    )
     try:
         torch.manual_seed(3)
         wrapped = nn.parallel.DistributedDataParallel(awkward_models.Net())
         found = audit(Target("ddp", wrapped, [torch.randn(4, 8)], awkward_models.total), Settings())
         torch.manual_seed(3)
-        bare = audit(Target("ddp", awkward_models.Net(), [torch.randn(4, 8)], awkward_models.total), Settings())
+        bare = audit(
+            Target("ddp", awkward_models.Net(), [torch.randn(4, 8)], awkward_models.total), Settings()
+        )
     finally:
         torch.distributed.destroy_process_group()
     assert found.low.failure is None
     assert {m.path for m in found.low.modules} == {"", "fc1", "fc2"}
-    key = lambda site: site if site.op in {"addmm", "relu", "threshold_backward", "mm"} or "grad" in site.slot else None  # noqa: E731
+    key = lambda site: (
+        site if site.op in {"addmm", "relu", "threshold_backward", "mm"} or "grad" in site.slot else None
+    )  # noqa: E731
     assert found.reference.by(key) == bare.reference.by(key)
     assert awkward_wrappers
 

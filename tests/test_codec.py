@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import REPORTS, clean, finding, stats
+from builders import finding, stats
+from examples import REPORTS, clean
 from hypothesis import given
 from hypothesis import strategies as st
 from test_trace import sites, traces
@@ -17,8 +18,10 @@ from test_trace import sites, traces
 from ampcheck.codec import SCHEMA, from_json, read, to_json, write
 from ampcheck.errors import ReportError
 from ampcheck.findings import Finding, Severity
+from ampcheck.outcome import Outcome
+from ampcheck.plan import Plan, ScalerPlan, Tried, Verdict
 from ampcheck.report import Report
-from ampcheck.trace import Failure, PairError, Phase, Site, StepSummary, Trace
+from ampcheck.trace import Failure, Leap, PairError, Phase, Site, StepSummary, Trace, UpdateLoss
 
 texts = st.text(max_size=8)
 numbers = st.floats(allow_nan=False)
@@ -33,6 +36,22 @@ findings = st.builds(
     st.lists(sites, max_size=3).map(tuple),
     st.dictionaries(texts, numbers, max_size=3),
 )
+several = st.lists(texts, max_size=3).map(tuple)
+shares = st.floats(0, 1)
+outcomes = st.builds(
+    Outcome,
+    st.integers(0, 24),
+    texts,
+    numbers,
+    numbers,
+    st.booleans(),
+    several,
+    numbers,
+    shares,
+    st.dictionaries(texts, shares, max_size=2),
+)
+scalers = st.builds(ScalerPlan, st.floats(1, 2**24), st.floats(1, 4), shares, st.integers(1, 2000))
+plans = st.builds(Plan, st.sampled_from(["fp16", "bf16", "fp32"]), several, several, st.none() | scalers)
 reports = st.builds(
     Report,
     target=texts,
@@ -46,6 +65,13 @@ reports = st.builds(
     refused_scales=st.lists(st.integers(0, 24), max_size=3).map(tuple),
     notes=st.lists(texts, max_size=3).map(tuple),
     environment=st.dictionaries(texts, texts, max_size=3),
+    outcomes=st.dictionaries(texts, outcomes, max_size=2),
+    leaps=st.lists(st.builds(Leap, sites, numbers, numbers, sites), max_size=2).map(tuple),
+    updates=st.lists(st.builds(UpdateLoss, texts, st.integers(0, 9), st.integers(0, 9)), max_size=2).map(
+        tuple
+    ),
+    plan=st.none() | plans,
+    verdicts=st.lists(st.builds(Verdict, texts, st.sampled_from(Tried), texts, texts), max_size=2).map(tuple),
 )
 
 

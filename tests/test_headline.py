@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from builders import REPORTS, Layer, clean, finding, report, stats
+from builders import Layer, finding, report, stats
+from examples import REPORTS, clean
 from test_tables import paired
 
 from ampcheck.findings import Severity
 from ampcheck.headline import Health, judge, verdict
+from ampcheck.outcome import Outcome
 from ampcheck.trace import Failure, Phase
 
 SAYS = {
@@ -17,6 +19,7 @@ SAYS = {
         "overflows in the forward: bmm in blocks.1.attn exceeds 65504 (model.py:26)",
     ),
     "gradient_underflow": (Health.UNSAFE, "loses 66 % of the gradient elements (94 % without scaling); 2^15"),
+    "planned": (Health.UNSAFE, "fp16 overflows in the forward: bmm in blocks.1.attn exceeds 65504"),
     "stand_in_loss": (Health.SAFE, "fp16 with loss scale 2^16 is safe here"),
     "bf16": (Health.SAFE, "bf16 is safe here: none of"),
     "many_layers": (Health.UNSAFE, "with loss scale 2^10 loses 2.0 % of the gradient elements (18 % without"),
@@ -94,3 +97,20 @@ def test_a_step_without_low_precision_gradients_says_so() -> None:
     made = report([Layer("a", dtype="float32")])
     assert verdict(made).endswith("is safe here: no gradient was held in fp16")
     assert stats([]).numel == 0
+
+
+def test_a_re_run_that_came_out_well_outweighs_what_lies_between() -> None:
+    well = {"settled": Outcome(16, grad_error=0.01, vanished=0.02)}
+    for name in ("forward_overflow", "gradient_underflow"):
+        made = replace(REPORTS[name](), outcomes=well, findings=())
+        assert judge(made)[0] is Health.SAFE
+        assert judge(replace(made, outcomes={}))[0] is Health.UNSAFE
+    infinite = replace(paired({"hot": [1e6]}, log2_scale=4), outcomes=well)
+    assert judge(infinite)[0] is Health.SAFE
+
+
+def test_a_re_run_that_went_wrong_is_never_called_safe() -> None:
+    harmed = replace(clean(), outcomes={"settled": Outcome(16, grad_error=0.5)})
+    health, sentence = judge(harmed)
+    assert health is Health.UNSAFE
+    assert sentence.startswith("fp16 with loss scale 2^16 is not safe: gradient error 0.5")

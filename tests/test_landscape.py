@@ -3,7 +3,8 @@
 from itertools import pairwise
 
 import pytest
-from builders import REPORTS, Layer, clean, many_layers, report, stats
+from builders import Layer, report, stats
+from examples import REPORTS, clean, many_layers
 from hypothesis import given
 from hypothesis import strategies as st
 from test_tables import paired, tensors

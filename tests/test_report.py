@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from builders import REPORTS, Layer, clean, finding, report, stats
+from builders import Layer, finding, report, stats
+from examples import REPORTS, clean
 
 from ampcheck.findings import Severity
 from ampcheck.formats import BF16, FP16

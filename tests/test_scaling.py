@@ -1,18 +1,17 @@
-"""The loss scale: the simulated scaler against torch's, estimates against real casts, advice against brute force."""
+"""The loss scale: the scaler against torch's, estimates against real casts, advice against brute force."""
 
-import importlib.util
 import math
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
 import pytest
+import scale_regret
 import torch
 from builders import stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampcheck.formats import BF16, E5M2, FP16, Format
+from ampcheck.report import Report
 from ampcheck.scaling import (
     TORCH_DEFAULTS,
     ScalerSettings,
@@ -20,6 +19,8 @@ from ampcheck.scaling import (
     advise_groups,
     advise_scale,
     estimated_error,
+    gradient_tensors,
+    maxima,
     outlook,
     replay,
     scale_window,
@@ -27,13 +28,16 @@ from ampcheck.scaling import (
 )
 from ampcheck.scaling.outlook import HORIZON, Outlook
 from ampcheck.scaling.rounding import LOG2_SCALES, flushed_share
+from ampcheck.scaling.window import KEPT_ERROR, KEPT_FLUSHED
 from ampcheck.stats import TensorStats
-from ampcheck.trace import Phase, Site
+from ampcheck.trace import Phase, Site, StepSummary, Trace
 
 DTYPES = {FP16: torch.float16, BF16: torch.bfloat16, E5M2: torch.float8_e5m2}
 
 
-def real_scaler(chosen: ScalerSettings, found_inf: Callable[[int, float], bool], steps: int) -> tuple[list[ScalerStep], float]:
+def real_scaler(
+    chosen: ScalerSettings, found_inf: Callable[[int, float], bool], steps: int
+) -> tuple[list[ScalerStep], float]:
     """Return what torch's scaler does with one parameter whose gradient is infinite where asked."""
     scaler = torch.amp.GradScaler(
         "cpu",
@@ -135,7 +139,8 @@ def gradients(kind: str, center: float, spread: float, elements: int = 3000) -> 
         "normal": normal * 2.0**center,
         "lognormal": sign * 2.0 ** (center + spread * normal),
         "uniform": sign * torch.rand(elements, dtype=torch.float64, generator=generator) * 2.0**center,
-        "two scales": torch.where(torch.arange(elements) % 8 == 0, normal, normal * 64.0**-spread) * 2.0**center,
+        "two scales": torch.where(torch.arange(elements) % 8 == 0, normal, normal * 64.0**-spread)
+        * 2.0**center,
     }[kind]
     return made.float().double()
 
@@ -164,7 +169,9 @@ def test_estimated_errors_agree_with_real_casts(fmt: Format, kind: str, center: 
 
 @pytest.mark.parametrize("center", [-30.0, -12.3, 4.0])
 @pytest.mark.parametrize("spread", [2.0, 4.0, 8.0])
-def test_estimated_errors_agree_roughly_where_a_few_elements_are_all_the_energy(center: float, spread: float) -> None:
+def test_estimated_errors_agree_roughly_where_a_few_elements_are_all_the_energy(
+    center: float, spread: float
+) -> None:
     values = gradients("lognormal", center, spread)
     held = stats(values.tolist())
     for log2_scale in range(-20, 41, 3):
@@ -192,16 +199,19 @@ def test_flushed_share_agrees_with_real_casts_up_to_the_edge() -> None:
 
 
 def real_window(tensors: dict[str, torch.Tensor]) -> tuple[int, int]:
-    """Return, by casting at every scale, the smallest that keeps all tensors and the largest that overflows none."""
+    """Return, by real casts, the smallest scale that keeps all tensors and the largest that suits all."""
+
     def kept(values: torch.Tensor, k: int) -> bool:
         cast = (values.float() * 2.0**k).half().double() * 2.0**-k
         finite = cast.where(cast.isfinite(), values)
         matters = values.abs() >= 0.01 * values.square().mean().sqrt()
         flushed = float((cast[matters] == 0).double().mean())
-        return float((finite - values).norm() / values.norm()) <= 0.01 and flushed <= 0.05
+        return float((finite - values).norm() / values.norm()) <= KEPT_ERROR and flushed <= KEPT_FLUSHED
 
     low = next(k for k in LOG2_SCALES if all(kept(values, k) for values in tensors.values()))
-    overflow = [k for k in LOG2_SCALES if any((v.float() * 2.0**k).half().isinf().any() for v in tensors.values())]
+    overflow = [
+        k for k in LOG2_SCALES if any((v.float() * 2.0**k).half().isinf().any() for v in tensors.values())
+    ]
     return low, min(overflow, default=LOG2_SCALES[-1] + 1) - 1
 
 
@@ -246,8 +256,8 @@ def test_a_window_that_is_empty_names_both_who_overflow_and_who_are_lost() -> No
     assert [limit.key for limit in window.overflowing] == [loud]
     assert [limit.key for limit in window.lost] == [soft]
     assert window.message == (
-        "no loss scale fits, because the gradient of head (model.py:10) overflows from 2^4 on and the gradient of "
-        f"stem (model.py:3) is lost below 2^{window.low}: {-window.octaves} octaves too far apart"
+        "no loss scale fits, because the gradient of head (model.py:10) overflows from 2^4 on and "
+        f"the gradient of stem (model.py:3) is lost below 2^{window.low}: {-window.octaves} octaves too far apart"
     )
 
 
@@ -260,11 +270,16 @@ def test_many_tiny_elements_without_energy_raise_no_alarm() -> None:
 
 
 def test_tensors_of_zeros_and_of_nothing_are_safe_everywhere() -> None:
-    window = scale_window({"relu": stats([0.0] * 9), "empty": stats([]), "saturated": flat(-100), "x": flat(0)}, FP16)
+    window = scale_window(
+        {"relu": stats([0.0] * 9), "empty": stats([]), "saturated": flat(-100), "x": flat(0)}, FP16
+    )
     assert window.fits
     assert window.last_to_be_kept is not None
     assert window.last_to_be_kept.key == "x"
-    assert scale_window({"relu": stats([0.0] * 9)}, FP16).message == "every gradient fits from loss scale 2^-24 to 2^40"
+    assert (
+        scale_window({"relu": stats([0.0] * 9)}, FP16).message
+        == "every gradient fits from loss scale 2^-24 to 2^40"
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -321,7 +336,9 @@ def test_refused_scales_bound_the_advice_from_above() -> None:
 def test_defaults_outlook_counts_what_torchs_scaler_does() -> None:
     advice = advise_scale({"w": flat(4)}, [1.5 * 2.0**4], FP16)
     parameters = [1.5 * 2.0**4] * 2100
-    steps, _ = real_scaler(TORCH_DEFAULTS, lambda i, scale: FP16.overflows(parameters[i] * scale), len(parameters))
+    steps, _ = real_scaler(
+        TORCH_DEFAULTS, lambda i, scale: FP16.overflows(parameters[i] * scale), len(parameters)
+    )
     skipped = [index for index, step in enumerate(steps) if step.skipped]
     assert skipped == [0, 1, 2, 3, 4, 2005]
     assert (advice.default.skipped_at_start, advice.default.settling_step) == (5, 5)
@@ -336,7 +353,10 @@ def test_spikes_over_a_narrow_window_shorten_the_growth_interval() -> None:
     advice = advise_scale({"soft": flat(-32, 1000), "loud": flat(0)}, spiky, FP16)
     costs = {
         interval: outlook(
-            ScalerSettings(advice.settings.init_scale, growth_interval=interval), spiky, advice.window.low, FP16
+            ScalerSettings(advice.settings.init_scale, growth_interval=interval),
+            spiky,
+            advice.window.low,
+            FP16,
         ).cost
         for interval in (2000, 1000, 500, 200, 100)
     }
@@ -348,8 +368,14 @@ def test_spikes_over_a_narrow_window_shorten_the_growth_interval() -> None:
 @pytest.mark.parametrize(
     ("seen", "message"),
     [
-        (Outlook(10_000, 7, 7, 4, 2001.0, 0, 512.0), "7 skips at the start, then one in 2 000 steps, is by design"),
-        (Outlook(10_000, 1, 1, 0, 0.0, 0, 1.0), "1 skip at the start, then no skip in the next 10 000 steps, is by design"),
+        (
+            Outlook(10_000, 7, 7, 4, 2001.0, 0, 512.0),
+            "7 skips at the start, then one in 2 000 steps, is by design",
+        ),
+        (
+            Outlook(10_000, 1, 1, 0, 0.0, 0, 1.0),
+            "1 skip at the start, then no skip in the next 10 000 steps, is by design",
+        ),
         (Outlook(10_000, 0, 0, 1, 0.0, 0, 1.0), "1 skip in the first 10 000 steps is by design"),
         (Outlook(10_000, 0, 0, 5, 2001.0, 0, 1.0), "one skip in 2 000 steps is by design"),
     ],
@@ -377,16 +403,99 @@ def test_groups_that_differ_are_judged_apart() -> None:
     advice = advise_groups(groups, maxima, FP16)
     assert not advice.joint.window.fits
     assert all(one.window.fits for one in advice.apart.values())
-    assert advice.of("critic").log2_scale < 6 <= 16 <= advice.of("generator").log2_scale
+    assert advice.of("critic").log2_scale < 6
+    assert advice.of("generator").log2_scale >= 16
     with pytest.raises(ValueError, match="expected tensors of one group each"):
         advise_groups({"a": {"x": flat(0)}, "b": {"x": flat(0)}}, {"a": [2.0], "b": [2.0]}, FP16)
 
 
-def study() -> ModuleType:
-    """Return the study's tool, which is no test module."""
-    spec = importlib.util.spec_from_file_location("scale_regret", Path(__file__).parent / "scale_regret.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.mark.parametrize("name", scale_regret.QUICK)
+def test_advised_scale_is_as_good_as_the_best_found_by_brute_force(name: str) -> None:
+    case = next(case for case in scale_regret.CASES if case.name == name)
+    found = scale_regret.study(case, draws=2)
+    # The whole study in reports/scale_regret.md: median 1.00, worst 1.04.
+    assert found.of(found.advised) <= 1.2
+    assert math.isinf(found.of(found.scales[16])) == (found.advice.default_error == math.inf)
+
+
+def recorded(
+    reference: dict[Site, TensorStats],
+    low: dict[Site, TensorStats],
+    log2_scale: int,
+    *,
+    nonfinite: bool = False,
+) -> Report:
+    """Return the report of one step."""
+    summary = StepSummary(1.0, log2_scale, 3.0 * 2.0**log2_scale, nonfinite)
+    return Report("model.py", "fp16", log2_scale, Trace(reference), Trace(low, steps=(summary,)))
+
+
+def backward(op: str, dtype: str, module: str = "head", slot: str = "output") -> Site:
+    return Site(module, op, slot, Phase.BACKWARD, dtype, "model.py", 7)
+
+
+def test_a_gradient_computed_in_fp32_and_cast_counts_as_it_was_before_the_cast() -> None:
+    values = gradients("normal", -27.0, 1.0, 2000)
+    other = gradients("normal", -9.0, 1.0, 2000)
+    scaled = (values.float() * 2.0**4).half()
+    report = recorded(
+        {
+            backward("log_softmax_backward", "float32"): stats(values.tolist()),
+            backward("mul", "float32"): stats(other.tolist()),
+        },
+        {
+            backward("mul", "float32"): stats((other * 16).tolist()),
+            backward("log_softmax_backward", "float32"): stats((values * 16).tolist()),
+            backward("_to_copy", "float16"): stats(scaled.double().tolist()),
+        },
+        4,
+    )
+    assert int((scaled == 0).sum()) > 300
+    assert gradient_tensors(report) == {backward("_to_copy", ""): stats(values.tolist())}
+
+
+def test_a_cast_of_unknown_source_stands_for_itself_without_the_scale() -> None:
+    report = recorded({}, {backward("_to_copy", "float16"): stats([2.0**10])}, 10)
+    (held,) = gradient_tensors(report).values()
+    assert held == stats([1.0])
+    assert scale_window({"loss": held}, FP16).high == 15
+
+
+def test_the_gradients_of_a_weight_and_of_an_input_are_told_apart() -> None:
+    weight, inner = gradients("normal", 0.0, 1.0, 500), gradients("normal", -20.0, 1.0, 900)
+    both = backward("mm", "float32")
+    state = Site("head", "", "param_grad[weight]", Phase.STATE, "float32")
+    report = recorded(
+        {both: stats([*weight.tolist(), *inner.tolist()]), state: stats(weight.tolist())},
+        {backward("mm", "float16"): stats([1.0])},
+        0,
+    )
+    found = gradient_tensors(report)
+    assert found[backward("mm", "", slot="param_grad[weight]")] == stats(weight.tolist())
+    rest = found[backward("mm", "")]
+    assert list(rest.exponents()) == list(stats(inner.tolist()).exponents())
+    assert rest.amax >= float(inner.abs().max())
+    assert rest.rms == pytest.approx(stats(inner.tolist()).rms, rel=0.2)
+
+
+def test_sums_that_cancel_to_noise_ask_for_no_scale() -> None:
+    noise = stats([3e-10, -2e-10])
+    reference = {
+        backward("convolution_backward", "float32", slot="output[1]"): flat(-1),
+    }
+    low = {backward("convolution_backward", "float16", slot="output[1]"): flat(-1)}
+    for slot in ("output[2]", "output[0]"):
+        reference[backward("convolution_backward", "float32", slot=slot)] = noise
+        low[backward("convolution_backward", "float16", slot=slot)] = noise
+    slots = {site.slot for site in gradient_tensors(recorded(reference, low, 0))}
+    assert slots == {"output[1]", "output[0]"}
+
+
+def test_an_overflow_that_reached_no_parameter_does_not_limit_the_scale() -> None:
+    reference = {backward("where", "float32"): flat(10), backward("mm", "float32", "stem"): flat(-4)}
+    low = {backward("where", "float16"): stats([math.inf] * 100), backward("mm", "float16", "stem"): flat(6)}
+    assert list(gradient_tensors(recorded(reference, low, 10))) == [backward("mm", "", "stem")]
+    harmful = recorded(reference, low, 10, nonfinite=True)
+    assert set(gradient_tensors(harmful)) == {backward("where", ""), backward("mm", "", "stem")}
+    assert maxima(recorded(reference, low, 10)) == (3.0,)
+    assert maxima(harmful) == (math.inf,)

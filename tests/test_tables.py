@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from builders import ELEMENTS, REPORTS, Layer, clean, many_layers, report, rounded, stats
+from builders import ELEMENTS, Layer, report, rounded, stats
+from examples import REPORTS, clean, many_layers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -146,8 +147,11 @@ def test_rows_are_sorted_by_trouble_then_as_executed() -> None:
         {"fine": [1.0], "half": [1.0, 2.0**-30], "over": [1e6], "also fine": [2.0], "all": [2.0**-30]}
     )
     assert [row.module for row in layer_rows(made)] == ["over", "all", "half", "fine", "also fine"]
-    assert [row.trouble > 0 for row in layer_rows(made)] == [True, True, True, False, False]
-    assert sum(row.trouble > 0 for row in layer_rows(many_layers())) == 2
+    assert [row.troubled for row in layer_rows(made)] == [True, True, True, False, False]
+    assert sum(row.troubled for row in layer_rows(many_layers())) == 2
+    little = paired({"a": [1.0] * 200 + [2.0**-30]})
+    assert [row.troubled for row in layer_rows(little)] == [False]
+    assert layer_rows(little)[0].trouble > 0
 
 
 def test_the_worst_error_of_a_layer_is_shown() -> None:

@@ -5,14 +5,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from builders import REPORTS, clean, finding, many_layers, nasty, stats
+from builders import finding, stats
 from conftest import SNAPSHOTS
+from examples import REPORTS, clean, many_layers, nasty, planned
 from rich.ansi import AnsiDecoder
 
 from ampcheck.codec import to_json
 from ampcheck.landscape import Zone, landscape
+from ampcheck.plan import Plan, ScalerPlan
 from ampcheck.renderers import RENDERERS, render, terminal
-from ampcheck.renderers.drawing import cells
+from ampcheck.renderers.drawing import NONE, TIMES, cells
 from ampcheck.tables import layer_rows, scale_curve
 from ampcheck.trace import Failure, Phase, Site
 from ampcheck.wording import percent
@@ -42,7 +44,7 @@ def test_no_snapshot_is_an_orphan() -> None:
 @pytest.mark.parametrize("width", [60, 72, 80, 100, 140, 200])
 @pytest.mark.parametrize("name", REPORTS)
 @pytest.mark.parametrize("details", [False, True])
-def test_no_line_is_longer_than_the_width(name: str, width: int, details: bool) -> None:
+def test_no_line_is_longer_than_the_width(name: str, width: int, *, details: bool) -> None:
     lines = terminal.render(REPORTS[name](), width=width, details=details).splitlines()
     assert max(map(cells, lines)) <= width
     assert all(line == line.rstrip() for line in lines)
@@ -54,7 +56,7 @@ def test_colour_adds_nothing_but_colour(name: str) -> None:
     plain = terminal.render(REPORTS[name]())
     assert "\x1b[" in colored
     assert "\x1b" not in plain
-    decoded = [line.plain.rstrip() for line in AnsiDecoder().decode(colored)]
+    decoded = [line.plain.rstrip() for line in AnsiDecoder().decode(colored.rstrip("\n"))]
     assert decoded == plain.splitlines()
 
 
@@ -97,7 +99,7 @@ def test_the_landscape_draws_what_is_lost_left_of_the_first_edge() -> None:
     made = REPORTS["gradient_underflow"]()
     picture = landscape(made, Phase.BACKWARD)
     text = terminal.render(made)
-    section = text[text.index("\nGradients") : text.index("\nLoss scale")].splitlines()[3:-2]
+    section = text[text.index("\nGradients") : text.index("\nLoss scale")].splitlines()[3:-1]
     for line, row in zip(section, picture.rows, strict=True):
         drawn = line[18:].split("┆")
         assert len(drawn) == 4
@@ -111,7 +113,7 @@ def test_the_curve_shows_its_figures_and_marks_the_scale() -> None:
     made = REPORTS["gradient_underflow"]()
     text = terminal.render(made)
     lines = text[text.index("\nLoss scale") :].splitlines()
-    shares = [percent(p.flushed.low / p.nonzero) if p.flushed.low else "–" for p in scale_curve(made)[::4]]
+    shares = [percent(p.flushed.low / p.nonzero) if p.flushed.low else NONE for p in scale_curve(made)[::4]]
     assert re.split(r"  +", lines[4].strip()) == shares
     assert lines[7].index("▲ used") == lines[2].index("2^4 ")
     assert lines[7].index("△") == lines[2].index("2^16")
@@ -141,7 +143,7 @@ def test_what_was_not_audited_is_always_said() -> None:
     assert "Not audited  nothing · 70 operations seen" in terminal.render(clean())
     missed = replace(clean(), low=replace(clean().low, not_audited={"sparse": 2, "complex": 31}))
     text = terminal.render(missed)
-    assert text.index("31× complex") < text.index("2× sparse")
+    assert text.index(f"31{TIMES} complex") < text.index(f"2{TIMES} sparse")
     assert "Not audited  nothing" not in text
 
 
@@ -153,20 +155,27 @@ def test_a_stopped_step_and_refused_scales_are_said() -> None:
     assert "gradients overflowed at 2^24 … 2^21:" in refused
 
 
+def test_the_plan_is_written_as_a_person_would_write_it() -> None:
+    text = terminal.render(planned())
+    assert "Plan  2 of 4 claims confirmed" in text
+    assert "GradScaler(init_scale=2**13, growth_interval=500)" in text
+    odd = replace(planned(), plan=Plan("bf16", scaler=ScalerPlan(3.0)), verdicts=())
+    assert "Plan  not tried" in terminal.render(odd)
+    assert "GradScaler(init_scale=3)" in terminal.render(odd)
+    assert "\nPlan" not in terminal.render(clean())
+
+
 def test_a_layer_that_overflowed_altogether_has_a_range_of_none() -> None:
     made = clean()
-    sites = {
-        s: stats([float("nan")] * h.numel) if s.module == "head" else h for s, h in made.low.sites.items()
-    }
+    broken = stats([float("nan")] * 9)
+    sites = {site: broken if site.module == "head" else held for site, held in made.low.sites.items()}
     text = terminal.render(replace(made, low=replace(made.low, sites=sites)))
-    assert re.search(r"head +Linear +fp16 +– +– ", text)
+    assert re.search(rf"head +Linear +fp16 +{NONE} +{NONE} ", text)
 
 
 def test_every_renderer_is_a_function_of_the_report() -> None:
     assert set(RENDERERS) == {"terminal", "json"}
     assert render(clean(), "terminal") == terminal.render(clean())
     assert render(clean(), "json") == to_json(clean())
-    with pytest.raises(
-        ValueError, match="expected a format of terminal, json, got 'html'; pass one of these"
-    ):
+    with pytest.raises(ValueError, match="expected a format of terminal, json, got 'html'; pass one"):
         render(clean(), "html")

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from builders import clean, pair_error, rounded, stats
+from builders import pair_error, rounded, stats
+from examples import clean
 from hypothesis import given
 from hypothesis import strategies as st
 

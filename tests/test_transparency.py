@@ -19,7 +19,16 @@ from ampcheck.settings import Settings
 from ampcheck.targets import load
 from ampcheck.targets.spec import Target
 from tests.transparency import REPRESENTATIVE, differences, options
-from tests.witness import Witness, bits, installed, left_behind, model_bits, module_hooks_of, random_bits, seed
+from tests.witness import (
+    Witness,
+    bits,
+    installed,
+    left_behind,
+    model_bits,
+    module_hooks_of,
+    random_bits,
+    seed,
+)
 
 QUICK = Settings(verify=False)
 

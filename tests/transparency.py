@@ -18,7 +18,16 @@ from ampcheck.observe.step import casting_rules
 from ampcheck.observe.wide import WideCompute, execute
 from ampcheck.targets import Options, load
 from ampcheck.targets.spec import Target
-from tests.witness import bits, installed, left_behind, model_bits, module_hooks_of, random_bits, seed, tensors
+from tests.witness import (
+    bits,
+    installed,
+    left_behind,
+    model_bits,
+    module_hooks_of,
+    random_bits,
+    seed,
+    tensors,
+)
 
 SMALL = {"batch_size": 2, "input_shape": (3, 64, 64), "small": True}
 VISION = """alexnet vgg11_bn resnet18 resnet50 resnext50_32x4d densenet121 squeezenet1_1 mobilenet_v2 mobilenet_v3_small
@@ -26,7 +35,13 @@ mnasnet0_5 shufflenet_v2_x0_5 efficientnet_b0 efficientnet_v2_s regnet_y_400mf c
 fcn_resnet50 deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_large ssdlite320_mobilenet_v3_large""".split()
 TIMM = """resnet10t convnext_atto mobilevit_xxs ghostnet_100 nf_resnet26 tf_efficientnet_lite0 poolformer_s12 levit_128s
 vit_tiny_patch16_224 mixer_s32_224 xcit_nano_12_p16_224 eva02_tiny_patch14_224""".split()
-FIXED_SIZE = {"levit_128s", "vit_tiny_patch16_224", "mixer_s32_224", "xcit_nano_12_p16_224", "eva02_tiny_patch14_224"}
+FIXED_SIZE = {
+    "levit_128s",
+    "vit_tiny_patch16_224",
+    "mixer_s32_224",
+    "xcit_nano_12_p16_224",
+    "eva02_tiny_patch14_224",
+}
 TRANSFORMERS = """bert roberta distilbert albert electra deberta-v2 gpt2 llama mistral opt bloom gpt_neox mamba t5 bart
 vit segformer whisper clip""".split()
 #: A few of each kind, for every test run.
@@ -60,11 +75,17 @@ def low() -> Iterator[None]:
         yield
 
 
-def step(target: Target, rules: AbstractContextManager[None], mode: Any, dtype: torch.dtype | None) -> dict[str, Any]:
+def step(
+    target: Target, rules: AbstractContextManager[None], mode: Any, dtype: torch.dtype | None
+) -> dict[str, Any]:
     """Return the bits of everything one step leaves behind."""
     region = torch.autocast("cpu", dtype=dtype) if dtype else nullcontext()
     outputs: list[Any] = []
-    hook = target.model.register_forward_hook(lambda _, __, out: outputs.extend(bits(t) for t in tensors(dict(out) if hasattr(out, "items") else out)))
+    hook = target.model.register_forward_hook(
+        lambda _, __, out: outputs.extend(
+            bits(t) for t in tensors(dict(out) if hasattr(out, "items") else out)
+        )
+    )
     try:
         with rules, mode:
             with region:

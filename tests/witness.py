@@ -131,17 +131,30 @@ def seed() -> None:
 
 def installed() -> dict[str, Any]:
     """Return everything ampcheck may install: hooks, modes, kernels and patched names of the process."""
-    hooks = {name: dict(table) for name, table in vars(module_hooks).items() if name.startswith("_global_") and isinstance(table, dict)}
+    hooks = {
+        name: dict(table)
+        for name, table in vars(module_hooks).items()
+        if name.startswith("_global_") and isinstance(table, dict)
+    }
     # Not all keys: torch registers kernels of its own whenever a part of it is first imported.
     keys = ("AutocastCPU", "AutocastCUDA", "AutogradCPU", "Python")
     kernels = {key: tuple(sorted(torch._C._dispatch_get_registrations_for_dispatch_key(key))) for key in keys}
-    names = (torch.is_autocast_enabled, torch.get_autocast_dtype, torch.get_autocast_gpu_dtype, autocast_mode._cast)
+    names = (
+        torch.is_autocast_enabled,
+        torch.get_autocast_dtype,
+        torch.get_autocast_gpu_dtype,
+        autocast_mode._cast,
+    )
     return {
         "hooks": hooks,
         "modes": list(_get_current_dispatch_mode_stack()),
         "kernels": kernels,
         "names": (*names, torch.autocast.__init__, torch.nn.Module.__call__, torch.Tensor.backward),
-        "autocast": (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()),
+        "autocast": (
+            torch.is_autocast_enabled("cpu"),
+            torch.get_autocast_dtype("cpu"),
+            torch.is_autocast_cache_enabled(),
+        ),
         "grad": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
         "stance": getattr(__import__("sys").modules.get("torch._dynamo.eval_frame"), "_stance", None),
     }
@@ -149,9 +162,18 @@ def installed() -> dict[str, Any]:
 
 def left_behind(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Return what differs between two answers of `installed`; the compiler may have been loaded meanwhile."""
-    return [name for name in before if before[name] != after[name] and (name != "stance" or before[name] is not None)]
+    return [
+        name
+        for name in before
+        if before[name] != after[name] and (name != "stance" or before[name] is not None)
+    ]
 
 
 def module_hooks_of(model: torch.nn.Module) -> dict[str, int]:
     """Return how many hooks each module holds."""
-    return {f"{name} {table}": len(held) for name, module in model.named_modules() for table, held in vars(module).items() if table.endswith("_hooks")}
+    return {
+        f"{name} {table}": len(held)
+        for name, module in model.named_modules()
+        for table, held in vars(module).items()
+        if table.endswith("_hooks")
+    }

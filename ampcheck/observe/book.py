@@ -129,6 +129,8 @@ class Book:
         sites: dict[Site, TensorStats] = {}
         samples: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
         for shelf in self._shelves.values():
+            if shelf.device.type == "meta":  # shapes without numbers
+                continue
             picked = [(n, t) for n, kept in self._samples.items() for t in kept if t.device == shelf.device]
             sums, values = _to_host(shelf.sums, [tensor for _, tensor in picked])
             for site, record in zip(names, sums.tolist(), strict=False):

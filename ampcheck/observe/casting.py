@@ -3,8 +3,6 @@
 They run on every operator of a step, so what a schema says is worked out once, when the kernel is made.
 """
 
-# ruff: noqa: SLF001  the dispatcher has no other interface in Python
-
 import functools
 import weakref
 from collections.abc import Callable

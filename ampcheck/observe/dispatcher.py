@@ -1,7 +1,5 @@
 """Kernels of ours in torch's dispatcher, for a while."""
 
-# ruff: noqa: SLF001  the dispatcher has no other interface in Python
-
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -23,7 +21,7 @@ def operator(name: str) -> Operator:
 
 def install(key: str, kernels: Mapping[str, Kernel]) -> Library:
     """Put `kernels`, by qualified `aten` overload, on a dispatch key; `remove` takes them away again."""
-    library = Library("aten", "IMPL", key)  # type: ignore[no-untyped-call]
+    library = Library("aten", "IMPL", key)
     try:
         with warnings.catch_warnings():
             # Said once per process by older versions, although the override is asked for.
@@ -31,7 +29,7 @@ def install(key: str, kernels: Mapping[str, Kernel]) -> Library:
                 "ignore", message="Warning only once for all operators", category=UserWarning
             )
             for name, kernel in kernels.items():
-                library.impl(name.removeprefix("aten::"), kernel, allow_override=True)  # type: ignore[no-untyped-call]
+                library.impl(name.removeprefix("aten::"), kernel, allow_override=True)
     except BaseException:
         remove(library)
         raise
@@ -40,4 +38,4 @@ def install(key: str, kernels: Mapping[str, Kernel]) -> Library:
 
 def remove(library: Library) -> None:
     """Take the kernels of `install` out; the ones they covered are back."""
-    library._destroy()  # type: ignore[no-untyped-call]
+    library._destroy()

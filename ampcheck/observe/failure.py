@@ -16,18 +16,32 @@ from ampcheck.trace import Failure
 
 _FUNCTIONAL = str(Path(torch.__file__).parent / "nn") + os.sep
 _OPERATORS = {
-    **{ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.MatMult: "matmul", ast.Pow: "pow"},
-    **{ast.BitAnd: "bitwise_and", ast.BitOr: "bitwise_or", ast.Mod: "remainder", ast.FloorDiv: "floor_divide"},
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.MatMult: "matmul",
+    ast.Pow: "pow",
+    ast.Mod: "remainder",
+    ast.FloorDiv: "floor_divide",
 }
 #: How allocators say that there is no memory; torch raises a plain RuntimeError on the CPU.
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad allocation", "std::bad_alloc")
+_NO_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "bad allocation",
+    "std::bad_alloc",
+)
 
 
-def locate(error: BaseException, tracker: ModuleTracker | None = None, failed: Failed | None = None) -> Failure:
+def locate(
+    error: BaseException, tracker: ModuleTracker | None = None, failed: Failed | None = None
+) -> Failure:
     """Return where an exception comes from: the innermost frame of user code, and the module around it.
 
-    `failed` is the last operation that raised; when it raised this exception in the backward, the place is the line
-    of the forward that it belongs to.
+    `failed` is the last operation that raised; when that was in the backward, the place is the line of the
+    forward that it belongs to.
     """
     module, op, file, line = "", "", "", 0
     for trace in _entries(error.__traceback__):

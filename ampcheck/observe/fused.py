@@ -5,7 +5,7 @@ composite rounds the scale to the low dtype first. A float32 softmax of float16 
 the CPU casts first, and back again in the backward: two operators that CUDA does not run.
 """
 
-# ruff: noqa: SLF001, FBT003  the dispatcher has no other interface; schemas take booleans by position
+# ruff: noqa: FBT003  schemas take booleans by position
 
 from typing import Any
 

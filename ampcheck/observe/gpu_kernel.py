@@ -1,22 +1,24 @@
-"""The statistics of a tensor as Triton kernels, one read of memory an element; a record is laid out as in measure.py.
+"""The statistics of a tensor as Triton kernels, one read of memory an element; the record is measure.py's.
 
-A program takes every `programs`-th block of a tensor. It loads the block as integers, brings each element to the
-bits of |x| as a float32 (a float64 stays one), and counts words 0..258 of the record with `tl.histogram`, in shared
-memory; counts stay in registers from block to block and reach the record by one atomic addition a word.
+A program takes every `programs`-th block of a tensor. It loads the block as integers, brings each element to
+the bits of |x| as a float32 (a float64 stays one), and counts exponents and zeros with `tl.histogram`, in
+shared memory. Counts stay in registers from block to block and reach the record by one atomic addition each.
 
-Squares are multiplied and added in float64, so their sum is within 1e-12 relative of the exact one. Its order is fixed:
-a tensor of several programs leaves a partial sum for each, which `finish` adds up, so equal tensors give equal bits.
+Squares are multiplied and added in float64, so their sum is within 1e-12 relative of the exact one. Its order
+is fixed: a tensor of several programs leaves a partial sum for each, which `finish` adds up. Equal tensors,
+added in the same order, give equal bits.
 """
-# ruff: noqa: ANN001, ANN201, ANN202, N803
+# ruff: noqa: ANN001, ANN201, ANN202, N803, PLR0913, PLR0917, PLR2004
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-# Triton reads annotations as its own types, and what it compiles in is written as the constant it is.
+# Triton reads annotations as types of its own, has no structures to pass together, and no names for numbers
+# that are not compiled in; what is compiled in is written as the constant it is.
 
 from typing import Final
 
 import triton
 import triton.language as tl
 
-BLOCK: Final = 8192  # 32 elements a thread: four loads of 16 bytes in flight in half precision
+BLOCK: Final = 4096  # 16 elements a thread: with 32, registers would leave one program to a multiprocessor
 WARPS: Final = 8
 MAX_PROGRAMS: Final = 2048  # whose partial sums `finish` adds up in one block
 ENTRY: Final = 3  # words of a table's entry: address, elements, address of the record
@@ -40,19 +42,19 @@ _SQUARES: Final = tl.constexpr(260)
 _CALLS: Final = tl.constexpr(261)
 
 
-@tl.constexpr_function
+@triton.constexpr_function
 def _bins(kind):
     """Return how many bins a dtype's exponents and its zeros need: of float16 and float8 there are 40."""
     return 512 if kind == _FLOAT64 else 256 if kind in (_FLOAT32, _BFLOAT16) else 64
 
 
-@tl.constexpr_function
+@triton.constexpr_function
 def _lowest(kind):
     """Return the word of the first bin; float16 and float8 begin at 2**-24, word 103."""
     return 100 if _bins(kind) == 64 else 0
 
 
-@tl.constexpr_function
+@triton.constexpr_function
 def _zero_bin(kind):
     """Return the bin of zeros, which is no exponent's: 255 stands for no finite float32."""
     return 256 if kind == _FLOAT64 else _bins(kind) - 1
@@ -88,7 +90,7 @@ def _magnitudes(raw, KIND: tl.constexpr):
     elif KIND == _E5M2:  # the upper half of a float16
         half = (raw.to(tl.int16) & 0x7F) << 8
         bits = half.to(tl.float16, bitcast=True).to(tl.float32).to(tl.int32, bitcast=True)
-    else:  # e4m3fn: a float16 without its last bits, once the bias is moved by 2**8; it has one nan, no infinity
+    else:  # e4m3fn is a float16 that ends early, its exponent 8 higher; it has one nan and no infinity
         code = raw.to(tl.int16) & 0x7F
         wide = (code << 7).to(tl.float16, bitcast=True).to(tl.float32) * 256.0
         bits = tl.where(code == 0x7F, _INF32 + 1, wide.to(tl.int32, bitcast=True))
@@ -122,10 +124,19 @@ def _add_block(raw, inside, counts, infs, nans, amax, squares, KIND: tl.constexp
 
 
 @triton.jit
-def _as_double_bits(amax, KIND: tl.constexpr):
+def _publish(words, weight, counts, infs, nans, amax, KIND: tl.constexpr):
+    """Add what a program counted, and its largest magnitude, to a record."""
+    bins = tl.arange(0, _bins(KIND))
+    is_zeros = bins == _zero_bin(KIND)
+    counts = tl.where(is_zeros, counts - infs - nans, counts)
+    places = tl.where(is_zeros, _ZEROS, bins + _lowest(KIND))
+    tl.atomic_add(words + places, counts.to(tl.int64) * weight, mask=counts != 0, sem="relaxed")
+    if infs + nans != 0:
+        tl.atomic_add(words + _INFS, infs.to(tl.int64) * weight, sem="relaxed")
+        tl.atomic_add(words + _NANS, nans.to(tl.int64) * weight, sem="relaxed")
     if KIND != _FLOAT64:
         amax = amax.to(tl.float32, bitcast=True).to(tl.float64).to(tl.int64, bitcast=True)
-    return amax
+    tl.atomic_max(words + _AMAX, amax, sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["data", "n", "record", "weight", "partials"])
@@ -145,18 +156,21 @@ def measure(
     """
     first = tl.program_id(0)
     programs = tl.num_programs(0)
-    data, n, record = data.to(tl.int64), n.to(tl.int64), record.to(tl.int64)  # the interpreter narrows arguments
+    data, n, record = (
+        data.to(tl.int64),
+        n.to(tl.int64),
+        record.to(tl.int64),
+    )  # the interpreter narrows arguments
     if TABLE:
         entry = data.to(tl.pointer_type(tl.int64)) + first * _ENTRY
         data = tl.load(entry)
         n = tl.load(entry + 1)
         record = tl.load(entry + 2)
-        first = first * 0
-        programs = first + 1
+        first = tl.program_id(1)  # 0 of 1
+        programs = tl.num_programs(1)
     pointer = _pointer(data, KIND, ALIGNED)
     places = tl.arange(0, _BLOCK)
-    bins: tl.constexpr = _bins(KIND)
-    counts = tl.zeros([bins], tl.int32)
+    counts = tl.zeros([_bins(KIND)], tl.int32)
     infs = tl.zeros([1], tl.int32).sum(0)
     nans = infs
     squares = tl.zeros([1], tl.float64).sum(0)
@@ -171,18 +185,10 @@ def measure(
         raw = tl.load(pointer + rest, mask=inside, other=0)
         counts, infs, nans, amax, squares = _add_block(raw, inside, counts, infs, nans, amax, squares, KIND)
     words = record.to(tl.pointer_type(tl.int64))
-    times = weight.to(tl.int64)
-    places = tl.arange(0, bins)
-    counts = tl.where(places == _zero_bin(KIND), counts - infs - nans, counts)
-    places = tl.where(places == _zero_bin(KIND), _ZEROS, places + _lowest(KIND))
-    tl.atomic_add(words + places, counts.to(tl.int64) * times, mask=counts != 0, sem="relaxed")
-    if infs + nans != 0:
-        tl.atomic_add(words + _INFS, infs.to(tl.int64) * times, sem="relaxed")
-        tl.atomic_add(words + _NANS, nans.to(tl.int64) * times, sem="relaxed")
-    tl.atomic_max(words + _AMAX, _as_double_bits(amax, KIND), sem="relaxed")
+    _publish(words, weight, counts, infs, nans, amax, KIND)
     squares *= weight.to(tl.float64)
     if programs == 1:
-        tl.atomic_add((words + _SQUARES).to(tl.pointer_type(tl.float64), bitcast=True), squares, sem="relaxed")
+        tl.atomic_add(record.to(tl.pointer_type(tl.float64)) + _SQUARES, squares, sem="relaxed")
     else:
         tl.store(partials.to(tl.int64).to(tl.pointer_type(tl.float64)) + first, squares)
     if first == 0:
@@ -193,5 +199,6 @@ def measure(
 def finish(partials: tl.int64, programs: tl.int64, record: tl.int64):
     """Add the programs' partial sums of squares to a record, in the same order each time."""
     places = tl.arange(0, _MAX_PROGRAMS)
-    sums = tl.load(partials.to(tl.int64).to(tl.pointer_type(tl.float64)) + places, mask=places < programs, other=0.0)
-    tl.atomic_add(record.to(tl.int64).to(tl.pointer_type(tl.float64)) + _SQUARES, tl.sum(sums, 0), sem="relaxed")
+    sums = partials.to(tl.int64).to(tl.pointer_type(tl.float64))
+    total = tl.sum(tl.load(sums + places, mask=places < programs, other=0.0), 0)
+    tl.atomic_add(record.to(tl.int64).to(tl.pointer_type(tl.float64)) + _SQUARES, total, sem="relaxed")

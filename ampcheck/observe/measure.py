@@ -22,7 +22,7 @@ float32 before float64 takes over, where no square can leave float32's range.
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, Self
 
 import torch
@@ -49,7 +49,7 @@ _CODES: Final = {  # as in _exphist_blocks.h
 _LARGEST_SUBNORMAL32: Final = 0x007F_FFFF
 _REBIAS: Final = 1023 - 127  # from float64's exponent bias to float32's
 
-Kernel = Literal["auto", "native", "torch"]
+Kernel = Literal["auto", "native", "triton", "torch"]
 
 
 class _Bits(NamedTuple):
@@ -97,6 +97,12 @@ class Arena:
                 "use kernel='auto', or install ampcheck again where there is a C compiler"
             )
         self._measure: Any = _NATIVE.measure if possible and kernel != "torch" else None
+        self._gpu: Any = None
+        if kernel == "triton" or (kernel == "auto" and self.device.type == "cuda"):
+            gpu = importlib.import_module("ampcheck.observe.gpu")  # late: Triton takes half a second to load
+            self._gpu = gpu.launcher(self.device, required=kernel == "triton")
+            self._measure = self._gpu and self._gpu.measure
+        self._on_cpu = self.device.type == "cpu"
         self._threads = torch.get_num_threads()
         self._chunks: list[Tensor] = []
         self._capacity = 0
@@ -125,18 +131,31 @@ class Arena:
 
     def add(self, row: int, tensor: Tensor) -> None:
         """Add the elements of a floating-point or complex tensor to a record."""
-        if self._measure is not None and tensor.is_cpu:
+        if self._measure is not None and tensor.is_cpu is self._on_cpu:
             code = _CODES.get(tensor.dtype)
             if code is not None and (tensor.is_contiguous() or _is_dense(tensor)):
                 self._measure(tensor.data_ptr(), tensor.numel(), code, self._pointers[row], 1, self._threads)
                 return
         self._add_view(row, tensor.detach())
 
+    def add_all(self, rows: Sequence[int], tensors: Sequence[Tensor]) -> None:
+        """Add each tensor to a record of its own; on CUDA, small ones of a dtype share a launch."""
+        together = []
+        for row, tensor in zip(rows, tensors, strict=True):
+            code = _CODES.get(tensor.dtype)
+            mine = self._gpu is not None and tensor.is_cpu is self._on_cpu
+            if mine and code is not None and (tensor.is_contiguous() or _is_dense(tensor)):
+                together.append((tensor.data_ptr(), tensor.numel(), code, self._pointers[row]))
+            else:
+                self.add(row, tensor)
+        if together:
+            self._gpu.measure_all(together)
+
     def _add_view(self, row: int, tensor: Tensor) -> None:
         tensor, weight = _without_repeats(_real(tensor))
         pieces = 0
         for pieces, piece in enumerate(_dense_pieces(tensor), 1):  # noqa: B007  (counted below)
-            if self._measure is not None and piece.is_cpu:
+            if self._measure is not None and piece.is_cpu is self._on_cpu:
                 code = _CODES[piece.dtype]
                 self._measure(
                     piece.data_ptr(), piece.numel(), code, self._pointers[row], weight, self._threads

@@ -19,7 +19,7 @@ MAX_DEPTH = 6
 #: Modules named in one line of what was not audited.
 _NAMED = 20
 
-_current_node = torch._C._current_autograd_node  # noqa: SLF001
+_current_node = torch._C._current_autograd_node
 #: What a container's forward is: it only holds modules that others call.
 _NO_FORWARD = torch.nn.Module.forward
 
@@ -27,8 +27,12 @@ _NO_FORWARD = torch.nn.Module.forward
 class Boundary(Protocol):
     """What is told of the tensors that enter and leave a module."""
 
-    def __call__(self, module: int, slot: str, value: Any) -> None:
+    def __call__(self, module: int, slot: str, value: Any, /) -> None:
         """Take the value at a slot of a module."""
+
+
+def _untold(_module: int, _slot: str, _value: Any) -> None:
+    """Take nothing: between recordings nobody is kept alive to be told."""
 
 
 @dataclass(slots=True)
@@ -51,15 +55,15 @@ class _Entry:
 class ModuleTracker:
     """Keeps the stack of running modules through global hooks, so the model itself is not touched.
 
-    A module that the model does not own counts as part of the one that calls it, and so does one that overrides
+    A module that the model does not own counts as part of the one that calls it. So does one that overrides
     `__call__` or is run through `.forward`: it does not announce itself. `not_audited` names those.
     """
 
-    def __init__(self, model: Any, boundary: Boundary) -> None:
-        """Prepare the names of a model's modules; `boundary` is told what enters and leaves."""
+    def __init__(self, model: Any) -> None:
+        """Prepare the names of a model's modules."""
         self._entries = _named_entries(model)
         self._index = {id(entry.module): i for i, entry in enumerate(self._entries)}
-        self._boundary = boundary
+        self._boundary: Boundary = _untold
         self._thread = threading.get_ident()
         self._stack: list[tuple[torch.nn.Module, int, bool]] = []
         self._handles: list[Any] = []
@@ -68,8 +72,9 @@ class ModuleTracker:
         self.current = 0  #: index of the running module
         self.recomputing = False  #: the running module was called from within a backward
 
-    def install(self) -> None:
-        """Begin to follow module calls."""
+    def install(self, boundary: Boundary) -> None:
+        """Begin to follow module calls; `boundary` is told what enters and leaves."""
+        self._boundary = boundary
         self._stack.clear()
         self.current, self.recomputing = 0, False
         self._thread = threading.get_ident()
@@ -85,6 +90,7 @@ class ModuleTracker:
         while self._handles:
             self._handles.pop().remove()
         self._stack.clear()
+        self._boundary = _untold
 
     def path(self, index: int) -> str:
         """Return the qualified name of a module."""
@@ -119,7 +125,7 @@ class ModuleTracker:
             entry.order, self._ran = self._ran, self._ran + 1
         self._boundary(index, "input", args)
         # A global hook is not given them: they are a variable of the function that calls it.
-        kwargs = sys._getframe(1).f_locals.get("kwargs")  # noqa: SLF001
+        kwargs = sys._getframe(1).f_locals.get("kwargs")
         if kwargs and isinstance(kwargs, dict):
             self._boundary(index, "input", kwargs)
 

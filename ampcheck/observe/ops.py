@@ -41,16 +41,28 @@ _UNWRITTEN = frozenset(
 _COMMUNICATION = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 #: Views (and one copy-free relative) that hold every element of their input exactly once.
 _SAME = frozenset(
-    """alias detach view _unsafe_view _reshape_alias t transpose permute numpy_T unsqueeze squeeze
-    unflatten swapaxes movedim adjoint view_as lift_fresh""".split()
+    {
+        *(
+            "alias",
+            "detach",
+            "view",
+            "_unsafe_view",
+            "_reshape_alias",
+            "t",
+            "transpose",
+            "permute",
+            "numpy_T",
+        ),
+        *("unsqueeze", "squeeze", "unflatten", "swapaxes", "movedim", "adjoint", "view_as", "lift_fresh"),
+    }
 )
-#: Whole below autograd, and so seen as such where inference mode leaves autograd out: to, type_as, contiguous.
+#: The last three are taken apart by autograd, and seen whole where inference mode leaves it out.
 _CASTS = frozenset({"_to_copy", "clone", "_to_dense", "to", "type_as", "contiguous"})
 #: Views whose schema does not say so, to let autograd treat their outputs as tensors of their own.
 _UNSAFE_VIEWS = frozenset({"unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"})
 
 
-def plan_of(func: Any) -> OpPlan:
+def plan_of(func: Any) -> OpPlan:  # noqa: PLR0911  # one line a kind
     """Return how to record an overload, from its name and schema alone; any result of others is measured."""
     # The public way parses the same schema from text; operators of higher order have none.
     schema = getattr(func, "_schema", None)

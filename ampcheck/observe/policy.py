@@ -102,7 +102,7 @@ def _on_key(backend: str) -> frozenset[str]:
     if backend not in {*BACKENDS, "cpu"}:
         raise ValueError(f"expected one of {', '.join(BACKENDS)}, got backend {backend!r}")
     key = f"Autocast{backend.upper()}"
-    found = torch._C._dispatch_get_registrations_for_dispatch_key(key)  # noqa: SLF001
+    found = torch._C._dispatch_get_registrations_for_dispatch_key(key)
     return frozenset(name.removesuffix(".") for name in found)
 
 

@@ -5,8 +5,6 @@ and the operator is stopped where the kernel hands it on: between autocast and a
 arithmetic is needed.
 """
 
-# ruff: noqa: SLF001  the dispatcher has no other interface in Python
-
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence

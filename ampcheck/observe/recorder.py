@@ -1,8 +1,7 @@
 """The recorder: one dispatch mode that sees every operation of a step, forward, backward and casts."""
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,12 +10,10 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampcheck.observe.book import Book, Fetched
-from ampcheck.observe.lineage import Lineage
 from ampcheck.observe.modules import ModuleTracker, tensors_in
 from ampcheck.observe.ops import OpKind, OpPlan, plan_of
-from ampcheck.observe.seen import Seen
 from ampcheck.observe.source import SourceFinder, frames_match
-from ampcheck.observe.unusual import readable
+from ampcheck.observe.tally import Origin, Tally
 from ampcheck.trace import Phase, Site, Trace
 
 #: Functions of torch.utils.checkpoint that run a forward again inside the backward.
@@ -27,27 +24,10 @@ _ACCUMULATE = 2**64 - 1
 _SKIP, _SAME, _CAST, _COPY, _MEASURE = OpKind.SKIP, OpKind.SAME, OpKind.CAST, OpKind.COPY, OpKind.MEASURE
 _FORWARD, _BACKWARD, _RECOMPUTE = Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE
 _grad_enabled = torch.is_grad_enabled
-_current_node = torch._C._current_autograd_node  # noqa: SLF001
-_sequence = torch._C._autograd._get_sequence_nr  # noqa: SLF001
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-_STRIDED = torch.strided
-_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl  # noqa: SLF001
-_transformed = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001
-_FLOATING = {
-    dtype: str(dtype).removeprefix("torch.")
-    for dtype in (
-        *(
-            torch.float32,
-            torch.float16,
-            torch.bfloat16,
-            torch.float64,
-            torch.float8_e4m3fn,
-            torch.float8_e5m2,
-        ),
-        *(torch.complex32, torch.complex64, torch.complex128),
-    )
-}
+_current_node: Callable[[], Any] = torch._C._current_autograd_node
+_sequence = torch._C._autograd._get_sequence_nr
 
+_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 
 Execute = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -55,17 +35,6 @@ Execute = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]
 def run_op(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation as it is."""
     return func(*args, **kwargs)
-
-
-@dataclass(slots=True, eq=False)
-class Origin:
-    """A line of the forward in one module; the operations there and their backwards belong to it."""
-
-    module: str
-    phase: Phase
-    file: str
-    line: int
-    numbers: dict[Any, int] = field(default_factory=dict)  #: (op, slot, phase, dtype) -> site number
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +70,23 @@ class Recorder(TorchDispatchMode):
 
         `samples` elements of each result are kept for comparison; `execute` runs an operation.
         """
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotations here
         self._execute = execute
-        self.tracker = ModuleTracker(model, self._cross)
+        self.tracker = ModuleTracker(model)
         self.book = Book(samples)
-        self.not_audited: Counter[str] = Counter()
+        self._tally = Tally(self.book, follow=bool(samples))
+        self._measure, self._inherit, self._copied = (
+            self._tally.measure,
+            self._tally.inherit,
+            self._tally.copied,
+        )
         self.failed: Failed | None = None  #: the last operation that raised
         self._source = SourceFinder()
         self._plans: dict[int, OpPlan] = {}
         self._known: list[OpOverload] = []
         self._origins: dict[Any, Origin] = {}
         self._nodes: dict[int, Origin] = {}
-        self._seen = Seen()
-        self.lineage = Lineage() if samples else None
+        self._lineage = self._tally.lineage
         self._operations = 0
         self._next_node = 0
         self._depth = 0
@@ -122,11 +95,10 @@ class Recorder(TorchDispatchMode):
         """Begin to record; entered again inside itself it changes nothing."""
         if self._depth == 0:
             self._nodes.clear()
-            self._seen.clear()
             self._next_node = _sequence()
-            self.tracker.install()
+            self.tracker.install(self._cross)
             try:
-                super().__enter__()
+                super().__enter__()  # type: ignore[no-untyped-call]
             except BaseException:
                 self.tracker.remove()
                 raise
@@ -141,21 +113,19 @@ class Recorder(TorchDispatchMode):
         if self._depth:
             return
         try:
-            super().__exit__(kind, error, trace)
+            super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         finally:
             self.tracker.remove()
             self._nodes.clear()
-            self._seen.clear()
-            if self.lineage is not None:
-                self.lineage.clear()
+            self._tally.clear()
 
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # noqa: C901, PLR0912, PLR0915  # each part made a function would cost a call
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run an operation as it would have run, then note what came out."""
         if types and any(kind.__torch_dispatch__ is not _NO_DISPATCH for kind in types):
             # The subclass takes the operation apart, and its parts come here again.
-            self.not_audited.update(f"operations on {kind.__name__}, seen in the parts it takes them apart into" for kind in types)
+            self._tally.took_apart(types)
             return NotImplemented
         self._operations += 1
         try:
@@ -186,8 +156,8 @@ class Recorder(TorchDispatchMode):
             self._nodes[self._next_node] = origin
             self._next_node += 1
         kind = plan.kind
-        if self.lineage is not None:
-            self.lineage.read(args)
+        if self._lineage is not None:
+            self._lineage.read(args)
         if kind is _MEASURE:
             if type(out) is torch.Tensor:
                 self._measure(origin, phase, plan.name, "output", out)
@@ -198,8 +168,8 @@ class Recorder(TorchDispatchMode):
             self._inherit(args[0], out)
         elif kind is _CAST or kind is _COPY:
             self._copied(plan, origin, phase, args[kind is _COPY], out)
-        if self.lineage is not None and (kind is _SAME or kind is OpKind.VIEW):
-            self.lineage.passed(out)
+        if self._lineage is not None and (kind is _SAME or kind is OpKind.VIEW):
+            self._lineage.passed(out)
         return out
 
     def _plan(self, func: OpOverload) -> OpPlan:
@@ -242,92 +212,20 @@ class Recorder(TorchDispatchMode):
         """Return the origin of backward operations whose forward was not recorded."""
         return self._origins.setdefault(None, Origin("", Phase.BACKWARD, "", 0))
 
-    def _measure(self, origin: Origin, phase: Phase, op: str, slot: str, tensor: torch.Tensor) -> None:
-        if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
-            self._measure_unusual(origin, phase, op, slot, tensor)
-            return
-        name = _FLOATING.get(tensor.dtype)
-        if name is None or tensor.is_meta:
-            if tensor.is_quantized:
-                self.not_audited[f"quantized tensors ({tensor.dtype})"] += 1
-            return
-        key = (op, slot, phase, name)
-        number = origin.numbers.get(key)
-        if number is None:
-            number = self._number(origin, key)
-        self._seen.remember(tensor, self.book.add(number, tensor))
-        if self.lineage is not None and op:
-            self.lineage.made(tensor, number)
-
-    def _measure_unusual(
-        self, origin: Origin, phase: Phase, op: str, slot: str, tensor: torch.Tensor
-    ) -> None:
-        """Measure what a tensor of another kind or layout stores, or count it as not audited."""
-        found = readable(tensor)
-        if isinstance(found, str):
-            self.not_audited[found] += 1
-        elif found.dtype in _FLOATING:
-            key = (op, slot, phase, _FLOATING[found.dtype])
-            number = origin.numbers.get(key)
-            self.book.add(self._number(origin, key) if number is None else number, found)
-
-    def _number(self, origin: Origin, key: tuple[str, str, Phase, str]) -> int:
-        op, slot, phase, dtype = key
-        site = Site(origin.module, op, slot, phase, dtype, origin.file, origin.line)
-        number = origin.numbers[key] = self.book.number(site)
-        return number
-
-    def _copied(self, plan: OpPlan, origin: Origin, phase: Phase, source: Any, out: torch.Tensor) -> None:
-        before, after = source.dtype if isinstance(source, torch.Tensor) else out.dtype, out.dtype
-        if before == after:
-            self._inherit(source, out)
-            if self._row(out) is None:
-                self._measure(origin, phase, plan.name, "output", out)
-            return
-        self._measure(origin, phase, plan.name, "output", out)
-        if before in _FLOATING and after in _FLOATING:
-            key = (origin.module, _FLOATING[before], _FLOATING[after], phase, origin.file, origin.line)
-            self.book.cast(key, out, undoes=self._seen.undoes(source, out))
-
-    def _row(self, tensor: torch.Tensor) -> int | None:
-        """Return the row of a tensor measured in this step and not written to since."""
-        row = self._seen.row(tensor)
-        return row if row is not None and row >= self.book.first_row else None
-
-    def _inherit(self, source: Any, out: Any) -> None:
-        """Let a copy or whole view of a measured tensor share its row."""
-        if not isinstance(source, torch.Tensor) or not isinstance(out, torch.Tensor):
-            return
-        row = self._row(source)
-        if row is not None and out.numel() == source.numel():
-            self._seen.remember(out, row)
-
     def _cross(self, module: int, slot: str, value: Any) -> None:
-        """Note the tensors that enter or leave a module, reading only those not measured yet."""
+        """Note the tensors that enter or leave a module."""
         origin = self._origins.get(module)
         if origin is None:
             origin = self._origins[module] = Origin(self.tracker.path(module), _FORWARD, "", 0)
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-            for place, tensor in tensors_in(value, slot):
-                row = self._row(tensor)
-                if row is None:
-                    measure = self._measure_unusual if _transformed(tensor) else self._measure
-                    measure(origin, _FORWARD, "", place, tensor)
-                    continue
-                key = ("", place, _FORWARD, _FLOATING[tensor.dtype])
-                number = origin.numbers.get(key)
-                self.book.alias(row, self._number(origin, key) if number is None else number)
+        self._tally.crossed(origin, slot, value)
 
     def state(self, module: str, slot: str, tensor: torch.Tensor) -> None:
         """Measure a parameter or its gradient; call it outside of the recording."""
-        origin = Origin(module, Phase.STATE, "", 0)
-        self._measure(origin, Phase.STATE, "", slot, tensor)
+        self._measure(Origin(module, Phase.STATE, "", 0), Phase.STATE, "", slot, tensor)
 
     def sources(self) -> dict[Site, list[Site]]:
         """Return what each operation's results were made of, in order of execution."""
-        names = self.book.names()
-        known = {} if self.lineage is None else self.lineage.sources
-        return {names[number]: [names[source] for source in sources] for number, sources in known.items()}
+        return self._tally.sources()
 
     def fetch(self) -> Fetched:
         """Bring what was recorded to the host."""
@@ -339,7 +237,7 @@ class Recorder(TorchDispatchMode):
             sites=fetched.sites,
             casts=fetched.casts,
             modules=self.tracker.infos(),
-            not_audited=dict(self.not_audited) | self.tracker.not_audited(),
+            not_audited=dict(self._tally.not_audited) | self.tracker.not_audited(),
             operations=self._operations,
             measured=self.book.measured,
         )

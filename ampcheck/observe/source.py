@@ -34,7 +34,7 @@ class SourceFinder:
 
     def spot(self, depth: int = 2) -> Spot | None:
         """Return the running spot of user code, or None when ampcheck itself made the call."""
-        frame: FrameType | None = sys._getframe(depth)  # noqa: SLF001  # inspect.currentframe has no depth
+        frame: FrameType | None = sys._getframe(depth)  # inspect.currentframe has no depth
         kinds = self._kinds
         while frame is not None:
             code = frame.f_code
@@ -70,7 +70,7 @@ def classify(filename: str) -> int:
 
 
 def is_user_file(filename: str) -> bool:
-    """Tell whether a file is the user's, or a library's that the user chose: not torch, Python or ampcheck."""
+    """Tell whether a file is the user's, or a library's they chose: not torch, Python or ampcheck."""
     return classify(filename) == _USER
 
 
@@ -92,7 +92,7 @@ def shown_path(filename: str) -> str:
 
 def frames_match(names: Mapping[str, frozenset[str]]) -> bool:
     """Tell whether a frame on the stack is one of these functions, given by file suffix."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         for suffix, functions in names.items():

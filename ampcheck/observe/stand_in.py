@@ -25,10 +25,10 @@ def autocast_stands_in(device: str = "cpu", *, enabled: bool = True) -> Iterator
     try:
         patch(autocast, "__init__", lambda original: _region(original, device, enabled=enabled))
         if device == "cpu":
-            patch(torch, "is_autocast_enabled", lambda original: _on_cpu(original))
-            patch(torch, "get_autocast_dtype", lambda original: _on_cpu(original))
+            patch(torch, "is_autocast_enabled", _on_cpu)
+            patch(torch, "get_autocast_dtype", _on_cpu)
             # What torch.amp.custom_fwd casts inputs with: it asks for tensors on its own device.
-            patch(autocast_mode, "_cast", lambda original: _as_cpu(original))
+            patch(autocast_mode, "_cast", _as_cpu)
             patch(torch, "get_autocast_gpu_dtype", lambda _: lambda: torch.get_autocast_dtype("cpu"))
         yield
     finally:
@@ -37,14 +37,14 @@ def autocast_stands_in(device: str = "cpu", *, enabled: bool = True) -> Iterator
 
 
 def _region(original: Callable[..., None], device: str, *, enabled: bool) -> Callable[..., None]:
-    def __init__(  # noqa: N807
+    def __init__(  # noqa: N807  # it takes the place of one
         self: autocast,
         device_type: str,
         dtype: torch.dtype | None = None,
         enabled: bool = True,  # noqa: FBT001, FBT002  # torch's own signature
         cache_enabled: bool | None = None,
     ) -> None:
-        if isinstance(device_type, str) and device_type.partition(":")[0] == "cuda" and device == "cpu":
+        if device == "cpu" and str(device_type).partition(":")[0] == "cuda":
             # Without a dtype CUDA means half, the CPU bfloat16.
             device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cpu")
         original(self, device_type, dtype, enabled and allowed, cache_enabled)

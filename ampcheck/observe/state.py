@@ -80,12 +80,12 @@ class _Tensor:
         if not _at_same_place(tensor, data):
             tensor.data = data
         # An expanded tensor cannot be written to, by the step neither.
-        if torch._debug_has_internal_overlap(data) != 1:  # noqa: SLF001
+        if torch._debug_has_internal_overlap(data) != 1:
             data.copy_(self.copy)
 
 
 def _at_same_place(tensor: torch.Tensor, data: torch.Tensor) -> bool:
-    if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:  # noqa: SLF001
+    if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
         return True  # a wrapper has no memory of its own
     return (tensor.dtype, tensor.shape, tensor.stride(), tensor.data_ptr()) == (
         *(data.dtype, data.shape, data.stride()),
@@ -96,8 +96,9 @@ def _at_same_place(tensor: torch.Tensor, data: torch.Tensor) -> bool:
 class Snapshot:
     """The state of a model, and of whatever else a step may change, at one moment.
 
-    Restoring puts back values in place, attributes that were bound anew, containers and plain objects, gradients,
-    and the state of torch's, Python's and (if it is loaded) NumPy's random generators, the model's own included.
+    Restoring puts back values in place, attributes that were bound anew, containers and plain objects,
+    gradients, and the state of torch's, Python's and (if it is loaded) NumPy's random generators, the
+    model's own included.
     """
 
     def __init__(self, model: Any, *others: Any) -> None:
@@ -163,7 +164,8 @@ class Snapshot:
     def _of_module(self, module: torch.nn.Module) -> Iterator[Any]:
         own = module.__dict__
         tables = [own, own.get("_parameters"), own.get("_buffers")]
-        self._containers += [_Container(table, table.copy()) for table in tables if type(table) in _CONTAINERS]
+        kept = [table for table in tables if isinstance(table, dict)]
+        self._containers += [_Container(table, table.copy()) for table in kept]
         yield from (tensor for table in tables[1:] if table is not None for _, tensor in table.items())
         yield from [value for name, value in own.items() if name not in _MODULE_TABLES]
 

@@ -21,7 +21,7 @@ from ampcheck.trace import Failure
 _LOW = frozenset({torch.float16, torch.bfloat16})
 
 
-class StepRaised(StepError):
+class StepRaised(StepError):  # noqa: N818  # says what happened, as StopIteration does
     """The user's model or loss raised; `failure` says where."""
 
     def __init__(self, failure: Failure, *, out_of_memory: bool = False) -> None:
@@ -59,7 +59,7 @@ class Step:
         inside = modules(self.model)
         for table in ("_parameters", "_buffers"):
             for module in inside:
-                for _, tensor in (module.__dict__.get(table) or {}).items():
+                for tensor in dict(module.__dict__.get(table) or {}).values():
                     if tensor is not None:
                         return torch.device(tensor.device)
         return torch.device("cpu")
@@ -89,7 +89,9 @@ def _eagerly() -> Iterator[None]:
         return
     with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
         # A compiled module warns of global hooks; that ours see its wrapper too does no harm.
-        warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global hooks")
+        warnings.filterwarnings(
+            "ignore", message="Using `torch.compile\\(module\\)` when there are global hooks"
+        )
         yield
 
 
@@ -111,7 +113,11 @@ class Widened:
 
     def __init__(self, model: Any, batch: Any = None) -> None:
         """Widen what is there."""
-        tables = [module.__dict__.get(table) or {} for module in modules(model) for table in ("_parameters", "_buffers")]
+        tables = [
+            module.__dict__.get(table) or {}
+            for module in modules(model)
+            for table in ("_parameters", "_buffers")
+        ]
         held = [tensor for table in tables for _, tensor in table.items() if tensor is not None]
         held += [tensor for _, tensor in tensors_in(batch, "")]
         low = {id(tensor): tensor for tensor in held if tensor.dtype in _LOW and tensor.is_leaf}
@@ -162,11 +168,13 @@ def _check(loss: Any) -> None:
         )
     if loss.numel() != 1 or not (loss.is_floating_point()):
         raise StepError(
-            f"expected a loss of one floating-point number, got {loss.dtype} of shape {tuple(loss.shape)}; use .mean()"
+            f"expected a loss of one floating-point number, got {loss.dtype} of shape {tuple(loss.shape)}; "
+            "use .mean()"
         )
     if not loss.requires_grad:
         raise StepError(
-            "expected a loss that depends on trainable parameters, got one without a gradient; is the model frozen?"
+            "expected a loss that depends on trainable parameters, got one without a gradient; "
+            "is the model frozen?"
         )
 
 

@@ -10,6 +10,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # not in __all__
 
 _PARALLEL = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 #: Under these names torch.compile, FSDP and activation checkpointing keep the module they run.
@@ -143,4 +144,4 @@ def own_parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]
 
 def is_lazy(tensor: torch.Tensor) -> bool:
     """Tell whether a parameter or buffer gets its shape only when it is first used."""
-    return isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+    return isinstance(tensor, UninitializedTensorMixin)

@@ -1,14 +1,14 @@
-"""What can be read of tensors that are more than a block of numbers: sparse, subclassed, nested, transformed."""
+"""What can be read of tensors beyond the plain ones: sparse, subclassed, nested, transformed."""
 
 import torch
 
 from ampcheck.observe.structure import is_lazy
 
 _COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
-_NO_DISPATCH = frozenset({torch._C._disabled_torch_dispatch_impl, torch.Tensor.__torch_dispatch__})  # noqa: SLF001
+_NO_DISPATCH = frozenset({torch._C._disabled_torch_dispatch_impl, torch.Tensor.__torch_dispatch__})
 
 
-def readable(tensor: torch.Tensor) -> torch.Tensor | str:
+def readable(tensor: torch.Tensor) -> torch.Tensor | str:  # noqa: PLR0911  # one line a kind
     """Return the plain tensor of the numbers that a tensor stores, or what to call it where there is none."""
     kind = type(tensor)
     with torch._C.DisableTorchFunction():

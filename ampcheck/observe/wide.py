@@ -4,8 +4,6 @@ The CPU's own half-precision kernels are slow (resnet18, forward and backward: 1
 The heavy ones are run in float32 on the same, already rounded inputs, and the results are rounded back.
 """
 
-# ruff: noqa: SLF001  operators show their schema under private names only
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -77,7 +75,7 @@ def without_kernel() -> frozenset[str]:
     return frozenset(func._schema.name for func, rule in _rules.items() if rule.learned)
 
 
-class WideCompute(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class WideCompute(TorchDispatchMode):
     """Runs every operator through `execute`, and records nothing."""
 
     @classmethod

@@ -46,14 +46,16 @@ def fitted(text: str, width: int) -> str:
     """
     if cells(text) <= width:
         return text
+    if width < 1:
+        return ""
     head, tail = (width - 1) // 3, width - 1 - (width - 1) // 3
     return _taken(text, head) + ELLIPSIS + _taken(text[::-1], tail)[::-1]
 
 
 def _taken(text: str, width: int) -> str:
     """Return the longest beginning that fits."""
-    end = min(len(text), max(width, 0))
-    while cells(text[:end]) > width:
+    end = min(len(text), width)
+    while end > 0 and cells(text[:end]) > width:
         end -= 1
     return text[:end]
 

@@ -7,6 +7,7 @@ from ampcheck.findings import Finding, Severity
 from ampcheck.formats import SHORT_DTYPE
 from ampcheck.headline import Health, judge
 from ampcheck.landscape import landscape
+from ampcheck.renderers.advice import plan_lines
 from ampcheck.renderers.drawing import TIMES, cells, fitted, module_name
 from ampcheck.renderers.layers import layer_table
 from ampcheck.renderers.layout import Parts, bullet, fixed, hanging, indented, text, title
@@ -32,6 +33,8 @@ NARROWEST = 60
 FINDINGS = 12
 LAYERS = 20
 CASTS = 5
+#: Columns that the target's name in the first line has at least, with what stands before it.
+NAME = 30
 #: Columns for one fact about the environment.
 FACT = 40
 #: Columns beside the landscape's names and picture: indent, gaps, edges between zones, share.
@@ -80,7 +83,7 @@ def render(report: Report, *, width: int = 100, color: bool = False, details: bo
         legacy_windows=False,
         _environ={},  # the same report looks the same everywhere
     )
-    sections = (_header, _answer, _findings, _layers, _gradients, _activations, _curve, _casts, _rest)
+    sections = (_header, _answer, _findings, _plan, _layers, _gradients, _activations, _curve, _casts, _rest)
     for section in sections:
         for part in section(view):
             console.print(part)
@@ -95,7 +98,10 @@ def _header(view: _View) -> Parts:
     facts += [clean(report.environment.get("device", ""))]
     facts += [f"torch {clean(report.environment['torch'])}"] if "torch" in report.environment else []
     facts += [plural(len(report.low.steps), "step")] if report.low.steps else []
-    tail = "".join(f" · {fitted(fact, FACT)}" for fact in facts if fact)
+    facts = [fitted(fact, FACT) for fact in facts if fact]
+    while cells(" · ".join(facts)) > view.width - NAME:
+        facts.pop()
+    tail = "".join(f" · {fact}" for fact in facts)
     name = fitted(clean(report.target), view.width - cells(tail) - len("ampcheck "))
     yield text(("ampcheck ", "dim"), (name, "bold"), (tail, "dim"))
     yield ""
@@ -110,6 +116,9 @@ def _answer(view: _View) -> Parts:
         yield bullet(
             "!", "the loss is a stand-in: gradient magnitudes are not those of your training", "bold yellow"
         )
+    settled = report.outcomes.get("settled")
+    if settled is not None:
+        yield bullet("·", f"run again at {power(settled.log2_scale)}: {clean(settled.words)}", "dim")
     if report.refused_scales:
         tried = [power(scale) for scale in report.refused_scales]
         tried = tried if len(tried) <= 3 else [tried[0], ELLIPSIS, tried[-1]]  # noqa: PLR2004 - short enough
@@ -151,18 +160,22 @@ def _where(site: Site) -> str:
     return " · ".join(names)
 
 
+def _plan(view: _View) -> Parts:
+    return plan_lines(view.report)
+
+
 def _layers(view: _View) -> Parts:
     rows = layer_rows(view.report)
     if not rows:
         return
-    troubled = sum(row.trouble > 0 for row in rows)
-    order = f"the {count(troubled)} with trouble first" if troubled else "none with trouble, as executed"
+    troubled = sum(row.troubled for row in rows)
+    order = f"the {count(troubled)} with trouble first" if troubled else "none with trouble"
     yield from title("Layers", f"{count(len(rows))}, {order}")
     shown = rows[: view.limit(LAYERS)]
     yield from fixed(layer_table(shown, view.width - 2))
     rest = rows[len(shown) :]
     if rest:
-        left = troubled - sum(row.trouble > 0 for row in shown)
+        left = troubled - sum(row.troubled for row in shown)
         which = f"{count(left)} of them with trouble" if left else "without trouble"
         yield text((f"  … and {plural(len(rest), 'more layer')}, {which}", "dim"))
 
@@ -222,7 +235,7 @@ def _casts(view: _View) -> Parts:
         line = text(
             f"{size(number.bytes):>8}", f"  {short_count(number.calls) + TIMES:>6}", f"  {kind:<12}  "
         )
-        at = fitted(location(cast.file, cast.line), 30)
+        at = fitted(location(cast.file, cast.line), view.width * 2 // 5)
         undo = f"  undoes {short_count(number.round_trips)}" if number.round_trips else ""
         line.append(module_name(cast.module, view.width - 2 - line.cell_len - cells(at) - len(undo) - 2))
         line.append(f"  {at}", "cyan")

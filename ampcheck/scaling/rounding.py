@@ -44,8 +44,8 @@ def lost_share(stats: TensorStats, fmt: Format, log2_scale: int) -> float:
     # From half the smallest subnormal on a number becomes that subnormal: an error as of any other rounding.
     kept = fmt.flush_exponent - 1 - log2_scale
     flushed = sum(energy for exponent, energy in energies.items() if exponent < kept)
-    rounded = sum(count * _step(e, fmt, log2_scale) ** 2 for e, count in stats.exponents() if e >= kept) * _UNIFORM
-    return math.sqrt(flushed / energy + rounded / (stats.sum_squares or energy))
+    steps = sum(count * _step(e, fmt, log2_scale) ** 2 for e, count in stats.exponents() if e >= kept)
+    return math.sqrt(flushed / energy + steps * _UNIFORM / (stats.sum_squares or energy))
 
 
 def _step(exponent: int, fmt: Format, log2_scale: int) -> float:

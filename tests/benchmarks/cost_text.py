@@ -50,7 +50,8 @@ own, MiB; the second bare column shows its noise.
 """
 SIZE = "The same model at two batch sizes: the tensors grow, the report does not."
 STARTUP = """
-Wall time, the smallest of nine runs (one for the audit, two for torch). Nothing of torch, rich or pandas is loaded by
-the first two: `tests/test_startup.py` asserts it. The audit builds the model, runs it in FP32 and fp16 and says the
-verdict, with two threads as torch chooses them.
+The smallest of nine runs (three for torch, one for the audit). Wall time counts what else the machine does; processor
+time is what these take alone, spread over two threads in the audit. Nothing of torch, rich or pandas is loaded by
+the first two: `tests/test_startup.py` asserts it. The audit builds the model, runs it in FP32 and fp16, tries its
+claims by running it again, and says the verdict.
 """

@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 
 import torch
+from comparing import place_is_wrong
 from running import CASES, load, run
-from truth import bound_of, place_is_wrong, still_ill
+from truth import bound_of, still_ill
 
 from ampcheck.audit import audit
 from ampcheck.errors import AmpcheckError
@@ -73,7 +74,7 @@ def base_name(op: str) -> str:
 def marks_of_plan(case, plan, row) -> dict:
     """Return the marks for what the plan advises."""
     marks, truth = {}, case.TRUTH
-    modules = list(getattr(plan, "fp32_modules", ()) or ())
+    modules = list(plan.fp32_modules) if plan is not None else []
     if "heal" in row:
         known = {name for name, _ in case.model().named_modules()}
         marks["heal"] = (
@@ -81,11 +82,18 @@ def marks_of_plan(case, plan, row) -> dict:
         )
         marks["lean"] = marks["heal"] and len(modules) <= len(truth["fp32_fix"])
     if "scale" in row:
-        scaler = getattr(plan, "grad_scaler", None)
-        scale = getattr(scaler, "init_scale", None)
+        scale = initial_scale(plan)
         limit = 2.0 ** bound_of(truth)
         marks["scale"] = scale is not None and (scale >= limit if ">=" in truth["scaler"] else scale <= limit)
     return marks
+
+
+def initial_scale(plan) -> float | None:
+    """Return a plan's first loss scale; a plan of another shape is the judge's fault and raises."""
+    if plan is None:
+        return None
+    scaler = plan.scaler if hasattr(plan, "scaler") else plan.grad_scaler
+    return None if scaler is None else scaler.init_scale
 
 
 def table(rows: list[dict]) -> str:

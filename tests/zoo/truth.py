@@ -11,6 +11,16 @@ import time
 from itertools import combinations
 
 import torch
+from comparing import (
+    HARM,
+    difference,
+    empty_handed,
+    first_wrong,
+    new_births,
+    owned,
+    place_is_wrong,
+    vanished,
+)
 from running import CASES, Run, load, run, train
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -22,7 +32,6 @@ FORWARD = {"forward-overflow", "forward-underflow", "precision-loss"}
 LOG2_DEFAULT = 16  # where GradScaler starts
 LOG2_MID = 8  # keeps gradients of forward cases clear of both ends
 SCALES = range(25)
-HARM = 0.15  # relative error of the loss or of all gradients, far above rounding in either format
 HEALTHY = {"float16": 0.05, "bfloat16": 0.12}  # the same for clean cases
 LOST = 0.05  # share of gradient entries that matter and are zero
 SLACK = 2  # powers of two by which a lower bound may be too high: the share falls slowly there
@@ -218,68 +227,6 @@ def settled(case, dtype) -> tuple[int, Run]:
         if not low.nan_grad:
             break
     return log2, low
-
-
-def difference(low: Run, reference: Run) -> float:
-    """Return the relative error of the loss or of all gradients together, whichever is larger."""
-    if low.broken:
-        return float("inf")
-    pairs = [(low.grads.get(name, torch.zeros_like(g)), g) for name, g in reference.grads.items()]
-    distance = sum(float((a - b).double().pow(2).sum()) for a, b in pairs) ** 0.5
-    size = sum(float(b.double().pow(2).sum()) for _, b in pairs) ** 0.5
-    loss = abs(low.loss - reference.loss) / max(abs(reference.loss), 1e-12)
-    return max(loss, distance / size if size else 0.0)
-
-
-def vanished(low: Run, reference: Run, layers) -> float:
-    """Return the share of gradient entries above 1 % of their tensor's RMS in FP32 that are zero here."""
-    zero = total = 0
-    for name, grad in reference.grads.items():
-        if owned(layers, name):
-            matter = (grad.abs() >= 0.01 * grad.pow(2).mean().sqrt()) & (grad != 0)
-            total += int(matter.sum())
-            zero += int((matter & (low.grads.get(name, torch.zeros_like(grad)) == 0)).sum())
-    return zero / total if total else 0.0
-
-
-def zeroed(low, exact) -> float:
-    """Return the share of entries above 1 % of the RMS in FP32 that are zero here."""
-    matter = (exact.abs() >= 0.01 * exact.pow(2).mean().sqrt()) & (exact != 0)
-    return float((matter & (low == 0)).sum() / matter.sum()) if bool(matter.any()) else 0.0
-
-
-def empty_handed(low: Run, reference: Run) -> list[str]:
-    """Return the modules whose output's gradient vanishes."""
-    pairs = [(name, low.output_grads[name], grad) for name, grad in reference.output_grads.items()]
-    return [name for name, grad, exact in pairs if zeroed(grad, exact) > HARM]
-
-
-def first_wrong(low: Run, reference: Run) -> tuple[str, str] | None:
-    """Return module and operation of the first result of the forward whose relative error is harm."""
-    for (module, op, index), result in low.results.items():
-        exact = reference.results.get((module, op, index))
-        if op == "_to_copy" or exact is None or exact.shape != result.shape:
-            continue
-        if float((result - exact).norm()) > HARM * float(exact.norm()):
-            return module, op
-    return None
-
-
-def new_births(low: Run, reference: Run, phase: str) -> list:
-    """Return the operations that make infinities in low precision only."""
-    return [birth for birth in low.births if birth.phase == phase and birth not in reference.births]
-
-
-def place_is_wrong(truth, module: str, op: str) -> list[str]:
-    """Return what is wrong with a place, if it is not one that TRUTH names; an empty op is not compared."""
-    ops = {name.strip() for name in truth["op"].split(",") if name.strip()}
-    fits = module in truth["layers"] and (not ops or not op or op.rstrip("_") in ops)
-    return [] if fits else [f"it starts in {module!r} with {op or 'any op'}"]
-
-
-def owned(layers, name: str) -> bool:
-    """Say whether a module or tensor lies in one of the layers; '' holds everything."""
-    return any(not layer or name == layer or name.startswith(f"{layer}.") for layer in layers)
 
 
 def dtype_of(case) -> torch.dtype:

@@ -32,5 +32,5 @@ TRUTH = {
     "op": "",
     "fp32_fix": [],
     "scaler": "none",
-    "source": "Micikevicius et al. 2018, section 3.1 (master weights); sanghyun-son/EDSR-PyTorch#36",
+    "source": "mechanism: FP32 master weights (Micikevicius et al. 2018); sanghyun-son/EDSR-PyTorch#36",
 }

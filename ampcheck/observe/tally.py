@@ -1,0 +1,141 @@
+"""Writes results down under their sites: each measured once, however many places it passes through."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ampcheck.observe.book import Book
+from ampcheck.observe.lineage import Lineage
+from ampcheck.observe.modules import tensors_in
+from ampcheck.observe.ops import OpPlan
+from ampcheck.observe.seen import Seen
+from ampcheck.observe.unusual import readable
+from ampcheck.trace import Phase, Site
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_STRIDED = torch.strided
+_transformed = torch._C._functorch.is_functorch_wrapped_tensor
+_FLOATING = {
+    dtype: str(dtype).removeprefix("torch.")
+    for dtype in (
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+        *(torch.float8_e4m3fn, torch.float8_e5m2),
+        *(torch.complex32, torch.complex64, torch.complex128),
+    )
+}
+
+
+@dataclass(slots=True, eq=False)
+class Origin:
+    """A line of the forward in one module; the operations there and their backwards belong to it."""
+
+    module: str
+    phase: Phase
+    file: str
+    line: int
+    numbers: dict[Any, int] = field(default_factory=dict)  #: (op, slot, phase, dtype) -> site number
+
+
+class Tally:
+    """What is written down of results, and which tensors the last ones were. No tensor is kept alive."""
+
+    def __init__(self, book: Book, *, follow: bool) -> None:
+        """Write into a book; with `follow` also what each result was made of."""
+        self._book = book
+        self._seen = Seen()
+        self.lineage = Lineage() if follow else None
+        self.not_audited: Counter[str] = Counter()
+
+    def clear(self) -> None:
+        """Forget which tensors were seen."""
+        self._seen.clear()
+        if self.lineage is not None:
+            self.lineage.clear()
+
+    def took_apart(self, kinds: Any) -> None:
+        """Note an operation of which only the parts are seen."""
+        text = "operations on {}, seen in the parts it takes them apart into"
+        self.not_audited.update(text.format(kind.__name__) for kind in kinds)
+
+    def measure(self, origin: Origin, phase: Phase, op: str, slot: str, tensor: torch.Tensor) -> None:
+        """Add a tensor's numbers to the site of an operation's result, or of a module's input or output."""
+        if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
+            self._measure_unusual(origin, phase, op, slot, tensor)
+            return
+        name = _FLOATING.get(tensor.dtype)
+        if name is None:
+            if tensor.is_quantized:
+                self.not_audited[f"quantized tensors ({tensor.dtype})"] += 1
+            return
+        key = (op, slot, phase, name)
+        number = origin.numbers.get(key)
+        if number is None:
+            number = self._number(origin, key)
+        self._seen.remember(tensor, self._book.add(number, tensor))
+        if self.lineage is not None and op:
+            self.lineage.made(tensor, number)
+
+    def _measure_unusual(
+        self, origin: Origin, phase: Phase, op: str, slot: str, tensor: torch.Tensor
+    ) -> None:
+        """Measure what a tensor of another kind or layout stores, or count it as not audited."""
+        found = readable(tensor)
+        if isinstance(found, str):
+            self.not_audited[found] += 1
+        elif found.dtype in _FLOATING:
+            key = (op, slot, phase, _FLOATING[found.dtype])
+            number = origin.numbers.get(key)
+            self._book.add(self._number(origin, key) if number is None else number, found)
+
+    def _number(self, origin: Origin, key: tuple[str, str, Phase, str]) -> int:
+        op, slot, phase, dtype = key
+        site = Site(origin.module, op, slot, phase, dtype, origin.file, origin.line)
+        number = origin.numbers[key] = self._book.number(site)
+        return number
+
+    def copied(self, plan: OpPlan, origin: Origin, phase: Phase, source: Any, out: torch.Tensor) -> None:
+        """Note a copy: a cast where the dtype changes, and otherwise nothing new."""
+        before, after = source.dtype if isinstance(source, torch.Tensor) else out.dtype, out.dtype
+        if before == after:
+            self.inherit(source, out)
+            if self._row(out) is None:
+                self.measure(origin, phase, plan.name, "output", out)
+            return
+        self.measure(origin, phase, plan.name, "output", out)
+        if before in _FLOATING and after in _FLOATING:
+            key = (origin.module, _FLOATING[before], _FLOATING[after], phase, origin.file, origin.line)
+            self._book.cast(key, out, undoes=self._seen.undoes(source, out))
+
+    def _row(self, tensor: torch.Tensor) -> int | None:
+        """Return the row of a tensor measured in this step and not written to since."""
+        row = self._seen.row(tensor)
+        return row if row is not None and row >= self._book.first_row else None
+
+    def inherit(self, source: Any, out: Any) -> None:
+        """Let a copy or whole view of a measured tensor share its row."""
+        if not isinstance(source, torch.Tensor) or not isinstance(out, torch.Tensor):
+            return
+        row = self._row(source)
+        if row is not None and out.numel() == source.numel():
+            self._seen.remember(out, row)
+
+    def crossed(self, origin: Origin, slot: str, value: Any) -> None:
+        """Note the tensors that enter or leave a module, reading only those not measured yet."""
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            for place, tensor in tensors_in(value, slot):
+                row = self._row(tensor)
+                if row is None:
+                    measure = self._measure_unusual if _transformed(tensor) else self.measure
+                    measure(origin, Phase.FORWARD, "", place, tensor)
+                    continue
+                key = ("", place, Phase.FORWARD, _FLOATING[tensor.dtype])
+                number = origin.numbers.get(key)
+                self._book.alias(row, self._number(origin, key) if number is None else number)
+
+    def sources(self) -> dict[Site, list[Site]]:
+        """Return what each operation's results were made of, in order of execution."""
+        names = self._book.names()
+        known = {} if self.lineage is None else self.lineage.sources
+        return {names[number]: [names[source] for source in sources] for number, sources in known.items()}

@@ -1,0 +1,59 @@
+"""The terminal's plan: what to train with, and what re-running said of every claim in it."""
+
+from math import log2
+from typing import TYPE_CHECKING
+
+from ampcheck.plan import Plan, ScalerPlan, Tried
+from ampcheck.renderers.layout import Parts, hanging, text, title
+from ampcheck.report import Report
+from ampcheck.wording import clean, plural, power
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_MARKS = {Tried.CONFIRMED: ("+", "green"), Tried.REFUTED: ("x", "red"), Tried.NOT_TRIED: ("?", "yellow")}
+
+
+def plan_lines(report: Report) -> Parts:
+    """Yield the plan, then each claim with the step before and after it."""
+    if report.plan is None and not report.verdicts:
+        return
+    confirmed = sum(verdict.tried is Tried.CONFIRMED for verdict in report.verdicts)
+    tried = f"{confirmed} of {plural(len(report.verdicts), 'claim')} confirmed by running the step again"
+    yield from title("Plan", tried if report.verdicts else "not tried")
+    if report.plan is not None:
+        yield from _steps(report.plan)
+    for verdict in report.verdicts:
+        mark, style = _MARKS[verdict.tried]
+        words = text(clean(verdict.claim), (f"  {verdict.tried}", style))
+        if verdict.before or verdict.after:
+            words.append(f"\n{clean(verdict.before) or '?'} → {clean(verdict.after) or '?'}", "dim")
+        yield hanging(text((mark, style)), words, 2)
+
+
+def _steps(plan: Plan) -> Parts:
+    yield _step("precision", clean(plan.precision))
+    if plan.fp32_modules:
+        yield _step("in FP32", ", ".join(map(clean, plan.fp32_modules)))
+    if plan.fp32_lines:
+        yield _step("in FP32", ", ".join(map(clean, plan.fp32_lines)))
+    if plan.scaler is not None:
+        yield _step("scaler", _scaler(plan.scaler))
+
+
+def _step(name: str, words: str) -> "RenderableType":
+    return hanging(text((f"{name:<9}", "dim")), text((words, "bold")), 2)
+
+
+def _scaler(scaler: ScalerPlan) -> str:
+    """Return the call a person would write."""
+    default = ScalerPlan(scaler.init_scale)
+    names = ("growth_factor", "backoff_factor", "growth_interval")
+    others = [name for name in names if getattr(scaler, name) != getattr(default, name)]
+    arguments = [f"{name}={getattr(scaler, name):g}" for name in others]
+    return f"GradScaler({', '.join([f'init_scale={_scale(scaler.init_scale)}', *arguments])})"
+
+
+def _scale(scale: float) -> str:
+    whole = scale > 0 and log2(scale).is_integer()
+    return power(int(log2(scale))).replace("^", "**") if whole else f"{scale:g}"
