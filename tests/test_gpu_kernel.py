@@ -1,7 +1,7 @@
 """The Triton kernels against brute force and the CPU's paths: interpreted anywhere, on a device where one is.
 
-Whether Triton interprets is settled when it is loaded, so `test_interpreted` runs this file again in a process
-of its own; there "cpu" stands for Triton's interpreter. Without a GPU the kernels are also compiled for one.
+Whether Triton interprets is settled when it is loaded, so `test_interpreted` runs this file again in another
+process; there "cpu" stands for Triton's interpreter. Without a GPU the kernels are also compiled for one.
 """
 
 import logging

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import scale_regret
@@ -9,7 +10,9 @@ import torch
 from builders import stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+from ampcheck.api import check
 from ampcheck.formats import BF16, E5M2, FP16, Format
 from ampcheck.report import Report
 from ampcheck.scaling import (
@@ -257,7 +260,8 @@ def test_a_window_that_is_empty_names_both_who_overflow_and_who_are_lost() -> No
     assert [limit.key for limit in window.lost] == [soft]
     assert window.message == (
         "no loss scale fits, because the gradient of head (model.py:10) overflows from 2^4 on and "
-        f"the gradient of stem (model.py:3) is lost below 2^{window.low}: {-window.octaves} octaves too far apart"
+        f"the gradient of stem (model.py:3) is lost below 2^{window.low}: "
+        f"{-window.octaves} octaves too far apart"
     )
 
 
@@ -478,17 +482,46 @@ def test_the_gradients_of_a_weight_and_of_an_input_are_told_apart() -> None:
     assert rest.rms == pytest.approx(stats(inner.tolist()).rms, rel=0.2)
 
 
-def test_sums_that_cancel_to_noise_ask_for_no_scale() -> None:
-    noise = stats([3e-10, -2e-10])
-    reference = {
-        backward("convolution_backward", "float32", slot="output[1]"): flat(-1),
-    }
-    low = {backward("convolution_backward", "float16", slot="output[1]"): flat(-1)}
-    for slot in ("output[2]", "output[0]"):
-        reference[backward("convolution_backward", "float32", slot=slot)] = noise
-        low[backward("convolution_backward", "float16", slot=slot)] = noise
-    slots = {site.slot for site in gradient_tensors(recorded(reference, low, 0))}
-    assert slots == {"output[1]", "output[0]"}
+@pytest.mark.parametrize(
+    ("slot", "relative", "counts"),
+    [
+        # A bias in front of a normalisation, and a small one that is real.
+        ("output[2]", 2.0**-20, False),
+        ("output[2]", 2.0**-16, True),
+        # An input gradient is no sum over the batch: less noise, so a smaller one is real.
+        ("output[0]", 2.0**-20, True),
+        ("output[0]", 2.0**-26, False),
+    ],
+)
+def test_gradients_that_are_the_noise_of_fp32_ask_for_no_scale(
+    slot: str, relative: float, counts: bool
+) -> None:
+    weight, other = (backward("convolution_backward", "", slot=name) for name in ("output[1]", slot))
+    held = {weight: flat(-1), other: stats([1.5 * 2.0**-1 * relative] * 100)}
+    reference = {replace(site, dtype="float32"): stats for site, stats in held.items()}
+    low = {replace(site, dtype="float16"): stats for site, stats in held.items()}
+    found = gradient_tensors(recorded(reference, low, 0))
+    assert found == (held if counts else {weight: held[weight]})
+
+
+def test_the_queries_of_a_single_key_have_no_gradient() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(16, 48)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = self.qkv(x).chunk(3, -1)
+            return nn.functional.scaled_dot_product_attention(q, k, v)
+
+    torch.manual_seed(0)
+    # One token: softmax over one key is 1 whatever the query, and FP32 says 1e-9 where the gradient is 0.
+    report = check(
+        Attention(), torch.randn(32, 2, 1, 16), lambda model, batch: model(batch).float().square().mean()
+    )
+    window = scale_window(gradient_tensors(report), FP16)
+    assert window.low < 10
+    assert window.fits
 
 
 def test_an_overflow_that_reached_no_parameter_does_not_limit_the_scale() -> None:

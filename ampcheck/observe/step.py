@@ -76,7 +76,8 @@ def casting_rules(device: torch.device, dtype: torch.dtype | None) -> Iterator[N
         stack.enter_context(autocast_stands_in(device.type, enabled=dtype is not None))
         if dtype is None:
             stack.enter_context(_without_tf32())
-        elif device.type == "cpu":
+        if device.type == "cpu":
+            # For the FP32 run too: CUDA's dropout is another operation, and both runs must name the same ones.
             stack.enter_context(cuda_casting())
         yield
 

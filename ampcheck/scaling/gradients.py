@@ -11,16 +11,18 @@ from ampcheck.trace import Phase, Site
 
 #: The operation that autocast casts with.
 _CAST = "_to_copy"
-#: Norm of a sum, relative to the largest gradient of its line, below which it is a zero that FP32 rounded:
-#: a bias in front of a normalisation has no gradient but this.
-_NOISE = 2.0**-18
+#: Norm, relative to the largest gradient of its line, below which a gradient is a zero that FP32 rounded:
+#: that of queries where there is one key only.
+_NOISE = 2.0**-24
+#: The same for a sum, which adds up the rounding of many: a bias in front of a normalisation has no other.
+_SUM_NOISE = 2.0**-18
 
 
 def gradient_tensors(report: Report) -> dict[Site, TensorStats]:
     """Return, before scaling, every tensor that the low-precision backward held in low precision.
 
     These are the gradients computed in low precision, as FP32 has them, and those that were cast to it. Left
-    out are sums that cancel to the noise of FP32, and tensors whose overflow has been seen to do no harm.
+    out are gradients that are zero but for the noise of FP32, and tensors whose overflow has been seen to do no harm.
     """
     tensors = low_backward(report) | dict(_casts(report))
     left_out = _absorbed(report) | _noise(report, tensors)
@@ -96,14 +98,26 @@ def _parts(site: Site, stats: TensorStats, report: Report) -> Iterator[tuple[Sit
 
     A matrix product does: summed over a batch, the gradient of its weight can hide all else.
     """
-    for state, grad in report.reference.sites.items():
-        if state.module != site.module or not state.slot.startswith("param_grad") or not grad.nonzero:
-            continue
-        rest = _without(stats, grad)
+    states = [
+        (state.slot, grad)
+        for state, grad in report.reference.sites.items()
+        if state.module == site.module and state.slot.startswith("param_grad") and grad.nonzero
+    ]
+    for slot, grad in states:
+        rest = None if _is_computed_alone(site, grad, report) else _without(stats, grad)
         if rest is not None and rest.nonzero:
-            yield replace(site, slot=state.slot), grad
+            yield replace(site, slot=slot), grad
             stats = rest
     yield site, stats
+
+
+def _is_computed_alone(site: Site, grad: TensorStats, report: Report) -> bool:
+    """Tell whether a backward operation of the site's module made just this gradient."""
+    return any(
+        (stats.lowest, stats.counts, stats.zeros) == (grad.lowest, grad.counts, grad.zeros)
+        for made, stats in report.reference.sites.items()
+        if made.phase is Phase.BACKWARD and made.module == site.module
+    )
 
 
 def _without(whole: TensorStats, part: TensorStats) -> TensorStats | None:
@@ -140,10 +154,10 @@ def _noise(report: Report, tensors: dict[Site, TensorStats]) -> set[Site]:
     return {
         site
         for site, stats in tensors.items()
-        if _is_sum(site)
-        and stats.sum_squares < _NOISE**2 * largest.get((site.module, site.file, site.line), 0.0)
+        if stats.sum_squares < _noise_of(site) ** 2 * largest.get((site.module, site.file, site.line), 0.0)
     }
 
 
-def _is_sum(site: Site) -> bool:
-    return site.op == "sum" or (site.op == "convolution_backward" and site.slot == "output[2]")
+def _noise_of(site: Site) -> float:
+    is_bias = site.op == "convolution_backward" and site.slot == "output[2]"
+    return _SUM_NOISE if site.op == "sum" or is_bias else _NOISE

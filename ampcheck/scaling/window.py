@@ -9,8 +9,8 @@ from ampcheck.scaling.rounding import LOG2_SCALES, Key, flushed_share, lost_shar
 from ampcheck.stats import TensorStats
 from ampcheck.trace import Site
 
-#: Relative RMS error up to which a tensor counts as kept: far below what another minibatch would change. It is
-#: an error of the energy: elements too small to carry any may go.
+#: Relative RMS error up to which a tensor counts as kept: far below what another minibatch would change. It
+#: is an error of the energy: elements too small to carry any may go.
 KEPT_ERROR = 0.05
 #: Share of the elements that matter which may become zero in a tensor that counts as kept.
 KEPT_FLUSHED = 0.05

@@ -24,7 +24,7 @@ from workloads import WORKLOADS, Workload, decoder
 
 from ampcheck.audit import audit
 from ampcheck.codec import to_json
-from ampcheck.observe.measure import native
+from ampcheck.observe.measure import Arena
 from ampcheck.settings import Settings
 from ampcheck.targets import Options, load
 
@@ -65,7 +65,7 @@ def main() -> int:
 def machine() -> str:
     """Describe the machine without its name."""
     vector = torch.backends.cpu.get_cpu_capability()
-    kernel = "compiled statistics kernel" if native() else "no compiled kernel"
+    kernel = "compiled statistics kernel" if Arena("cpu").native() else "no compiled kernel"
     cores = os.cpu_count()
     return f"torch {torch.__version__}, Python {platform.python_version()}, {cores} virtual cores ({vector}), {kernel}"
 
