@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ampcheck.findings import Finding as Finding
     from ampcheck.findings import Severity as Severity
     from ampcheck.formats import Format as Format
+    from ampcheck.plan import Plan as Plan
     from ampcheck.report import Report as Report
     from ampcheck.stats import TensorStats as TensorStats
     from ampcheck.trace import Site as Site
@@ -22,6 +23,7 @@ _HOMES = {
     "AmpcheckError": "errors",
     "Finding": "findings",
     "Format": "formats",
+    "Plan": "plan",
     "Report": "report",
     "Severity": "findings",
     "Site": "trace",
@@ -34,6 +36,7 @@ __all__ = [
     "AmpcheckError",
     "Finding",
     "Format",
+    "Plan",
     "Report",
     "Severity",
     "Site",

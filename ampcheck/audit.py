@@ -68,7 +68,7 @@ def audit(target: Target, settings: Settings, progress: Progress = lambda _: Non
             notes=notes,
             environment=_environment(target.model),
         )
-        before = Snapshot(target.model) if settings.steps > 1 else None
+        before = Snapshot(target.model, target.loss, target.after_step) if settings.steps > 1 else None
         try:
             report = _steps(report, target, settings, progress)
         finally:

@@ -331,3 +331,21 @@ def backward_hooks() -> Case:
     model.fc1.weight.register_post_accumulate_grad_hook(lambda p: [p.grad.mul_(3.0)] and None)
     model.fc1.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
     return Case(model, torch.randn(4, 8).requires_grad_(), total)
+
+
+@case
+def subclassed_inputs() -> Case:
+    class Pieces(nn.Module):
+        def forward(self, x):
+            return {"named": (x * 3).as_subclass(Named), "sparse": torch.eye(4).to_sparse() * 2}
+
+    class Model(Net):
+        def __init__(self):
+            super().__init__()
+            self.pieces = Pieces()
+
+        def forward(self, x):
+            pieces = self.pieces(self.fc1(x).as_subclass(Named))
+            return self.fc2(pieces["named"].as_subclass(torch.Tensor)) + pieces["sparse"].to_dense().sum()
+
+    return Case(Model(), torch.randn(4, 8), total)

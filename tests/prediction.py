@@ -49,7 +49,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def summary(studies: Sequence[Study]) -> str:
     header = [
-        "model", "predicted at 2^0", "measured at 2^0", "max gap", "mean gap", "max gap, one precision a line",
+        "model", "predicted at 2^0", "measured at 2^0", "max gap", "mean gap", "max gap, one-precision lines",
         "max outside the bounds", "lines of two precisions", "covered", "overflow from: predicted / measured",
     ]  # fmt: skip
     return table(header, [_summary_row(found) for found in studies])
@@ -62,7 +62,7 @@ def _summary_row(found: Study) -> list[str]:
     outside = [t.outside for t in found.clean()]
     return [
         found.name,
-        f"{percent(start.low / start.live)}–{percent(start.high / start.live)}",
+        f"{percent(start.low / start.live)}-{percent(start.high / start.live)}",
         percent(start.measured),
         *(percent(value) for value in (max(gaps), sum(gaps) / len(gaps), max(pure), max(outside))),
         *(f"{100 * value:.0f}" for value in (found.mixed, found.covered)),
@@ -103,19 +103,27 @@ def detector(studies: Sequence[Study]) -> str:
     """Compare the detector's curve with the published one, as it is and moved to the same start."""
     lost = PUBLISHED_LOST / (PUBLISHED_LOST + PUBLISHED_KEPT)
     at_15 = PUBLISHED_LOST_AT_15 / (PUBLISHED_LOST + PUBLISHED_KEPT)
-    rows = [["published (NVIDIA, trained on VOC)", "63.7", percent(lost), "–", "–", percent(at_15), "0"]]
+    rows = [["published (NVIDIA, trained on VOC)", "63.7", percent(lost), "-", "-", percent(at_15), "0"]]
     for found in studies:
         curve = found.curves[ACTIVATIONS]
         start = min(curve, key=lambda s: abs(curve[s].predicted - lost))
         zeros = found.histogram.zeros / found.histogram.numel
         rows.append(_detector_row(found.name, zeros, curve, 0))
         rows.append(_detector_row(f"the same, gradients 2^{-start} times smaller", zeros, curve, start))
-    header = ["activation gradients", "zero in FP32", "lost at 2^0", "at 2^3", "at 2^8", "at 2^15", "moved by 2^"]
+    header = [
+        "activation gradients",
+        "zero in FP32",
+        "lost at 2^0",
+        "at 2^3",
+        "at 2^8",
+        "at 2^15",
+        "moved by 2^",
+    ]
     return table(header, rows)
 
 
 def _detector_row(name: str, zeros: float, curve: dict[int, Tally], start: int) -> list[str]:
-    shares = [percent(curve[start + s].predicted) if start + s in curve else "–" for s in (0, 3, 8, 15)]
+    shares = [percent(curve[start + s].predicted) if start + s in curve else "-" for s in (0, 3, 8, 15)]
     return [name, f"{100 * zeros:.1f}", *shares, str(start)]
 
 
@@ -130,7 +138,7 @@ def _range_used(found: Study) -> str:
             top = exponent
             break
     unused = FP16.max_exponent - top
-    return f"{found.name}: 99.9 % of the non-zero values lie below 2^{top + 1}; {unused} binades above stay empty."
+    return f"{found.name}: 99.9 % of what is not zero lies below 2^{top + 1}; {unused} binades above are empty."
 
 
 def text(studies: Sequence[Study], name: str) -> str:

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from ampcheck.observe.step import Step
 from ampcheck.targets import Options, load
 from ampcheck.targets.vision import detection
 
 SSD_SIDE = 300
-#: Steps of optimisation before the trained detector is looked at: the loss falls to a fifth, in about a minute.
+#: Steps of optimisation before the trained detector is looked at: about a minute, and the loss falls.
 SSD_STEPS = 12
 SSD_RATE = 1e-3
 #: Gradients of an untrained VGG without normalisation are large; clipped, the first steps do not diverge.
@@ -49,7 +49,7 @@ class _Tagger(nn.Module):
 
 
 def _tag(model: nn.Module, tokens: Tensor) -> Tensor:
-    return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    return functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
 
 def _lstm() -> Step:
@@ -97,7 +97,7 @@ SSD = "SSD300 VGG16, random weights"
 SSD_TRAINED = f"SSD300 VGG16, after {SSD_STEPS} steps"
 #: Scales below one show where the curve of the detector would be if its gradients were smaller.
 _WIDE = (-16, -8, *range(0, 25, 4))
-#: oneDNN runs a float32 LSTM as one operation, where nothing inside can be compared with the half-precision run.
+#: oneDNN runs a float32 LSTM as one operation; nothing inside could be compared with the fp16 run.
 _STEPWISE = lambda: torch.backends.mkldnn.flags(enabled=False)  # noqa: E731
 
 CASES = (

@@ -1,4 +1,4 @@
-"""The prediction study as a picture: one panel a model, and where a detector's gradients lie; SVG written by hand."""
+"""The prediction study as a picture: a panel for each model, and where a detector's gradients lie."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -35,11 +35,13 @@ def picture(studies: Sequence[Study], detectors: Sequence[Study]) -> str:
         for index, study in enumerate(studies)
     ]
     bars = [
-        _histogram(study, HEAD + rows * HEIGHT + index * (HEIGHT - 20)) for index, study in enumerate(detectors)
+        _histogram(study, HEAD + rows * HEIGHT + index * (HEIGHT - 20))
+        for index, study in enumerate(detectors)
     ]
     size = f'viewBox="0 0 {COLUMNS * WIDTH} {height}" width="{COLUMNS * WIDTH}" height="{height}"'
     body = "\n".join([_head(), *panels, *bars])
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">\n<style>{_STYLE}</style>\n{body}\n</svg>\n'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
+    return f"{head}\n<style>{_STYLE}</style>\n{body}\n</svg>\n"
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", kind: str = "") -> str:
@@ -53,7 +55,12 @@ def _head() -> str:
         + _text(42, 42, "activation gradients")
         + '<g class="w"><path class="line" d="M172 38h24"/><circle class="dot" cx="184" cy="38" r="3"/></g>'
         + _text(202, 42, "weight gradients")
-        + _text(312, 42, "line: predicted from one FP32 pass   dot: measured in a real fp16 backward", kind="faint")
+        + _text(
+            312,
+            42,
+            "line: predicted from one FP32 pass   dot: measured in a real fp16 backward",
+            kind="faint",
+        )
     )
     return title + key
 
@@ -69,7 +76,10 @@ def _panel(study: Study, x: float, y: float) -> str:
         decades = max(math.log10(share), FLOOR) if share > 0 else FLOOR
         return y + TOP + decades / FLOOR * INNER_HEIGHT
 
-    parts = [_text(x + LEFT, y + TOP - 10, study.name), *_axes(x, y, [(s, across(s)) for s in scales if s % 8 == 0])]
+    parts = [
+        _text(x + LEFT, y + TOP - 10, study.name),
+        *_axes(x, y, [(s, across(s)) for s in scales if s % 8 == 0]),
+    ]
     for kind, name in ((ACTIVATIONS, "a"), (WEIGHTS, "w")):
         curve = study.curves[kind]
         if not any(tally.live for tally in curve.values()):
@@ -77,7 +87,9 @@ def _panel(study: Study, x: float, y: float) -> str:
         upper = [(across(s), up(t.high / max(t.live, 1))) for s, t in curve.items()]
         lower = [(across(s), up(t.low / max(t.live, 1))) for s, t in curve.items()]
         middle = [(across(s), up(t.predicted)) for s, t in curve.items()]
-        dots = [(across(p.log2_scale), up(p.tallies[kind].measured)) for p in study.points if not p.overflowed]
+        dots = [
+            (across(p.log2_scale), up(p.tallies[kind].measured)) for p in study.points if not p.overflowed
+        ]
         parts.append(f'<g class="{name}">')
         parts.append(f'<path class="band" d="{_path([*upper, *reversed(lower)])}Z"/>')
         parts.append(f'<path class="line" d="{_path(middle)}"/>')
@@ -93,7 +105,9 @@ def _axes(x: float, y: float, ticks: Iterable[tuple[int, float]]) -> list[str]:
     bottom = y + TOP + INNER_HEIGHT
     parts = [f'<path class="axis" d="M{x + LEFT} {y + TOP}V{bottom}H{x + LEFT + INNER_WIDTH}"/>']
     for share, label in ((1, "100 %"), (0.1, "10 %"), (0.01, "1 %"), (0.001, "0.1 %"), (0.0001, "0.01 %")):
-        parts.append(_text(x + LEFT - 5, y + TOP + math.log10(share) / FLOOR * INNER_HEIGHT + 4, label, "end", "faint"))
+        parts.append(
+            _text(x + LEFT - 5, y + TOP + math.log10(share) / FLOOR * INNER_HEIGHT + 4, label, "end", "faint")
+        )
     parts.append(_text(x + LEFT - 5, bottom + 4, "0", "end", "faint"))
     parts += [_text(place, bottom + 15, f"2^{scale}", "middle", "faint") for scale, place in ticks]
     return parts
@@ -109,13 +123,18 @@ def _histogram(study: Study, y: float) -> str:
     step = (COLUMNS * WIDTH - LEFT - 20) / len(EXPONENTS)
     base, tallest = y + 130, max(counts.values(), default=1)
     zeros = study.histogram.zeros / whole
-    title = f"{study.name}: activation gradients of the FP32 run by magnitude ({zeros:.0%} are zero and not drawn)"
+    title = (
+        f"{study.name}: activation gradients of the FP32 run by magnitude ({zeros:.0%} are zero, not drawn)"
+    )
     parts = [_text(LEFT, y + 14, title), '<g class="a">']
     for index, exponent in enumerate(EXPONENTS):
         height = 96 * counts.get(exponent, 0) / tallest
         if height:
             x = LEFT + index * step
-            parts.append(f'<rect class="bar" x="{x:.1f}" y="{base - height:.1f}" width="{step - 1:.1f}" height="{height:.1f}"/>')
+            parts.append(
+                f'<rect class="bar" x="{x:.1f}" y="{base - height:.1f}" '
+                f'width="{step - 1:.1f}" height="{height:.1f}"/>'
+            )
     parts.append("</g>")
     for exponent, label in ((-25, "fp16 holds no less without a scale"), (16, "nor more")):
         x = LEFT + (exponent - EXPONENTS[0]) * step

@@ -1,4 +1,4 @@
-"""Predicted against measured: the share of a step's gradients that fp16 turns into zeros, at every loss scale."""
+"""Predicted against measured: which share of a step's gradients fp16 turns into zeros, scale by scale."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -34,7 +34,7 @@ _OF_WEIGHTS = {
 
 @dataclass(frozen=True)
 class Tally:
-    """Elements of the FP32 run that are not zero, those predicted to flush, and those that did; tallies add."""
+    """Elements not zero in the FP32 run, those predicted to flush, and those that did; tallies add."""
 
     low: int = 0
     high: int = 0
@@ -113,7 +113,9 @@ def study(name: str, step: Step, scales: Sequence[int]) -> Study:
     for scale in range(min(scales), max(scales) + 1):
         for kind, tally in _tallies(report, found, scale).items():
             curves[kind][scale] = tally
-    return Study(name, tuple(points), curves, _histogram(report, found), _covered(report, found), _mixed(report, found))
+    return Study(
+        name, tuple(points), curves, _histogram(report, found), _covered(report, found), _mixed(report, found)
+    )
 
 
 def _point(report: Report, samples: Fetched, low_samples: Fetched) -> Point:
@@ -143,7 +145,7 @@ def _sampled(report: Report, found: dict[Site, TensorStats], errors: dict) -> fl
 
 
 def _low_places(report: Report) -> dict[Site, tuple[TensorStats, TensorStats]]:
-    """Return, by place of a backward result, the low run's statistics of its fp16 calls and of all its calls."""
+    """Return, by place of a backward result, the low run's statistics of its fp16 and of all its calls."""
     half: dict[Site, TensorStats] = {}
     every: dict[Site, TensorStats] = {}
     for site, stats in report.low.sites.items():
@@ -179,8 +181,8 @@ def _tally(before: TensorStats, after: TensorStats, scale: int) -> Tally:
 def _weight_part(report: Report, place: Site, tally: Tally, scale: int) -> Tally | None:
     """Return which part of a place's tally is of weights' gradients; None where that cannot be told.
 
-    A linear layer's backward is two products of the same name; one of them is the gradient of its weight, which
-    also stands in the parameter. That works for a layer that runs once and shares its weight with no other.
+    A linear layer's backward is two products of the same name; one of them is the gradient of its weight,
+    which also stands in the parameter. That works for a layer that runs once and shares no weight.
     """
     if place.op != "mm":
         return tally if place.slot in _OF_WEIGHTS.get(place.op, ()) else Tally()
@@ -193,14 +195,18 @@ def _weight_part(report: Report, place: Site, tally: Tally, scale: int) -> Tally
 
 def _state(trace: Trace, module: str) -> TensorStats | None:
     return next(
-        (s for site, s in trace.sites.items() if site.module == module and site.slot == "param_grad[weight]"), None
+        (s for site, s in trace.sites.items() if site.module == module and site.slot == "param_grad[weight]"),
+        None,
     )
 
 
 def _histogram(report: Report, found: dict[Site, TensorStats]) -> TensorStats:
     of_activations = (
-        stats for place, stats in found.items() if _weight_part(report, place, Tally(), 0) == Tally()
-        and place.op != "mm" and place.slot not in _OF_WEIGHTS.get(place.op, ())
+        stats
+        for place, stats in found.items()
+        if _weight_part(report, place, Tally(), 0) == Tally()
+        and place.op != "mm"
+        and place.slot not in _OF_WEIGHTS.get(place.op, ())
     )
     return sum(of_activations, TensorStats())
 

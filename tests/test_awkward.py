@@ -326,6 +326,13 @@ def test_islands_run_in_float32_and_queries_answer_for_cuda():
     assert dtypes == {"a": "float32", "b": "float32", "c": "float16", "fc1": "float16"}
 
 
+def test_a_subclass_without_operations_of_its_own_is_read_like_any_tensor():
+    found = report("subclassed_inputs").reference
+    slots = {(s.module, s.slot): stats.numel for s, stats in found.sites.items() if s.module == "pieces" and not s.op}
+    assert slots == {("pieces", "input[0]"): 32, ("pieces", "output.named"): 32, ("pieces", "output.sparse"): 4}
+    assert found.not_audited == {}
+
+
 def test_custom_functions_cast_as_on_cuda():
     sites = ran(report("custom_functions").low, op="mm", phase=Phase.FORWARD)
     by_line = sorted((site.line, site.dtype) for site in sites)

@@ -151,7 +151,7 @@ def test_an_error_in_the_loss_belongs_to_no_module():
     with pytest.raises(StepRaised) as caught:
         audit(target(lambda x: x, loss), QUICK)
     failure = caught.value.failure
-    assert (failure.module, failure.op, failure.line) == ("", "cross_entropy", line_of("in the loss"))
+    assert (failure.module, failure.op, failure.line) == ("", "cross_entropy_loss", line_of("in the loss"))
 
 
 class Backward(torch.autograd.Function):

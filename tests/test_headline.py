@@ -69,6 +69,13 @@ def test_a_backward_that_overflows_at_every_scale_is_unsafe() -> None:
     assert (health, sentence) == (Health.UNSAFE, "fp16 gradients overflow at loss scale 2^4, first mm in hot")
 
 
+def test_an_overflow_that_was_not_predicted_gets_no_advice() -> None:
+    made = paired({"a": [1.0, 2.0]}, log2_scale=4)
+    sites = {site: replace(held, infs=1) for site, held in made.low.sites.items()}
+    broken = replace(made, low=replace(made.low, sites=sites))
+    assert judge(broken) == (Health.UNSAFE, "fp16 gradients overflow at loss scale 2^4, first mm in a")
+
+
 def test_gradients_wider_than_the_format_fit_no_scale() -> None:
     wide = paired({"a": [2.0**-70] * 5 + [1.0] * 5}, log2_scale=4)
     assert verdict(wide).endswith("loses 50 % of the gradient elements; no loss scale fits")

@@ -11,9 +11,9 @@ from test_tables import paired, tensors
 
 from ampcheck.formats import FP16
 from ampcheck.landscape import Zone, landscape, merged
-from ampcheck.report import low_tensors
-from ampcheck.stats import merge
-from ampcheck.trace import Phase
+from ampcheck.report import Report, low_tensors
+from ampcheck.stats import TensorStats, merge
+from ampcheck.trace import Phase, Site, Trace
 
 BACKWARD = Phase.BACKWARD
 
@@ -69,6 +69,21 @@ def test_a_few_far_out_elements_do_not_squeeze_the_others_and_keep_their_zone() 
     assert row.counts[0] == 2
     assert picture.columns[0].zone is Zone.FLUSHED
     assert sum(row.counts) == len(values) + 2
+
+
+def test_a_few_elements_beyond_a_wide_format_keep_a_column_of_their_own() -> None:
+    site = Site("a", "mm", "output", BACKWARD, "bfloat16")
+    held = TensorStats.from_counts({-140: 2, -130: 1, 0: 100_000, 1: 100_000, 128: 3})
+    made = Report("t", "bf16", 0, Trace({site: held}), Trace({site: held}))
+    picture = landscape(made, BACKWARD)
+    assert [column.zone for column in picture.columns] == [
+        Zone.FLUSHED,
+        Zone.SUBNORMAL,
+        Zone.NORMAL,
+        Zone.NORMAL,
+        Zone.OVERFLOW,
+    ]
+    assert picture.rows[0].counts == (2, 1, 100_000, 100_000, 3)
 
 
 def test_rows_are_in_order_of_execution_although_the_backward_runs_in_reverse() -> None:

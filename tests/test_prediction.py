@@ -6,7 +6,7 @@ import pytest
 import torch
 from prediction_study import ACTIVATIONS, ALL, WEIGHTS, Study, study
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from ampcheck.formats import FP16
 from ampcheck.observe.step import Step
@@ -24,7 +24,7 @@ def weigh(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class Chain(nn.Module):
-    """Every gradient inside is an incoming gradient, moved elsewhere and perhaps negated: none is rounded twice.
+    """Every gradient inside is an incoming one, moved elsewhere and perhaps negated: none is rounded twice.
 
     The weight is a permutation with signs and the input the identity, so each product has one term.
     """
@@ -42,7 +42,7 @@ class Chain(nn.Module):
 
 
 def chain(exponents: list[int]) -> tuple[Step, Tensor]:
-    """Return the chain's step, and the gradients that come into it: spread over the exponents, one in ten zero."""
+    """Return the chain's step and the gradients that come into it, spread over the exponents."""
     torch.manual_seed(0)
     powers = torch.tensor(exponents)[torch.randint(0, len(exponents), (SIDE, SIDE))]
     gradients = (1 + torch.rand(SIDE, SIDE)) * torch.exp2(powers.float()) * torch.randn(SIDE, SIDE).sign()
@@ -92,7 +92,9 @@ def test_a_prediction_one_binade_off_would_be_noticed():
     for point in found.points[:4]:
         lost = point.tallies[ALL].lost
         assert not any(
-            found.curves[ALL][point.log2_scale + off].low <= lost <= found.curves[ALL][point.log2_scale + off].high
+            found.curves[ALL][point.log2_scale + off].low
+            <= lost
+            <= found.curves[ALL][point.log2_scale + off].high
             for off in (2, -2)
             if point.log2_scale + off in found.curves[ALL]
         )
@@ -102,27 +104,38 @@ def perceptron() -> Step:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10))
     labels = torch.randint(0, 10, (128,))
-    return Step(model, torch.randn(128, 32), lambda model, x: F.cross_entropy(model(x), labels) * 2.0**-12)
+    return Step(
+        model, torch.randn(128, 32), lambda model, x: functional.cross_entropy(model(x), labels) * 2.0**-12
+    )
 
 
 def convolutions() -> Step:
     torch.manual_seed(0)
     model = nn.Sequential(
-        *(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1)),
+        *(
+            nn.Conv2d(3, 8, 3, padding=1, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3, padding=1),
+        ),
         *(nn.GELU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 5)),
     )
     labels = torch.randint(0, 5, (8,))
-    return Step(model, torch.randn(8, 3, 12, 12), lambda model, x: F.cross_entropy(model(x), labels) * 2.0**-9)
+    return Step(
+        model,
+        torch.randn(8, 3, 12, 12),
+        lambda model, x: functional.cross_entropy(model(x), labels) * 2.0**-9,
+    )
 
 
 @pytest.mark.parametrize("build", [perceptron, convolutions])
 def test_prediction_of_small_networks_is_right_to_one_binade(build):
     """The tolerance has no number of its own.
 
-    Rounding on the way moves a gradient by less than a factor of two, so at most those within one binade of the
-    cut change sides: the measured count lies between the predictions for half and for twice the scale. Sums that
-    cancel are the exception: below epsilon times their terms they are noise in either precision, which happens to
-    about as many as epsilon says.
+    Rounding on the way moves a gradient by less than a factor of two, so at most those within one binade of
+    the cut change sides: the measured count lies between the predictions for half and for twice the scale.
+    Sums that cancel are the exception: below epsilon times their terms they are noise in either precision,
+    which happens to about as many as epsilon says.
     """
     found = study(build.__name__, build(), SCALES)
     assert found.covered == 1.0

@@ -46,14 +46,16 @@ def test_places_lose_no_element_and_join_dtypes() -> None:
 def test_gradients_in_question_are_those_of_low_precision_operations_as_fp32_has_them() -> None:
     made = report([Layer("half", line=1), Layer("full", dtype="float32", line=2)])
     copy = Site("half", "_to_copy", "output", Phase.BACKWARD, "float16")
-    leaf = Site("half", "", "param_grad[weight]", Phase.STATE, "float16")
+    leaf = Site(
+        "half", "", "grad_input[0]", Phase.BACKWARD, "float16"
+    )  # the module's own, counted at its operation
     low = {**made.low.sites, copy: stats([1.0]), leaf: stats([2.0])}
     reference = {**made.reference.sites, replace(leaf, dtype="float32"): stats([2.0])}
     made = replace(made, low=replace(made.low, sites=low), reference=replace(made.reference, sites=reference))
     expected = {
         site.place: held
         for site, held in made.reference.sites.items()
-        if (site.module, site.phase) == ("half", Phase.BACKWARD)
+        if (site.module, site.op, site.phase) == ("half", "addmm_backward", Phase.BACKWARD)
     }
     assert low_backward(made) == low_tensors(made, Phase.BACKWARD) == expected
     assert merge(low_tensors(made, Phase.FORWARD).values()).numel == merge(expected.values()).numel

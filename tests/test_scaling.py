@@ -1,6 +1,7 @@
 """The loss scale: the scaler against torch's, estimates against real casts, advice against brute force."""
 
 import math
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -135,7 +136,7 @@ def test_settling_counts_the_skips_before_the_first_growth_only() -> None:
 
 
 def gradients(kind: str, center: float, spread: float, elements: int = 3000) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(hash((kind, center, spread)) % 2**31)
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{kind} {center} {spread}".encode()))
     normal = torch.randn(elements, dtype=torch.float64, generator=generator)
     sign = torch.randint(0, 2, (elements,), generator=generator) * 2 - 1
     made = {
@@ -181,7 +182,8 @@ def test_estimated_errors_agree_roughly_where_a_few_elements_are_all_the_energy(
         real, estimated = real_error(values, FP16, log2_scale), estimated_error(held, FP16, log2_scale)
         assert math.isinf(real) == math.isinf(estimated), (log2_scale, real, estimated)
         if math.isfinite(real):
-            assert real / 3 <= estimated <= real * 3, (log2_scale, real, estimated)
+            # How one element rounds is chance: anything up to half a unit of its last place.
+            assert real / 3 <= estimated <= real * 3 + FP16.epsilon / 2, (log2_scale, real, estimated)
 
 
 def test_error_falls_as_the_scale_rises_until_it_overflows() -> None:
@@ -247,10 +249,10 @@ def site(module: str, line: int) -> Site:
 
 def test_a_window_that_is_empty_names_both_who_overflow_and_who_are_lost() -> None:
     loud, soft = site("head", 10), site("stem", 3)
-    tensors = {loud: flat(12), soft: flat(-25), site("body", 5): flat(-4)}
+    tensors = {loud: flat(12), soft: flat(-29), site("body", 5): flat(-4)}
     window = scale_window(tensors, FP16)
     assert not window.fits
-    # 1.5 * 2**12 overflows from 2**4 on; at 2**3 the soft one would have to be 2**-22: four subnormals.
+    # 1.5 * 2**12 overflows from 2**4 on; at 2**3 the soft one is less than the smallest number.
     assert window.first_to_overflow is not None
     assert window.last_to_be_kept is not None
     assert (window.first_to_overflow.key, window.first_to_overflow.overflows_from) == (loud, 4)
@@ -494,7 +496,7 @@ def test_the_gradients_of_a_weight_and_of_an_input_are_told_apart() -> None:
     ],
 )
 def test_gradients_that_are_the_noise_of_fp32_ask_for_no_scale(
-    slot: str, relative: float, counts: bool
+    slot: str, relative: float, *, counts: bool
 ) -> None:
     weight, other = (backward("convolution_backward", "", slot=name) for name in ("output[1]", slot))
     held = {weight: flat(-1), other: stats([1.5 * 2.0**-1 * relative] * 100)}

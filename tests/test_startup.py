@@ -24,9 +24,12 @@ print("\\n" + json.dumps([status, sorted({{name.partition(".")[0] for name in sy
 
 
 def loaded_by(statement: str) -> tuple[int, set[str], str]:
-    """Return the exit status of a statement in a new process, the top-level modules loaded, and what it printed."""
+    """Return a statement's exit status in a new process, the modules it loaded, and what it printed."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(statement=statement)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROGRAM.format(statement=statement)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     printed, _, last = done.stdout.rstrip("\n").rpartition("\n")
     status, names = json.loads(last)

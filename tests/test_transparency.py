@@ -254,3 +254,20 @@ def test_casting_rules_leave_nothing(dtype):
     with pytest.raises(RuntimeError), casting_rules(torch.device("cpu"), dtype):
         raise RuntimeError
     assert left_behind(before, installed()) == []
+
+
+def test_a_recorder_dies_with_its_last_name():
+    """No cycle: the rows it wrote are given back at once, not when the collector comes by."""
+    model = Net()
+    gc.collect()
+    gc.disable()
+    try:
+        recorder = Recorder(model, samples=8)
+        with recorder:
+            model(torch.ones(4, 8)).sum().backward()
+        recorder.fetch()
+        dead = weakref.ref(recorder)
+        del recorder
+        assert dead() is None
+    finally:
+        gc.enable()

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from ampcheck.cli import output
+from ampcheck.codec import write
 from ampcheck.settings import PRECISIONS, Settings
 
 
@@ -21,6 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     audit.add_argument("--precision", choices=PRECISIONS, default="fp16", help="what to run in (default: fp16)")
     audit.add_argument("--scale", type=scale, default=None, metavar="S", help="loss scale, a power of two such as 1024 or 2^10 (default: as GradScaler settles)")
     audit.add_argument("--steps", type=count, default=1, metavar="N", help="training steps to audit (default: 1)")
+    audit.add_argument("--no-verify", dest="verify", action="store_false", help="record only: no re-runs, no plan")
+    audit.add_argument("--budget", type=float, default=60.0, metavar="S", help="seconds to look for a remedy (default: 60)")
+    audit.add_argument("--save-plan", type=Path, metavar="FILE", help="write the plan, for ampcheck.Plan.load(FILE)")
     audit.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
     target = parser.add_argument_group("target")
     target.add_argument("--batch-size", type=count, metavar="N", help="samples in a batch")
@@ -48,9 +52,12 @@ def run(options: argparse.Namespace) -> int:
             target = load(options.target, wanted)
             from ampcheck.audit import audit
 
-            report = audit(target, Settings(options.precision, options.scale, options.steps), say)
+            settings = Settings(options.precision, options.scale, options.steps, options.verify, options.budget)
+            report = audit(target, settings, say)
         finally:
             say("")
+    if options.save_plan is not None and report.plan is not None:
+        write(options.save_plan, report.plan.to_json())
     return output.publish(report, options)
 
 

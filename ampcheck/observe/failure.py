@@ -56,8 +56,10 @@ def locate(
             op = _called(code, trace.tb_lasti) or op
     if failed is not None and failed.error in _chain(error):
         op = failed.op.removesuffix("_")
-        if not file and failed.origin is not None:
-            module, file, line = failed.origin.module, failed.origin.file, failed.origin.line
+        if failed.origin is not None:
+            module = module or failed.origin.module
+            if not file:
+                file, line = failed.origin.file, failed.origin.line
     text = str(error).strip() or type(error).__name__
     return Failure(type(error).__name__, text.splitlines()[0], module, op, file, line)
 

@@ -98,6 +98,14 @@ def _magnitudes(raw, KIND: tl.constexpr):
 
 
 @triton.jit
+def _nothing(KIND: tl.constexpr):
+    """Return the tallies of no elements."""
+    none = tl.zeros([1], tl.int32).sum(0)
+    amax = tl.zeros([1], tl.int64 if KIND == _FLOAT64 else tl.int32).sum(0)
+    return tl.zeros([_bins(KIND)], tl.int32), none, none, amax, tl.zeros([1], tl.float64).sum(0)
+
+
+@triton.jit
 def _add_block(raw, inside, counts, infs, nans, amax, squares, KIND: tl.constexpr):
     """Return the tallies with a block added; elements that are not `inside` are zeros that do not count."""
     bits = _magnitudes(raw, KIND)
@@ -170,15 +178,13 @@ def measure(
         programs = tl.num_programs(1)
     pointer = _pointer(data, KIND, ALIGNED)
     places = tl.arange(0, _BLOCK)
-    counts = tl.zeros([_bins(KIND)], tl.int32)
-    infs = tl.zeros([1], tl.int32).sum(0)
-    nans = infs
-    squares = tl.zeros([1], tl.float64).sum(0)
-    amax = tl.zeros([1], tl.int64 if KIND == _FLOAT64 else tl.int32).sum(0)
+    counts, infs, nans, amax, squares = _nothing(KIND)
     whole = n // _BLOCK
-    for block in range(first.to(tl.int64), whole, programs):
+    block = first.to(tl.int64)  # no `range`: the interpreter of Triton 3.6 cannot count with newer numpy
+    while block < whole:
         raw = tl.load(pointer + block * _BLOCK + places)
         counts, infs, nans, amax, squares = _add_block(raw, None, counts, infs, nans, amax, squares, KIND)
+        block += programs
     if (n % _BLOCK != 0) & (first == whole % programs):
         rest = whole * _BLOCK + places
         inside = rest < n  # in the loop this would make every load a load of one element

@@ -130,7 +130,10 @@ class ModuleTracker:
             self._boundary(index, "input", kwargs)
 
     def _leave(self, module: torch.nn.Module, _: Any, output: Any) -> None:
-        if self._elsewhere() or not any(module is entered for entered, _, _ in self._stack):
+        stack = self._stack
+        if not stack or self._elsewhere():
+            return
+        if stack[-1][0] is not module and not any(entered is module for entered, _, _ in stack):
             return
         index = self._index.get(id(module))
         if index is not None and not self.recomputing:
@@ -138,7 +141,7 @@ class ModuleTracker:
         # Above it lie modules that were left by an exception which no hook is told of.
         entered = None
         while entered is not module:
-            entered, self.current, self.recomputing = self._stack.pop()
+            entered, self.current, self.recomputing = stack.pop()
 
     def not_audited(self) -> dict[str, int]:
         """Return which modules were not seen, and how many."""

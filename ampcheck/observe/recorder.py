@@ -176,6 +176,8 @@ class Recorder(TorchDispatchMode):
         """Work out once how to record an overload; known by identity, which hashing goes through C++ for."""
         self._known.append(func)
         plan = self._plans[id(func)] = plan_of(func)
+        if not isinstance(func, OpOverload):
+            self._tally.not_audited[f"the inside of {plan.name}: only its results are seen"] += 1
         return plan
 
     def _here(self, phase: Phase) -> Origin:

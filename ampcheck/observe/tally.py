@@ -123,16 +123,20 @@ class Tally:
 
     def crossed(self, origin: Origin, slot: str, value: Any) -> None:
         """Note the tensors that enter or leave a module, reading only those not measured yet."""
+        for place, tensor in tensors_in(value, slot):
+            row = self._row(tensor)
+            if row is None:
+                self._measure_boundary(origin, place, tensor)
+                continue
+            key = ("", place, Phase.FORWARD, _FLOATING[tensor.dtype])
+            number = origin.numbers.get(key)
+            self._book.alias(row, self._number(origin, key) if number is None else number)
+
+    def _measure_boundary(self, origin: Origin, place: str, tensor: torch.Tensor) -> None:
+        """Measure a tensor that the user's code holds: its own overrides of operations are not run."""
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-            for place, tensor in tensors_in(value, slot):
-                row = self._row(tensor)
-                if row is None:
-                    measure = self._measure_unusual if _transformed(tensor) else self.measure
-                    measure(origin, Phase.FORWARD, "", place, tensor)
-                    continue
-                key = ("", place, Phase.FORWARD, _FLOATING[tensor.dtype])
-                number = origin.numbers.get(key)
-                self._book.alias(row, self._number(origin, key) if number is None else number)
+            measure = self._measure_unusual if _transformed(tensor) else self.measure
+            measure(origin, Phase.FORWARD, "", place, tensor)
 
     def sources(self) -> dict[Site, list[Site]]:
         """Return what each operation's results were made of, in order of execution."""

@@ -99,10 +99,11 @@ def _header(view: _View) -> Parts:
     facts += [f"torch {clean(report.environment['torch'])}"] if "torch" in report.environment else []
     facts += [plural(len(report.low.steps), "step")] if report.low.steps else []
     facts = [fitted(fact, FACT) for fact in facts if fact]
-    while cells(" · ".join(facts)) > view.width - NAME:
+    target = clean(report.target)
+    while cells(" · ".join(["", *facts])) > view.width - min(NAME, cells(f"ampcheck {target}")):
         facts.pop()
     tail = "".join(f" · {fact}" for fact in facts)
-    name = fitted(clean(report.target), view.width - cells(tail) - len("ampcheck "))
+    name = fitted(target, view.width - cells(tail) - len("ampcheck "))
     yield text(("ampcheck ", "dim"), (name, "bold"), (tail, "dim"))
     yield ""
 
@@ -169,7 +170,7 @@ def _layers(view: _View) -> Parts:
     if not rows:
         return
     troubled = sum(row.troubled for row in rows)
-    order = f"the {count(troubled)} with trouble first" if troubled else "none with trouble"
+    order = f"{count(troubled)} with trouble, shown first" if troubled else "none with trouble"
     yield from title("Layers", f"{count(len(rows))}, {order}")
     shown = rows[: view.limit(LAYERS)]
     yield from fixed(layer_table(shown, view.width - 2))
@@ -196,11 +197,14 @@ def _activations(view: _View) -> Parts:
 
 
 def _landscape(view: _View, phase: Phase, name: str, about: str) -> Parts:
-    room = view.width - LANDSCAPE_MARGIN
-    picture = landscape(view.report, phase, max_columns=room - view.width // 4)
+    room, names = view.width - LANDSCAPE_MARGIN, view.width // 4
+    picture = landscape(view.report, phase, max_columns=room - names)
     if not picture.rows:
         return
-    label = min(max(cells(module_name(row.label, 80)) for row in picture.rows), room - len(picture.columns))
+    longest = max(cells(module_name(row.label, view.width)) for row in picture.rows)
+    if longest < names and any(column.low < column.high for column in picture.columns):
+        picture = landscape(view.report, phase, max_columns=room - longest)
+    label = min(longest, room - len(picture.columns))
     yield from title(name, about)
     yield from fixed(landscape_lines(picture, label))
 

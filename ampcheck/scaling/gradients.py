@@ -11,9 +11,9 @@ from ampcheck.trace import Phase, Site
 
 #: The operation that autocast casts with.
 _CAST = "_to_copy"
-#: Norm, relative to the largest gradient of its line, below which a gradient is a zero that FP32 rounded:
-#: that of queries where there is one key only.
-_NOISE = 2.0**-24
+#: Norm, relative to the largest gradient of its line, below which a gradient is a zero that FP32 rounded,
+#: as that of queries where there is one key only: a few times FP32's epsilon.
+_NOISE = 2.0**-21
 #: The same for a sum, which adds up the rounding of many: a bias in front of a normalisation has no other.
 _SUM_NOISE = 2.0**-18
 
@@ -22,7 +22,7 @@ def gradient_tensors(report: Report) -> dict[Site, TensorStats]:
     """Return, before scaling, every tensor that the low-precision backward held in low precision.
 
     These are the gradients computed in low precision, as FP32 has them, and those that were cast to it. Left
-    out are gradients that are zero but for the noise of FP32, and tensors whose overflow has been seen to do no harm.
+    out are gradients that are zero but for FP32's noise, and tensors whose overflow has been seen to do no harm.
     """
     tensors = low_backward(report) | dict(_casts(report))
     left_out = _absorbed(report) | _noise(report, tensors)

@@ -1,9 +1,12 @@
 """What measuring a tensor costs, against one `aminmax` and against five statistics with `.item()`.
 
-    python tests/benchmarks/bench_measure.py [--rounds 15] [--threads 1]
+    python tests/benchmarks/bench_measure.py [--rounds 15] [--threads 1] [--device cuda]
 
 Every round times every method once, in random order. The table gives nanoseconds per element, of processor
 time where there is one thread, as median [quartiles]. The second aminmax is the noise of the machine.
+
+On a CUDA device the table is of bandwidth, timed by events: bytes read by measuring, against bytes read and
+written by a copy of the same tensor, and what an addition costs the host. The second copy is the noise.
 """
 
 import argparse
@@ -21,6 +24,13 @@ from ampcheck.observe.measure import Arena
 
 SIZES = (1_000, 100_000, 10_000_000)
 ISAS = measure._NATIVE.isas() if measure._NATIVE else []
+DEVICE_SIZES = (
+    1_000,
+    1_000_000,
+    100_000_000,
+    400_000_000,
+)  # the last two leave the second-level cache behind
+DEVICE_CALLS = 20  # between two events, so that the device is timed and not its waiting for the host
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 ELEMENTS_A_TURN = 250_000  # small tensors are measured many times a turn, above the clock's resolution
 
@@ -83,12 +93,69 @@ def nanoseconds(x: Tensor, rounds: int) -> dict[str, list[float]]:
     return times
 
 
+def device_methods(x: Tensor) -> dict[str, tuple[Callable[[], object], int]]:
+    """Return what is timed on a device, with how many times it moves the tensor's bytes."""
+    arena = Arena("cuda")
+    if not arena.native():
+        raise SystemExit("expected Triton to work here, got the error above; there is nothing to time")
+    row, target = arena.row(), torch.empty_like(x)
+    return {
+        "copy": (lambda: target.copy_(x), 2),
+        "copy again": (lambda: target.copy_(x), 2),
+        "measure": (lambda: arena.add(row, x), 1),
+        "aminmax": (lambda: torch.aminmax(x), 1),
+    }
+
+
+def device_times(x: Tensor, rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Return bytes a second on the device and seconds a call on the host, once a round, in random order."""
+    order = random.Random(0)
+    found = device_methods(x)
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in found}
+    for turn in range(rounds + 1):
+        for name in order.sample(list(found), len(found)):
+            call, passes = found[name]
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            start.record()
+            began = time.perf_counter()
+            for _ in range(DEVICE_CALLS):
+                call()
+            host = (time.perf_counter() - began) / DEVICE_CALLS
+            end.record()
+            end.synchronize()
+            if turn:  # the first round compiles
+                seconds = start.elapsed_time(end) / 1000 / DEVICE_CALLS
+                times[name].append((passes * x.nbytes / seconds, host))
+    return times
+
+
+def device_table(rounds: int) -> None:
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, {rounds} rounds")
+    print("| dtype | elements | method | GB/s, median [quartiles] | of copy | host us a call |")
+    print("|---|---|---|---|---|---|")
+    for dtype in DTYPES:
+        for n in DEVICE_SIZES:
+            times = device_times(like_a_gradient(n, dtype).cuda(), rounds)
+            copy = statistics.median(rate for rate, _ in times["copy"])
+            for name, pairs in times.items():
+                low, middle, high = statistics.quantiles([rate for rate, _ in pairs], n=4)
+                rates = f"{middle / 1e9:.0f} [{low / 1e9:.0f}-{high / 1e9:.0f}] | {middle / copy:.0%}"
+                host = statistics.median(host for _, host in pairs) * 1e6
+                label = str(dtype).removeprefix("torch.")
+                print(f"| {label} | {n:,} | {name} | {rates} | {host:.1f} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
+    if asked.device == "cuda":
+        device_table(asked.rounds)
+        return
     print(f"torch {torch.__version__}, {asked.threads} thread(s), {asked.rounds} rounds, ns per element")
     print("| dtype | elements | method | median [quartiles] | of aminmax | naive is slower by |")
     print("|---|---|---|---|---|---|")

@@ -2,8 +2,8 @@
 
     python tests/benchmarks/bench_recorder.py [--rounds 15] [--report reports/cost.md]
 
-Every round runs every arm once, in random order, in one process and one thread; a second bare arm is the noise of
-the machine. With a CUDA device the same steps are timed there too.
+Every round runs every arm once, in random order, in one process and one thread; a second bare arm is the
+noise of the machine. With a CUDA device the same steps are timed there too.
 """
 
 import argparse
@@ -67,7 +67,8 @@ def machine() -> str:
     vector = torch.backends.cpu.get_cpu_capability()
     kernel = "compiled statistics kernel" if Arena("cpu").native() else "no compiled kernel"
     cores = os.cpu_count()
-    return f"torch {torch.__version__}, Python {platform.python_version()}, {cores} virtual cores ({vector}), {kernel}"
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    return f"{versions}, {cores} virtual cores ({vector}), {kernel}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -80,7 +81,16 @@ def say(text: str) -> None:
 
 
 def times(device: str, rounds: int) -> str:
-    header = ["step", "bare, ms", "recorded / bare", "bare / bare", "operations", "measured", "per operation, µs", "fetch, ms"]
+    header = [
+        "step",
+        "bare, ms",
+        "recorded / bare",
+        "bare / bare",
+        "operations",
+        "measured",
+        "per operation, µs",
+        "fetch, ms",
+    ]
     rows = []
     for name, make in WORKLOADS.items():
         rows.append(_time_row(f"{name}, as it is", make(device), timing, rounds))
@@ -96,13 +106,22 @@ def _time_row(
     found = measure(workload, rounds)
     say(f"{name}: {found.ratio}, control {found.control}")
     if name.startswith("decoder"):
-        assert found.ratio.median <= TRANSFORMER_LIMIT, f"expected at most {TRANSFORMER_LIMIT}, got {found.ratio}"
+        assert found.ratio.median <= TRANSFORMER_LIMIT, (
+            f"expected at most {TRANSFORMER_LIMIT}, got {found.ratio}"
+        )
     recorder = recorded(workload)
     trace = recorder.trace(recorder.fetch())
     extra = (found.ratio.median - 1) * found.bare / trace.operations
     numbers = [f"{1e3 * found.bare:.1f}", str(found.ratio), str(found.control)]
     if measure is timing:
-        return [name, *numbers, str(trace.operations), str(trace.measured), f"{1e6 * extra:.0f}", f"{1e3 * found.fetch:.1f}"]
+        return [
+            name,
+            *numbers,
+            str(trace.operations),
+            str(trace.measured),
+            f"{1e6 * extra:.0f}",
+            f"{1e3 * found.fetch:.1f}",
+        ]
     return [name, *numbers, "", "", "", f"{1e3 * found.fetch:.1f}"]
 
 
@@ -122,12 +141,12 @@ def memories() -> str:
         resident = [_resident(name, arm) for arm in ("bare", "bare", "recorded")]
         share = (with_recorder - bare) / bare
         say(f"{name}: {share:.1%} extra memory")
-        assert name == "lstm" or share <= MEMORY_LIMIT, f"expected at most {MEMORY_LIMIT:.0%}, got {share:.1%}"
+        assert name == "lstm" or share <= MEMORY_LIMIT, (
+            f"expected at most {MEMORY_LIMIT:.0%}, got {share:.1%}"
+        )
         cells = (f"{bare / MIB:.1f}", f"{(with_recorder - bare) / MIB:+.1f}", f"{share:.1%}")
         rows.append([name, *cells, *(f"{value / 1024:.1f}" for value in resident)])
-    return table(
-        ["step", "bare, MiB", "recorder", "share", "resident: bare", "bare again", "recorded"], rows
-    )
+    return table(["step", "bare, MiB", "recorder", "share", "resident: bare", "bare again", "recorded"], rows)
 
 
 def _resident(name: str, arm: str) -> int:

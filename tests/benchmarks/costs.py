@@ -32,7 +32,7 @@ class Quartiles(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{self.median:.2f} [{self.low:.2f}–{self.high:.2f}]"
+        return f"{self.median:.2f} [{self.low:.2f}-{self.high:.2f}]"
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _refusing_syncs(workload: Workload) -> AbstractContextManager[Any]:
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
-    """Return the most tensor memory held during a run above what was held before, as the allocator reports it."""
+    """Return the most tensor memory held during a run above that before, as the allocator reports it."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         run()
     events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]

@@ -40,8 +40,16 @@ def startup() -> str:
     """Return the table of start-up times."""
     bare = seconds(["-c", "pass"], RUNS)
     rows = [
-        ("`import ampcheck`, over bare Python", seconds(["-c", "import ampcheck"], RUNS).over(bare), IMPORT_LIMIT),
-        ("`ampcheck --help`, over bare Python", seconds(["-m", "ampcheck", "--help"], RUNS).over(bare), HELP_LIMIT),
+        (
+            "`import ampcheck`, over bare Python",
+            seconds(["-c", "import ampcheck"], RUNS).over(bare),
+            IMPORT_LIMIT,
+        ),
+        (
+            "`ampcheck --help`, over bare Python",
+            seconds(["-m", "ampcheck", "--help"], RUNS).over(bare),
+            HELP_LIMIT,
+        ),
         ("`import torch` alone, over bare Python", seconds(["-c", "import torch"], 3).over(bare), None),
         (
             "`ampcheck torchvision:resnet18`, shell to verdict",
@@ -53,4 +61,6 @@ def startup() -> str:
         f"| {name} | {took.wall:.2f} | {took.processor:.2f} | {limit or ''} |" for name, took, limit in rows
     ]
     load = f"Runnable processes while this was measured: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
-    return "\n".join(["| | wall, s | processor, s | asked for, s |", "|---|---:|---:|---:|", *lines, "", load])
+    return "\n".join(
+        ["| | wall, s | processor, s | asked for, s |", "|---|---:|---:|---:|", *lines, "", load]
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,9 @@ def resnet18(device: str = "cpu", batch: int = 8, size: int = 128) -> Workload:
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)]
     model = nn.Sequential(*stem, *(_Basic(*width) for width in widths), *head).to(device)
     images, labels = torch.randn(batch, 3, size, size, device=device), torch.arange(batch, device=device)
-    return Workload("resnet18", model, lambda: _train(model, lambda: F.cross_entropy(model(images), labels)))
+    return Workload(
+        "resnet18", model, lambda: _train(model, lambda: functional.cross_entropy(model(images), labels))
+    )
 
 
 class _Block(nn.Module):
@@ -66,9 +68,9 @@ class _Block(nn.Module):
             part.view(batch, length, self.heads, -1).transpose(1, 2)
             for part in self.qkv(self.norm1(x)).chunk(3, -1)
         )
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        return x + self.down(functional.gelu(self.up(self.norm2(x))))
 
 
 class _Decoder(nn.Module):
@@ -89,7 +91,7 @@ def decoder(device: str = "cpu", dtype: torch.dtype = torch.bfloat16) -> Workloa
 
     def loss() -> Tensor:
         logits = model(tokens[:, :-1])
-        return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
     return Workload("decoder", model, lambda: _train(model, loss))
 

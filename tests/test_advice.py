@@ -1,0 +1,99 @@
+"""Plans: tried before they are told, healthy when applied, and saved without loss."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from ampcheck import check
+from ampcheck.errors import ReportError
+from ampcheck.findings import Severity
+from ampcheck.observe.emulation import cuda_casting
+from ampcheck.plan import Plan, ScalerPlan, Tried
+
+
+class Squares(nn.Module):
+    def forward(self, x):
+        return (x * x).mean(-1, keepdim=True).sqrt()
+
+
+class Model(nn.Module):
+    """One module squares numbers of some hundreds; all others are harmless."""
+
+    def __init__(self, size=300.0):
+        super().__init__()
+        self.stem, self.norm, self.head = nn.Linear(8, 16), Squares(), nn.Linear(16, 1)
+        self.size = size
+
+    def forward(self, x):
+        hidden = self.stem(x) * self.size
+        return self.head(hidden / self.norm(hidden))
+
+
+def loss(model, batch):
+    return model(batch).square().mean()
+
+
+def audit(size):
+    torch.manual_seed(0)
+    model = Model(size)
+    return model, torch.randn(32, 8), check(model, torch.randn(32, 8), loss)
+
+
+def test_the_culprit_is_kept_in_fp32_and_the_plan_was_tried():
+    _, _, report = audit(600.0)
+    assert report.findings[0].severity is Severity.ERROR
+    assert report.findings[0].kind == "forward-overflow"
+    assert report.findings[0].origin.module == "norm"
+    assert report.plan.fp32_modules == ("norm",)
+    assert [verdict.tried for verdict in report.verdicts] == [Tried.CONFIRMED]
+
+
+def test_applying_the_plan_and_auditing_again_is_clean():
+    model, batch, report = audit(600.0)
+    again = check(report.plan.apply(model), batch, loss)
+    assert again.findings == () or again.worst is not Severity.ERROR
+    assert again.plan.fp32_modules == ()
+
+
+def test_the_applied_plan_trains_as_fp32_does():
+    model, batch, report = audit(600.0)
+    expected = loss(model, batch)
+    plan = report.plan
+    plan.apply(model)
+    scaler = plan.grad_scaler("cpu")
+    with cuda_casting(), plan.autocast("cpu"):
+        value = loss(model, batch)
+    scaler.scale(value).backward()
+    assert scaler.get_scale() == plan.scaler.init_scale
+    assert torch.allclose(value, expected, rtol=1e-2)
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_a_healthy_model_gets_no_finding_and_no_fp32():
+    _, _, report = audit(1.0)
+    assert report.findings == ()
+    assert (report.plan.precision, report.plan.fp32_modules, report.plan.fp32_lines) == ("fp16", (), ())
+    assert report.plan.scaler.init_scale == 2.0**report.log2_scale
+    assert report.verdicts == ()
+
+
+plans = st.builds(
+    Plan,
+    st.sampled_from(["fp16", "bf16", "fp32"]),
+    st.lists(st.text(), max_size=3).map(tuple),
+    st.lists(st.text(), max_size=3).map(tuple),
+    st.none() | st.builds(ScalerPlan, st.floats(1.0, 1e6), st.floats(1.0, 8.0), st.floats(0.1, 0.9), st.integers(1, 9999)),
+)
+
+
+@given(plans)
+def test_a_plan_survives_being_saved(plan):
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"ampcheck_plan": 99}'])
+def test_what_is_no_plan_is_refused(text):
+    with pytest.raises(ReportError, match="expected a plan"):
+        Plan.from_json(text)
