@@ -138,7 +138,7 @@ def _range_used(found: Study) -> str:
             top = exponent
             break
     unused = FP16.max_exponent - top
-    return f"{found.name}: 99.9 % of what is not zero lies below 2^{top + 1}; {unused} binades above are empty."
+    return f"{found.name}: 99.9 % of what is not zero lies below 2^{top + 1}; {unused} binades above are free."
 
 
 def text(studies: Sequence[Study], name: str) -> str:

@@ -50,7 +50,8 @@ class Tally:
 
     @property
     def predicted(self) -> float:
-        return (self.low + self.high) / 2 / max(self.live, 1)
+        """Return the lower bound's share: only exact powers of two at the tie flush beyond it."""
+        return self.low / max(self.live, 1)
 
     @property
     def measured(self) -> float:

@@ -11,7 +11,8 @@ and backward, at each scale, and the zeros are counted.
 HOW = """
 * **Predicted**: elements that are not zero in the FP32 run and flush to zero in fp16 when multiplied by the
   scale, over all elements that are not zero; it is what `ampcheck` shows (`tables.scale_curve`). At the tie
-  (2^-25) a histogram knows an interval: its middle is given, the band in the picture is the interval.
+  (2^-25) a histogram knows an interval: its lower end is given, since beyond it
+  only exact powers of two flush, and the band in the picture is the interval.
 * **Measured**: zeros of the same tensors in the fp16 run less their zeros in the FP32 run, over the same
   elements. Negative: the fp16 run has fewer zeros, since rounding moves exact zeros (a ReLU that opens, a
   sum that cancelled).

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 from ampcheck.formats import Format
 from ampcheck.report import Report, by_place, low_backward
 from ampcheck.scaling.rounding import octave_energy
 from ampcheck.stats import TensorStats
 from ampcheck.trace import Phase, Site
+
+Sites = list[tuple[Site, TensorStats]]
 
 #: The operation that autocast casts with.
 _CAST = "_to_copy"
@@ -22,12 +25,16 @@ def gradient_tensors(report: Report) -> dict[Site, TensorStats]:
     """Return, before scaling, every tensor that the low-precision backward held in low precision.
 
     These are the gradients computed in low precision, as FP32 has them, and those that were cast to it. Left
-    out are gradients that are zero but for FP32's noise, and tensors whose overflow has been seen to do no harm.
+    out are gradients that are zero but for FP32's noise, and tensors whose overflow was seen to do no harm.
     """
     tensors = low_backward(report) | dict(_casts(report))
     left_out = _absorbed(report) | _noise(report, tensors)
     kept = {place: stats for place, stats in tensors.items() if place not in left_out}
-    return dict(part for place, stats in kept.items() for part in _parts(place, stats, report))
+    modules: dict[str, Sites] = {}
+    for site, stats in report.reference.sites.items():
+        modules.setdefault(site.module, []).append((site, stats))
+    parts = (_parts(place, stats, modules.get(place.module, [])) for place, stats in kept.items())
+    return dict(chain.from_iterable(parts))
 
 
 def maxima(report: Report) -> tuple[float, ...]:
@@ -93,31 +100,25 @@ def _unscaled(result: TensorStats, fmt: Format, log2_scale: int) -> TensorStats:
     return TensorStats.from_counts(counts, zeros=result.zeros, amax=amax, sum_squares=squares)
 
 
-def _parts(site: Site, stats: TensorStats, report: Report) -> Iterator[tuple[Site, TensorStats]]:
+def _parts(site: Site, stats: TensorStats, module: Sites) -> Iterator[tuple[Site, TensorStats]]:
     """Yield the gradient of a parameter and the rest of a site apart, where one operation makes both.
 
-    A matrix product does: summed over a batch, the gradient of its weight can hide all else.
+    A matrix product does: summed over a batch, the gradient of its weight can hide all else. `module` holds
+    what FP32 has at all sites of the module.
     """
-    states = [
-        (state.slot, grad)
-        for state, grad in report.reference.sites.items()
-        if state.module == site.module and state.slot.startswith("param_grad") and grad.nonzero
-    ]
-    for slot, grad in states:
-        rest = None if _is_computed_alone(site, grad, report) else _without(stats, grad)
+    alone = {_elements(held) for made, held in module if made.phase is Phase.BACKWARD}
+    for state, grad in module:
+        if not state.slot.startswith("param_grad") or not grad.nonzero or _elements(grad) in alone:
+            continue
+        rest = _without(stats, grad)
         if rest is not None and rest.nonzero:
-            yield replace(site, slot=slot), grad
+            yield replace(site, slot=state.slot), grad
             stats = rest
     yield site, stats
 
 
-def _is_computed_alone(site: Site, grad: TensorStats, report: Report) -> bool:
-    """Tell whether a backward operation of the site's module made just this gradient."""
-    return any(
-        (stats.lowest, stats.counts, stats.zeros) == (grad.lowest, grad.counts, grad.zeros)
-        for made, stats in report.reference.sites.items()
-        if made.phase is Phase.BACKWARD and made.module == site.module
-    )
+def _elements(stats: TensorStats) -> tuple[int, tuple[int, ...], int]:
+    return stats.lowest, stats.counts, stats.zeros
 
 
 def _without(whole: TensorStats, part: TensorStats) -> TensorStats | None:
