@@ -1,7 +1,8 @@
-"""From evidence to a plan: what to keep in FP32 and which loss scale, each claim tried by a re-run."""
+"""From evidence to a plan: what to keep in FP32, which loss scale, which precision; each tried by a re-run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import log2
 
 import torch
 
@@ -9,37 +10,180 @@ from ampcheck.evidence import Suspect, suspects
 from ampcheck.outcome import Outcome
 from ampcheck.plan import Plan, ScalerPlan, Tried, Verdict
 from ampcheck.report import Report
+from ampcheck.scaling.advice import ScaleAdvice, advise_scale
+from ampcheck.scaling.gradients import gradient_tensors, maxima
 from ampcheck.search import Found, Search
+from ampcheck.trace import Phase, Site
 from ampcheck.verify import Lab
+from ampcheck.wording import plural, size
 
 #: The scale at which sets are tried in fp16: far from both ends, so that only the set decides.
 _SEARCH_LOG2_SCALE = 8
+#: Where GradScaler starts.
+_DEFAULT_LOG2_SCALE = 16
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_OTHER = {"fp16": "bf16", "bf16": "fp16"}
 
 Progress = Callable[[str], None]
 
 
-def advise(report: Report, lab: Lab, budget: float, progress: Progress) -> Report:
-    """Return the report with what re-runs said: outcomes, the plan and a verdict for each of its claims."""
-    dtype = _DTYPES[report.precision]
-    outcomes = {"settled": lab.trial(dtype, report.log2_scale)}
-    if report.precision == "fp16":
-        outcomes["unscaled"] = lab.trial(dtype, 0)
-    report = replace(report, outcomes=outcomes)
-    found: Found[Suspect] | None = None
-    if outcomes["settled"].harmed:
-        found = _search(report, lab, dtype, budget, progress)
-    return _planned(report, lab, dtype, found)
+class Advisor:
+    """Tries changes to one audited step, in a lab, and puts what heals into a plan."""
+
+    def __init__(self, report: Report, lab: Lab, progress: Progress) -> None:
+        """Run the step as it was audited, without a scale, and in the other precision."""
+        self.report = report
+        self._lab = lab
+        self._progress = progress
+        outcomes = {"settled": self._try(report.log2_scale)}
+        if report.precision == "fp16":
+            outcomes["unscaled"] = self._try(0)
+        other = _OTHER[report.precision]
+        progress(f"trying {other}")
+        outcomes[other] = self._settled(other)
+        self.report = replace(report, outcomes=outcomes)
+
+    def advise(self, budget: float) -> Report:
+        """Return the report with a plan and a verdict on each of its claims."""
+        settled = self.report.outcomes["settled"]
+        found = self._search(budget) if settled.harmed else None
+        if found is not None and not found.heals:
+            return self._without_remedy(found)
+        items = found.items if found is not None else ()
+        scale = self._scale(items) if self.report.precision == "fp16" else None
+        after = settled if found is None and scale is None else self._try(_log2(scale), items)
+        plan = Plan(
+            self.report.precision,
+            tuple(item.module for item in items if item.module),
+            tuple(item.line for item in items if item.line),
+            scale,
+        )
+        verdicts = [*self._kept(items, settled, after), *self._scaled(scale, after)]
+        return replace(self.report, plan=plan, verdicts=tuple(verdicts), advice=self._sentences(plan, found))
+
+    def _try(self, log2_scale: int, items: Iterable[Suspect] = (), precision: str = "") -> Outcome:
+        chosen = list(items)
+        modules = [item.module for item in chosen if item.module]
+        places = (item.line.rpartition(":") for item in chosen if item.line)
+        lines = [(file, int(line)) for file, _, line in places]
+        return self._lab.trial(_DTYPES[precision or self.report.precision], log2_scale, modules, lines)
+
+    def _settled(self, precision: str) -> Outcome:
+        """Return how the step comes out where a scaler would settle in another precision."""
+        if precision == "bf16":
+            return self._try(0, precision=precision)
+        for scale in range(_DEFAULT_LOG2_SCALE, 0, -2):
+            outcome = self._try(scale, precision=precision)
+            if outcome.finite or outcome.loss_nonfinite or outcome.raised:
+                return outcome
+        return self._try(0, precision=precision)
+
+    def _search(self, budget: float) -> Found[Suspect]:
+        scale = _SEARCH_LOG2_SCALE if self.report.precision == "fp16" else 0
+
+        def heals(items: tuple[Suspect, ...]) -> bool:
+            self._progress(f"trying {plural(len(items), 'place')} in FP32, {items[0].name} first")
+            return not self._try(scale, items).harmed
+
+        return _gathered(Search(heals, budget).run(suspects(self.report)), heals)
+
+    def _scale(self, items: tuple[Suspect, ...]) -> ScalerPlan:
+        """Return the scaler that suits what stays in low precision, smaller where a run still overflows."""
+        report = self.report
+        kept = {
+            place: stats for place, stats in gradient_tensors(report).items() if not any(_holds(item, place) for item in items)
+        }
+        refused = () if items else report.refused_scales
+        advice: ScaleAdvice[Site] = advise_scale(kept, () if items else maxima(report), report.format, refused)
+        scale = advice.log2_scale
+        while scale > 0 and self._try(scale, items).grads_nonfinite:
+            scale -= 2
+        self.report = replace(report, advice=(advice.message,))
+        settings = advice.settings
+        return ScalerPlan(
+            2.0 ** max(scale, 0), settings.growth_factor, settings.backoff_factor, settings.growth_interval
+        )
+
+    def _kept(self, items: tuple[Suspect, ...], before: Outcome, after: Outcome) -> list[Verdict]:
+        if not items:
+            return []
+        names = ", ".join(item.name for item in items)
+        tried = Tried.REFUTED if after.harmed else Tried.CONFIRMED
+        whole = Verdict(f"keep {names} in FP32", tried, before.words, after.words)
+        if len(items) == 1:
+            return [whole]
+        return [whole, *(self._needed(item, items, after) for item in items)]
+
+    def _needed(self, item: Suspect, items: tuple[Suspect, ...], whole: Outcome) -> Verdict:
+        """Return the verdict on one member of a set: without it the step is not healed."""
+        rest = [other for other in items if other != item]
+        without = self._try(_SEARCH_LOG2_SCALE if self.report.precision == "fp16" else 0, rest)
+        tried = Tried.CONFIRMED if without.harmed else Tried.REFUTED
+        return Verdict(f"{item.name} is needed", tried, without.words, whole.words)
+
+    def _scaled(self, scale: ScalerPlan | None, after: Outcome) -> list[Verdict]:
+        unscaled = self.report.outcomes.get("unscaled")
+        if scale is None or unscaled is None:
+            return []
+        tried = Tried.CONFIRMED if after.finite and not after.harmed else Tried.REFUTED
+        return [Verdict(f"start the loss scale at 2^{_log2(scale)}", tried, unscaled.words, after.words)]
+
+    def _without_remedy(self, found: Found[Suspect]) -> Report:
+        settled = self.report.outcomes["settled"]
+        other = self.report.outcomes[_OTHER[self.report.precision]]
+        precision = "fp32" if other.harmed else _OTHER[self.report.precision]
+        scaler = ScalerPlan(2.0**other.log2_scale) if precision == "fp16" else None
+        tried = Tried.CONFIRMED if precision != "fp32" else Tried.NOT_TRIED
+        claim = f"train in {precision}: no set tried of {plural(len(found.items), 'place')} in FP32 heals {self.report.precision}"
+        verdict = Verdict(claim, tried, settled.words, other.words if precision != "fp32" else "the reference itself")
+        plan = Plan(precision, (), (), scaler)
+        return replace(self.report, plan=plan, verdicts=(verdict,), advice=self._sentences(plan, found))
+
+    def _sentences(self, plan: Plan, found: Found[Suspect] | None) -> tuple[str, ...]:
+        """Return what a person should know beside the plan's numbers."""
+        told = list(self.report.advice)
+        told.append(_recommended(self.report, plan))
+        if plan.fp32_modules:
+            told.append(f"FP32 there keeps {size(_extra_bytes(self.report, plan))} more of activations (estimated from the trace)")
+        if found is not None and found.heals and not found.minimal:
+            told.append("the budget ended the search: a smaller set may exist")
+        return tuple(told)
 
 
-def _search(report: Report, lab: Lab, dtype: torch.dtype, budget: float, progress: Progress) -> Found[Suspect]:
-    scale = _SEARCH_LOG2_SCALE if report.precision == "fp16" else 0
+def _log2(scale: ScalerPlan | None) -> int:
+    return 0 if scale is None else round(log2(scale.init_scale))
 
-    def heals(items: tuple[Suspect, ...]) -> bool:
-        progress(f"trying {', '.join(item.name for item in items[:3])}{' ...' if len(items) > 3 else ''} in FP32")  # noqa: PLR2004
-        return not _try(lab, dtype, scale, items).harmed
 
-    return _gathered(Search(heals, budget).run(suspects(report)), heals)
+def _holds(item: Suspect, place: Site) -> bool:
+    if item.line:
+        return place.location == item.line
+    return place.module == item.module or place.module.startswith(f"{item.module}.")
+
+
+def _extra_bytes(report: Report, plan: Plan) -> int:
+    """Return what the results of the plan's modules take in FP32 beyond what they take in half precision."""
+    places = [Suspect(module=name) for name in plan.fp32_modules]
+    return sum(
+        2 * stats.numel
+        for site, stats in report.low.sites.items()
+        if site.phase is Phase.FORWARD and site.op and site.dtype == report.dtype
+        if any(_holds(item, site) for item in places)
+    )
+
+
+def _recommended(report: Report, plan: Plan) -> str:
+    """Return which precision to train in and why, from the runs in both."""
+    other = _OTHER[report.precision]
+    outcome = report.outcomes[other]
+    state = "comes out wrong too" if outcome.harmed else "comes out healthy without any change"
+    if plan.precision != report.precision:
+        return f"recommended: {plan.precision}, since {report.precision} cannot be healed here; {other} {state}"
+    if not plan.fp32_modules and not plan.fp32_lines:
+        scaler = " with the scaler above" if plan.scaler is not None else ""
+        return f"recommended: {report.precision}{scaler}; {other} {state} ({outcome.words})"
+    if not outcome.harmed:
+        return f"recommended: {other}, where nothing has to stay in FP32 ({outcome.words}); or {report.precision} with the plan above"
+    return f"recommended: {report.precision} with the plan above; {other} {state} ({outcome.words})"
 
 
 def _gathered(found: Found[Suspect], heals: Callable[[tuple[Suspect, ...]], bool]) -> Found[Suspect]:
@@ -61,51 +205,3 @@ def common_parent(names: list[str]) -> str:
             break
         shared.append(parts[0])
     return ".".join(shared)
-
-
-def _try(lab: Lab, dtype: torch.dtype, scale: int, items: tuple[Suspect, ...]) -> Outcome:
-    modules = [item.module for item in items if item.module]
-    lines = [(file, int(line)) for file, _, line in (item.line.rpartition(":") for item in items if item.line)]
-    return lab.trial(dtype, scale, modules, lines)
-
-
-def _planned(report: Report, lab: Lab, dtype: torch.dtype, found: Found[Suspect] | None) -> Report:
-    items = found.items if found is not None and found.heals else ()
-    scaler = _scaler(report, lab, dtype, items)
-    plan = Plan(
-        report.precision if found is None or found.heals else "fp32",
-        tuple(item.module for item in items if item.module),
-        tuple(item.line for item in items if item.line),
-        scaler,
-    )
-    return replace(report, plan=plan, verdicts=_verdicts(report, lab, dtype, items, found, scaler))
-
-
-def _scaler(report: Report, lab: Lab, dtype: torch.dtype, items: tuple[Suspect, ...]) -> ScalerPlan | None:
-    """Return the largest scale up to the default that leaves every gradient finite, two octaves below it."""
-    if report.precision != "fp16":
-        return None
-    scale = report.log2_scale
-    if items:
-        scale = next((k for k in range(16, -1, -1) if _try(lab, dtype, k, items).finite), 0)
-    return ScalerPlan(init_scale=2.0**scale)
-
-
-def _verdicts(
-    report: Report,
-    lab: Lab,
-    dtype: torch.dtype,
-    items: tuple[Suspect, ...],
-    found: Found[Suspect] | None,
-    scaler: ScalerPlan | None,
-) -> tuple[Verdict, ...]:
-    before = report.outcomes["settled"]
-    if found is None:
-        return ()
-    if not found.heals:
-        claim = f"no set of {len(found.items)} places in FP32 heals {report.precision}"
-        return (Verdict(claim, Tried.CONFIRMED if found.trials else Tried.NOT_TRIED, before.words, ""),)
-    log2_scale = 0 if scaler is None else round(torch.tensor(scaler.init_scale).log2().item())
-    after = _try(lab, dtype, log2_scale, items)
-    names = ", ".join(item.name for item in items)
-    return (Verdict(f"keep {names} in FP32", Tried.REFUTED if after.harmed else Tried.CONFIRMED, before.words, after.words),)

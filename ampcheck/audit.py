@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ampcheck.advise import advise
+from ampcheck.advise import Advisor
 from ampcheck.observe.book import Fetched
 from ampcheck.observe.lineage import leaps
 from ampcheck.observe.measure import Arena
@@ -28,10 +28,12 @@ from ampcheck.observe.step import (
 from ampcheck.observe.structure import named_parameters
 from ampcheck.observe.updates import lost_updates
 from ampcheck.observe.wide import execute
+from ampcheck.plan import Plan
 from ampcheck.report import Report
 from ampcheck.rules import diagnose
 from ampcheck.settings import Settings
 from ampcheck.targets.spec import Target
+from ampcheck.training import Course, trained
 from ampcheck.trace import PairError, Phase, Site, StepSummary, Trace, add_maps
 from ampcheck.verify import Lab
 
@@ -56,6 +58,17 @@ def audit(target: Target, settings: Settings, progress: Progress = lambda _: Non
 
     Whatever happens, the model, the batches and all random generators are left as they were.
     """
+    if settings.precision != "auto":
+        return _audit(target, settings, progress)
+    report = _audit(target, replace(settings, precision="fp16", verify=True), progress)
+    as_it_is = report.plan is not None and report.plan == Plan("fp16", scaler=report.plan.scaler)
+    if as_it_is or report.outcomes["bf16"].harmed:
+        return report
+    report = _audit(target, replace(settings, precision="bf16", verify=True), progress)
+    return replace(report, notes=(*report.notes, "bf16 was chosen: fp16 would need changes, bf16 needs none"))
+
+
+def _audit(target: Target, settings: Settings, progress: Progress) -> Report:
     with target.active():
         notes = target.notes + _prepare(target)
         report = Report(
@@ -85,7 +98,13 @@ def _tried(report: Report, target: Target, settings: Settings, progress: Progres
     progress("re-running")
     if target.optimizer is not None:
         report = replace(report, updates=lost_updates(step, target.optimizer, target.after_step))
-    return advise(report, Lab(step), settings.budget, progress)
+    report = Advisor(report, Lab(step), progress).advise(settings.budget)
+    if settings.verify_steps and report.plan is not None:
+        progress(f"training {settings.verify_steps} steps")
+        course = Course(target.model, target.batch, target.loss, target.optimizer, target.after_step)
+        verdict = trained(course, report.plan, settings.verify_steps)
+        report = replace(report, verdicts=(*report.verdicts, verdict))
+    return report
 
 
 def _prepare(target: Target) -> tuple[str, ...]:

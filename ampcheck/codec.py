@@ -20,6 +20,7 @@ the strings "inf", "-inf" and "nan".
     verdicts        [{claim, tried: confirmed|refuted|"not tried", before, after}]
     outcomes        {settled, unscaled: re-runs at the scale in use and without one, each {log2_scale, raised, loss,
                     loss_error, loss_nonfinite, grads_nonfinite, grad_error, vanished, vanished_by}}
+    advice          [sentences: what to expect of the plan]
     leaps           [{site, error_before, error, dropped: site}]: where errors begin in the forward
     updates         [{name, moved, stuck}]: tensors held in half precision after optimizer steps
     not_audited     {what was not seen: how often in one run}

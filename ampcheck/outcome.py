@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ampcheck.wording import percent
+
 #: Relative L2 error of all gradients, or of the loss, from which on a step is called harmed. Rounding alone
 #: gives a few hundredths at most where no operation magnifies it, and an error this large turns the update.
 HARM_ERROR = 0.15
@@ -43,4 +45,5 @@ class Outcome:
             return "loss is not finite"
         if self.grads_nonfinite:
             return f"{len(self.grads_nonfinite)} gradients are not finite"
-        return f"gradient error {self.grad_error:.2g}, {self.vanished:.2%} of it lost to zero"
+        lost = f", {percent(self.vanished)} of it lost to zero" if self.vanished else ""
+        return f"gradient error {percent(self.grad_error)}{lost}"

@@ -31,6 +31,7 @@ class Report:
     updates: tuple[UpdateLoss, ...] = ()  #: tensors held in half precision, after a few optimizer steps
     plan: Plan | None = None
     verdicts: tuple[Verdict, ...] = ()  #: what re-running said of the plan's claims
+    advice: tuple[str, ...] = ()  #: sentences: what to expect of the plan
 
     @property
     def format(self) -> Format:

@@ -2,17 +2,18 @@
 
 from dataclasses import dataclass
 
-PRECISIONS = ("fp16", "bf16")
+PRECISIONS = ("fp16", "bf16", "auto")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What to audit with; None leaves the choice to the audit."""
 
-    precision: str = "fp16"
+    precision: str = "fp16"  #: auto: fp16, or bf16 where fp16 needs help and bf16 does not
     log2_scale: int | None = None  #: None: as GradScaler would, 2**16 and down for fp16, none for bf16
     steps: int = 1
     verify: bool = True  #: re-run the step to try what is claimed and to look for a remedy
+    verify_steps: int = 0  #: training steps over which the plan is compared with FP32
     budget: float = 60.0  #: seconds for the search of a remedy
 
     def __post_init__(self) -> None:

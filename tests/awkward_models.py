@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.nn import functional as F
 
 Loss = Callable[[Any, Any], torch.Tensor]
 
@@ -223,38 +222,6 @@ def recurrent() -> Case:
             return self.fc(self.gru(out)[0])
 
     return Case(Model(), (torch.randn(3, 5, 8), torch.tensor([5, 3, 1])), lambda m, b: m(*b).square().mean())
-
-
-class Block(nn.Module):
-    def __init__(self, reentrant: bool | None) -> None:
-        super().__init__()
-        self.net, self.norm, self.reentrant = Net(), nn.LayerNorm(8), reentrant
-        self.drop = nn.Dropout(0.25)
-
-    def _inner(self, x):
-        return torch.tanh(self.drop(self.net(x))) * 2.0
-
-    def forward(self, x):
-        if self.reentrant is None:
-            return self.norm(self._inner(x))
-        y = checkpoint(self._inner, x, use_reentrant=self.reentrant)
-        return self.norm(y)
-
-
-def checkpointed(reentrant: bool | None) -> Case:
-    torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(8, 8), Block(reentrant), Block(reentrant), nn.Linear(8, 2))
-    return Case(model, torch.randn(4, 8), total)
-
-
-@case
-def checkpoint_reentrant() -> Case:
-    return checkpointed(reentrant=True)
-
-
-@case
-def checkpoint_non_reentrant() -> Case:
-    return checkpointed(reentrant=False)
 
 
 @case

@@ -1,11 +1,11 @@
-"""More awkward models: wrapped, proxied, compiled, transformed, scripted, with autograd or autocast of their own."""
+"""More awkward models: wrapped, proxied, compiled, scripted, with tensors or autocast of their own."""
 
 import warnings
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional as F
 
 from tests.awkward_models import Case, Net, case, total
 
@@ -39,7 +39,7 @@ def overrides_train_and_getattr() -> Case:
             super().__init__()
             self.net, self.bn = Net(), nn.BatchNorm1d(8)
 
-        def train(self, mode=True):
+        def train(self, mode=True):  # noqa: FBT002  # torch's own signature
             super().train(mode)
             self.bn.eval()
             return self
@@ -100,56 +100,6 @@ def two_modules_side_by_side() -> Case:
     return Case(Pair(), torch.randn(4, 8), total)
 
 
-class Cube(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x * x
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        return grad * 3 * x * x
-
-
-class Cast32(torch.autograd.Function):
-    @staticmethod
-    @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)
-    def forward(ctx, x, w):
-        ctx.save_for_backward(x, w)
-        return x @ w
-
-    @staticmethod
-    @torch.amp.custom_bwd(device_type="cuda")
-    def backward(ctx, grad):
-        x, w = ctx.saved_tensors
-        return grad @ w.T, x.T @ grad
-
-
-class Cast16(Cast32):
-    @staticmethod
-    @torch.amp.custom_fwd(device_type="cuda")
-    def forward(ctx, x, w):
-        ctx.save_for_backward(x, w)
-        return x @ w
-
-
-class Custom(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w32, self.w16 = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.randn(8, 8))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = Cube.apply(self.fc1(x))
-        y = Cast32.apply(y, self.w32)
-        return Cast16.apply(y, self.w16)
-
-
-@case
-def custom_functions() -> Case:
-    return Case(Custom(), torch.randn(4, 8), total)
-
-
 @case
 def compiled() -> Case:
     class Model(nn.Module):
@@ -163,30 +113,6 @@ def compiled() -> Case:
             return self.head(self.body(x))
 
     return Case(torch.compile(Model()), torch.randn(4, 8), total)
-
-
-@case
-def transforms() -> Case:
-    class Model(Net):
-        def forward(self, x):
-            y = torch.vmap(self.fc1)(x)
-            params = {name: p * 1.5 for name, p in self.fc2.named_parameters()}
-            z = torch.func.functional_call(self.fc2, params, (y,))
-            slope = torch.func.grad(lambda t: t.sin().sum())(z)
-            return z + slope
-
-    return Case(Model(), torch.randn(4, 8), total)
-
-
-@case
-def gradient_penalty() -> Case:
-    def loss(model, x):
-        x = x.clone().requires_grad_()
-        y = model(x)
-        (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-        return y.mean() + (slope.norm(dim=1) - 1).square().mean()
-
-    return Case(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)), torch.randn(4, 8), loss)
 
 
 @case
@@ -255,19 +181,6 @@ def quantized_nested_and_subclassed() -> Case:
 
 
 @case
-def inference_parts() -> Case:
-    class Model(Net):
-        def forward(self, x):
-            with torch.inference_mode():
-                frozen = self.fc2(x)
-            with torch.no_grad():
-                teacher = self.fc2(x)
-            return self.fc1(x) * frozen.clone().sum() * teacher.sum()
-
-    return Case(Model(), torch.randn(4, 8), total)
-
-
-@case
 def autocast_islands() -> Case:
     class Model(Net):
         def __init__(self):
@@ -321,6 +234,10 @@ def weight_hooks() -> Case:
     return Case(nn.Sequential(layer, spectral), torch.randn(4, 8), total)
 
 
+def tripled(parameter: torch.Tensor) -> None:
+    parameter.grad.mul_(3.0)
+
+
 @case
 def backward_hooks() -> Case:
     model = Net()
@@ -328,7 +245,7 @@ def backward_hooks() -> Case:
         lambda module, into, out: tuple(g * 0.5 for g in into if g is not None) or None
     )
     model.fc2.weight.register_hook(lambda grad: grad * 2)
-    model.fc1.weight.register_post_accumulate_grad_hook(lambda p: [p.grad.mul_(3.0)] and None)
+    model.fc1.weight.register_post_accumulate_grad_hook(tripled)
     model.fc1.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
     return Case(model, torch.randn(4, 8).requires_grad_(), total)
 

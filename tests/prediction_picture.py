@@ -16,12 +16,12 @@ EXPONENTS = range(-52, 17)
 _STYLE = """
   svg { background: #ffffff; color: #1f2328; font: 11px system-ui, sans-serif; }
   text { fill: currentColor; } .faint { fill: #656d76; } .axis { stroke: #d0d7de; fill: none; }
-  .a { --c: #0969da; } .w { --c: #bc4c00; }
-  .line { stroke: var(--c); fill: none; stroke-width: 1.5; } .band { fill: var(--c); opacity: .25; }
-  .dot { fill: var(--c); } .bar { fill: var(--c); } .flush { stroke: currentColor; stroke-dasharray: 3 3; }
+  .a { fill: #0969da; stroke: #0969da; } .w { fill: #bc4c00; stroke: #bc4c00; }
+  .line { fill: none; stroke-width: 1.5; } .band { stroke: none; opacity: .25; } .dot, .bar { stroke: none; }
+  .flush { stroke: #656d76; stroke-dasharray: 3 3; }
   @media (prefers-color-scheme: dark) {
     svg { background: #0d1117; color: #e6edf3; } .faint { fill: #8d96a0; } .axis { stroke: #30363d; }
-    .a { --c: #58a6ff; } .w { --c: #f0883e; }
+    .a { fill: #58a6ff; stroke: #58a6ff; } .w { fill: #f0883e; stroke: #f0883e; }
   }
 """
 
@@ -136,7 +136,7 @@ def _histogram(study: Study, y: float) -> str:
                 f'width="{step - 1:.1f}" height="{height:.1f}"/>'
             )
     parts.append("</g>")
-    for exponent, label in ((-25, "fp16 holds no less without a scale"), (16, "nor more")):
+    for exponent, label in ((-25, "zero in fp16 without a scale"), (16, "largest in fp16")):
         x = LEFT + (exponent - EXPONENTS[0]) * step
         parts.append(f'<path class="flush" d="M{x:.1f} {y + 24}V{base}"/>')
         parts.append(_text(x - 4, y + 34, label, "end", "faint"))

@@ -1,9 +1,9 @@
 """Modules are known by all their names, whatever they override, and nested values by their slots."""
 
-from collections import UserDict, deque, namedtuple
+from collections import UserDict, deque
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -14,7 +14,11 @@ from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.structure import named_modules, named_parameters, roots
 
 T = torch.zeros(1)
-Pair = namedtuple("Pair", "left right")
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
 
 
 @dataclass
@@ -104,7 +108,7 @@ class Holder:
     [
         (NET, [""]),
         (NET.forward, [""]),
-        (lambda x: NET(x), [""]),
+        (lambda x: NET(x) + 1, [""]),
         (through_a_global, [""]),
         (partial(through_a_global), [""]),
         (Holder(), ["net", "head"]),

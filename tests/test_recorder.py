@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ampcheck.observe.recorder import Recorder
@@ -151,13 +151,14 @@ def test_the_numbers_are_those_of_a_plain_run():
 
         return add
 
-    handles = []
-    for name, module in model.named_modules():
-        handles.append(
-            module.register_forward_hook(
-                lambda m, i, o, n=name: (keep((n, "input[0]"))(i[0]), keep((n, "output"))(o)) and None
-            )
-        )
+    def crossed(name: str, given: torch.Tensor, out: torch.Tensor) -> None:
+        keep((name, "input[0]"))(given)
+        keep((name, "output"))(out)
+
+    handles = [
+        module.register_forward_hook(lambda _, given, out, name=name: crossed(name, given[0], out))
+        for name, module in model.named_modules()
+    ]
     loss(model, x).backward()
     for handle in handles:
         handle.remove()

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional as F
 
 from ampcheck.audit import audit
 from ampcheck.observe.state import Snapshot
@@ -140,7 +140,7 @@ def test_every_generator_comes_back():
 
     def draw() -> Any:
         torch_, numpy_ = torch.rand(3, generator=model.own).tolist(), model.numbers.random(3).tolist()
-        return torch_, numpy_, model.dice.random(), torch.rand(2).tolist(), random.random(), np.random.rand()
+        return torch_, numpy_, model.dice.random(), torch.rand(2).tolist(), random.random(), np.random.rand()  # noqa: NPY002
 
     first = draw()
     snapshot.restore()
@@ -212,7 +212,7 @@ class Trained(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         y = self.fc2(F.dropout(self.bn(self.fc1(x)), 0.5)) * self.calls + torch.randn(2) * random.random()
-        self.ema = self.ema * 0.9 + y.detach().float().mean(0) * float(np.random.rand())
+        self.ema = self.ema * 0.9 + y.detach().float().mean(0) * float(np.random.rand())  # noqa: NPY002
         return y
 
 

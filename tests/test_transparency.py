@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional as F
 
 from ampcheck.audit import audit
 from ampcheck.errors import StepError
@@ -72,6 +72,10 @@ def interrupted(_: torch.Tensor) -> torch.Tensor:
     raise KeyboardInterrupt
 
 
+def exited(_: torch.Tensor) -> torch.Tensor:
+    raise SystemExit(3)
+
+
 def raised(_: torch.Tensor) -> torch.Tensor:
     raise ValueError("no")
 
@@ -90,7 +94,7 @@ class Bad(torch.autograd.Function):
 FAILURES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], type[BaseException]]] = {
     "raises in the forward": (raised, StepError),
     "interrupted in the forward": (interrupted, KeyboardInterrupt),
-    "exits in the forward": (lambda x: exit(3), SystemExit),
+    "exits in the forward": (exited, SystemExit),
     "raises in the backward": (lambda x: Bad.apply(x, ValueError("no")), StepError),
     "interrupted in the backward": (lambda x: Bad.apply(x, KeyboardInterrupt()), KeyboardInterrupt),
     "shape mismatch": (lambda x: x @ x, StepError),
@@ -124,9 +128,14 @@ def test_a_failing_audit_leaves_everything_as_it_was(failure):
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_a_recorder_is_gone_when_the_block_raises(error):
     model = Net()
-    with nothing_left(model), pytest.raises(error), Recorder(model):
-        model.fc1(torch.ones(2, 8))
-        raise error
+
+    def fail() -> None:
+        with Recorder(model):
+            model.fc1(torch.ones(2, 8))
+            raise error
+
+    with nothing_left(model), pytest.raises(error):
+        fail()
 
 
 def test_gradients_that_were_there_come_back():

@@ -1,4 +1,4 @@
-"""Second witnesses for the recorder, written without its code: counts by operation, bits, and what is installed."""
+"""Second witnesses for the recorder, without its code: counts by operation, bits, what is installed."""
 
 import random
 import zlib
@@ -94,7 +94,7 @@ def _memory(tensor: torch.Tensor) -> Any:
 
 
 def bits(tensor: torch.Tensor | None) -> Any:
-    """Return a tensor's dtype, shape and bytes: equal for equal bits, NaN payloads and signed zeros included."""
+    """Return a tensor's dtype, shape and bytes: equal for equal bits, NaNs and signed zeros included."""
     if tensor is None:
         return None
     tensor = tensor.detach()
@@ -119,14 +119,14 @@ def model_bits(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def random_bits() -> Any:
-    numbers = np.random.get_state()
+    numbers = np.random.get_state()  # noqa: NPY002  # the one that user code draws from
     return bits(torch.get_rng_state()), random.getstate(), numbers[1].tobytes(), numbers[2:]
 
 
 def seed() -> None:
     torch.manual_seed(7)
     random.seed(7)
-    np.random.seed(7)
+    np.random.seed(7)  # noqa: NPY002
 
 
 def installed() -> dict[str, Any]:

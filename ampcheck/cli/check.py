@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     audit.add_argument("--scale", type=scale, default=None, metavar="S", help="loss scale, a power of two such as 1024 or 2^10 (default: as GradScaler settles)")
     audit.add_argument("--steps", type=count, default=1, metavar="N", help="training steps to audit (default: 1)")
     audit.add_argument("--no-verify", dest="verify", action="store_false", help="record only: no re-runs, no plan")
+    audit.add_argument(
+        "--verify-steps", type=count, default=0, metavar="N", help="also train N steps with the plan and in FP32, and compare"
+    )
     audit.add_argument("--budget", type=float, default=60.0, metavar="S", help="seconds to look for a remedy (default: 60)")
     audit.add_argument("--save-plan", type=Path, metavar="FILE", help="write the plan, for ampcheck.Plan.load(FILE)")
     audit.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
@@ -52,7 +55,9 @@ def run(options: argparse.Namespace) -> int:
             target = load(options.target, wanted)
             from ampcheck.audit import audit
 
-            settings = Settings(options.precision, options.scale, options.steps, options.verify, options.budget)
+            settings = Settings(
+                options.precision, options.scale, options.steps, options.verify, options.verify_steps, options.budget
+            )
             report = audit(target, settings, say)
         finally:
             say("")

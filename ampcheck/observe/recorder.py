@@ -172,7 +172,7 @@ class Recorder(TorchDispatchMode):
             self._lineage.passed(out)
         return out
 
-    def _plan(self, func: OpOverload) -> OpPlan:
+    def _plan(self, func: Any) -> OpPlan:
         """Work out once how to record an overload; known by identity, which hashing goes through C++ for."""
         self._known.append(func)
         plan = self._plans[id(func)] = plan_of(func)

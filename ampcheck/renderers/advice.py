@@ -23,12 +23,26 @@ def plan_lines(report: Report) -> Parts:
     yield from title("Plan", tried if report.verdicts else "not tried")
     if report.plan is not None:
         yield from _steps(report.plan)
+    yield from _precisions(report)
     for verdict in report.verdicts:
         mark, style = _MARKS[verdict.tried]
         words = text(clean(verdict.claim), (f"  {verdict.tried}", style))
         if verdict.before or verdict.after:
             words.append(f"\n{clean(verdict.before) or '?'} → {clean(verdict.after) or '?'}", "dim")
         yield hanging(text((mark, style)), words, 2)
+    for sentence in report.advice:
+        yield hanging(text(("·", "dim")), text(clean(sentence)), 2)
+
+
+def _precisions(report: Report) -> Parts:
+    """Yield how the step came out in each precision, as it was audited, without any change."""
+    named = {report.precision: report.outcomes.get("settled"), **report.outcomes}
+    for name in ("fp16", "bf16"):
+        outcome = named.get(name)
+        if outcome is not None:
+            scale = f" at 2^{outcome.log2_scale}" if outcome.log2_scale else ""
+            state = ("harmed", "red") if outcome.harmed else ("healthy", "green")
+            yield hanging(text((f"{name:<9}", "dim")), text(state, f"{scale}: {clean(outcome.words)}"), 2)
 
 
 def _steps(plan: Plan) -> Parts:

@@ -15,7 +15,9 @@ and the user's line. A step is forward, loss and backward. *resnet18*: 8x3x128x1
 of 6 layers, width 384, 4x256 tokens, vocabulary 8192, bfloat16 parameters. *lstm*: an LSTM cell written as
 modules over 32 steps and 20 tiny layers, where a step is nearly all overhead of single operations. The rows
 "by CUDA's rules" run FP32 parameters under ampcheck's emulation of CUDA's autocast in fp16; both arms pay
-for the emulation, so the ratio is of recording alone. The goal for the decoder is 1.6.
+for the emulation, so the ratio is of recording alone. The goal for the decoder is 1.6. "With samples and
+fetch" is what an audit does: it also keeps 128 elements of each result for comparison, and brings the
+record to the host, once.
 """
 PEERS = """
 Peers on the same three steps, measured earlier on another CPU-only machine of the same size with torch

@@ -14,6 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from workloads import Workload
 
+from ampcheck.observe.pair import SAMPLES
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.step import casting_rules
 from ampcheck.observe.wide import WideCompute, execute
@@ -41,8 +42,8 @@ class Timing:
 
     bare: float  #: median seconds
     ratio: Quartiles
+    audited: Quartiles  #: with samples of all results and the fetch, as an audit does it once
     control: Quartiles
-    fetch: float  #: seconds to bring the record to the host, outside of the ratio
 
 
 def recorded(workload: Workload, **options: Any) -> Recorder:
@@ -55,7 +56,7 @@ def recorded(workload: Workload, **options: Any) -> Recorder:
 
 def timing(workload: Workload, rounds: int) -> Timing:
     """Compare recorded with bare steps, interleaved in random order in one process."""
-    return _compare(workload.step, lambda: recorded(workload), rounds, _clock(workload))
+    return _compare(workload.step, lambda **options: recorded(workload, **options), rounds, _clock(workload))
 
 
 def emulated(workload: Workload, rounds: int) -> Timing:
@@ -65,8 +66,8 @@ def emulated(workload: Workload, rounds: int) -> Timing:
         with casting_rules(torch.device("cpu"), torch.float16), mode, torch.autocast("cpu", torch.float16):
             workload.step()
 
-    def record() -> Recorder:
-        recorder = Recorder(workload.model, execute=execute)
+    def record(**options: Any) -> Recorder:
+        recorder = Recorder(workload.model, execute=execute, **options)
         inside(recorder)
         return recorder
 
@@ -86,13 +87,18 @@ def _clock(workload: Workload) -> Callable[[], float]:
 
 
 def _compare(
-    bare: Callable[[], object], record: Callable[[], Recorder], rounds: int, clock: Callable[[], float]
+    bare: Callable[[], object], record: Callable[..., Recorder], rounds: int, clock: Callable[[], float]
 ) -> Timing:
     record().fetch()
     begun = clock()
     bare()
     repeats = max(1, round(MINIMUM_TURN / max(clock() - begun, 1e-6)))
-    arms: dict[str, Callable[[], object]] = {"bare": bare, "again": bare, "recorded": record}
+    arms: dict[str, Callable[[], object]] = {
+        "bare": bare,
+        "again": bare,
+        "recorded": record,
+        "audited": lambda: record(samples=SAMPLES).fetch(),
+    }
     times: dict[str, list[float]] = {name: [] for name in arms}
     for _ in range(rounds):
         for name in random.sample(list(arms), len(arms)):
@@ -100,12 +106,8 @@ def _compare(
             for _ in range(repeats):
                 arms[name]()
             times[name].append((clock() - begun) / repeats)
-    last = record()
-    begun = clock()
-    last.fetch()
-    fetch = clock() - begun
-    ratios = (_quartiles(times[name], times["bare"]) for name in ("recorded", "again"))
-    return Timing(statistics.median(times["bare"]), *ratios, fetch)
+    ratios = (_quartiles(times[name], times["bare"]) for name in ("recorded", "audited", "again"))
+    return Timing(statistics.median(times["bare"]), *ratios)
 
 
 def _quartiles(times: list[float], bare: list[float]) -> Quartiles:
@@ -141,7 +143,7 @@ def reads(workload: Workload) -> tuple[Counter[str], Counter[str]]:
     recorders: list[Recorder] = []
     bare = count_reads(workload.step)
     with _refusing_syncs(workload):
-        inside = count_reads(lambda: recorders.append(recorded(workload)))
+        inside = count_reads(lambda: recorders.append(recorded(workload, samples=SAMPLES)))
     after = count_reads(recorders[0].fetch)
     return inside - bare, after
 
@@ -177,7 +179,7 @@ def memory(workload: Workload) -> tuple[int, int]:
 
     def record() -> None:
         workload.model.zero_grad()
-        recorded(workload).fetch()
+        recorded(workload, samples=SAMPLES).fetch()
 
     record()
     workload.model.zero_grad()
