@@ -33,8 +33,8 @@ from ampcheck.report import Report
 from ampcheck.rules import diagnose
 from ampcheck.settings import Settings
 from ampcheck.targets.spec import Target
-from ampcheck.training import Course, trained
 from ampcheck.trace import PairError, Phase, Site, StepSummary, Trace, add_maps
+from ampcheck.training import Course, trained
 from ampcheck.verify import Lab
 
 #: Where GradScaler starts.

@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 from prediction_study import ACTIVATIONS, WEIGHTS, Study
 
 WIDTH, HEIGHT, COLUMNS = 300, 190, 3
-LEFT, TOP, INNER_WIDTH, INNER_HEIGHT = 44, 34, 240, 120
+LEFT, TOP, INNER_WIDTH, INNER_HEIGHT = 52, 34, 228, 120
 #: The smallest share drawn: what is below lies on the axis.
 FLOOR = -5.0
 HEAD = 56
@@ -58,7 +58,7 @@ def _head() -> str:
         + _text(
             312,
             42,
-            "line: predicted from one FP32 pass   dot: measured in a real fp16 backward",
+            "line: predicted from one FP32 pass; dot: measured in a real fp16 backward",
             kind="faint",
         )
     )
@@ -97,7 +97,9 @@ def _panel(study: Study, x: float, y: float) -> str:
         parts.append("</g>")
     first = next((p.log2_scale for p in study.points if p.overflowed), None)
     if first is not None:
-        parts.append(_text(across(first), y + TOP + 12, "overflow", "middle", "faint"))
+        parts.append(
+            _text(across(first), y + TOP + 12, "overflow", "end" if first == high else "middle", "faint")
+        )
     return "\n".join(parts)
 
 

@@ -63,8 +63,8 @@ audit with trained weights (`--weights`), or late steps.
 GAPS = """
 * **Propagation.** The prediction looks at each tensor by itself. In a real fp16 backward a gradient that
   flushed earlier is missing in everything computed from it. It shows where much is lost: weight gradients
-  of the detector at scales below one, where the measured share lies far above the predicted. Where little
-  is lost, it is not seen.
+  of the detector at 2^-16, where 34 % are predicted and 90 % measured. Its weight gradients at 2^0 (3.4 %
+  predicted, 4.6 % measured) fit that too; that gap was not taken apart further.
 * **Gradients that are zero in exact arithmetic.** The key bias of attention does not change a softmax; a
   bias before a normalisation does not change its result. What FP32 holds there is rounding noise around
   1e-9, predicted to flush; the fp16 run holds its own, larger noise, which does not. A few hundred elements

@@ -47,7 +47,8 @@ def test_the_culprit_is_kept_in_fp32_and_the_plan_was_tried():
     assert report.findings[0].kind == "forward-overflow"
     assert report.findings[0].origin.module == "norm"
     assert report.plan.fp32_modules == ("norm",)
-    assert [verdict.tried for verdict in report.verdicts] == [Tried.CONFIRMED]
+    assert {verdict.tried for verdict in report.verdicts} == {Tried.CONFIRMED}
+    assert [verdict.claim for verdict in report.verdicts][0] == "keep norm in FP32"
 
 
 def test_applying_the_plan_and_auditing_again_is_clean():
@@ -75,8 +76,9 @@ def test_a_healthy_model_gets_no_finding_and_no_fp32():
     _, _, report = audit(1.0)
     assert report.findings == ()
     assert (report.plan.precision, report.plan.fp32_modules, report.plan.fp32_lines) == ("fp16", (), ())
-    assert report.plan.scaler.init_scale == 2.0**report.log2_scale
-    assert report.verdicts == ()
+    assert 1.0 <= report.plan.scaler.init_scale < 2.0**report.log2_scale  # with room below what overflowed
+    assert [verdict.tried for verdict in report.verdicts] == [Tried.CONFIRMED]
+    assert not any(outcome.harmed for outcome in report.outcomes.values())
 
 
 plans = st.builds(

@@ -120,4 +120,4 @@ def test_a_re_run_that_went_wrong_is_never_called_safe() -> None:
     harmed = replace(clean(), outcomes={"settled": Outcome(16, grad_error=0.5)})
     health, sentence = judge(harmed)
     assert health is Health.UNSAFE
-    assert sentence.startswith("fp16 with loss scale 2^16 is not safe: gradient error 0.5")
+    assert sentence.startswith("fp16 with loss scale 2^16 is not safe: gradient error 50 %")

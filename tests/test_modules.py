@@ -74,6 +74,7 @@ def test_names_of_a_plain_model_are_torchs_own():
     assert list(ours) == [name for name, _ in model.named_parameters()]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what the compiler loads warns of itself
 @pytest.mark.parametrize(
     "wrap", [nn.DataParallel, torch.compile, lambda m: torch.compile(nn.DataParallel(m))]
 )

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import gradient_underflow
+from examples import gradient_underflow
 
 from ampcheck.codec import to_json
 

@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Audit a target and publish the report."""
     from ampcheck.targets import Options, load, parse_shape
+    from ampcheck.targets.spec import parse_spec
+
+    parse_spec(options.target)  # what names nothing is refused before torch is loaded
 
     say = output.progress()
     # What the user's code prints must not get into a report on standard output.

@@ -42,7 +42,7 @@ def _region(original: Callable[..., None], device: str, *, enabled: bool) -> Cal
         device_type: str,
         dtype: torch.dtype | None = None,
         enabled: bool = True,  # noqa: FBT001, FBT002  # torch's own signature
-        cache_enabled: bool | None = None,
+        cache_enabled: bool | None = None,  # noqa: FBT001
     ) -> None:
         if device == "cpu" and str(device_type).partition(":")[0] == "cuda":
             # Without a dtype CUDA means half, the CPU bfloat16.

@@ -77,7 +77,7 @@ def casting_rules(device: torch.device, dtype: torch.dtype | None) -> Iterator[N
         if dtype is None:
             stack.enter_context(_without_tf32())
         if device.type == "cpu":
-            # For the FP32 run too: CUDA's dropout is another operation, and both runs must name the same ones.
+            # For the FP32 run too: CUDA's dropout is another operation, and both runs must name the same.
             stack.enter_context(cuda_casting())
         yield
 
