@@ -28,6 +28,7 @@ from ampcheck.observe.step import (
 from ampcheck.observe.structure import named_parameters
 from ampcheck.observe.updates import lost_updates
 from ampcheck.observe.wide import execute
+from ampcheck.patch import written
 from ampcheck.plan import Plan
 from ampcheck.report import Report
 from ampcheck.rules import diagnose
@@ -99,6 +100,9 @@ def _tried(report: Report, target: Target, settings: Settings, progress: Progres
     if target.optimizer is not None:
         report = replace(report, updates=lost_updates(step, target.optimizer, target.after_step))
     report = Advisor(report, Lab(step), progress).advise(settings.budget)
+    if report.plan is not None:
+        kinds = {module.path: module.kind for module in report.reference.modules}
+        report = replace(report, patch=written(report.plan, target.file, kinds))
     if settings.verify_steps and report.plan is not None:
         progress(f"training {settings.verify_steps} steps")
         course = Course(target.model, target.batch, target.loss, target.optimizer, target.after_step)

@@ -20,9 +20,10 @@ the strings "inf", "-inf" and "nan".
     verdicts        [{claim, tried: confirmed|refuted|"not tried", before, after}]
     outcomes        {settled, unscaled: re-runs at the scale in use and without one, each {log2_scale, raised, loss,
                     loss_error, loss_nonfinite, grads_nonfinite, grad_error, vanished, vanished_by}}
+    patch           the plan as a unified diff against the user's file, or as lines to paste
     advice          [sentences: what to expect of the plan]
     leaps           [{site, error_before, error, dropped: site}]: where errors begin in the forward
-    updates         [{name, moved, stuck}]: tensors held in half precision after optimizer steps
+    updates         [{name, moved, stuck, wrong}]: tensors held in half precision after optimizer steps
     not_audited     {what was not seen: how often in one run}
     notes           [what was assumed]
     environment     {name: text}
@@ -33,6 +34,7 @@ the strings "inf", "-inf" and "nan".
         modules     [{path, kind, calls, aliases, parameters, dtypes}*] in order of first execution
         not_audited, operations, measured
         failure     {kind, message, module, op, file, line}*: what the user's code raised; null if it did not
+        constants   [site* + {value}]: numbers of the user's code that were rounded to half precision
     errors          [site* + {sampled, live, lost, error_squares, error_sum, reference_squares, cross,
                     nonfinite}*]: sums over sampled pairs, by site of the low-precision run
 
@@ -68,7 +70,7 @@ from ampcheck.flat import (
 )
 from ampcheck.flat_advice import advice, with_advice
 from ampcheck.report import Report
-from ampcheck.trace import Trace
+from ampcheck.trace import Constant, Trace
 
 SCHEMA = 1
 TOOL = "ampcheck"
@@ -209,6 +211,7 @@ def _trace(trace: Trace) -> Json:
         "operations": trace.operations,
         "measured": trace.measured,
         "failure": flat(trace.failure) if trace.failure else None,
+        "constants": [flat(constant.site) | {"value": number(constant.value)} for constant in trace.constants],
     }
 
 
@@ -268,6 +271,7 @@ def _read_trace(saved: Json) -> Trace:
         index(saved["operations"]),
         index(saved["measured"]),
         read_failure(saved["failure"]) if saved["failure"] else None,
+        tuple(Constant(read_site(item), float(item["value"])) for item in saved["constants"]),
     )
 
 

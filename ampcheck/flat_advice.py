@@ -15,6 +15,7 @@ def advice(report: Report) -> Json:
     return {
         "plan": None if report.plan is None else _plan(report.plan),
         "verdicts": [asdict(verdict) for verdict in report.verdicts],
+        "patch": report.patch,
         "advice": list(report.advice),
         "outcomes": {name: _outcome(outcome) for name, outcome in report.outcomes.items()},
         "leaps": [_leap(leap) for leap in report.leaps],
@@ -28,6 +29,7 @@ def with_advice(report: Report, saved: Json) -> Report:
         report,
         plan=None if saved["plan"] is None else _read_plan(saved["plan"]),
         verdicts=tuple(Verdict(**{**item, "tried": Tried(item["tried"])}) for item in saved["verdicts"]),
+        patch=saved["patch"],
         advice=tuple(saved["advice"]),
         outcomes={name: _read_outcome(item) for name, item in saved["outcomes"].items()},
         leaps=tuple(_read_leap(item) for item in saved["leaps"]),

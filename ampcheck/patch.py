@@ -9,6 +9,20 @@ from ampcheck.plan import Plan
 _DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 
 
+def written(plan: Plan, file: Path | None, kinds: dict[str, str]) -> str:
+    """Return the change that a plan asks for: module name -> class name says what to look for in the file.
+
+    A diff changes a class, so it is only offered where no other module is of a class it changes.
+    """
+    if not plan.fp32_modules and not plan.fp32_lines:
+        return ""
+    classes = {kinds[name]: name for name in plan.fp32_modules if name in kinds}
+    shared = [name for name, kind in kinds.items() if kind in classes and name not in plan.fp32_modules]
+    if file is None or shared or plan.fp32_lines or len(classes) < len(plan.fp32_modules):
+        return snippet(plan)
+    return diff(file, classes) or snippet(plan)
+
+
 def snippet(plan: Plan) -> str:
     """Return the training loop of a plan, ready to paste."""
     if plan.precision == "fp32":

@@ -31,6 +31,7 @@ class Report:
     updates: tuple[UpdateLoss, ...] = ()  #: tensors held in half precision, after a few optimizer steps
     plan: Plan | None = None
     verdicts: tuple[Verdict, ...] = ()  #: what re-running said of the plan's claims
+    patch: str = ""  #: the plan as a diff against the user's file, or as lines to paste
     advice: tuple[str, ...] = ()  #: sentences: what to expect of the plan
 
     @property

@@ -156,6 +156,15 @@ class UpdateLoss:
     name: str  #: qualified name of the parameter or buffer
     moved: int  #: elements that change in FP32
     stuck: int  #: of these, the ones that keep their value in half precision
+    wrong: int = 0  #: of these, the ones that are no finite number then, or moved more than twice as far
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Constant:
+    """A number from the user's code that an operation of the forward rounded to half precision."""
+
+    site: Site  #: of the operation's result
+    value: float  #: as it was passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +196,7 @@ class Trace:
     operations: int = 0  #: dispatched operations, views included
     measured: int = 0  #: tensors whose elements were read
     failure: Failure | None = None  #: what ended the first step that did not go through
+    constants: tuple[Constant, ...] = ()  #: each once, in order of execution
 
     def __add__(self, other: "Trace") -> "Trace":
         """Return both traces as one: key by key, the first one's order kept."""
@@ -200,6 +210,7 @@ class Trace:
             self.operations + other.operations,
             self.measured + other.measured,
             self.failure or other.failure,
+            tuple(dict.fromkeys(self.constants + other.constants)),
         )
 
     def by(self, key: Callable[[Site], Key | None]) -> dict[Key, TensorStats]:

@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     audit.add_argument("--budget", type=float, default=60.0, metavar="S", help="seconds to look for a remedy (default: 60)")
     audit.add_argument("--save-plan", type=Path, metavar="FILE", help="write the plan, for ampcheck.Plan.load(FILE)")
+    audit.add_argument("--save-patch", type=Path, metavar="FILE", help="write the plan as a diff, or as lines to paste")
     audit.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
     target = parser.add_argument_group("target")
     target.add_argument("--batch-size", type=count, metavar="N", help="samples in a batch")
@@ -66,6 +67,8 @@ def run(options: argparse.Namespace) -> int:
             say("")
     if options.save_plan is not None and report.plan is not None:
         write(options.save_plan, report.plan.to_json())
+    if options.save_patch is not None and report.patch:
+        write(options.save_patch, report.patch)
     return output.publish(report, options)
 
 

@@ -201,7 +201,7 @@ class Arena:
         k = min(k, n)
         code = _CODES.get(tensor.dtype)
         if self._measure is not None and code is not None and tensor.is_cpu and tensor.is_contiguous():
-            out = torch.empty(k, dtype=torch.float64)
+            out = torch.empty(k, dtype=torch.float64, device="cpu")
             _NATIVE.sample(tensor.data_ptr(), n, code, out.data_ptr(), k)
             return out
         if k == 0:

@@ -22,6 +22,7 @@ class OpPlan:
 
     name: str  #: aten base name
     kind: OpKind
+    rounds: bool = False  #: a number among its arguments is rounded to the dtype of its result
 
 
 #: Memory whose contents nobody has written yet; its numbers mean nothing.
@@ -60,6 +61,12 @@ _SAME = frozenset(
 _CASTS = frozenset({"_to_copy", "clone", "_to_dense", "to", "type_as", "contiguous"})
 #: Views whose schema does not say so, to let autograd treat their outputs as tensors of their own.
 _UNSAFE_VIEWS = frozenset({"unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"})
+#: Operations whose result, somewhere, is a number they were given: it has to survive the dtype. A factor, a
+#: divisor or an exponent is not rounded: kernels for half precision compute with these in float32.
+_ROUNDING = frozenset(
+    """add sub rsub clamp clamp_min clamp_max masked_fill index_fill fill full full_like new_full scalar_tensor
+    constant_pad_nd threshold hardtanh""".split()
+)
 
 
 def plan_of(func: Any) -> OpPlan:  # noqa: PLR0911  # one line a kind
@@ -83,4 +90,6 @@ def plan_of(func: Any) -> OpPlan:  # noqa: PLR0911  # one line a kind
     if name in _UNSAFE_VIEWS:
         return OpPlan(name, OpKind.VIEW)
     views = [ret for ret in tensors if ret.alias_info is not None and not ret.alias_info.is_write]
-    return OpPlan(name, OpKind.VIEW if len(views) == len(tensors) else OpKind.MEASURE)
+    if len(views) == len(tensors):
+        return OpPlan(name, OpKind.VIEW)
+    return OpPlan(name, OpKind.MEASURE, rounds=name.rstrip("_") in _ROUNDING)

@@ -161,6 +161,8 @@ class Recorder(TorchDispatchMode):
         if kind is _MEASURE:
             if type(out) is torch.Tensor:
                 self._measure(origin, phase, plan.name, "output", out)
+                if plan.rounds and phase is _FORWARD:
+                    self._tally.constants(origin, plan.name, args, out)
             else:
                 for slot, tensor in tensors_in(out, "output"):
                     self._measure(origin, phase, plan.name, slot, tensor)
@@ -242,4 +244,5 @@ class Recorder(TorchDispatchMode):
             not_audited=dict(self._tally.not_audited) | self.tracker.not_audited(),
             operations=self._operations,
             measured=self.book.measured,
+            constants=self._tally.rounded(),
         )

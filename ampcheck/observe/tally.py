@@ -12,11 +12,13 @@ from ampcheck.observe.modules import tensors_in
 from ampcheck.observe.ops import OpPlan
 from ampcheck.observe.seen import Seen
 from ampcheck.observe.unusual import readable
-from ampcheck.trace import Phase, Site
+from ampcheck.trace import Constant, Phase, Site
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _STRIDED = torch.strided
 _transformed = torch._C._functorch.is_functorch_wrapped_tensor
+_NUMBERS = frozenset({float, int})
+_HALVES = frozenset({torch.float16, torch.bfloat16})
 _FLOATING = {
     dtype: str(dtype).removeprefix("torch.")
     for dtype in (
@@ -47,6 +49,7 @@ class Tally:
         self._seen = Seen()
         self.lineage = Lineage() if follow else None
         self.not_audited: Counter[str] = Counter()
+        self._constants: dict[tuple[Origin, str, torch.dtype, float], None] = {}
 
     def clear(self) -> None:
         """Forget which tensors were seen."""
@@ -68,6 +71,8 @@ class Tally:
         if name is None:
             if tensor.is_quantized:
                 self.not_audited[f"quantized tensors ({tensor.dtype})"] += 1
+            elif self.lineage is not None:
+                self.lineage.passed(tensor)  # what an index or a mask was made of makes what it picks
             return
         key = (op, slot, phase, name)
         number = origin.numbers.get(key)
@@ -94,6 +99,22 @@ class Tally:
         site = Site(origin.module, op, slot, phase, dtype, origin.file, origin.line)
         number = origin.numbers[key] = self._book.number(site)
         return number
+
+    def constants(self, origin: Origin, op: str, args: Any, out: torch.Tensor) -> None:
+        """Note the numbers that an operation of the forward rounded to half precision."""
+        for value in args:
+            if type(value) in _NUMBERS and out.dtype in _HALVES and value == value:  # noqa: PLR0124  # no NaN
+                self._constants[origin, op, out.dtype, value] = None
+
+    def rounded(self) -> tuple[Constant, ...]:
+        """Return the numbers noted, each once a site."""
+        return tuple(
+            Constant(
+                Site(origin.module, op, "output", origin.phase, _FLOATING[dtype], origin.file, origin.line),
+                float(value),
+            )
+            for origin, op, dtype, value in self._constants
+        )
 
     def copied(self, plan: OpPlan, origin: Origin, phase: Phase, source: Any, out: torch.Tensor) -> None:
         """Note a copy: a cast where the dtype changes, and otherwise nothing new."""

@@ -14,6 +14,8 @@ _LOW = frozenset({torch.float16, torch.bfloat16})
 
 #: Steps taken: the first ones of Adam are as large as its learning rate, later ones smaller.
 STEPS = 2
+#: Times its change in FP32 from which on a change is wrong: rounding up gives at most twice as much.
+TOO_FAR = 2.0
 
 
 def lost_updates(
@@ -39,7 +41,7 @@ def lost_updates(
 def _changed(
     step: Step, optimizer: Callable[[Any], torch.optim.Optimizer], after_step: Callable[[Any], object] | None
 ) -> dict[str, torch.Tensor]:
-    """Return which elements of each tensor differ after a few plain steps."""
+    """Return by how much each element of each tensor differs after a few plain steps."""
     first = {name: tensor.detach().double() for name, tensor in _state(step.model)}
     updates = optimizer(step.model)
     for _ in range(STEPS):
@@ -49,12 +51,14 @@ def _changed(
         updates.step()
         if after_step is not None:
             after_step(step.model)
-    return {name: tensor.detach().double() != first[name] for name, tensor in _state(step.model)}
+    return {name: tensor.detach().double() - first[name] for name, tensor in _state(step.model)}
 
 
 def _loss(name: str, wide: torch.Tensor, low: torch.Tensor) -> UpdateLoss:
-    moved, stuck = torch.stack([wide.sum(), (wide & ~low).sum()]).tolist()
-    return UpdateLoss(name, moved, stuck)
+    moves = (wide != 0) & wide.isfinite()
+    off = ~low.isfinite() | (low.abs() > TOO_FAR * wide.abs())
+    moved, stuck, wrong = torch.stack([moves.sum(), (moves & (low == 0)).sum(), (moves & off).sum()]).tolist()
+    return UpdateLoss(name, moved, stuck, wrong)
 
 
 def _state(model: Any) -> Iterator[tuple[str, torch.Tensor]]:

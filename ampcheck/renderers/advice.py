@@ -4,7 +4,7 @@ from math import log2
 from typing import TYPE_CHECKING
 
 from ampcheck.plan import Plan, ScalerPlan, Tried
-from ampcheck.renderers.layout import Parts, hanging, text, title
+from ampcheck.renderers.layout import Parts, hanging, indented, text, title
 from ampcheck.report import Report
 from ampcheck.wording import clean, plural, power
 
@@ -30,8 +30,22 @@ def plan_lines(report: Report) -> Parts:
         if verdict.before or verdict.after:
             words.append(f"\n{clean(verdict.before) or '?'} → {clean(verdict.after) or '?'}", "dim")
         yield hanging(text((mark, style)), words, 2)
+    yield from _patch(report.patch)
     for sentence in report.advice:
         yield hanging(text(("·", "dim")), text(clean(sentence)), 2)
+
+
+def _patch(patch: str) -> Parts:
+    """Yield a diff as it is; what is only to be pasted would fill the screen, so it is said where to get it."""
+    if patch.startswith("---"):
+        yield ""
+        for line in patch.splitlines():
+            words = text(line[: len(line) - len(line.lstrip())] + clean(line.lstrip()))
+            words.stylize({"+": "green", "-": "red"}.get(line[:1], "dim"))
+            yield indented(words, 2)
+        yield ""
+    elif patch:
+        yield hanging(text(("·", "dim")), text("the lines to paste: --save-patch FILE"), 2)
 
 
 def _precisions(report: Report) -> Parts:

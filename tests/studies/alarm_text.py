@@ -1,0 +1,113 @@
+"""The page of the false-alarm study."""
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from false_alarms import Proof, Row
+    from judge import Opinion
+
+_HEAD = """# False alarms: ordinary models at random initialisation
+
+Made by `python tests/studies/false_alarms.py --report reports/false_alarms.md`.
+
+{models} ordinary models ({zoos}), as they come, audited in fp16 and in bf16 under CUDA's casting rules on the CPU:
+one training step each, {budget:.0f} s to look for a remedy. Every finding of severity *error* is a false alarm unless
+runs prove the harm: each one is listed below with the same step made anew by a plain loop on several draws of weights
+and batch, without ampcheck's recorder, lab or rules. *Gradient error* is the L2 distance of all gradients from FP32's
+over their norm, at the loss scale at which GradScaler settles; *lost unscaled* the share of the gradient elements that
+matter (1 % of their tensor's RMS) that are zero in fp16 without a loss scale. Random networks magnify rounding: a large
+gradient error by itself is no finding of severity error, unless a few places in FP32 heal it.
+
+**{errors} error findings** in {audits} audits, **{proved} of them proved** by the second runs; {warnings} warnings.
+torch {torch}.
+
+"""
+_TABLE = (
+    "| model | fp16 errors | warnings | settles at | gradient error | lost unscaled | bf16 errors | warnings "
+    "| gradient error |\n|---|---|---|---:|---:|---:|---|---|---:|\n"
+)
+_PROOFS = """
+## Error findings, and what other runs say
+
+*settled* or *unscaled* says at which loss scale; three draws of weights and batch, each number one draw. *healed* is the
+same with the plan's modules in FP32.
+
+| model | finding | message | ampcheck | a plain loop | healed |
+|---|---|---|---|---|---|
+"""
+#: Where harm begins, here as in the product.
+_HARM = 0.15
+
+
+def page(rows: "Sequence[Row]", proofs: "Sequence[Proof]", budget: float) -> str:
+    """Return the page as Markdown."""
+    zoos = {zoo: len({r.spec for r in held}) for zoo, held in groupby(rows, lambda row: row.spec.partition(":")[0])}
+    text = _HEAD.format(
+        models=len({row.spec for row in rows}),
+        zoos=", ".join(f"{count} of {zoo}" for zoo, count in zoos.items()),
+        budget=budget,
+        errors=len(proofs),
+        audits=len(rows),
+        proved=sum(proved(proof) for proof in proofs),
+        warnings=sum(len(row.warnings) for row in rows),
+        torch=torch.__version__.partition("+")[0],
+    )
+    text += _TABLE + "".join(_row(*held) for held in zip(rows[::2], rows[1::2], strict=True))
+    return text + (_PROOFS + "".join(map(_proof, proofs)) if proofs else "")
+
+
+def proved(proof: "Proof") -> bool:
+    """Tell whether all plain runs show harm, and none with the plan's modules in FP32."""
+    healed = not any(one.harmed(_HARM) for one in proof.healed)
+    return healed and all(one.harmed(_HARM) for one in proof.opinions)
+
+
+def _row(fp16: "Row", bf16: "Row") -> str:
+    cells = [fp16.spec, *_found(fp16), *_figures(fp16), *_found(bf16), _figures(bf16)[1]]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _found(row: "Row") -> tuple[str, str]:
+    if row.report is None:
+        return f"raised {row.raised}", "–"
+    errors, warnings = (" ".join(finding.code for finding in held) for held in (row.errors, row.warnings))
+    return errors or "none", warnings or "none"
+
+
+def _figures(row: "Row") -> tuple[str, str, str]:
+    outcomes = {} if row.report is None else row.report.outcomes
+    settled, unscaled = outcomes.get("settled"), outcomes.get("unscaled")
+    if settled is None:
+        return "–", "–", "–"
+    error = f"{settled.grad_error:.2%}" if settled.finite else settled.words
+    return f"2^{settled.log2_scale}", error, "–" if unscaled is None else f"{unscaled.vanished:.2%}"
+
+
+def _proof(proof: "Proof") -> str:
+    assert proof.row.report is not None
+    scale = "unscaled" if proof.finding.numbers.get("log2_scale") == 0 and proof.row.precision == "fp16" else "settled"
+    outcome = proof.row.report.outcomes.get(scale)
+    said = "–" if outcome is None else f"{scale}: {outcome.words}"
+    cells = [
+        f"{proof.row.spec} {proof.row.precision}",
+        f"{proof.finding.code}{'' if proved(proof) else ' **not proved**'}",
+        proof.finding.message.replace("|", "\\|"),
+        said,
+        _opinions(proof.opinions),
+        _opinions(proof.healed) or "–",
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _opinions(opinions: "Sequence[Opinion]") -> str:
+    return "; ".join(
+        f"2^{one.log2_scale} error {one.error:.1%} lost {one.vanished:.1%}"
+        if math.isfinite(one.error)
+        else f"2^{one.log2_scale} not finite"
+        for one in opinions
+    )

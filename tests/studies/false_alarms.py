@@ -1,0 +1,147 @@
+"""Does ampcheck cry wolf? Ordinary models at random initialisation, audited in both precisions.
+
+    python tests/studies/false_alarms.py --report reports/false_alarms.md
+
+Audits are kept in --cache, so that after a change of the rules only the rules run again; --redo runs audits
+again whose name matches a pattern, `--redo '*'` all.
+"""
+
+import argparse
+import gc
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch
+from alarm_text import page
+from judge import Opinion, opinion
+from ordinary import ORDINARY, ordinary
+
+from ampcheck.audit import audit
+from ampcheck.codec import from_json, to_json, write
+from ampcheck.errors import AmpcheckError
+from ampcheck.findings import Finding, Severity
+from ampcheck.report import Report
+from ampcheck.rules import diagnose
+from ampcheck.settings import Settings
+
+PRECISIONS = ("fp16", "bf16")
+#: Draws of weights and batch on which an error finding is judged a second time.
+DRAWS = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model in one precision."""
+
+    spec: str
+    precision: str
+    report: Report | None  #: None where it raised
+    raised: str = ""
+
+    @property
+    def errors(self) -> list[Finding]:
+        """Return the findings that claim harm."""
+        return self._of(Severity.ERROR)
+
+    @property
+    def warnings(self) -> list[Finding]:
+        """Return the findings that name a risk."""
+        return self._of(Severity.WARNING)
+
+    def _of(self, severity: Severity) -> list[Finding]:
+        return [] if self.report is None else [f for f in self.report.findings if f.severity is severity]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """An error finding, and what runs that share nothing with it say."""
+
+    row: Row
+    finding: Finding
+    opinions: tuple[Opinion, ...]  #: by draw
+    healed: tuple[Opinion, ...]  #: the same with the modules of the plan in FP32; empty without any
+
+
+def audited(spec: str, precision: str, budget: float) -> Row:
+    """Return a model's audit."""
+    try:
+        target = ordinary(spec)
+        return Row(spec, precision, audit(target, Settings(precision, budget=budget)))
+    except (AmpcheckError, RuntimeError, ImportError) as error:
+        return Row(spec, precision, None, f"{type(error).__name__}: {str(error)[:120]}")
+
+
+def remembered(file: Path, spec: str, precision: str) -> Row | None:
+    """Return an audit that was kept, judged by the rules of now; None where there is none that can be read."""
+    try:
+        report = from_json(file.read_bytes())
+    except (OSError, AmpcheckError, TypeError, KeyError):
+        return None
+    return Row(spec, precision, replace(report, findings=diagnose(report)))
+
+
+def proof(row: Row, finding: Finding) -> Proof:
+    """Judge an error a second time, on several draws of weights and batch."""
+    unscaled = finding.numbers.get("log2_scale") == 0 and row.precision == "fp16"
+    scale = 0 if unscaled else None
+    assert row.report is not None
+    plan = row.report.plan
+    modules = plan.fp32_modules if plan is not None and plan.precision == row.precision else ()
+
+    def built(seed: int):
+        target = ordinary(row.spec, seed)
+        return target.model, target.batch(0), target.loss
+
+    found = tuple(opinion(lambda seed=seed: built(seed), row.precision, scale) for seed in range(DRAWS))
+    healed = ()
+    if modules:
+        healed = tuple(opinion(lambda seed=seed: built(seed), row.precision, scale, modules) for seed in range(DRAWS))
+    return Proof(row, finding, found, healed)
+
+
+def main() -> int:
+    """Audit, judge, write the page; return 1 where an error finding is not proved."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="such as torchvision:resnet18 (default: all)")
+    parser.add_argument("--report", type=Path, help="write the page here")
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "ampcheck_false_alarms")
+    parser.add_argument("--redo", nargs="*", default=[], metavar="PATTERN", help="such as 'timm:* bf16' or '*'")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds to look for a remedy, each")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for spec in options.models or ORDINARY:
+        rows += [row_of(spec, precision, options) for precision in PRECISIONS]
+        gc.collect()
+    proofs = [proof(row, finding) for row in rows for finding in row.errors]
+    text = page(rows, proofs, options.budget)
+    print(text)
+    if options.report is not None:
+        options.report.write_text(text, encoding="utf-8")
+    return int(any(row.raised for row in rows) or bool(proofs))
+
+
+def row_of(spec: str, precision: str, options: argparse.Namespace) -> Row:
+    """Return a row, kept or new."""
+    file = options.cache / f"{spec.replace(':', '_')}_{precision}.json"
+    wanted = any(fnmatch(f"{spec} {precision}", pattern) or fnmatch(spec, pattern) for pattern in options.redo)
+    row = None if wanted else remembered(file, spec, precision)
+    if row is None:
+        begun = time.process_time()
+        row = audited(spec, precision, options.budget)
+        if row.report is not None:
+            options.cache.mkdir(parents=True, exist_ok=True)
+            write(file, to_json(row.report))
+        codes = " ".join(f"{finding.code}:{finding.severity}" for finding in (*row.errors, *row.warnings))
+        print(f"{time.process_time() - begun:6.1f} s {spec} {precision} {codes} {row.raised}", file=sys.stderr, flush=True)
+    return row
+
+
+if __name__ == "__main__":
+    sys.exit(main())
