@@ -91,10 +91,14 @@ class Advisor:
         """Return the scaler that suits what stays in low precision, smaller where a run still overflows."""
         report = self.report
         kept = {
-            place: stats for place, stats in gradient_tensors(report).items() if not any(_holds(item, place) for item in items)
+            place: stats
+            for place, stats in gradient_tensors(report).items()
+            if not any(_holds(item, place) for item in items)
         }
         refused = () if items else report.refused_scales
-        advice: ScaleAdvice[Site] = advise_scale(kept, () if items else maxima(report), report.format, refused)
+        advice: ScaleAdvice[Site] = advise_scale(
+            kept, () if items else maxima(report), report.format, refused
+        )
         scale = advice.log2_scale
         while scale > 0 and self._try(scale, items).grads_nonfinite:
             scale -= 2
@@ -134,8 +138,11 @@ class Advisor:
         precision = "fp32" if other.harmed else _OTHER[self.report.precision]
         scaler = ScalerPlan(2.0**other.log2_scale) if precision == "fp16" else None
         tried = Tried.CONFIRMED if precision != "fp32" else Tried.NOT_TRIED
-        claim = f"train in {precision}: no set tried of {plural(len(found.items), 'place')} in FP32 heals {self.report.precision}"
-        verdict = Verdict(claim, tried, settled.words, other.words if precision != "fp32" else "the reference itself")
+        places = plural(len(found.items), "place")
+        claim = f"train in {precision}: no set tried of {places} in FP32 heals {self.report.precision}"
+        verdict = Verdict(
+            claim, tried, settled.words, other.words if precision != "fp32" else "the reference itself"
+        )
         plan = Plan(precision, (), (), scaler)
         return replace(self.report, plan=plan, verdicts=(verdict,), advice=self._sentences(plan, found))
 
@@ -144,7 +151,8 @@ class Advisor:
         told = list(self.report.advice)
         told.append(_recommended(self.report, plan))
         if plan.fp32_modules:
-            told.append(f"FP32 there keeps {size(_extra_bytes(self.report, plan))} more of activations (estimated from the trace)")
+            more = size(_extra_bytes(self.report, plan))
+            told.append(f"FP32 there keeps {more} more of activations (estimated from the trace)")
         if found is not None and found.heals and not found.minimal:
             told.append("the budget ended the search: a smaller set may exist")
         return tuple(told)
@@ -177,12 +185,15 @@ def _recommended(report: Report, plan: Plan) -> str:
     outcome = report.outcomes[other]
     state = "comes out wrong too" if outcome.harmed else "comes out healthy without any change"
     if plan.precision != report.precision:
-        return f"recommended: {plan.precision}, since {report.precision} cannot be healed here; {other} {state}"
+        return (
+            f"recommended: {plan.precision}, since {report.precision} cannot be healed here; {other} {state}"
+        )
     if not plan.fp32_modules and not plan.fp32_lines:
         scaler = " with the scaler above" if plan.scaler is not None else ""
         return f"recommended: {report.precision}{scaler}; {other} {state} ({outcome.words})"
     if not outcome.harmed:
-        return f"recommended: {other}, where nothing has to stay in FP32 ({outcome.words}); or {report.precision} with the plan above"
+        instead = f"or {report.precision} with the plan above"
+        return f"recommended: {other}, where nothing has to stay in FP32 ({outcome.words}); {instead}"
     return f"recommended: {report.precision} with the plan above; {other} {state} ({outcome.words})"
 
 

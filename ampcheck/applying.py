@@ -1,7 +1,7 @@
 """A plan put to work on a model: the torch half of `Plan`."""
 
-from contextlib import ExitStack, contextmanager
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch

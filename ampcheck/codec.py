@@ -211,7 +211,9 @@ def _trace(trace: Trace) -> Json:
         "operations": trace.operations,
         "measured": trace.measured,
         "failure": flat(trace.failure) if trace.failure else None,
-        "constants": [flat(constant.site) | {"value": number(constant.value)} for constant in trace.constants],
+        "constants": [
+            flat(constant.site) | {"value": number(constant.value)} for constant in trace.constants
+        ],
     }
 
 

@@ -3,12 +3,21 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ampcheck.formats import BY_DTYPE
 from ampcheck.report import Report, by_place
 from ampcheck.stats import TensorStats
-from ampcheck.trace import Phase, Site
+from ampcheck.trace import Leap, Phase, Site
 
 #: A result this far off its reference is worth suspecting before one that is merely rounded.
 SUSPICIOUS_ERROR = 0.05
+#: How much larger than in FP32 a result may be in low precision, which has rounded everything before it.
+DRIFT = 1.25
+#: Operations that make infinities or NaN out of numbers that are close to those of FP32: next to a pole or to the
+#: edge of where they are defined.
+_WITH_POLES = frozenset(
+    """log log2 log10 log1p div true_divide divide reciprocal rsqrt sqrt pow acos asin acosh atanh logit xlogy
+    remainder fmod""".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +37,7 @@ def suspects(report: Report) -> list[Suspect]:
     """Return every place that works in low precision, the best evidence first."""
     reference = by_place(report.reference)
     ordered = [
-        *(site for leap in report.leaps for site in (leap.dropped, leap.site)),
+        *(site for leap in report.leaps for site in (beginning(report, leap), leap.dropped, leap.site)),
         *_origins(report, reference, Phase.FORWARD),
         *_origins(report, reference, Phase.BACKWARD),
         *_wrong(report),
@@ -59,12 +68,40 @@ def healthy_forward(report: Report) -> bool:
     return not newly_nonfinite(report, Phase.FORWARD, by_place(report.reference))
 
 
+def origin_first(report: Report, bad: list[Site], reference: dict[Site, TensorStats]) -> list[Site]:
+    """Return non-finite results in order, but the first one that can be their origin in front.
+
+    A line may run an operation twice, on healthy numbers before the origin and on its infinities after it; both
+    are one site. What FP32 holds there is then far from the largest number, and the operation has no pole.
+    """
+    first = next((site for site in bad if _can_begin(report, site, reference[site.place])), None)
+    return bad if first is None else [first, *(site for site in bad if site != first)]
+
+
+def _can_begin(report: Report, site: Site, stats: TensorStats) -> bool:
+    scale = report.log2_scale if site.phase is Phase.BACKWARD else 0
+    held = BY_DTYPE.get(site.dtype)
+    over = held is not None and held.overflows(stats.amax * DRIFT * 2.0**scale)
+    return over or has_pole(site)
+
+
+def has_pole(site: Site) -> bool:
+    """Tell whether an operation can make an infinity or NaN where FP32 has a number of ordinary size."""
+    return site.op.rstrip("_") in _WITH_POLES
+
+
+def beginning(report: Report, leap: Leap) -> Site:
+    """Return where the bits were lost that an error needs: not where a result is exact all the same."""
+    pair = report.errors.get(leap.dropped)
+    return leap.site if pair is not None and pair.sampled and not pair.error_squares else leap.dropped
+
+
 def _origins(report: Report, reference: dict[Site, TensorStats], phase: Phase) -> Iterable[Site]:
     """Return where non-finite values begin: first in order, then wherever FP32 exceeds the format by itself."""
     bad = newly_nonfinite(report, phase, reference)
     scale = report.log2_scale if phase is Phase.BACKWARD else 0
     beyond = [site for site in bad if reference[site.place].overflowed(report.format, scale).low]
-    return [*bad[:1], *beyond]
+    return [*origin_first(report, bad, reference)[:1], *bad[:1], *beyond]
 
 
 def _wrong(report: Report) -> list[Site]:
@@ -77,7 +114,9 @@ def _wrong(report: Report) -> list[Site]:
 
 
 def _failed(report: Report) -> Iterable[Site]:
+    """Return where the step raised, then every other place: the first error hides those that follow it."""
     failure = report.low.failure
     if failure is None:
         return ()
-    return (Site(failure.module, failure.op, "output", Phase.FORWARD, report.dtype, failure.file, failure.line),)
+    site = Site(failure.module, failure.op, "output", Phase.FORWARD, report.dtype, failure.file, failure.line)
+    return (site, *(site for site in report.reference.sites if site.op and site.phase is Phase.FORWARD))

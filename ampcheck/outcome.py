@@ -34,7 +34,11 @@ class Outcome:
     @property
     def harmed(self) -> bool:
         """Tell whether the step would not train as in FP32."""
-        return not self.finite or max(self.grad_error, self.loss_error) > HARM_ERROR or self.vanished > HARM_VANISHED
+        return (
+            not self.finite
+            or max(self.grad_error, self.loss_error) > HARM_ERROR
+            or self.vanished > HARM_VANISHED
+        )
 
     @property
     def words(self) -> str:

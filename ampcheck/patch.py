@@ -31,9 +31,10 @@ def snippet(plan: Plan) -> str:
     if plan.fp32_modules:
         lines += [
             "def in_fp32(forward):",
-            '    def wrapped(*args, **kwargs):',
+            "    def wrapped(*args, **kwargs):",
             '        with torch.autocast("cuda", enabled=False):',
-            "            return forward(*(a.float() if torch.is_tensor(a) and a.is_floating_point() else a for a in args), **kwargs)",
+            "            wide = (a.float() if torch.is_tensor(a) and a.is_floating_point() else a for a in args)",
+            "            return forward(*wide, **kwargs)",
             "    return wrapped",
             "",
             f"for name in {list(plan.fp32_modules)!r}:",
@@ -46,7 +47,11 @@ def snippet(plan: Plan) -> str:
         lines.append(_scaler(plan))
     lines.append(f'with torch.autocast("cuda", dtype={_DTYPES[plan.precision]}):')
     lines.append("    loss = loss_fn(model, batch)")
-    lines += ["scaler.scale(loss).backward()", "scaler.step(optimizer)", "scaler.update()"] if plan.scaler else ["loss.backward()", "optimizer.step()"]
+    lines += (
+        ["scaler.scale(loss).backward()", "scaler.step(optimizer)", "scaler.update()"]
+        if plan.scaler
+        else ["loss.backward()", "optimizer.step()"]
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -66,7 +71,11 @@ def diff(file: Path, classes: dict[str, str]) -> str:
     """
     before = file.read_text(encoding="utf-8").splitlines(keepends=True)
     after = list(before)
-    found = [node for node in ast.parse("".join(before)).body if isinstance(node, ast.ClassDef) and node.name in classes]
+    found = [
+        node
+        for node in ast.parse("".join(before)).body
+        if isinstance(node, ast.ClassDef) and node.name in classes
+    ]
     for node in reversed(found):
         forward = next((f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "forward"), None)
         if forward is not None:
@@ -78,7 +87,11 @@ def diff(file: Path, classes: dict[str, str]) -> str:
 
 def _edit(lines: list[str], forward: ast.FunctionDef) -> None:
     """Put the decorator above a forward and the conversion of its tensors below its signature."""
-    body = forward.body[1] if ast.get_docstring(forward) is not None and len(forward.body) > 1 else forward.body[0]
+    body = (
+        forward.body[1]
+        if ast.get_docstring(forward) is not None and len(forward.body) > 1
+        else forward.body[0]
+    )
     indent = " " * body.col_offset
     names = [argument.arg for argument in forward.args.args[1:]]
     if body.lineno > forward.lineno and names:

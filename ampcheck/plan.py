@@ -72,9 +72,13 @@ class Plan:
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ReportError(f"expected a plan written by ampcheck --save-plan, got no JSON: {error}") from error
+            raise ReportError(
+                f"expected a plan written by ampcheck --save-plan, got no JSON: {error}"
+            ) from error
         if not isinstance(data, dict) or data.pop("ampcheck_plan", None) != SCHEMA:
-            raise ReportError(f"expected a plan of schema {SCHEMA}, got something else; write it with ampcheck --save-plan")
+            raise ReportError(
+                f"expected a plan of schema {SCHEMA}, got something else; write it with ampcheck --save-plan"
+            )
         scaler = data.pop("scaler")
         modules, lines = tuple(data.pop("fp32_modules")), tuple(data.pop("fp32_lines"))
         return cls(data.pop("precision"), modules, lines, None if scaler is None else ScalerPlan(**scaler))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 

@@ -39,7 +39,7 @@ def overrides_train_and_getattr() -> Case:
             super().__init__()
             self.net, self.bn = Net(), nn.BatchNorm1d(8)
 
-        def train(self, mode=True):  # noqa: FBT002  # torch's own signature
+        def train(self, mode=True):  # torch's own signature
             super().train(mode)
             self.bn.eval()
             return self

@@ -69,7 +69,7 @@ def _dtypes(values: Any) -> tuple[str, ...]:
 @contextmanager
 def cuda_autocast(dtype: torch.dtype) -> Iterator[None]:
     """Turn CUDA's own autocast on; `torch.autocast` refuses where there is no GPU."""
-    torch.set_autocast_enabled("cuda", True)  # noqa: FBT003
+    torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", dtype)
     torch.autocast_increment_nesting()
     try:
@@ -77,7 +77,7 @@ def cuda_autocast(dtype: torch.dtype) -> Iterator[None]:
     finally:
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()
-        torch.set_autocast_enabled("cuda", False)  # noqa: FBT003
+        torch.set_autocast_enabled("cuda", False)
         torch.set_autocast_dtype("cuda", torch.float16)
 
 

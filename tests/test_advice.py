@@ -48,7 +48,7 @@ def test_the_culprit_is_kept_in_fp32_and_the_plan_was_tried():
     assert report.findings[0].origin.module == "norm"
     assert report.plan.fp32_modules == ("norm",)
     assert {verdict.tried for verdict in report.verdicts} == {Tried.CONFIRMED}
-    assert [verdict.claim for verdict in report.verdicts][0] == "keep norm in FP32"
+    assert report.verdicts[0].claim == "keep norm in FP32"
 
 
 def test_applying_the_plan_and_auditing_again_is_clean():
@@ -86,7 +86,10 @@ plans = st.builds(
     st.sampled_from(["fp16", "bf16", "fp32"]),
     st.lists(st.text(), max_size=3).map(tuple),
     st.lists(st.text(), max_size=3).map(tuple),
-    st.none() | st.builds(ScalerPlan, st.floats(1.0, 1e6), st.floats(1.0, 8.0), st.floats(0.1, 0.9), st.integers(1, 9999)),
+    st.none()
+    | st.builds(
+        ScalerPlan, st.floats(1.0, 1e6), st.floats(1.0, 8.0), st.floats(0.1, 0.9), st.integers(1, 9999)
+    ),
 )
 
 

@@ -27,7 +27,11 @@ exit status: 0 nothing at or above --fail-on, 1 findings, 2 could not run, 130 i
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] not in COMMANDS and not (len(words) == 1 and words[0] in {"-h", "--help", "--version"}):
+    if (
+        words
+        and words[0] not in COMMANDS
+        and not (len(words) == 1 and words[0] in {"-h", "--help", "--version"})
+    ):
         words.insert(0, "check")
     options = _parser().parse_args(words)
     try:
@@ -59,7 +63,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         summary = (command.__doc__ or "").splitlines()[0]
-        sub = commands.add_parser(name, help=summary, description=command.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        sub = commands.add_parser(
+            name,
+            help=summary,
+            description=command.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         command.add_arguments(sub)
     return parser
 

@@ -17,26 +17,68 @@ from ampcheck.settings import PRECISIONS, Settings
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `ampcheck check`."""
-    parser.add_argument("target", metavar="TARGET", help="model.py, model.py:name, package.module:name, torchvision:NAME, timm:NAME, transformers:TYPE")
-    audit = parser.add_argument_group("audit")
-    audit.add_argument("--precision", choices=PRECISIONS, default="fp16", help="what to run in (default: fp16)")
-    audit.add_argument("--scale", type=scale, default=None, metavar="S", help="loss scale, a power of two such as 1024 or 2^10 (default: as GradScaler settles)")
-    audit.add_argument("--steps", type=count, default=1, metavar="N", help="training steps to audit (default: 1)")
-    audit.add_argument("--no-verify", dest="verify", action="store_false", help="record only: no re-runs, no plan")
-    audit.add_argument(
-        "--verify-steps", type=count, default=0, metavar="N", help="also train N steps with the plan and in FP32, and compare"
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="model.py, model.py:name, package.module:name, torchvision:NAME, timm:NAME, transformers:TYPE",
     )
-    audit.add_argument("--budget", type=float, default=60.0, metavar="S", help="seconds to look for a remedy (default: 60)")
-    audit.add_argument("--save-plan", type=Path, metavar="FILE", help="write the plan, for ampcheck.Plan.load(FILE)")
-    audit.add_argument("--save-patch", type=Path, metavar="FILE", help="write the plan as a diff, or as lines to paste")
+    audit = parser.add_argument_group("audit")
+    audit.add_argument(
+        "--precision", choices=PRECISIONS, default="fp16", help="what to run in (default: fp16)"
+    )
+    audit.add_argument(
+        "--scale",
+        type=scale,
+        default=None,
+        metavar="S",
+        help="loss scale, a power of two such as 1024 or 2^10 (default: as GradScaler settles)",
+    )
+    audit.add_argument(
+        "--steps", type=count, default=1, metavar="N", help="training steps to audit (default: 1)"
+    )
+    audit.add_argument(
+        "--no-verify", dest="verify", action="store_false", help="record only: no re-runs, no plan"
+    )
+    audit.add_argument(
+        "--verify-steps",
+        type=count,
+        default=0,
+        metavar="N",
+        help="also train N steps with the plan and in FP32, and compare",
+    )
+    audit.add_argument(
+        "--budget", type=float, default=60.0, metavar="S", help="seconds to look for a remedy (default: 60)"
+    )
+    audit.add_argument(
+        "--save-plan", type=Path, metavar="FILE", help="write the plan, for ampcheck.Plan.load(FILE)"
+    )
+    audit.add_argument(
+        "--save-patch", type=Path, metavar="FILE", help="write the plan as a diff, or as lines to paste"
+    )
     audit.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
     target = parser.add_argument_group("target")
     target.add_argument("--batch-size", type=count, metavar="N", help="samples in a batch")
-    target.add_argument("--input", type=str, metavar="SHAPE", help="shape of the input, such as 8x3x64x64 or 3,64,64")
-    target.add_argument("--weights", type=Path, metavar="FILE", help="load weights (safetensors, or a torch file without code)")
-    target.add_argument("--device", default=None, metavar="D", help="where to run (default: cuda where there is one, else cpu)")
-    target.add_argument("--small", action="store_true", help="shrink the configuration of a transformers model")
-    target.add_argument("--seed", type=int, default=0, metavar="N", help="seed for random weights and batches (default: 0)")
+    target.add_argument(
+        "--input", type=str, metavar="SHAPE", help="shape of the input, such as 8x3x64x64 or 3,64,64"
+    )
+    target.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="load weights (safetensors, or a torch file without code)",
+    )
+    target.add_argument(
+        "--device",
+        default=None,
+        metavar="D",
+        help="where to run (default: cuda where there is one, else cpu)",
+    )
+    target.add_argument(
+        "--small", action="store_true", help="shrink the configuration of a transformers model"
+    )
+    target.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed for random weights and batches (default: 0)"
+    )
     output.add_arguments(parser)
 
 
@@ -53,14 +95,24 @@ def run(options: argparse.Namespace) -> int:
         say(f"loading {options.target}")
         shape = parse_shape(options.input) if options.input else None
         wanted = Options(
-            options.batch_size, shape, options.weights, options.device or _device(), options.small, options.seed
+            options.batch_size,
+            shape,
+            options.weights,
+            options.device or _device(),
+            options.small,
+            options.seed,
         )
         try:
             target = load(options.target, wanted)
             from ampcheck.audit import audit
 
             settings = Settings(
-                options.precision, options.scale, options.steps, options.verify, options.verify_steps, options.budget
+                options.precision,
+                options.scale,
+                options.steps,
+                options.verify,
+                options.verify_steps,
+                options.budget,
             )
             report = audit(target, settings, say)
         finally:

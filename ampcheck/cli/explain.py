@@ -9,7 +9,9 @@ from ampcheck.rules import RULES
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `ampcheck explain`."""
-    parser.add_argument("code", nargs="?", metavar="CODE", help="a code such as AMP101; without it all are listed")
+    parser.add_argument(
+        "code", nargs="?", metavar="CODE", help="a code such as AMP101; without it all are listed"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -20,7 +22,9 @@ def run(options: argparse.Namespace) -> int:
         return 0
     code = options.code.upper()
     if code not in RULES:
-        raise AmpcheckError(f"expected one of {', '.join(RULES)}, got {options.code!r}; `ampcheck explain` lists them")
+        raise AmpcheckError(
+            f"expected one of {', '.join(RULES)}, got {options.code!r}; `ampcheck explain` lists them"
+        )
     print(f"{code} {_name(RULES[code])}\n\n{_manual(RULES[code])}")
     return 0
 

@@ -19,9 +19,21 @@ _WIDEST = 100
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that shows a report."""
     group = parser.add_argument_group("output")
-    group.add_argument("--format", choices=sorted(RENDERERS), default="terminal", help="how to write the report (default: terminal)")
-    group.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the report to FILE instead of the screen")
-    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="colour on the screen (default: auto)")
+    group.add_argument(
+        "--format",
+        choices=sorted(RENDERERS),
+        default="terminal",
+        help="how to write the report (default: terminal)",
+    )
+    group.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="write the report to FILE instead of the screen"
+    )
+    group.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="colour on the screen (default: auto)",
+    )
     group.add_argument(
         "--fail-on",
         choices=("error", "warning", "info", "never"),

@@ -83,6 +83,10 @@ class WideCompute(TorchDispatchMode):
         # The wrapper that this would put around each operation loads the compiler, which takes a second.
         return False
 
+    def __init__(self) -> None:
+        """Prepare to run operators."""
+        super().__init__()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func`."""
         return execute(func, args, kwargs or {})

@@ -9,8 +9,8 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 TRACE = "·"
 _TRACE_SHARE = 1e-4
 #: Stands for an exact zero in tables, so that the eye finds what is not zero.
-NONE = "–"  # noqa: RUF001 - the dash of printed tables
-TIMES = "×"  # noqa: RUF001 - a multiplication, not the letter
+NONE = "–"
+TIMES = "×"
 
 
 def bars(counts: Sequence[float], whole: float) -> str:

@@ -101,7 +101,13 @@ def gradient_overflow(report: Report) -> list[Finding]:
     settled = report.outcomes.get("settled")
     if settled is not None and settled.grads_nonfinite and not settled.loss_nonfinite:
         bad = newly_nonfinite(report, Phase.BACKWARD, by_place(report.reference))
-        return [] if not bad or not healthy_forward(report) else [_overflow(bad, Severity.ERROR, f"at every loss scale down to 2^{report.log2_scale}", report)]
+        return (
+            []
+            if not bad or not healthy_forward(report)
+            else [
+                _overflow(bad, Severity.ERROR, f"at every loss scale down to 2^{report.log2_scale}", report)
+            ]
+        )
     if len(report.refused_scales) >= MANY_SKIPS:
         bad = _beyond(report, max(report.refused_scales))
         remedy = f"at loss scale 2^{max(report.refused_scales)}; it settles at 2^{report.log2_scale} after {len(report.refused_scales)} skipped steps"
@@ -111,7 +117,9 @@ def gradient_overflow(report: Report) -> list[Finding]:
 
 
 def _overflow(bad: list[Site], severity: Severity, where: str, report: Report) -> Finding:
-    place = f"{bad[0].op} in the backward of {bad[0].module or 'the root or the loss'}" if bad else "the backward"
+    place = (
+        f"{bad[0].op} in the backward of {bad[0].module or 'the root or the loss'}" if bad else "the backward"
+    )
     return Finding(
         "AMP202",
         "gradient-overflow",

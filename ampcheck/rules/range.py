@@ -1,14 +1,12 @@
 """Values of the forward that low precision cannot hold."""
 
-from ampcheck.evidence import newly_nonfinite
+from ampcheck.evidence import has_pole, newly_nonfinite, origin_first
 from ampcheck.findings import Finding, Severity
 from ampcheck.report import Report, by_place
 from ampcheck.rules.rounding import flushed
 from ampcheck.stats import TensorStats
 from ampcheck.trace import Phase, Site
 
-#: Operations that make an infinity out of a zero: where their FP32 result is representable, the zero is to blame.
-_MADE_OF_ZERO = frozenset({"log", "log2", "log10", "log1p", "div", "div_", "reciprocal", "rsqrt", "pow", "true_divide"})
 #: Head room below which the next batch may overflow: activations vary by about an octave between batches.
 NEAR_FACTOR = 2.0
 
@@ -42,7 +40,11 @@ def forward_overflow(report: Report) -> list[Finding]:
             f"{first.op} in {_place(first)} overflows {report.precision}: {_count(bad[0], report, reference)} elements are "
             f"finite in FP32 (largest {amax:.4g}), {report.precision} ends at {report.format.max:.5g}{_absorbed(report)}",
             tuple(bad),
-            {"elements": _count(first, report, reference), "reference_amax": amax, "reached_sites": len(bad) - 1},
+            {
+                "elements": _count(first, report, reference),
+                "reference_amax": amax,
+                "reached_sites": len(bad) - 1,
+            },
         )
     ]
 
@@ -121,7 +123,10 @@ def near_overflow(report: Report) -> list[Finding]:
     near = [
         (site, stats)
         for site, stats in report.low.sites.items()
-        if site.op and site.phase is Phase.FORWARD and site.dtype == report.dtype and limit < stats.amax
+        if site.op
+        and site.phase is Phase.FORWARD
+        and site.dtype == report.dtype
+        and limit < stats.amax
         and site.op not in _CONSTANT
     ]
     if not near:
@@ -141,16 +146,18 @@ def near_overflow(report: Report) -> list[Finding]:
 
 
 #: Operations that write a constant somebody chose, such as finfo.min in a mask.
-_CONSTANT = frozenset({"masked_fill", "masked_fill_", "fill_", "full", "full_like", "where", "scalar_tensor", "new_full"})
+_CONSTANT = frozenset(
+    {"masked_fill", "masked_fill_", "fill_", "full", "full_like", "where", "scalar_tensor", "new_full"}
+)
 
 
 def _bad_forward(report: Report) -> tuple[list[Site], dict[Site, TensorStats]]:
     reference = by_place(report.reference)
-    return newly_nonfinite(report, Phase.FORWARD, reference), reference
+    return origin_first(report, newly_nonfinite(report, Phase.FORWARD, reference), reference), reference
 
 
 def _made_of_zero(site: Site, reference: dict[Site, TensorStats], report: Report) -> bool:
-    return site.op in _MADE_OF_ZERO and not report.format.overflows(reference[site.place].amax)
+    return has_pole(site) and not report.format.overflows(reference[site.place].amax)
 
 
 def _count(site: Site, report: Report, reference: dict[Site, TensorStats]) -> int:
@@ -165,7 +172,9 @@ def _harm(report: Report) -> Severity:
 
 
 def _absorbed(report: Report) -> str:
-    return "; the loss and all gradients are as in FP32 all the same" if _harm(report) is Severity.INFO else ""
+    return (
+        "; the loss and all gradients are as in FP32 all the same" if _harm(report) is Severity.INFO else ""
+    )
 
 
 def _place(site: Site) -> str:

@@ -75,7 +75,9 @@ def flushed(report: Report, leap: Leap) -> bool:
     """
     reference = by_place(report.reference)
     held = [reference.get(site.place) for site in (leap.site, leap.dropped) if site.dtype == report.dtype]
-    return any(stats is not None and 2 * stats.flushed(report.format).low > stats.nonzero > 0 for stats in held)
+    return any(
+        stats is not None and 2 * stats.flushed(report.format).low > stats.nonzero > 0 for stats in held
+    )
 
 
 def _healing(report: Report) -> tuple[str, ...]:

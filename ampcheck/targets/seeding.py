@@ -14,7 +14,7 @@ def seeded(seed: int) -> Iterator[None]:
     numpy = sys.modules.get("numpy")
     python_state = random.getstate()
     numpy_state = numpy.random.get_state() if numpy else None
-    started: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    started: bool = torch.cuda.is_initialized()
     devices = range(torch.cuda.device_count()) if started else ()
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)

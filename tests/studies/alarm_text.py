@@ -46,7 +46,10 @@ _HARM = 0.15
 
 def page(rows: "Sequence[Row]", proofs: "Sequence[Proof]", budget: float) -> str:
     """Return the page as Markdown."""
-    zoos = {zoo: len({r.spec for r in held}) for zoo, held in groupby(rows, lambda row: row.spec.partition(":")[0])}
+    zoos = {
+        zoo: len({r.spec for r in held})
+        for zoo, held in groupby(rows, lambda row: row.spec.partition(":")[0])
+    }
     text = _HEAD.format(
         models=len({row.spec for row in rows}),
         zoos=", ".join(f"{count} of {zoo}" for zoo, count in zoos.items()),
@@ -90,7 +93,11 @@ def _figures(row: "Row") -> tuple[str, str, str]:
 
 def _proof(proof: "Proof") -> str:
     assert proof.row.report is not None
-    scale = "unscaled" if proof.finding.numbers.get("log2_scale") == 0 and proof.row.precision == "fp16" else "settled"
+    scale = (
+        "unscaled"
+        if proof.finding.numbers.get("log2_scale") == 0 and proof.row.precision == "fp16"
+        else "settled"
+    )
     outcome = proof.row.report.outcomes.get(scale)
     said = "–" if outcome is None else f"{scale}: {outcome.words}"
     cells = [

@@ -101,17 +101,25 @@ def proof(row: Row, finding: Finding) -> Proof:
     found = tuple(opinion(lambda seed=seed: built(seed), row.precision, scale) for seed in range(DRAWS))
     healed = ()
     if modules:
-        healed = tuple(opinion(lambda seed=seed: built(seed), row.precision, scale, modules) for seed in range(DRAWS))
+        healed = tuple(
+            opinion(lambda seed=seed: built(seed), row.precision, scale, modules) for seed in range(DRAWS)
+        )
     return Proof(row, finding, found, healed)
 
 
 def main() -> int:
     """Audit, judge, write the page; return 1 where an error finding is not proved."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="such as torchvision:resnet18 (default: all)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help="such as torchvision:resnet18 (default: all)"
+    )
     parser.add_argument("--report", type=Path, help="write the page here")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "ampcheck_false_alarms")
-    parser.add_argument("--redo", nargs="*", default=[], metavar="PATTERN", help="such as 'timm:* bf16' or '*'")
+    parser.add_argument(
+        "--redo", nargs="*", default=[], metavar="PATTERN", help="such as 'timm:* bf16' or '*'"
+    )
     parser.add_argument("--budget", type=float, default=10.0, help="seconds to look for a remedy, each")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -130,7 +138,9 @@ def main() -> int:
 def row_of(spec: str, precision: str, options: argparse.Namespace) -> Row:
     """Return a row, kept or new."""
     file = options.cache / f"{spec.replace(':', '_')}_{precision}.json"
-    wanted = any(fnmatch(f"{spec} {precision}", pattern) or fnmatch(spec, pattern) for pattern in options.redo)
+    wanted = any(
+        fnmatch(f"{spec} {precision}", pattern) or fnmatch(spec, pattern) for pattern in options.redo
+    )
     row = None if wanted else remembered(file, spec, precision)
     if row is None:
         begun = time.process_time()
@@ -139,7 +149,11 @@ def row_of(spec: str, precision: str, options: argparse.Namespace) -> Row:
             options.cache.mkdir(parents=True, exist_ok=True)
             write(file, to_json(row.report))
         codes = " ".join(f"{finding.code}:{finding.severity}" for finding in (*row.errors, *row.warnings))
-        print(f"{time.process_time() - begun:6.1f} s {spec} {precision} {codes} {row.raised}", file=sys.stderr, flush=True)
+        print(
+            f"{time.process_time() - begun:6.1f} s {spec} {precision} {codes} {row.raised}",
+            file=sys.stderr,
+            flush=True,
+        )
     return row
 
 

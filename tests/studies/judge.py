@@ -6,7 +6,6 @@ Everything is built anew for each run, so that no run can leave anything to the 
 
 import math
 from collections.abc import Callable, Iterable
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +61,9 @@ def step(build: Build, dtype: torch.dtype | None, log2_scale: int, fp32: Iterabl
     except RuntimeError as error:
         return Run(math.nan, raised=str(error).split("\n")[0])
     grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return Run(float(loss.detach()), {name: g.to_dense().double() * 2.0**-log2_scale for name, g in grads.items()})
+    return Run(
+        float(loss.detach()), {name: g.to_dense().double() * 2.0**-log2_scale for name, g in grads.items()}
+    )
 
 
 def opinion(build: Build, precision: str, log2_scale: int | None = None, fp32: Iterable[str] = ()) -> Opinion:
@@ -100,7 +101,9 @@ def _promote(module: Any) -> None:
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         with torch.autocast("cpu", enabled=False):
-            return inner(*(_floated(arg) for arg in args), **{key: _floated(arg) for key, arg in kwargs.items()})
+            return inner(
+                *(_floated(arg) for arg in args), **{key: _floated(arg) for key, arg in kwargs.items()}
+            )
 
     module.forward = forward
 

@@ -21,9 +21,18 @@ whisper clip
 """
 #: These take one size of picture only.
 _FIXED_SIZE = frozenset(
-    """levit_128s vit_tiny_patch16_224 deit_tiny_patch16_224 mixer_s32_224 xcit_nano_12_p16_224
-    eva02_tiny_patch14_224 inception_v3 ssdlite320_mobilenet_v3_large r3d_18
-    fasterrcnn_mobilenet_v3_large_320_fpn""".split()
+    [
+        "levit_128s",
+        "vit_tiny_patch16_224",
+        "deit_tiny_patch16_224",
+        "mixer_s32_224",
+        "xcit_nano_12_p16_224",
+        "eva02_tiny_patch14_224",
+        "inception_v3",
+        "ssdlite320_mobilenet_v3_large",
+        "r3d_18",
+        "fasterrcnn_mobilenet_v3_large_320_fpn",
+    ]
 )
 BATCH = 4
 SIDE = 64
