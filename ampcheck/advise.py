@@ -17,8 +17,9 @@ from ampcheck.trace import Phase, Site
 from ampcheck.verify import Lab
 from ampcheck.wording import plural, size
 
-#: The scale at which sets are tried in fp16: far from both ends, so that only the set decides.
-_SEARCH_LOG2_SCALE = 8
+#: The scales at which sets are tried in fp16: far from both ends first, so that only the set decides; smaller
+#: ones where gradients still overflow, as a scaler would.
+_SEARCH_LOG2_SCALES = (8, 4, 0)
 #: Where GradScaler starts.
 _DEFAULT_LOG2_SCALE = 16
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -68,6 +69,15 @@ class Advisor:
         lines = [(file, int(line)) for file, _, line in places]
         return self._lab.trial(_DTYPES[precision or self.report.precision], log2_scale, modules, lines)
 
+    def _best(self, items: Iterable[Suspect]) -> Outcome:
+        """Return how the step comes out with these places in FP32, at a scale that lets it."""
+        chosen = tuple(items)
+        for scale in _SEARCH_LOG2_SCALES if self.report.precision == "fp16" else (0,):
+            outcome = self._try(scale, chosen)
+            if not outcome.grads_nonfinite or outcome.loss_nonfinite:
+                break
+        return outcome
+
     def _settled(self, precision: str) -> Outcome:
         """Return how the step comes out where a scaler would settle in another precision."""
         if precision == "bf16":
@@ -79,11 +89,9 @@ class Advisor:
         return self._try(0, precision=precision)
 
     def _search(self, budget: float) -> Found[Suspect]:
-        scale = _SEARCH_LOG2_SCALE if self.report.precision == "fp16" else 0
-
         def heals(items: tuple[Suspect, ...]) -> bool:
             self._progress(f"trying {plural(len(items), 'place')} in FP32, {items[0].name} first")
-            return not self._try(scale, items).harmed
+            return not self._best(items).harmed
 
         return _gathered(Search(heals, budget).run(suspects(self.report)), heals)
 
@@ -121,7 +129,7 @@ class Advisor:
     def _needed(self, item: Suspect, items: tuple[Suspect, ...], whole: Outcome) -> Verdict:
         """Return the verdict on one member of a set: without it the step is not healed."""
         rest = [other for other in items if other != item]
-        without = self._try(_SEARCH_LOG2_SCALE if self.report.precision == "fp16" else 0, rest)
+        without = self._best(rest)
         tried = Tried.CONFIRMED if without.harmed else Tried.REFUTED
         return Verdict(f"{item.name} is needed", tried, without.words, whole.words)
 

@@ -12,12 +12,10 @@ from ampcheck.trace import Leap, Phase, Site
 SUSPICIOUS_ERROR = 0.05
 #: How much larger than in FP32 a result may be in low precision, which has rounded everything before it.
 DRIFT = 1.25
-#: Operations that make infinities or NaN out of numbers that are close to those of FP32: next to a pole or to the
-#: edge of where they are defined.
-_WITH_POLES = frozenset(
-    """log log2 log10 log1p div true_divide divide reciprocal rsqrt sqrt pow acos asin acosh atanh logit xlogy
-    remainder fmod""".split()
-)
+#: Operations that make infinities or NaN out of numbers close to those of FP32: at a pole, mostly at zero.
+_WITH_POLES = frozenset("log log2 log10 log1p div true_divide divide reciprocal rsqrt pow logit atanh xlogy".split())
+#: Operations that make NaN beyond the edge of where they are defined.
+_WITH_EDGES = frozenset("log log2 log10 log1p rsqrt sqrt pow acos asin acosh atanh logit".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +72,8 @@ def origin_first(report: Report, bad: list[Site], reference: dict[Site, TensorSt
     A line may run an operation twice, on healthy numbers before the origin and on its infinities after it; both
     are one site. What FP32 holds there is then far from the largest number, and the operation has no pole.
     """
+    if bad and any(stats.nonfinite for site, stats in reference.items() if site.phase is bad[0].phase):
+        return bad  # an infinity that is meant makes NaN wherever it meets a zero
     first = next((site for site in bad if _can_begin(report, site, reference[site.place])), None)
     return bad if first is None else [first, *(site for site in bad if site != first)]
 
@@ -82,12 +82,19 @@ def _can_begin(report: Report, site: Site, stats: TensorStats) -> bool:
     scale = report.log2_scale if site.phase is Phase.BACKWARD else 0
     held = BY_DTYPE.get(site.dtype)
     over = held is not None and held.overflows(stats.amax * DRIFT * 2.0**scale)
-    return over or has_pole(site)
+    return over or site.op.rstrip("_") in _WITH_POLES | _WITH_EDGES
 
 
-def has_pole(site: Site) -> bool:
-    """Tell whether an operation can make an infinity or NaN where FP32 has a number of ordinary size."""
-    return site.op.rstrip("_") in _WITH_POLES
+def meets_zero(report: Report, site: Site, reference: dict[Site, TensorStats]) -> bool:
+    """Tell whether a new infinity comes from a pole, where the FP32 result is small enough for the format."""
+    small = not report.format.overflows(reference[site.place].amax)
+    return small and site.op.rstrip("_") in _WITH_POLES and not leaves_domain(report, site, reference)
+
+
+def leaves_domain(report: Report, site: Site, reference: dict[Site, TensorStats]) -> bool:
+    """Tell whether a new NaN, without an infinity, comes from a number outside of where it is defined."""
+    low, wide = report.low.sites[site], reference[site.place]
+    return site.op.rstrip("_") in _WITH_EDGES and low.nans > wide.nans and low.infs <= wide.infs
 
 
 def beginning(report: Report, leap: Leap) -> Site:

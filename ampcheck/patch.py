@@ -95,12 +95,14 @@ def _edit(lines: list[str], forward: ast.FunctionDef) -> None:
     indent = " " * body.col_offset
     names = [argument.arg for argument in forward.args.args[1:]]
     if body.lineno > forward.lineno and names:
-        both = ", ".join(names)
-        value = f"({both})" if len(names) > 1 else f"({both},)"
-        target = both if len(names) > 1 else f"{both},"
-        lines.insert(
-            body.lineno - 1,
-            f"{indent}{target} = (t.float() if torch.is_tensor(t) and t.is_floating_point() else t for t in {value})\n",
-        )
+        lines.insert(body.lineno - 1, f"{indent}{_converted(names)}\n")
     first = min([forward.lineno, *(decorator.lineno for decorator in forward.decorator_list)])
     lines.insert(first - 1, " " * forward.col_offset + '@torch.autocast("cuda", enabled=False)\n')
+
+
+def _converted(names: list[str]) -> str:
+    """Return the statement that makes floating-point inputs FP32."""
+    if len(names) == 1:
+        return f"{names[0]} = {names[0]}.float()"
+    every = ", ".join(names)
+    return f"{every} = (t.float() if torch.is_tensor(t) and t.is_floating_point() else t for t in ({every}))"

@@ -57,8 +57,10 @@ def test_a_promoted_line_computes_as_in_fp32(net):
     assert not half(net, x).isfinite().all()  # 400 squared is beyond fp16
     with torch.no_grad():
         net.second.weight.fill_(2.0**-12)
-    promoted = half(net, x, lines=[line_of("hidden * hidden"), line_of("self.second")])
-    assert torch.allclose(promoted, net(x), rtol=1e-3)
+    line = line_of("hidden * hidden")
+    assert not half(net, x, lines=[line_of("self.second")]).isfinite().all()  # a module called there is not the line
+    assert not half(net, x, ["second"]).isfinite().all()
+    assert torch.allclose(half(net, x, ["second"], [line]), net(x), rtol=1e-3)
 
 
 def test_all_promoted_equals_fp32_bit_for_bit(net):

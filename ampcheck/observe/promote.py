@@ -120,7 +120,7 @@ class _Lines(TorchFunctionMode):
         special = name in {"__get__", "__set__", "__delete__"} or (
             name.endswith("_") and not name.endswith("__")
         )
-        if special or self._source.line(self._source.spot(2)) not in self._places:
+        if special or self._source.line(self._source.own_spot(2)) not in self._places:
             return func(*args, **kwargs)
         devices = {tensor.device.type for tensor in _tensors((args, kwargs))} or {"cpu"}
         with ExitStack() as stack:

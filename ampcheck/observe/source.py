@@ -46,6 +46,20 @@ class SourceFinder:
             frame = frame.f_back
         return None
 
+    def own_spot(self, depth: int = 2) -> Spot | None:
+        """Return the running spot of user code, or None when a module that it calls is running."""
+        frame: FrameType | None = sys._getframe(depth)
+        while frame is not None:
+            code = frame.f_code
+            if self._kinds.get(id(code), -1) < 0:
+                self._classify(code)
+            if self._kinds[id(code)]:
+                return (id(code), frame.f_lasti) if self._kinds[id(code)] == _USER else None
+            if code.co_name == "_call_impl" and code.co_filename.startswith(_TORCH):
+                return None
+            frame = frame.f_back
+        return None
+
     def _classify(self, code: CodeType) -> int:
         self._codes[id(code)] = code
         kind = self._kinds[id(code)] = classify(code.co_filename)

@@ -85,7 +85,7 @@ class WideCompute(TorchDispatchMode):
 
     def __init__(self) -> None:
         """Prepare to run operators."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotations here
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func`."""

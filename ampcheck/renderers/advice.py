@@ -40,7 +40,8 @@ def _patch(patch: str) -> Parts:
     if patch.startswith("---"):
         yield ""
         for line in patch.splitlines():
-            words = text(line[: len(line) - len(line.lstrip())] + clean(line.lstrip()))
+            inner = line[1:].lstrip()
+            words = text(line[: len(line) - len(inner)] + clean(inner))
             words.stylize({"+": "green", "-": "red"}.get(line[:1], "dim"))
             yield indented(words, 2)
         yield ""

@@ -8,8 +8,11 @@ from collections.abc import Callable
 
 from ampcheck.findings import Finding
 from ampcheck.report import Report
+from ampcheck.rules.casts import cast_ping_pong
+from ampcheck.rules.constants import lost_constant
 from ampcheck.rules.dtypes import step_raises
-from ampcheck.rules.gradients import gradient_overflow, gradient_underflow
+from ampcheck.rules.gradients import gradient_overflow, gradient_underflow, no_scale_fits, scaler_missing
+from ampcheck.rules.half import half_parameters, half_reduction
 from ampcheck.rules.range import forward_overflow, forward_underflow, near_overflow
 from ampcheck.rules.rounding import lost_update, precision_loss
 
@@ -23,8 +26,14 @@ RULES: dict[str, Rule] = {
     "AMP501": precision_loss,
     "AMP202": gradient_overflow,
     "AMP201": gradient_underflow,
+    "AMP204": scaler_missing,
     "AMP504": lost_update,
+    "AMP203": no_scale_fits,
+    "AMP104": lost_constant,
+    "AMP502": half_reduction,
     "AMP102": near_overflow,
+    "AMP302": half_parameters,
+    "AMP303": cast_ping_pong,
 }
 
 

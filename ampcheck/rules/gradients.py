@@ -1,57 +1,94 @@
 """Gradients that low precision cannot hold, and what a loss scale does for them."""
 
-from ampcheck.evidence import healthy_forward, newly_nonfinite
+from ampcheck.evidence import healthy_forward, newly_nonfinite, origin_first
 from ampcheck.findings import Finding, Severity
 from ampcheck.outcome import HARM_VANISHED, Outcome
 from ampcheck.report import Report, by_place, low_backward
+from ampcheck.scaling.gradients import gradient_tensors
+from ampcheck.scaling.rounding import flushed_share, relevant
+from ampcheck.scaling.window import ScaleLimits, scale_window
 from ampcheck.trace import Phase, Site
 
-#: Where GradScaler starts.
-DEFAULT_LOG2_SCALE = 16
 #: Skipped steps at the start from which on the default scale is called wrong for a model: GradScaler is built
 #: to skip a few, and then to find its scale.
 MANY_SKIPS = 4
 
 
 def gradient_underflow(report: Report) -> list[Finding]:
-    """Gradients that matter become zero in low precision.
+    """Gradients that matter become zero in low precision at the loss scale in use.
 
-    What it finds: steps in which more than 15 % of the gradient elements of any weight (at least 1 % of their
-    tensor's RMS) become zero: at the loss scale in use, or without a scale.
+    What it finds: steps in which more than 15 % of the gradient elements that matter (at least 1 % of their
+    tensor's RMS) become zero, because they are too small for the format at the loss scale that a GradScaler
+    settles at, or in bf16, which has none.
 
     Why it matters: what became zero is not learned from; training slows down or stops without any message.
 
-    What to do: use a GradScaler (fp16) with at least the scale named; where no scale helps, keep the place in
-    FP32; or use bf16, whose range is that of FP32.
+    What to do: keep the named place in FP32; use bf16, whose range is that of FP32; or raise the loss where it is
+    divided by a large number. Where a larger scale would do, the finding names it.
 
-    Example: a loss averaged over many elements, whose gradients are below 2^-24.
+    Example: a branch behind a gate of 1e-6 beside one with ordinary gradients.
 
     When to ignore it: when the loss is a stand-in, since gradient magnitudes are then not yours.
     """
-    settled, unscaled = report.outcomes.get("settled"), report.outcomes.get("unscaled")
-    if settled is None or not healthy_forward(report):
+    settled = report.outcomes.get("settled")
+    if settled is None or not healthy_forward(report) or not settled.finite:
         return []
-    if settled.finite and settled.vanished > HARM_VANISHED:
-        return [_underflow(report, settled, "whatever the scale" if settled.log2_scale else "")]
-    if unscaled is not None and unscaled.finite and unscaled.vanished > HARM_VANISHED:
-        return [_underflow(report, unscaled, f"a loss scale of 2^{report.log2_scale} heals it")]
-    return []
+    if settled.vanished <= HARM_VANISHED or lost_in_forward(report):
+        return []
+    return [_underflow(report, settled, "AMP201", "whatever the scale" if settled.log2_scale else "")]
 
 
-def _underflow(report: Report, outcome: Outcome, remedy: str) -> Finding:
-    names = list(outcome.vanished_by)
+def scaler_missing(report: Report) -> list[Finding]:
+    """Without a GradScaler the step does not train in fp16; with one it does.
+
+    What it finds: a step whose gradients are those of FP32 at the loss scale in use, and of which more than 15 %
+    of the elements that matter become zero when the same step is run without a scale.
+
+    Why it matters: code that leaves the GradScaler out, or calls loss.backward() beside it, learns from the rest
+    only, without any message.
+
+    What to do: scale the loss with torch.amp.GradScaler("cuda") and step through it; start from the scale named.
+
+    Example: a loss averaged over many elements, whose gradients are below 2^-24.
+
+    When to ignore it: when your loop has a GradScaler already; when the loss is a stand-in, since gradient
+    magnitudes are then not yours.
+    """
+    settled, unscaled = report.outcomes.get("settled"), report.outcomes.get("unscaled")
+    if settled is None or unscaled is None or not healthy_forward(report):
+        return []
+    if settled.harmed or not unscaled.finite or unscaled.vanished <= HARM_VANISHED:
+        return []
+    return [_underflow(report, unscaled, "AMP204", f"a loss scale of 2^{report.log2_scale} heals it")]
+
+
+def lost_in_forward(report: Report) -> bool:
+    """Tell whether zeros among the gradients come from results that were wrong before the backward.
+
+    FP32 says what is too small at a scale; if nothing is and the forward has gone wrong, that explains the rest.
+    """
+    tensors = relevant(gradient_tensors(report)).values()
+    flushed = any(flushed_share(stats, report.format, report.log2_scale) > HARM_VANISHED for stats in tensors)
+    return bool(report.leaps) and not flushed
+
+
+def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Finding:
     worst = _first_lost(report, outcome)
     scale = f"at loss scale 2^{outcome.log2_scale}" if outcome.log2_scale else "without a loss scale"
     begins = _first_flushed(report, outcome.log2_scale)
     return Finding(
-        "AMP201",
-        "gradient-underflow",
+        code,
+        "gradient-underflow" if code == "AMP201" else "scaler-missing",
         "grad-underflow",
         Severity.WARNING if report.stand_in_loss else Severity.ERROR,
         f"{outcome.vanished:.0%} of the gradient that matters becomes zero {scale} "
         f"({outcome.vanished_by[worst]:.0%} of {worst}){'; ' if remedy else ''}{remedy}",
         (_parameter(report, worst), *begins),
-        {"vanished": outcome.vanished, "log2_scale": outcome.log2_scale, "parameters": len(names)},
+        {
+            "vanished": outcome.vanished,
+            "log2_scale": outcome.log2_scale,
+            "parameters": len(outcome.vanished_by),
+        },
     )
 
 
@@ -86,7 +123,8 @@ def gradient_overflow(report: Report) -> list[Finding]:
     """Gradients become inf or NaN in low precision although the forward was healthy.
 
     What it finds: backward operations whose results are finite in FP32 and not in low precision: at every
-    loss scale, or at GradScaler's default of 2^16 and at least the next three below.
+    loss scale, or at GradScaler's default of 2^16 and at least the next three below. Named first is the one that
+    still overflows at the smallest of these scales.
 
     Why it matters: GradScaler skips such steps and halves the scale; a step that overflows at every scale never
     trains.
@@ -100,26 +138,25 @@ def gradient_overflow(report: Report) -> list[Finding]:
     """
     settled = report.outcomes.get("settled")
     if settled is not None and settled.grads_nonfinite and not settled.loss_nonfinite:
-        bad = newly_nonfinite(report, Phase.BACKWARD, by_place(report.reference))
-        return (
-            []
-            if not bad or not healthy_forward(report)
-            else [
-                _overflow(bad, Severity.ERROR, f"at every loss scale down to 2^{report.log2_scale}", report)
-            ]
-        )
+        reference = by_place(report.reference)
+        bad = origin_first(report, newly_nonfinite(report, Phase.BACKWARD, reference), reference)
+        if not bad or not healthy_forward(report):
+            return []
+        where = f"at every loss scale down to 2^{report.log2_scale}" if report.precision == "fp16" else "in bf16"
+        return [_overflow(bad, Severity.ERROR, where, report)]
     if len(report.refused_scales) >= MANY_SKIPS:
-        bad = _beyond(report, max(report.refused_scales))
-        remedy = f"at loss scale 2^{max(report.refused_scales)}; it settles at 2^{report.log2_scale} after {len(report.refused_scales)} skipped steps"
+        bad = _beyond(report, min(report.refused_scales))
+        remedy = (
+            f"from loss scale 2^{min(report.refused_scales)} on; a GradScaler that starts at "
+            f"2^{max(report.refused_scales)} settles at 2^{report.log2_scale} after {len(report.refused_scales)} skipped steps"
+        )
         severity = Severity.WARNING if report.stand_in_loss else Severity.ERROR
         return [_overflow(bad, severity, remedy, report)]
     return []
 
 
 def _overflow(bad: list[Site], severity: Severity, where: str, report: Report) -> Finding:
-    place = (
-        f"{bad[0].op} in the backward of {bad[0].module or 'the root or the loss'}" if bad else "the backward"
-    )
+    place = f"{bad[0].op} in the backward of {bad[0].module or 'the root or the loss'}" if bad else "the backward"
     return Finding(
         "AMP202",
         "gradient-overflow",
@@ -133,10 +170,56 @@ def _overflow(bad: list[Site], severity: Severity, where: str, report: Report) -
 
 def _beyond(report: Report, log2_scale: int) -> list[Site]:
     """Return the backward operations that FP32 says overflow at this scale, in order of execution."""
-    known = low_backward(report)
+    known = gradient_tensors(report)
     return [
         site
         for site in report.low.sites
         if site.phase is Phase.BACKWARD and site.dtype == report.dtype and site.place in known
         if known[site.place].overflowed(report.format, log2_scale).low
     ]
+
+
+def no_scale_fits(report: Report) -> list[Finding]:
+    """No loss scale suits all gradients: one overflows where another is still lost.
+
+    What it finds: a gradient that overflows at every scale which another one needs (to keep 95 % of the elements
+    that matter, and of the energy), predicted from the FP32 run's exponents for every scale.
+
+    Why it matters: a GradScaler settles below the overflow, and there the other gradient does not survive.
+
+    What to do: keep one of both places in FP32 (the one with the fewest operations costs least), or use bf16.
+
+    Example: a branch behind a gate of 1e-9 beside a loss that is summed over pixels.
+
+    When to ignore it: when what is lost carries little; if the re-run's gradients were those of FP32 all the
+    same, this is told as information only.
+    """
+    settled = report.outcomes.get("settled")
+    if report.precision != "fp16" or report.low.failure is not None or not healthy_forward(report):
+        return []
+    window = scale_window(gradient_tensors(report), report.format)
+    if window.fits or window.first_to_overflow is None or window.last_to_be_kept is None:
+        return []
+    limits = (window.first_to_overflow, window.last_to_be_kept)
+    harmed = settled is not None and settled.harmed
+    return [
+        Finding(
+            "AMP203",
+            "no-scale-fits",
+            "no-scale-fits",
+            Severity.WARNING if harmed else Severity.INFO,
+            window.message,
+            tuple(_executed(report, limit) for limit in limits),
+            {
+                "overflows_from": limits[0].overflows_from,
+                "lost_below": limits[1].lost_below,
+                "missing_octaves": -window.octaves,
+            },
+        )
+    ]
+
+
+def _executed(report: Report, limit: ScaleLimits[Site]) -> Site:
+    """Return the site of a limit with the dtype that it ran in."""
+    low = (site for site in report.low.sites if site.place == limit.key and site.dtype == report.dtype)
+    return next(low, limit.key)

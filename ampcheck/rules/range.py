@@ -1,6 +1,6 @@
 """Values of the forward that low precision cannot hold."""
 
-from ampcheck.evidence import has_pole, newly_nonfinite, origin_first
+from ampcheck.evidence import leaves_domain, meets_zero, newly_nonfinite, origin_first
 from ampcheck.findings import Finding, Severity
 from ampcheck.report import Report, by_place
 from ampcheck.rules.rounding import flushed
@@ -28,7 +28,7 @@ def forward_overflow(report: Report) -> list[Finding]:
     scores. If the step came out as in FP32 all the same, this is told as information only.
     """
     bad, reference = _bad_forward(report)
-    if not bad or _made_of_zero(bad[0], reference, report):
+    if not bad or meets_zero(report, bad[0], reference) or leaves_domain(report, bad[0], reference):
         return []
     first, amax = bad[0], reference[bad[0].place].amax
     return [
@@ -68,7 +68,7 @@ def forward_underflow(report: Report) -> list[Finding]:
     bad, reference = _bad_forward(report)
     if not bad:
         return _flushed(report)
-    if not _made_of_zero(bad[0], reference, report):
+    if not meets_zero(report, bad[0], reference):
         return []
     first = bad[0]
     count = _count(first, report, reference)
@@ -154,10 +154,6 @@ _CONSTANT = frozenset(
 def _bad_forward(report: Report) -> tuple[list[Site], dict[Site, TensorStats]]:
     reference = by_place(report.reference)
     return origin_first(report, newly_nonfinite(report, Phase.FORWARD, reference), reference), reference
-
-
-def _made_of_zero(site: Site, reference: dict[Site, TensorStats], report: Report) -> bool:
-    return has_pole(site) and not report.format.overflows(reference[site.place].amax)
 
 
 def _count(site: Site, report: Report, reference: dict[Site, TensorStats]) -> int:

@@ -1,11 +1,12 @@
 """Results that are finite and wrong: rounding that an operation magnifies, updates that rounding swallows."""
 
-from ampcheck.evidence import healthy_forward
+from ampcheck.evidence import beginning, healthy_forward, leaves_domain, newly_nonfinite, origin_first
 from ampcheck.findings import Finding, Severity
 from ampcheck.outcome import HARM_ERROR, HARM_VANISHED
 from ampcheck.plan import Tried
 from ampcheck.report import Report, by_place
-from ampcheck.trace import Leap, Phase, Site
+from ampcheck.rules.gradients import lost_in_forward
+from ampcheck.trace import Leap, Phase, Site, UpdateLoss
 
 #: Places in FP32 up to which a plan points at a culprit; a longer list says that rounding is everywhere.
 FEW_PLACES = 4
@@ -14,10 +15,11 @@ STUCK_SHARE = 0.5
 
 
 def precision_loss(report: Report) -> list[Finding]:
-    """Finite results that are far off: rounding which one place magnifies.
+    """Results that are far off, or undefined: rounding which one place magnifies.
 
     What it finds: a step whose gradients or loss differ from FP32 by more than 15 %, without overflow and
-    without underflow, and the few places whose promotion to FP32 heals it, tried by re-running.
+    without underflow, and the few places whose promotion to FP32 heals it, tried by re-running; and the first
+    operation that gives NaN because rounding moved its input beyond where it is defined.
 
     Why it matters: training runs, the loss falls, and the model learns something else.
 
@@ -30,9 +32,11 @@ def precision_loss(report: Report) -> list[Finding]:
     as deep networks can at random initialisation.
     """
     settled = report.outcomes.get("settled")
-    if settled is None or not settled.harmed or settled.raised or settled.vanished > HARM_VANISHED:
+    if settled is None or not settled.harmed or settled.raised:
         return []
     if not healthy_forward(report):
+        return _undefined(report)
+    if settled.vanished > HARM_VANISHED and not lost_in_forward(report):
         return []
     begun = [leap for leap in report.leaps if not flushed(report, leap)]
     if not begun and not (settled.finite and max(settled.grad_error, settled.loss_error) > HARM_ERROR):
@@ -43,9 +47,9 @@ def precision_loss(report: Report) -> list[Finding]:
     sites: tuple[Site, ...] = ()
     where = ""
     if begun:
-        sites = (begun[0].dropped, begun[0].site)
+        sites = tuple(dict.fromkeys((beginning(report, begun[0]), begun[0].site)))
         numbers["error"] = begun[0].error
-        where = f"; it begins at {_told(begun[0])}"
+        where = f"; it begins at {_told(begun[0], sites[0])}"
     remedy = f"; with {', '.join(healing)} in FP32 it does not happen" if few else "; no few places heal it"
     return [
         Finding(
@@ -60,12 +64,33 @@ def precision_loss(report: Report) -> list[Finding]:
     ]
 
 
-def _told(leap: Leap) -> str:
+def _undefined(report: Report) -> list[Finding]:
+    reference = by_place(report.reference)
+    bad = origin_first(report, newly_nonfinite(report, Phase.FORWARD, reference), reference)
+    if not leaves_domain(report, bad[0], reference):
+        return []
+    first = bad[0]
+    count = report.low.sites[first].nans - reference[first.place].nans
+    return [
+        Finding(
+            "AMP501",
+            "precision-loss",
+            "precision-loss",
+            Severity.ERROR,
+            f"{first.op} in {first.module or 'the root or the loss'} gives {count} NaN that FP32 does not have: "
+            "rounding moved its input beyond where it is defined",
+            tuple(bad),
+            {"elements": count, "reached_sites": len(bad) - 1},
+        )
+    ]
+
+
+def _told(leap: Leap, dropped: Site) -> str:
     place = f"{leap.site.op} in {leap.site.module or 'the root or the loss'}"
     leapt = f"whose result is off by {leap.error:.0%}"
-    if leap.dropped == leap.site:
+    if dropped == leap.site:
         return f"{place}, {leapt}"
-    return f"{place}, {leapt}, because {leap.dropped.op} ({leap.dropped.location}) left it too few bits"
+    return f"{place}, {leapt}, because {dropped.op} ({dropped.location}) left it too few bits"
 
 
 def flushed(report: Report, leap: Leap) -> bool:
@@ -89,39 +114,49 @@ def _healing(report: Report) -> tuple[str, ...]:
 
 
 def lost_update(report: Report) -> list[Finding]:
-    """Weights or averages held in half precision do not move.
+    """Weights or averages held in half precision do not move, or move to somewhere else.
 
     What it finds: tensors in half precision of which more than half of the elements that FP32 would change in
-    the first optimizer steps keep their old value.
+    the first optimizer steps keep their old value, become infinite or NaN, or move more than twice as far.
 
     Why it matters: a change below half a unit in the last place is rounded away every time, so it never adds
-    up; training stands still, or an averaged copy never follows.
+    up; training stands still, or an averaged copy never follows. A second moment or an eps that is zero in half
+    precision makes the update infinite.
 
     What to do: keep weights, averages and optimizer state in FP32 and let autocast compute in half precision; or
-    use stochastic rounding.
+    use stochastic rounding; in fp16 give Adam an eps of at least 1e-4.
 
-    Example: bf16 weights with a learning rate of 1e-5; an average with decay 0.999 held in bf16.
+    Example: bf16 weights with a learning rate of 1e-5; an average with decay 0.999 held in bf16; Adam on fp16
+    weights, whose eps of 1e-8 is zero.
 
     When to ignore it: when the optimizer rounds stochastically or compensates (Kahan summation).
     """
-    stuck = [loss for loss in report.updates if loss.moved and loss.stuck / loss.moved > STUCK_SHARE]
+    bad = lost_updates(report)
     moved = sum(loss.moved for loss in report.updates)
-    share = sum(loss.stuck for loss in stuck) / moved if moved else 0.0
-    if not stuck:
+    if not bad:
         return []
-    parent = _common([loss.name.rpartition(".")[0] for loss in stuck])
+    stuck, wrong = sum(loss.stuck for loss in bad), sum(loss.wrong for loss in bad)
+    parent = _common([loss.name.rpartition(".")[0] for loss in bad])
+    effect = "are rounded away" if stuck >= wrong else "are not finite, or more than twice as large as in FP32"
+    kept = "stay as they were" if stuck >= wrong else "moved wrongly"
+    first = bad[0]
     return [
         Finding(
             "AMP504",
             "lost-update",
             "stagnant-update",
             Severity.ERROR,
-            f"{share:.0%} of the changes to {len(stuck)} tensors held in half precision are rounded away "
-            f"({stuck[0].name}: {stuck[0].stuck} of {stuck[0].moved} elements stay as they were)",
-            (Site(parent, "", f"param[{stuck[0].name.rpartition('.')[2]}]", Phase.STATE, report.dtype),),
-            {"lost_fraction": share, "tensors": len(stuck)},
+            f"{max(stuck, wrong) / moved:.0%} of the changes to {len(bad)} tensors held in half precision {effect} "
+            f"({first.name}: {first.stuck if stuck >= wrong else first.wrong} of {first.moved} elements {kept})",
+            (Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype),),
+            {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": len(bad)},
         )
     ]
+
+
+def lost_updates(report: Report) -> list[UpdateLoss]:
+    """Return the tensors most of whose updates are lost or wrong."""
+    return [loss for loss in report.updates if loss.stuck + loss.wrong > STUCK_SHARE * loss.moved]
 
 
 def _common(names: list[str]) -> str:

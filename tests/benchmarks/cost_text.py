@@ -20,8 +20,8 @@ fetch" is what an audit does: it also keeps 128 elements of each result for comp
 record to the host, once.
 """
 PEERS = """
-Peers on the same three steps, measured earlier on another CPU-only machine of the same size with torch
-2.13, processor time, one thread, and a process of its own for each tool, which resolves about 15 %. Most
+Peers on the same three steps, measured earlier on a CPU-only machine with two virtual cores, torch 2.13,
+processor time, one thread, and a process of its own for each tool, which resolves about 15 %. Most
 record less: module outputs only, or forward only, and no histograms.
 
 | tool | resnet18, FP32 | decoder, bf16 | lstm, FP32 |
@@ -53,8 +53,9 @@ noise.
 """
 SIZE = "The same model at two batch sizes: the tensors grow, the report does not."
 STARTUP = """
-The smallest of nine runs (three for torch, one for the audit). Wall time counts what else the machine does;
-processor time is what these take alone, spread over two threads in the audit. Nothing of torch, rich or
-pandas is loaded by the first two: `tests/test_startup.py` asserts it. The audit builds the model, runs it
-in FP32 and fp16, tries its claims by running it again, and says the verdict.
+The smallest of several runs, with bare Python's own time taken off the first three. Nothing of torch, rich or
+pandas is loaded by the first two: `tests/test_startup.py` asserts it. The audit builds the model, runs it in
+FP32 and fp16, tries its claims by running it again, and says the verdict. It is timed with torch's two threads
+and with one: where another program holds a core, torch's threads wait for each other by spinning, and the same
+audit was seen to take a minute with two threads and eleven seconds with one.
 """

@@ -4,11 +4,11 @@ from ampcheck.targets import Options, load
 from ampcheck.targets.spec import Target
 
 _TORCHVISION = """
-alexnet vgg11 vgg11_bn resnet18 resnet34 resnet50 resnext50_32x4d densenet121 squeezenet1_0 squeezenet1_1 mobilenet_v2
+alexnet resnet18 resnet34 resnet50 resnext50_32x4d densenet121 squeezenet1_0 squeezenet1_1 mobilenet_v2
 mobilenet_v3_small mobilenet_v3_large mnasnet0_5 mnasnet1_0 shufflenet_v2_x0_5 shufflenet_v2_x1_0 efficientnet_b0
 efficientnet_v2_s regnet_x_400mf regnet_y_400mf convnext_tiny googlenet inception_v3 vit_b_16 swin_t swin_v2_t
 deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_large ssdlite320_mobilenet_v3_large
-fasterrcnn_mobilenet_v3_large_320_fpn r3d_18
+fasterrcnn_mobilenet_v3_large_320_fpn r3d_18 mc3_18
 """
 _TIMM = """
 resnet10t convnext_atto mobilevit_xxs ghostnet_100 nf_resnet26 tf_efficientnet_lite0 poolformer_s12 levit_128s

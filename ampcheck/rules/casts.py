@@ -1,0 +1,90 @@
+"""Casts that nothing was gained by."""
+
+from collections.abc import Mapping
+from math import ceil
+
+from ampcheck.findings import Finding, Severity
+from ampcheck.formats import BY_DTYPE
+from ampcheck.report import Report
+from ampcheck.trace import Cast, CastCount, Phase, Site
+from ampcheck.wording import percent, plural, size
+
+#: Share of the bytes that the step's operations write from which on needless casts are worth a word: below it
+#: taking all of them away would not be noticed.
+WORTH_SAYING = 0.05
+_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def cast_ping_pong(report: Report) -> list[Finding]:
+    """Tensors are cast back and forth between half precision and FP32.
+
+    What it finds: casts that undo the one before them, and islands of FP32: lines of code that cast half
+    precision to FP32 and back, with the bytes that these casts write; from 5 % of what the step writes on.
+
+    Why it matters: a cast reads and writes a whole tensor and computes nothing; on a GPU, where memory is what
+    most operations wait for, it costs as much as an addition.
+
+    What to do: take .float() and .to(x.dtype) away where autocast does the right thing anyway; put the island's
+    operations together, so that they share one cast to FP32; or switch autocast off around all of them.
+
+    Example: x.float() in front of a linear layer, which casts it back.
+
+    When to ignore it: where FP32 is needed for the numbers: a normalisation or a loss, which autocast itself runs in
+    FP32, is an island too.
+    """
+    wasted = {cast: spent for cast, count in report.low.casts.items() if (spent := _undone(cast, count))}
+    for cast, spent in _islands(report.low.casts).items():
+        wasted[cast] = max(spent, wasted.get(cast, 0))
+    total, written = sum(wasted.values()), _written(report)
+    if not total or total < WORTH_SAYING * written:
+        return []
+    places = sorted(wasted, key=lambda cast: -wasted[cast])
+    worst = places[0]
+    where = f" ({worst.file}:{worst.line})" if worst.file else ""
+    return [
+        Finding(
+            "AMP303",
+            "cast-ping-pong",
+            "cast-ping-pong",
+            Severity.INFO,
+            f"{size(total)} of casts go back and forth in {plural(len(places), 'place')}, {percent(total / written)} of what "
+            f"the step writes; most in {worst.module or 'the root or the loss'}{where}: {size(wasted[worst])}",
+            tuple(_site(cast) for cast in places),
+            {"bytes": total, "share": total / written, "places": len(places)},
+        )
+    ]
+
+
+def _undone(cast: Cast, count: CastCount) -> int:
+    """Return the bytes of a place's casts that undo the one before; its calls are of one size on average."""
+    if cast.source not in BY_DTYPE or not count.round_trips:
+        return 0
+    return ceil(count.bytes * count.round_trips / count.calls)
+
+
+def _islands(casts: Mapping[Cast, CastCount]) -> dict[Cast, int]:
+    """Return the casts of the forward to FP32 and back at one line, with the bytes of the smaller direction, twice."""
+    lines: dict[tuple[str, str, int], dict[str, list[Cast]]] = {}
+    for cast in casts:
+        if cast.phase is Phase.FORWARD and cast.file and {_BYTES.get(cast.source), _BYTES.get(cast.target)} == {2, 4}:
+            sides = lines.setdefault((cast.module, cast.file, cast.line), {"up": [], "down": []})
+            sides["up" if cast.target == "float32" else "down"].append(cast)
+    found = {}
+    for sides in lines.values():
+        elements = [sum(casts[cast].elements for cast in side) for side in sides.values()]
+        if min(elements):
+            found[sides["up"][0]] = min(elements) * (_BYTES["float32"] + _BYTES["float16"])
+    return found
+
+
+def _written(report: Report) -> int:
+    """Return the bytes that the operations of the low-precision run wrote."""
+    return sum(
+        stats.numel * _BYTES.get(site.dtype, 4)
+        for site, stats in report.low.sites.items()
+        if site.op and site.phase is not Phase.STATE
+    )
+
+
+def _site(cast: Cast) -> Site:
+    return Site(cast.module, "_to_copy", "output", cast.phase, cast.target, cast.file, cast.line)

@@ -1,0 +1,140 @@
+"""Weights and sums that are held in half precision where autocast would hold them in FP32."""
+
+from collections.abc import Iterator
+
+from ampcheck.evidence import DRIFT
+from ampcheck.findings import Finding, Severity
+from ampcheck.formats import BY_DTYPE
+from ampcheck.report import Report, by_place
+from ampcheck.rules.rounding import lost_updates
+from ampcheck.trace import Phase, Site
+from ampcheck.wording import count, percent, plural
+
+_HALVES = frozenset({"float16", "bfloat16"})
+_GRADIENT = "param_grad["
+#: Operations that add or multiply up many elements.
+_REDUCTIONS = frozenset(
+    """sum mean prod cumsum cumprod logcumsumexp logsumexp norm linalg_vector_norm var std var_mean std_mean nansum
+    dist index_add scatter_add scatter_reduce index_reduce""".split()
+)
+#: Epsilons of the format by which a result of one rounding may be off; a few more come with its inputs.
+_ROUNDED_ONCE = 4.0
+#: How many times the error of the results before it a reduction must show to be called its cause.
+_ADDED = 4.0
+
+
+def half_parameters(report: Report) -> list[Finding]:
+    """Parameters that are trained are stored in half precision.
+
+    What it finds: parameters whose gradients are float16 or bfloat16, because model.half(), model.to(dtype) or a
+    checkpoint made them so. Frozen ones are left out.
+
+    Why it matters: autocast wants FP32 weights and casts them itself. Updates below half a unit in the last place
+    are lost, and torch.amp.GradScaler refuses float16 gradients when it unscales them ("Attempting to unscale
+    FP16 gradients").
+
+    What to do: build or load the model in FP32 and leave the casting to autocast.
+
+    Example: AutoModel.from_pretrained(name, torch_dtype=torch.float16), then training with a GradScaler.
+
+    When to ignore it: when the optimizer keeps FP32 copies of its own, as DeepSpeed and apex O2 do.
+    """
+    sites = [
+        site
+        for site in report.low.sites
+        if site.phase is Phase.STATE and site.slot.startswith(_GRADIENT) and site.dtype in _HALVES
+    ]
+    if not sites or lost_updates(report):
+        return []
+    elements = sum(report.low.sites[site].numel for site in sites)
+    refused = any(site.dtype == "float16" for site in sites)
+    why = "; GradScaler refuses their float16 gradients" if refused else ""
+    return [
+        Finding(
+            "AMP302",
+            "half-precision-parameters",
+            "half-precision-parameters",
+            Severity.WARNING if refused else Severity.INFO,
+            f"{plural(len(sites), 'trained parameter')} ({count(elements)} elements) are stored in "
+            f"{' and '.join(sorted({site.dtype for site in sites}))}{why}",
+            tuple(sites),
+            {"parameters": len(sites), "elements": elements},
+        )
+    ]
+
+
+def half_reduction(report: Report) -> list[Finding]:
+    """A loss or a long sum is computed in half precision, and it shows.
+
+    What it finds: reductions (sum, mean, norm, cumsum, scatter_add, ...) with a half-precision result that is
+    off by more than the format's rounding, and by four times as much as all results before it in its module.
+    A loss that is held in half precision as a whole is told as information.
+
+    Why it matters: terms that are small beside the sum so far are rounded away one by one, and a loss in bf16 has
+    two to three decimal digits: progress below that is not seen.
+
+    What to do: sum in FP32, x.sum(dtype=torch.float32) or x.float().mean(); keep the loss under autocast, which
+    runs sums and losses in FP32, instead of switching it off there.
+
+    Example: counting 10,000 ones into a float16 tensor with index_add_, which stops at 2048.
+
+    When to ignore it: when the sum is only logged.
+    """
+    found = list(_far_off(report))
+    if found:
+        return [_reduction(report, found)]
+    loss = _half_loss(report)
+    return [] if loss is None else [loss]
+
+
+def _far_off(report: Report) -> Iterator[Site]:
+    before: dict[str, float] = {}
+    for site, stats in report.low.sites.items():
+        pair = report.errors.get(site)
+        if pair is None or site.phase is not Phase.FORWARD or not pair.sampled:
+            continue
+        error, known = pair.relative_rms, before.get(site.module, 0.0)
+        before[site.module] = max(error, known)
+        if site.op.rstrip("_") not in _REDUCTIONS or site.dtype not in _HALVES or stats.nonfinite:
+            continue
+        if error > max(_ROUNDED_ONCE * BY_DTYPE[site.dtype].epsilon, _ADDED * known):
+            yield site
+
+
+def _reduction(report: Report, sites: list[Site]) -> Finding:
+    first = sites[0]
+    error = report.errors[first].relative_rms
+    epsilon = BY_DTYPE[first.dtype].epsilon
+    return Finding(
+        "AMP502",
+        "half-precision-reduction",
+        "precision-loss",
+        Severity.WARNING,
+        f"{first.op} in {first.module or 'the root or the loss'} adds up in {first.dtype} and is off by {percent(error)}, "
+        f"{error / epsilon:.0f} times the format's rounding",
+        tuple(sites),
+        {"error": error, "epsilon": epsilon, "places": len(sites)},
+    )
+
+
+def _half_loss(report: Report) -> Finding | None:
+    """Return what is to be said of a loss that is itself a half-precision number."""
+    step = report.low.steps[-1] if report.low.steps else None
+    last = [site for site, stats in report.low.sites.items() if site.phase is Phase.FORWARD and site.op and stats.numel == 1]
+    held = [site for site in last if site.dtype in _HALVES and site.op.rstrip("_") in _REDUCTIONS]
+    reference = by_place(report.reference)
+    for site in held if step is not None else ():
+        stats, wide = report.low.sites[site], reference.get(site.place)
+        is_loss = stats.amax == abs(step.loss) if step is not None else False
+        if is_loss and wide is not None and wide.amax * DRIFT < report.format.max:
+            digits = "3 to 4" if site.dtype == "float16" else "2 to 3"
+            return Finding(
+                "AMP502",
+                "half-precision-reduction",
+                "half-precision-loss",
+                Severity.INFO,
+                f"the loss is a {site.dtype} number, with {digits} decimal digits",
+                (site,),
+                {"loss": step.loss if step is not None else 0.0},
+            )
+    return None
