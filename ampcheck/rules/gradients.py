@@ -145,7 +145,9 @@ def gradient_overflow(report: Report) -> list[Finding]:
         where = f"at every loss scale down to 2^{report.log2_scale}" if report.precision == "fp16" else "in bf16"
         return [_overflow(bad, Severity.ERROR, where, report)]
     if len(report.refused_scales) >= MANY_SKIPS:
-        bad = _beyond(report, min(report.refused_scales))
+        bad = _beyond(report, min(report.refused_scales)) or _beyond(report, max(report.refused_scales))
+        if not bad and not healthy_forward(report):
+            return []  # FP32 has nothing that overflows there: it follows from the forward
         remedy = (
             f"from loss scale 2^{min(report.refused_scales)} on; a GradScaler that starts at "
             f"2^{max(report.refused_scales)} settles at 2^{report.log2_scale} after {len(report.refused_scales)} skipped steps"
@@ -170,7 +172,7 @@ def _overflow(bad: list[Site], severity: Severity, where: str, report: Report) -
 
 def _beyond(report: Report, log2_scale: int) -> list[Site]:
     """Return the backward operations that FP32 says overflow at this scale, in order of execution."""
-    known = gradient_tensors(report)
+    known = low_backward(report) | gradient_tensors(report)
     return [
         site
         for site in report.low.sites

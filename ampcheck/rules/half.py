@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from ampcheck.evidence import DRIFT
+from ampcheck.evidence import healthy_forward
 from ampcheck.findings import Finding, Severity
 from ampcheck.formats import BY_DTYPE
-from ampcheck.report import Report, by_place
-from ampcheck.rules.rounding import lost_updates
+from ampcheck.report import Report
+from ampcheck.rules.rounding import lost_updates, precision_loss
 from ampcheck.trace import Phase, Site
 from ampcheck.wording import count, percent, plural
 
@@ -67,7 +67,7 @@ def half_reduction(report: Report) -> list[Finding]:
     """A loss or a long sum is computed in half precision, and it shows.
 
     What it finds: reductions (sum, mean, norm, cumsum, scatter_add, ...) with a half-precision result that is
-    off by more than the format's rounding, and by four times as much as all results before it in its module.
+    off by more than the format's rounding, and by four times as much as any result before it.
     A loss that is held in half precision as a whole is told as information.
 
     Why it matters: terms that are small beside the sum so far are rounded away one by one, and a loss in bf16 has
@@ -80,7 +80,8 @@ def half_reduction(report: Report) -> list[Finding]:
 
     When to ignore it: when the sum is only logged.
     """
-    found = list(_far_off(report))
+    said = {site for finding in precision_loss(report) for site in finding.sites}
+    found = [site for site in _far_off(report) if site not in said]
     if found:
         return [_reduction(report, found)]
     loss = _half_loss(report)
@@ -88,16 +89,15 @@ def half_reduction(report: Report) -> list[Finding]:
 
 
 def _far_off(report: Report) -> Iterator[Site]:
-    before: dict[str, float] = {}
-    for site, stats in report.low.sites.items():
-        pair = report.errors.get(site)
-        if pair is None or site.phase is not Phase.FORWARD or not pair.sampled:
+    known = 0.0
+    for site, pair in report.errors.items() if healthy_forward(report) else ():
+        if site.phase is not Phase.FORWARD or not site.op:
             continue
-        error, known = pair.relative_rms, before.get(site.module, 0.0)
-        before[site.module] = max(error, known)
-        if site.op.rstrip("_") not in _REDUCTIONS or site.dtype not in _HALVES or stats.nonfinite:
+        error, before = pair.relative_rms, known
+        known = max(error, known)
+        if site.op.rstrip("_") not in _REDUCTIONS or site.dtype not in _HALVES or pair.nonfinite:
             continue
-        if error > max(_ROUNDED_ONCE * BY_DTYPE[site.dtype].epsilon, _ADDED * known):
+        if error > max(_ROUNDED_ONCE * BY_DTYPE[site.dtype].epsilon, _ADDED * before):
             yield site
 
 
@@ -120,21 +120,21 @@ def _reduction(report: Report, sites: list[Site]) -> Finding:
 def _half_loss(report: Report) -> Finding | None:
     """Return what is to be said of a loss that is itself a half-precision number."""
     step = report.low.steps[-1] if report.low.steps else None
-    last = [site for site, stats in report.low.sites.items() if site.phase is Phase.FORWARD and site.op and stats.numel == 1]
-    held = [site for site in last if site.dtype in _HALVES and site.op.rstrip("_") in _REDUCTIONS]
-    reference = by_place(report.reference)
-    for site in held if step is not None else ():
-        stats, wide = report.low.sites[site], reference.get(site.place)
-        is_loss = stats.amax == abs(step.loss) if step is not None else False
-        if is_loss and wide is not None and wide.amax * DRIFT < report.format.max:
-            digits = "3 to 4" if site.dtype == "float16" else "2 to 3"
-            return Finding(
-                "AMP502",
-                "half-precision-reduction",
-                "half-precision-loss",
-                Severity.INFO,
-                f"the loss is a {site.dtype} number, with {digits} decimal digits",
-                (site,),
-                {"loss": step.loss if step is not None else 0.0},
-            )
-    return None
+    held = [
+        site
+        for site, stats in report.low.sites.items()
+        if site.phase is Phase.FORWARD and site.op and site.dtype in _HALVES
+        if step is not None and stats.nonzero == stats.numel == 1 and stats.amax == abs(step.loss)
+    ]
+    if not held or step is None:
+        return None
+    digits = "3 to 4" if held[-1].dtype == "float16" else "2 to 3"
+    return Finding(
+        "AMP502",
+        "half-precision-reduction",
+        "half-precision-loss",
+        Severity.INFO,
+        f"the loss is a {held[-1].dtype} number, with {digits} decimal digits",
+        (held[-1],),
+        {"loss": step.loss},
+    )

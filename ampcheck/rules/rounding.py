@@ -38,7 +38,9 @@ def precision_loss(report: Report) -> list[Finding]:
         return _undefined(report)
     if settled.vanished > HARM_VANISHED and not lost_in_forward(report):
         return []
-    begun = [leap for leap in report.leaps if not flushed(report, leap)]
+    begun = _begun(report)
+    if begun is None:
+        return []
     if not begun and not (settled.finite and max(settled.grad_error, settled.loss_error) > HARM_ERROR):
         return []
     healing = _healing(report)
@@ -62,6 +64,14 @@ def precision_loss(report: Report) -> list[Finding]:
             numbers,
         )
     ]
+
+
+def _begun(report: Report) -> list[Leap] | None:
+    """Return where rounding begins to show; None where something flushed to zero explains what follows it."""
+    begun = [leap for leap in report.leaps if not flushed(report, leap)]
+    if begun and report.leaps[0] != begun[0] and report.leaps[0].error > HARM_ERROR:
+        return None
+    return begun
 
 
 def _undefined(report: Report) -> list[Finding]:

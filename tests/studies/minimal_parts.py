@@ -6,32 +6,43 @@ from torch import nn
 WIDTH = 16
 
 
-class Energy(nn.Module):
-    """Divides by a root mean square whose squares exceed fp16."""
+class Part(nn.Module):
+    """A linear layer and, in the same forward, what goes wrong after it: its result is half whatever comes in."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH) / WIDTH**0.5)
 
     def forward(self, x):
+        return self.wrong(nn.functional.linear(x, self.weight))
+
+
+class Energy(Part):
+    """Divides by a root mean square whose squares exceed fp16."""
+
+    def wrong(self, x):
         large = x * 400.0
         return large / (large * large).mean(-1, keepdim=True).sqrt()
 
 
-class Centred(nn.Module):
+class Centred(Part):
     """Adds and takes away an offset next to which fp16 has no room for the rest."""
 
-    def forward(self, x):
+    def wrong(self, x):
         return (x + 8192.0) - 8192.0
 
 
-class Guarded(nn.Module):
+class Guarded(Part):
     """Guards a logarithm with an epsilon that is zero in fp16."""
 
-    def forward(self, x):
+    def wrong(self, x):
         return (x.relu() + 1e-8).log() / 9.0
 
 
-class Counted(nn.Module):
+class Counted(Part):
     """Turns positions into angles; half precision cannot tell large positions apart."""
 
-    def forward(self, x):
+    def wrong(self, x):
         at = torch.arange(len(x), device=x.device).to(x.dtype)[:, None] + 20000
         return x * (at * 0.3).sin()
 
@@ -122,9 +133,11 @@ class OwnLine(nn.Module):
     def __init__(self):
         super().__init__()
         self.stem, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mix = nn.Parameter(torch.randn(WIDTH, WIDTH) / WIDTH**0.5)
 
     def forward(self, x):
-        x = self.stem(x) * 400.0
+        x = self.stem(x)
+        x = (x @ self.mix) * 600.0
         square = x * x
         return self.head(x / square.mean(-1, keepdim=True).sqrt())
 
@@ -163,11 +176,11 @@ class Mixed(nn.Module):
     def __init__(self):
         super().__init__()
         self.stem, self.norm, self.head = nn.Linear(WIDTH, WIDTH), Energy(), nn.Linear(WIDTH, WIDTH)
+        self.mix = nn.Parameter(torch.randn(WIDTH, WIDTH) / WIDTH**0.5)
 
     def forward(self, x):
         x = self.norm(self.stem(x))
-        x = x + 8192.0
-        x = x - 8192.0
+        x = (x @ self.mix + 8192.0) - 8192.0
         return self.head(x)
 
 

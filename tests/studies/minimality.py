@@ -69,7 +69,7 @@ CASES = (
     Case("two in one container", "a Sequential holds both", lambda: Both(chain(Energy(), Guarded()), torch.nn.ReLU()), 1),
     Case("ancestor", "what one child makes another casts", lambda: chain(Stage(), torch.nn.ReLU()), 1),
     Case("own operation", "a product in the forward of a parent", lambda: chain(torch.nn.ReLU(), Gated()), 1),
-    Case("pair without ancestor", "as before, both in the root", lambda: chain(Loud()).append(Quiet()), 2),
+    Case("pair without ancestor", "as before, both in the root", lambda: chain(Loud()).append(Quiet()), 3),
     Case("line of the root", "a square in the root's forward", OwnLine, 1),
     Case("line and module", "a line makes what a module casts", LineThenModule, 2),
     Case("two lines", "a line makes what another casts", TwoLines, 2),
