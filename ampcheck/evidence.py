@@ -13,7 +13,9 @@ SUSPICIOUS_ERROR = 0.05
 #: How much larger than in FP32 a result may be in low precision, which has rounded everything before it.
 DRIFT = 1.25
 #: Operations that make infinities or NaN out of numbers close to those of FP32: at a pole, mostly at zero.
-_WITH_POLES = frozenset("log log2 log10 log1p div true_divide divide reciprocal rsqrt pow logit atanh xlogy".split())
+_WITH_POLES = frozenset(
+    "log log2 log10 log1p div true_divide divide reciprocal rsqrt pow logit atanh xlogy".split()
+)
 #: Operations that make NaN beyond the edge of where they are defined.
 _WITH_EDGES = frozenset("log log2 log10 log1p rsqrt sqrt pow acos asin acosh atanh logit".split())
 

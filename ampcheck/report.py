@@ -64,15 +64,30 @@ def low_tensors(report: Report, phase: Phase) -> dict[Site, TensorStats]:
     """Return the FP32 run's statistics of every result that the low run held in low precision.
 
     From these the effect of any loss scale follows by a shift. Tensors that only the low run has, such as
-    casts, are left out: what they hold is counted where it was computed.
+    casts, are left out: what they hold is counted where it was computed. Where a line runs an operation in both
+    precisions, the part that stays in FP32 is taken off.
     """
-    reference = by_place(report.reference)
-    places = {
-        site.place
-        for site in report.low.sites
-        if site.op and site.phase is phase and site.dtype == report.dtype
-    }
-    return {place: stats for place, stats in reference.items() if place in places}
+    scale = report.log2_scale if phase is Phase.BACKWARD else 0
+    sites = [(site, stats) for site, stats in report.low.sites.items() if site.op and site.phase is phase]
+    held = {site.place for site, _ in sites if site.dtype == report.dtype}
+    wide = total((site.place, stats) for site, stats in sites if site.dtype != report.dtype and site.place in held)
+    found = {place: stats for place, stats in by_place(report.reference).items() if place in held}
+    return {place: _less(stats, wide[place], scale) if place in wide else stats for place, stats in found.items()}
+
+
+def _less(whole: TensorStats, part: TensorStats, log2_scale: int) -> TensorStats:
+    """Return what is left of elements when a part, held at a loss scale, is taken off; never below nothing."""
+    taken = {exponent - log2_scale: count for exponent, count in part.exponents()}
+    counts = {exponent: max(0, count - taken.get(exponent, 0)) for exponent, count in whole.exponents()}
+    top = max((exponent for exponent, count in counts.items() if count), default=whole.lowest)
+    return TensorStats.from_counts(
+        counts,
+        zeros=max(0, whole.zeros - part.zeros),
+        infs=whole.infs,
+        nans=whole.nans,
+        amax=min(whole.amax, 2.0 ** (top + 1)),
+        sum_squares=max(0.0, whole.sum_squares - part.sum_squares * 4.0**-log2_scale),
+    )
 
 
 def low_backward(report: Report) -> dict[Site, TensorStats]:

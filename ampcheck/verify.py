@@ -75,7 +75,7 @@ class Lab:
             if parameter.grad is not None:
                 grad = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
                 grad = torch.view_as_real(grad.resolve_conj()) if grad.is_complex() else grad
-                yield f"{module}.{name}".lstrip("."), grad.detach().double()
+                yield f"{module}.{name}".lstrip("."), grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
 
     def _compare(self, loss: torch.Tensor, log2_scale: int) -> Outcome:
         rows, names = [], []
@@ -83,7 +83,7 @@ class Lab:
             before = self._grads.get(name)
             if before is not None and before.shape == grad.shape:
                 names.append(name)
-                rows.append(_row(before, grad * 2.0**-log2_scale))
+                rows.append(_row(before, grad, log2_scale))
         table = torch.stack(rows).cpu() if rows else torch.zeros(0, 5, dtype=torch.float64)
         error, norm, bad, lost, live = table.T.tolist() if rows else ([], [], [], [], [])
         value, reference = float(loss), float(self._loss)
@@ -100,14 +100,26 @@ class Lab:
         )
 
 
-def _row(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+def _row(before: torch.Tensor, scaled: torch.Tensor, log2_scale: int) -> torch.Tensor:
     """Return error energy, reference energy, new non-finites, elements lost and elements that matter."""
-    healthy = before.isfinite()
-    bad = (healthy & ~after.isfinite()).sum()
-    r, x = before.where(healthy, 0.0), after.where(healthy & after.isfinite(), 0.0)
-    matters = (r.abs() >= MATTERS * r.square().mean().sqrt()) & (r != 0)
-    lost = (matters & (after == 0)).sum()
-    return torch.stack([(x - r).square().sum(), r.square().sum(), bad, lost, matters.sum()])
+    zero = scaled == 0
+    error = _energy(torch.sub(scaled * 2.0**-log2_scale, before))
+    norm = _energy(before)
+    bad = torch.zeros((), dtype=torch.float64, device=before.device)
+    if not bool((error + norm).isfinite()):
+        healthy = before.isfinite()
+        bad = (healthy & ~scaled.isfinite()).sum().double()
+        before = before.where(healthy, 0.0)
+        after = scaled.where(healthy & scaled.isfinite(), 0.0) * 2.0**-log2_scale
+        error, norm = _energy(after - before), _energy(before)
+    size = before.abs()
+    matters = (size >= MATTERS * (norm / max(before.numel(), 1)).sqrt()) & (size > 0)
+    return torch.stack([error, norm, bad, (matters & zero).sum().double(), matters.sum().double()])
+
+
+def _energy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of squares, in double precision without a copy in it."""
+    return torch.linalg.vector_norm(tensor, dtype=torch.float64).square()
 
 
 def _ratio(part: float, whole: float) -> float:

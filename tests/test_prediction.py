@@ -8,8 +8,11 @@ from prediction_study import ACTIVATIONS, ALL, WEIGHTS, Study, study
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ampcheck.api import check
 from ampcheck.formats import FP16
 from ampcheck.observe.step import Step
+from ampcheck.report import low_backward
+from ampcheck.settings import Settings
 
 SIDE = 64
 SCALES = range(0, 25, 4)
@@ -165,3 +168,25 @@ def test_overflow_is_predicted_where_it_happens():
         assert point.overflowed is over
         assert point.predicted_overflow is over
     assert any(point.overflowed for point in found.points)
+
+
+class TwoPrecisions(nn.Module):
+    """One line multiplies in fp16 and in FP32; only what it does in fp16 can flush there."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return sum((part * part).float().sum() * weight for part, weight in ((self.linear(x), 1.0), (x, 1e-9)))
+
+
+def test_the_part_of_a_line_that_stays_in_fp32_is_not_predicted_to_flush():
+    torch.manual_seed(0)
+    model, x = TwoPrecisions(), torch.randn(64, 16, requires_grad=True)
+    report = check(model, x, lambda m, b: m(b), settings=Settings(log2_scale=0, verify=False))
+    line = [stats for site, stats in low_backward(report).items() if site.op == "mul"]
+    assert sum(stats.numel for stats in line) < sum(
+        stats.numel for site, stats in report.reference.sites.items() if site.op == "mul" and site.phase == "backward"
+    )
+    assert sum(stats.flushed(FP16).low for stats in line) == 0  # the gradients of 1e-9 are FP32's

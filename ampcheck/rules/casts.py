@@ -47,8 +47,8 @@ def cast_ping_pong(report: Report) -> list[Finding]:
             "cast-ping-pong",
             "cast-ping-pong",
             Severity.INFO,
-            f"{size(total)} of casts go back and forth in {plural(len(places), 'place')}, {percent(total / written)} of what "
-            f"the step writes; most in {worst.module or 'the root or the loss'}{where}: {size(wasted[worst])}",
+            f"{size(total)} of casts go back and forth in {plural(len(places), 'place')}, {percent(total / written)} "
+            f"of what the step writes; most in {worst.module or 'the root or the loss'}{where}: {size(wasted[worst])}",
             tuple(_site(cast) for cast in places),
             {"bytes": total, "share": total / written, "places": len(places)},
         )
@@ -66,7 +66,11 @@ def _islands(casts: Mapping[Cast, CastCount]) -> dict[Cast, int]:
     """Return the casts of the forward to FP32 and back at one line, with the bytes of the smaller direction, twice."""
     lines: dict[tuple[str, str, int], dict[str, list[Cast]]] = {}
     for cast in casts:
-        if cast.phase is Phase.FORWARD and cast.file and {_BYTES.get(cast.source), _BYTES.get(cast.target)} == {2, 4}:
+        if (
+            cast.phase is Phase.FORWARD
+            and cast.file
+            and {_BYTES.get(cast.source), _BYTES.get(cast.target)} == {2, 4}
+        ):
             sides = lines.setdefault((cast.module, cast.file, cast.line), {"up": [], "down": []})
             sides["up" if cast.target == "float32" else "down"].append(cast)
     found = {}

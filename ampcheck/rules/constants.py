@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import copysign, frexp, inf, isfinite
 
 from ampcheck.findings import Finding, Severity
-from ampcheck.formats import BY_DTYPE, Format
+from ampcheck.formats import BY_DTYPE, FP32, Format
 from ampcheck.report import Report
 from ampcheck.trace import Constant
 
@@ -31,12 +31,16 @@ def lost_constant(report: Report) -> list[Finding]:
 
 
 def rounded(value: float, fmt: Format) -> float:
-    """Return a number rounded to nearest even in a format.
+    """Return a number as torch rounds it to a format: to FP32 first, each time to nearest even.
 
     >>> from ampcheck.formats import BF16, FP16
     >>> rounded(1e-8, FP16), rounded(1 - 1e-6, BF16), rounded(1e9, FP16), rounded(0.1, FP16)
     (0.0, 1.0, inf, 0.0999755859375)
     """
+    return _nearest(_nearest(value, FP32), fmt)
+
+
+def _nearest(value: float, fmt: Format) -> float:
     if not value or not isfinite(value):
         return value
     if fmt.overflows(abs(value)):

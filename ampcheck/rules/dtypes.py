@@ -22,14 +22,15 @@ def step_raises(report: Report) -> list[Finding]:
     if failure is None:
         return []
     site = Site(failure.module, failure.op, "output", Phase.FORWARD, report.dtype, failure.file, failure.line)
-    where = failure.module or "the loss"
+    where = failure.module or "the root or the loss"
     return [
         Finding(
             "AMP301",
             "step-raises",
             "dtype-error",
             Severity.ERROR,
-            f"{failure.op or 'the step'} in {where} raises under {report.precision} autocast, not in FP32: {failure.message}",
+            f"{failure.op or 'the step'} in {where} raises under {report.precision} autocast, not in FP32: "
+            f"{failure.message}",
             (site,),
         )
     ]

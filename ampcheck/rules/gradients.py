@@ -4,8 +4,8 @@ from ampcheck.evidence import healthy_forward, newly_nonfinite, origin_first
 from ampcheck.findings import Finding, Severity
 from ampcheck.outcome import HARM_VANISHED, Outcome
 from ampcheck.report import Report, by_place, low_backward
+from ampcheck.rules.causes import lost_in_forward
 from ampcheck.scaling.gradients import gradient_tensors
-from ampcheck.scaling.rounding import flushed_share, relevant
 from ampcheck.scaling.window import ScaleLimits, scale_window
 from ampcheck.trace import Phase, Site
 
@@ -60,16 +60,6 @@ def scaler_missing(report: Report) -> list[Finding]:
     if settled.harmed or not unscaled.finite or unscaled.vanished <= HARM_VANISHED:
         return []
     return [_underflow(report, unscaled, "AMP204", f"a loss scale of 2^{report.log2_scale} heals it")]
-
-
-def lost_in_forward(report: Report) -> bool:
-    """Tell whether zeros among the gradients come from results that were wrong before the backward.
-
-    FP32 says what is too small at a scale; if nothing is and the forward has gone wrong, that explains the rest.
-    """
-    tensors = relevant(gradient_tensors(report)).values()
-    flushed = any(flushed_share(stats, report.format, report.log2_scale) > HARM_VANISHED for stats in tensors)
-    return bool(report.leaps) and not flushed
 
 
 def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Finding:
@@ -142,7 +132,9 @@ def gradient_overflow(report: Report) -> list[Finding]:
         bad = origin_first(report, newly_nonfinite(report, Phase.BACKWARD, reference), reference)
         if not bad or not healthy_forward(report):
             return []
-        where = f"at every loss scale down to 2^{report.log2_scale}" if report.precision == "fp16" else "in bf16"
+        where = (
+            f"at every loss scale down to 2^{report.log2_scale}" if report.precision == "fp16" else "in bf16"
+        )
         return [_overflow(bad, Severity.ERROR, where, report)]
     if len(report.refused_scales) >= MANY_SKIPS:
         bad = _beyond(report, min(report.refused_scales)) or _beyond(report, max(report.refused_scales))
@@ -150,7 +142,8 @@ def gradient_overflow(report: Report) -> list[Finding]:
             return []  # FP32 has nothing that overflows there: it follows from the forward
         remedy = (
             f"from loss scale 2^{min(report.refused_scales)} on; a GradScaler that starts at "
-            f"2^{max(report.refused_scales)} settles at 2^{report.log2_scale} after {len(report.refused_scales)} skipped steps"
+            f"2^{max(report.refused_scales)} settles at 2^{report.log2_scale} after {len(report.refused_scales)} "
+            "skipped steps"
         )
         severity = Severity.WARNING if report.stand_in_loss else Severity.ERROR
         return [_overflow(bad, severity, remedy, report)]
@@ -158,7 +151,9 @@ def gradient_overflow(report: Report) -> list[Finding]:
 
 
 def _overflow(bad: list[Site], severity: Severity, where: str, report: Report) -> Finding:
-    place = f"{bad[0].op} in the backward of {bad[0].module or 'the root or the loss'}" if bad else "the backward"
+    place = (
+        f"{bad[0].op} in the backward of {bad[0].module or 'the root or the loss'}" if bad else "the backward"
+    )
     return Finding(
         "AMP202",
         "gradient-overflow",

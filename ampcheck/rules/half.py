@@ -23,7 +23,7 @@ _ROUNDED_ONCE = 4.0
 _ADDED = 4.0
 
 
-def half_parameters(report: Report) -> list[Finding]:
+def half_precision_parameters(report: Report) -> list[Finding]:
     """Parameters that are trained are stored in half precision.
 
     What it finds: parameters whose gradients are float16 or bfloat16, because model.half(), model.to(dtype) or a
@@ -63,7 +63,7 @@ def half_parameters(report: Report) -> list[Finding]:
     ]
 
 
-def half_reduction(report: Report) -> list[Finding]:
+def half_precision_reduction(report: Report) -> list[Finding]:
     """A loss or a long sum is computed in half precision, and it shows.
 
     What it finds: reductions (sum, mean, norm, cumsum, scatter_add, ...) with a half-precision result that is
@@ -110,8 +110,8 @@ def _reduction(report: Report, sites: list[Site]) -> Finding:
         "half-precision-reduction",
         "precision-loss",
         Severity.WARNING,
-        f"{first.op} in {first.module or 'the root or the loss'} adds up in {first.dtype} and is off by {percent(error)}, "
-        f"{error / epsilon:.0f} times the format's rounding",
+        f"{first.op} in {first.module or 'the root or the loss'} adds up in {first.dtype} and is off by "
+        f"{percent(error)}, {error / epsilon:.0f} times the format's rounding",
         tuple(sites),
         {"error": error, "epsilon": epsilon, "places": len(sites)},
     )

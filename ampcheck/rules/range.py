@@ -3,7 +3,7 @@
 from ampcheck.evidence import leaves_domain, meets_zero, newly_nonfinite, origin_first
 from ampcheck.findings import Finding, Severity
 from ampcheck.report import Report, by_place
-from ampcheck.rules.rounding import flushed
+from ampcheck.rules.causes import flushed
 from ampcheck.stats import TensorStats
 from ampcheck.trace import Phase, Site
 
@@ -37,8 +37,9 @@ def forward_overflow(report: Report) -> list[Finding]:
             "forward-overflow",
             "forward-overflow",
             _harm(report),
-            f"{first.op} in {_place(first)} overflows {report.precision}: {_count(bad[0], report, reference)} elements are "
-            f"finite in FP32 (largest {amax:.4g}), {report.precision} ends at {report.format.max:.5g}{_absorbed(report)}",
+            f"{first.op} in {_place(first)} overflows {report.precision}: {_count(bad[0], report, reference)} elements "
+            f"are finite in FP32 (largest {amax:.4g}), {report.precision} ends at {report.format.max:.5g}"
+            f"{_absorbed(report)}",
             tuple(bad),
             {
                 "elements": _count(first, report, reference),
@@ -127,6 +128,7 @@ def near_overflow(report: Report) -> list[Finding]:
         and site.phase is Phase.FORWARD
         and site.dtype == report.dtype
         and limit < stats.amax
+        and not stats.nonfinite  # what overflows is told of as that
         and site.op not in _CONSTANT
     ]
     if not near:
@@ -138,7 +140,8 @@ def near_overflow(report: Report) -> list[Finding]:
             "near-overflow",
             "near-overflow",
             Severity.WARNING,
-            f"{site.op} in {_place(site)} reaches {stats.amax:.5g} of {report.format.max:.5g} that {report.precision} holds",
+            f"{site.op} in {_place(site)} reaches {stats.amax:.5g} of {report.format.max:.5g} that {report.precision} "
+            "holds",
             tuple(site for site, _ in near),
             {"amax": stats.amax, "limit": report.format.max, "places": len(near)},
         )

@@ -5,7 +5,7 @@ from ampcheck.findings import Finding, Severity
 from ampcheck.outcome import HARM_ERROR, HARM_VANISHED
 from ampcheck.plan import Tried
 from ampcheck.report import Report, by_place
-from ampcheck.rules.gradients import lost_in_forward
+from ampcheck.rules.causes import begun_by_rounding, lost_in_forward
 from ampcheck.trace import Leap, Phase, Site, UpdateLoss
 
 #: Places in FP32 up to which a plan points at a culprit; a longer list says that rounding is everywhere.
@@ -38,8 +38,8 @@ def precision_loss(report: Report) -> list[Finding]:
         return _undefined(report)
     if settled.vanished > HARM_VANISHED and not lost_in_forward(report):
         return []
-    begun = _begun(report)
-    if begun is None:
+    begun = begun_by_rounding(report)
+    if report.leaps and not begun:
         return []
     if not begun and not (settled.finite and max(settled.grad_error, settled.loss_error) > HARM_ERROR):
         return []
@@ -64,14 +64,6 @@ def precision_loss(report: Report) -> list[Finding]:
             numbers,
         )
     ]
-
-
-def _begun(report: Report) -> list[Leap] | None:
-    """Return where rounding begins to show; None where something flushed to zero explains what follows it."""
-    begun = [leap for leap in report.leaps if not flushed(report, leap)]
-    if begun and report.leaps[0] != begun[0] and report.leaps[0].error > HARM_ERROR:
-        return None
-    return begun
 
 
 def _undefined(report: Report) -> list[Finding]:
@@ -101,18 +93,6 @@ def _told(leap: Leap, dropped: Site) -> str:
     if dropped == leap.site:
         return f"{place}, {leapt}"
     return f"{place}, {leapt}, because {dropped.op} ({dropped.location}) left it too few bits"
-
-
-def flushed(report: Report, leap: Leap) -> bool:
-    """Tell whether an error begins because most of a result is too small for the format.
-
-    Zeros out of a difference of nearly equal numbers are not that: in FP32 they are large enough.
-    """
-    reference = by_place(report.reference)
-    held = [reference.get(site.place) for site in (leap.site, leap.dropped) if site.dtype == report.dtype]
-    return any(
-        stats is not None and 2 * stats.flushed(report.format).low > stats.nonzero > 0 for stats in held
-    )
 
 
 def _healing(report: Report) -> tuple[str, ...]:
@@ -147,7 +127,9 @@ def lost_update(report: Report) -> list[Finding]:
         return []
     stuck, wrong = sum(loss.stuck for loss in bad), sum(loss.wrong for loss in bad)
     parent = _common([loss.name.rpartition(".")[0] for loss in bad])
-    effect = "are rounded away" if stuck >= wrong else "are not finite, or more than twice as large as in FP32"
+    effect = (
+        "are rounded away" if stuck >= wrong else "are not finite, or more than twice as large as in FP32"
+    )
     kept = "stay as they were" if stuck >= wrong else "moved wrongly"
     first = bad[0]
     return [
