@@ -70,9 +70,13 @@ def low_tensors(report: Report, phase: Phase) -> dict[Site, TensorStats]:
     scale = report.log2_scale if phase is Phase.BACKWARD else 0
     sites = [(site, stats) for site, stats in report.low.sites.items() if site.op and site.phase is phase]
     held = {site.place for site, _ in sites if site.dtype == report.dtype}
-    wide = total((site.place, stats) for site, stats in sites if site.dtype != report.dtype and site.place in held)
+    wide = total(
+        (site.place, stats) for site, stats in sites if site.dtype != report.dtype and site.place in held
+    )
     found = {place: stats for place, stats in by_place(report.reference).items() if place in held}
-    return {place: _less(stats, wide[place], scale) if place in wide else stats for place, stats in found.items()}
+    return {
+        place: _less(stats, wide[place], scale) if place in wide else stats for place, stats in found.items()
+    }
 
 
 def _less(whole: TensorStats, part: TensorStats, log2_scale: int) -> TensorStats:

@@ -75,7 +75,10 @@ class Lab:
             if parameter.grad is not None:
                 grad = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
                 grad = torch.view_as_real(grad.resolve_conj()) if grad.is_complex() else grad
-                yield f"{module}.{name}".lstrip("."), grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
+                yield (
+                    f"{module}.{name}".lstrip("."),
+                    grad.detach().to(torch.promote_types(grad.dtype, torch.float32)),
+                )
 
     def _compare(self, loss: torch.Tensor, log2_scale: int) -> Outcome:
         rows, names = [], []

@@ -123,4 +123,6 @@ def report(case: Case | None, precision: str = "") -> Report:
         return factor * functional.cross_entropy(net(given[0]).float(), given[1])
 
     settings = Settings(precision or (case.precision if case is not None else "fp16"), budget=20.0)
-    return check(model, batch, loss, settings=settings, optimizer=case.optimizer if case is not None else None)
+    return check(
+        model, batch, loss, settings=settings, optimizer=case.optimizer if case is not None else None
+    )

@@ -67,9 +67,7 @@ reports = st.builds(
     environment=st.dictionaries(texts, texts, max_size=3),
     outcomes=st.dictionaries(texts, outcomes, max_size=2),
     leaps=st.lists(st.builds(Leap, sites, numbers, numbers, sites), max_size=2).map(tuple),
-    updates=st.lists(st.builds(UpdateLoss, texts, st.integers(0, 9), st.integers(0, 9)), max_size=2).map(
-        tuple
-    ),
+    updates=st.lists(st.builds(UpdateLoss, texts, *[st.integers(0, 9)] * 3), max_size=2).map(tuple),
     plan=st.none() | plans,
     verdicts=st.lists(st.builds(Verdict, texts, st.sampled_from(Tried), texts, texts), max_size=2).map(tuple),
 )

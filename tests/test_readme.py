@@ -41,7 +41,9 @@ def test_every_path_the_readme_names_exists():
         assert (ROOT / name).exists(), name
 
 
-@pytest.mark.parametrize("claim", ["pip install -e '.[models]'", "pip install -e '.[dev]'", "python -m pytest"])
+@pytest.mark.parametrize(
+    "claim", ["pip install -e '.[models]'", "pip install -e '.[dev]'", "python -m pytest"]
+)
 def test_the_two_commands_are_there(claim):
     assert claim in README.split("A model of your own")[0]
 

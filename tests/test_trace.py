@@ -15,6 +15,7 @@ from ampcheck.stats import TensorStats, merge
 from ampcheck.trace import (
     Cast,
     CastCount,
+    Constant,
     Failure,
     ModuleInfo,
     PairError,
@@ -54,6 +55,9 @@ traces = st.builds(
     not_audited=st.dictionaries(st.sampled_from(["sparse", "complex"]), small),
     operations=small,
     measured=small,
+    constants=st.lists(
+        st.builds(Constant, sites, st.sampled_from([1e-8, -math.inf, 3.0])), max_size=3, unique=True
+    ).map(tuple),
 )
 
 

@@ -102,8 +102,10 @@ class Tally:
 
     def constants(self, origin: Origin, op: str, args: Any, out: torch.Tensor) -> None:
         """Note the numbers that an operation of the forward rounded to half precision."""
+        if out.dtype not in _HALVES:
+            return
         for value in args:
-            if type(value) in _NUMBERS and out.dtype in _HALVES and value == value:  # noqa: PLR0124  # no NaN
+            if type(value) in _NUMBERS and value == value:  # noqa: PLR0124  # no NaN
                 self._constants[origin, op, out.dtype, value] = None
 
     def rounded(self) -> tuple[Constant, ...]:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from math import ceil
 
 from ampcheck.findings import Finding, Severity
-from ampcheck.formats import BY_DTYPE
 from ampcheck.report import Report
 from ampcheck.trace import Cast, CastCount, Phase, Site
 from ampcheck.wording import percent, plural, size
@@ -32,9 +31,7 @@ def cast_ping_pong(report: Report) -> list[Finding]:
     When to ignore it: where FP32 is needed for the numbers: a normalisation or a loss, which autocast itself runs in
     FP32, is an island too.
     """
-    wasted = {cast: spent for cast, count in report.low.casts.items() if (spent := _undone(cast, count))}
-    for cast, spent in _islands(report.low.casts).items():
-        wasted[cast] = max(spent, wasted.get(cast, 0))
+    wasted = _wasted(report.low.casts)
     total, written = sum(wasted.values()), _written(report)
     if not total or total < WORTH_SAYING * written:
         return []
@@ -55,30 +52,28 @@ def cast_ping_pong(report: Report) -> list[Finding]:
     ]
 
 
-def _undone(cast: Cast, count: CastCount) -> int:
-    """Return the bytes of a place's casts that undo the one before; its calls are of one size on average."""
-    if cast.source not in BY_DTYPE or not count.round_trips:
-        return 0
-    return ceil(count.bytes * count.round_trips / count.calls)
-
-
-def _islands(casts: Mapping[Cast, CastCount]) -> dict[Cast, int]:
-    """Return the casts of the forward to FP32 and back at one line, with the bytes of the smaller direction, twice."""
-    lines: dict[tuple[str, str, int], dict[str, list[Cast]]] = {}
+def _wasted(casts: Mapping[Cast, CastCount]) -> dict[Cast, int]:
+    """Return the bytes of needless casts by line of code, under the line's first cast."""
+    lines: dict[tuple[str, str, int, Phase], list[Cast]] = {}
     for cast in casts:
-        if (
-            cast.phase is Phase.FORWARD
-            and cast.file
-            and {_BYTES.get(cast.source), _BYTES.get(cast.target)} == {2, 4}
-        ):
-            sides = lines.setdefault((cast.module, cast.file, cast.line), {"up": [], "down": []})
-            sides["up" if cast.target == "float32" else "down"].append(cast)
-    found = {}
-    for sides in lines.values():
-        elements = [sum(casts[cast].elements for cast in side) for side in sides.values()]
-        if min(elements):
-            found[sides["up"][0]] = min(elements) * (_BYTES["float32"] + _BYTES["float16"])
-    return found
+        if {_BYTES.get(cast.source), _BYTES.get(cast.target)} == {2, 4}:
+            lines.setdefault((cast.module, cast.file, cast.line, cast.phase), []).append(cast)
+    spent = {line[0]: max(_undone(line, casts), _island(line, casts)) for line in lines.values()}
+    return {cast: number for cast, number in spent.items() if number}
+
+
+def _undone(line: list[Cast], casts: Mapping[Cast, CastCount]) -> int:
+    """Return the bytes of the casts that undo the one before; a place's calls are of one size on average."""
+    counts = (casts[cast] for cast in line)
+    return sum(ceil(count.bytes * count.round_trips / count.calls) for count in counts if count.round_trips)
+
+
+def _island(line: list[Cast], casts: Mapping[Cast, CastCount]) -> int:
+    """Return the bytes that a line of the forward writes by casting to FP32 and back."""
+    up = sum(casts[cast].elements for cast in line if cast.target == "float32")
+    down = sum(casts[cast].elements for cast in line if cast.target != "float32")
+    crossing = line[0].file and line[0].phase is Phase.FORWARD
+    return min(up, down) * (_BYTES["float32"] + _BYTES["float16"]) if crossing else 0
 
 
 def _written(report: Report) -> int:

@@ -47,7 +47,7 @@ def _nearest(value: float, fmt: Format) -> float:
         return copysign(inf, value)
     exponent = max(frexp(value)[1] - 1, fmt.min_exponent)
     quantum = 2.0 ** (exponent - fmt.precision + 1)
-    return float(round(value / quantum) * quantum)
+    return copysign(round(value / quantum) * quantum, value)
 
 
 def _gone(report: Report) -> Iterator[tuple[Constant, float]]:

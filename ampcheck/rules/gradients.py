@@ -188,23 +188,24 @@ def no_scale_fits(report: Report) -> list[Finding]:
 
     Example: a branch behind a gate of 1e-9 beside a loss that is summed over pixels.
 
-    When to ignore it: when what is lost carries little; if the re-run's gradients were those of FP32 all the
-    same, this is told as information only.
+    When to ignore it: when what is lost carries little. Nothing is said if a re-run gave the gradients of FP32 all
+    the same; without a re-run it is a prediction, told as information.
     """
     settled = report.outcomes.get("settled")
     if report.precision != "fp16" or report.low.failure is not None or not healthy_forward(report):
+        return []
+    if settled is not None and not settled.harmed:
         return []
     window = scale_window(gradient_tensors(report), report.format)
     if window.fits or window.first_to_overflow is None or window.last_to_be_kept is None:
         return []
     limits = (window.first_to_overflow, window.last_to_be_kept)
-    harmed = settled is not None and settled.harmed
     return [
         Finding(
             "AMP203",
             "no-scale-fits",
             "no-scale-fits",
-            Severity.WARNING if harmed else Severity.INFO,
+            Severity.INFO if settled is None else Severity.WARNING,
             window.message,
             tuple(_executed(report, limit) for limit in limits),
             {

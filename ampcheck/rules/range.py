@@ -4,6 +4,7 @@ from ampcheck.evidence import leaves_domain, meets_zero, newly_nonfinite, origin
 from ampcheck.findings import Finding, Severity
 from ampcheck.report import Report, by_place
 from ampcheck.rules.causes import flushed
+from ampcheck.rules.constants import rounded
 from ampcheck.stats import TensorStats
 from ampcheck.trace import Phase, Site
 
@@ -110,7 +111,8 @@ def _flushed(report: Report) -> list[Finding]:
 def near_overflow(report: Report) -> list[Finding]:
     """Values of the forward come within a factor of two of the largest number.
 
-    What it finds: results in low precision whose largest magnitude is above half of what the format holds.
+    What it finds: results in low precision whose largest magnitude is above half of what the format holds. Values
+    that somebody chose are left out: finfo.max itself, and the bounds of clamps.
 
     Why it matters: activations change from batch to batch and grow during training; the next batch may overflow.
 
@@ -121,6 +123,7 @@ def near_overflow(report: Report) -> list[Finding]:
     When to ignore it: when the value is bounded by construction.
     """
     limit = report.format.max / NEAR_FACTOR
+    meant = {report.format.max, *(abs(rounded(row.value, report.format)) for row in report.low.constants)}
     near = [
         (site, stats)
         for site, stats in report.low.sites.items()
@@ -129,6 +132,7 @@ def near_overflow(report: Report) -> list[Finding]:
         and site.dtype == report.dtype
         and limit < stats.amax
         and not stats.nonfinite  # what overflows is told of as that
+        and stats.amax not in meant
         and site.op not in _CONSTANT
     ]
     if not near:

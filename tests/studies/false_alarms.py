@@ -13,13 +13,15 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from alarm_text import page
-from judge import Opinion, opinion
+from judge import Opinion, opinion, rounded
 from ordinary import ORDINARY, ordinary
 
 from ampcheck.audit import audit
@@ -31,6 +33,8 @@ from ampcheck.rules import diagnose
 from ampcheck.settings import Settings
 
 PRECISIONS = ("fp16", "bf16")
+#: Gradient error from which on a row says what rounding the weights alone does.
+NOISY = 0.1
 #: Draws of weights and batch on which an error finding is judged a second time.
 DRAWS = 3
 
@@ -43,6 +47,7 @@ class Row:
     precision: str
     report: Report | None  #: None where it raised
     raised: str = ""
+    rounded: float | None = None  #: gradient error of FP32 with rounded weights, where the audit's is large
 
     @property
     def errors(self) -> list[Finding]:
@@ -94,17 +99,29 @@ def proof(row: Row, finding: Finding) -> Proof:
     plan = row.report.plan
     modules = plan.fp32_modules if plan is not None and plan.precision == row.precision else ()
 
-    def built(seed: int):
-        target = ordinary(row.spec, seed)
-        return target.model, target.batch(0), target.loss
-
-    found = tuple(opinion(lambda seed=seed: built(seed), row.precision, scale) for seed in range(DRAWS))
-    healed = ()
-    if modules:
-        healed = tuple(
-            opinion(lambda seed=seed: built(seed), row.precision, scale, modules) for seed in range(DRAWS)
-        )
+    builds = [partial(built, row.spec, seed) for seed in range(DRAWS)]
+    found = tuple(opinion(build, row.precision, scale) for build in builds)
+    healed = tuple(opinion(build, row.precision, scale, modules) for build in builds) if modules else ()
     return Proof(row, finding, found, healed)
+
+
+def built(spec: str, seed: int) -> tuple[Any, Any, Any]:
+    """Return model, batch and loss of an ordinary model."""
+    target = ordinary(spec, seed)
+    return target.model, target.batch(0), target.loss
+
+
+def with_yardstick(row: Row, file: Path) -> Row:
+    """Return the row with what rounding the weights alone does, where the gradient error is large.
+
+    It is kept beside the audit.
+    """
+    settled = row.report.outcomes.get("settled") if row.report is not None else None
+    if settled is None or not settled.finite or settled.grad_error < NOISY:
+        return row
+    if not file.is_file():
+        write(file, repr(rounded(partial(built, row.spec, 0), row.precision)))
+    return replace(row, rounded=float(file.read_text(encoding="utf-8")))
 
 
 def main() -> int:
@@ -154,7 +171,7 @@ def row_of(spec: str, precision: str, options: argparse.Namespace) -> Row:
             file=sys.stderr,
             flush=True,
         )
-    return row
+    return with_yardstick(row, file.with_suffix(".rounded"))
 
 
 if __name__ == "__main__":

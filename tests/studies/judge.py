@@ -78,6 +78,19 @@ def opinion(build: Build, precision: str, log2_scale: int | None = None, fp32: I
     return found
 
 
+def rounded(build: Build, precision: str) -> float:
+    """Return the gradient error of FP32 with nothing but the weights rounded: what any rounding costs here."""
+
+    def with_rounded_weights() -> tuple[Any, Any, Callable[[Any, Any], torch.Tensor]]:
+        model, batch, loss_of = build()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(parameter.to(DTYPES[precision]))
+        return model, batch, loss_of
+
+    return against(step(build, None, 0), step(with_rounded_weights, None, 0), 0).error
+
+
 def against(reference: Run, low: Run, log2_scale: int) -> Opinion:
     """Return how a run differs from FP32."""
     if low.raised:

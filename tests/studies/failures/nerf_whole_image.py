@@ -1,7 +1,7 @@
 """A radiance field trained in chunks of rays, each chunk's squared error divided by all pixels of the image.
 
 Gradients add up over chunks to the mean over the image, which is right and makes each one tiny. Adam would not mind;
-fp16 does. Modelled on NVlabs/instant-ngp, whose loss scale is not a luxury.
+fp16 does: NVlabs/instant-ngp trains in fp16 and scales its loss.
 """
 
 import torch
