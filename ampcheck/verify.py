@@ -122,7 +122,8 @@ def _row(before: torch.Tensor, scaled: torch.Tensor, log2_scale: int) -> torch.T
 
 def _energy(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sum of squares, in double precision without a copy in it."""
-    return torch.linalg.vector_norm(tensor, dtype=torch.float64).square()
+    norm: torch.Tensor = torch.linalg.vector_norm(tensor, dtype=torch.float64)
+    return norm.square()
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -47,7 +47,10 @@ def test_there_are_sixty_models_of_three_zoos():
 
 
 def test_rounded_weights_turn_the_gradient_by_about_the_rounding_of_the_format():
-    errors = {precision: rounded(partial(built, "transformers:bert", 0), precision) for precision in ("fp16", "bf16")}
+    errors = {
+        precision: rounded(partial(built, "transformers:bert", 0), precision)
+        for precision in ("fp16", "bf16")
+    }
     assert 2**-12 < errors["fp16"] < 2**-9
     assert errors["bf16"] / errors["fp16"] == pytest.approx(8, rel=0.5)  # three bits fewer
 

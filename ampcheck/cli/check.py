@@ -56,6 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--save-patch", type=Path, metavar="FILE", help="write the plan as a diff, or as lines to paste"
     )
     audit.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
+    _add_target_arguments(parser)
+    output.add_arguments(parser)
+
+
+def _add_target_arguments(parser: argparse.ArgumentParser) -> None:
     target = parser.add_argument_group("target")
     target.add_argument("--batch-size", type=count, metavar="N", help="samples in a batch")
     target.add_argument(
@@ -79,7 +84,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     target.add_argument(
         "--seed", type=int, default=0, metavar="N", help="seed for random weights and batches (default: 0)"
     )
-    output.add_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:

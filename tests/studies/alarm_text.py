@@ -90,7 +90,12 @@ def _figures(row: "Row") -> tuple[str, str, str, str]:
         return "–", "–", "–", "–"
     error = f"{settled.grad_error:.2%}" if settled.finite else settled.words
     yardstick = "" if row.rounded is None else f"{row.rounded:.2%}"
-    return f"2^{settled.log2_scale}", error, yardstick, "–" if unscaled is None else f"{unscaled.vanished:.2%}"
+    return (
+        f"2^{settled.log2_scale}",
+        error,
+        yardstick,
+        "–" if unscaled is None else f"{unscaled.vanished:.2%}",
+    )
 
 
 def _proof(proof: "Proof") -> str:

@@ -67,7 +67,9 @@ Loss by training step:
 
 def page(walks: "Sequence[Walk]") -> str:
     """Return the page as Markdown."""
-    contents = "\n".join(f"{at}. {walk.failure.title}: {_conclusion(walk)}" for at, walk in enumerate(walks, 1))
+    contents = "\n".join(
+        f"{at}. {walk.failure.title}: {_conclusion(walk)}" for at, walk in enumerate(walks, 1)
+    )
     head = _HEAD.format(torch=torch.__version__.partition("+")[0], contents=contents)
     return head + "".join(_section(walk) for walk in walks)
 

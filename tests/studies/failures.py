@@ -1,6 +1,6 @@
 """Three real failures: the user's code, the finding, the plan, and training before and after it.
 
-    python tests/studies/failures.py --report reports/failures.md        (from the root of the repository)
+python tests/studies/failures.py --report reports/failures.md        (from the root of the repository)
 """
 
 import argparse
@@ -165,7 +165,9 @@ def on_cpu() -> Iterator[None]:
 
 def main() -> int:
     """Write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--report", type=Path, help="write the page here")
     options = parser.parse_args()
     torch.set_num_threads(1)

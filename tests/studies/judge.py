@@ -19,7 +19,7 @@ DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 FIRST = 16
 MATTERS = 0.01  #: of a tensor's RMS: smaller gradient elements are not missed
 
-#: Makes a model, a batch and a loss of both; the same ones each time.
+#: Makes a model, a batch and a loss of both; the same ones each time, and the same random state after it.
 Build = Callable[[], tuple[Any, Any, Callable[[Any, Any], torch.Tensor]]]
 
 
@@ -52,7 +52,6 @@ def step(build: Build, dtype: torch.dtype | None, log2_scale: int, fp32: Iterabl
     model.zero_grad(set_to_none=True)
     for name in fp32:
         _promote(model.get_submodule(name))
-    torch.manual_seed(2)
     try:
         with cuda_casting(), WideCompute():
             with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):

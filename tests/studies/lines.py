@@ -19,7 +19,9 @@ class _Wide(TorchFunctionMode):
         super().__init__()
         self.lines = lines
 
-    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if not self._wanted():
             return func(*args, **(kwargs or {}))
         with torch.autocast("cpu", enabled=False):

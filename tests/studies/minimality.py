@@ -63,10 +63,22 @@ CASES = (
     Case("one module, bf16", "positions", lambda: chain(Counted(), torch.nn.ReLU()), 1, precision="bf16"),
     Case("two in a chain", "an overflow, then a log of zero", lambda: chain(Energy(), Guarded()), 2),
     Case("two side by side", "two cancellations", lambda: Both(Centred(), Centred()), 2),
-    Case("three in a chain", "overflow, cancellation, log of zero", lambda: chain(Energy(), Centred(), Guarded()), 3),
+    Case(
+        "three in a chain",
+        "overflow, cancellation, log of zero",
+        lambda: chain(Energy(), Centred(), Guarded()),
+        3,
+    ),
     Case("nested", "in a block of a list", lambda: Blocks(Block(), Block(Energy()), Block()), 1),
-    Case("two nested", "in two blocks of a list", lambda: Blocks(Block(Energy()), Block(), Block(Guarded())), 2),
-    Case("two in one container", "a Sequential holds both", lambda: Both(chain(Energy(), Guarded()), torch.nn.ReLU()), 1),
+    Case(
+        "two nested", "in two blocks of a list", lambda: Blocks(Block(Energy()), Block(), Block(Guarded())), 2
+    ),
+    Case(
+        "two in one container",
+        "a Sequential holds both",
+        lambda: Both(chain(Energy(), Guarded()), torch.nn.ReLU()),
+        1,
+    ),
     Case("ancestor", "what one child makes another casts", lambda: chain(Stage(), torch.nn.ReLU()), 1),
     Case("own operation", "a product in the forward of a parent", lambda: chain(torch.nn.ReLU(), Gated()), 1),
     Case("pair without ancestor", "as before, both in the root", lambda: chain(Loud()).append(Quiet()), 3),
@@ -186,12 +198,16 @@ def _row(result: Result) -> str:
     shown = ["none" if chosen is None else f"{len(chosen)}: {', '.join(chosen)}" for chosen in sets]
     case = result.case
     cells = [f"{case.name} ({case.precision})", case.what, str(result.places), str(case.needs), *shown]
-    return f"| {' | '.join([*cells, *('yes' if yes else '**no**' for yes in (result.small, result.heals))])} |\n"
+    return (
+        f"| {' | '.join([*cells, *('yes' if yes else '**no**' for yes in (result.small, result.heals))])} |\n"
+    )
 
 
 def main() -> int:
     """Run the study; return 1 where fewer than nine in ten sets are as small as can be."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("cases", nargs="*", metavar="CASE", help="names (default: all)")
     parser.add_argument("--report", type=Path, help="write the page here")
     options = parser.parse_args()

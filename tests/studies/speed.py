@@ -54,7 +54,10 @@ def main() -> int:
         late = seconds > task.target
         failed += late or bool(wrong)
         name = Path(task.spec).name
-        print(f"{name:24} {seconds:6.1f} s of {task.target:.0f} s{' TOO SLOW' if late else ''} {wrong}", flush=True)
+        print(
+            f"{name:24} {seconds:6.1f} s of {task.target:.0f} s{' TOO SLOW' if late else ''} {wrong}",
+            flush=True,
+        )
     return int(failed > 0)
 
 
