@@ -33,6 +33,10 @@ class Suspect:
         return self.module or self.line
 
 
+#: Modules in front of a failing line that are tried before the line itself.
+FEEDING = 3
+
+
 def suspects(report: Report) -> list[Suspect]:
     """Return every place that works in low precision, the best evidence first."""
     reference = by_place(report.reference)
@@ -128,4 +132,14 @@ def _failed(report: Report) -> Iterable[Site]:
     if failure is None:
         return ()
     site = Site(failure.module, failure.op, "output", Phase.FORWARD, report.dtype, failure.file, failure.line)
-    return (site, *(site for site in report.reference.sites if site.op and site.phase is Phase.FORWARD))
+    ran = [site for site in report.reference.sites if site.op and site.phase is Phase.FORWARD]
+    # A line outside of modules can only be kept in FP32 by a context around it, a module that feeds it by itself.
+    feeding = [] if failure.module else _before(site, ran)
+    return (*feeding, site, *ran)
+
+
+def _before(site: Site, ran: list[Site]) -> list[Site]:
+    """Return one site of each of the modules that ran last before a line was first reached."""
+    reached = next((i for i, other in enumerate(ran) if other.location == site.location), 0)
+    last = {other.module: other for other in reversed(ran[:reached]) if other.module}
+    return list(last.values())[:FEEDING]

@@ -6,6 +6,7 @@ weights (torchvision:NAME, timm:NAME, transformers:TYPE). A file defines model, 
 
 import argparse
 import contextlib
+import os
 import re
 import sys
 from pathlib import Path
@@ -91,6 +92,8 @@ def run(options: argparse.Namespace) -> int:
     from ampcheck.targets import Options, load, parse_shape
     from ampcheck.targets.spec import parse_spec
 
+    # On a machine that is shared, threads that spin while they wait for each other cost minutes.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     parse_spec(options.target)  # what names nothing is refused before torch is loaded
 
     say = output.progress()

@@ -1,13 +1,14 @@
 """The page of the false-alarm study."""
 
 import math
-from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from false_alarms import Proof, Row
     from judge import Opinion
 
@@ -20,9 +21,9 @@ one training step each, {budget:.0f} s to look for a remedy. Every finding of se
 runs prove the harm: each one is listed below with the same step made anew by a plain loop on several draws of weights
 and batch, without ampcheck's recorder, lab or rules. *Gradient error* is the L2 distance of all gradients from FP32's
 over their norm, at the loss scale at which GradScaler settles; *lost unscaled* the share of the gradient elements that
-matter (1 % of their tensor's RMS) that are zero in fp16 without a loss scale. Random networks magnify rounding: *weights
-rounded* is the gradient error of an FP32 step whose weights, and nothing else, were rounded to the format, given where
-the audit's error is above 10 %. What rounding the weights does by itself no place in FP32 can be blamed for.
+matter (1 % of their tensor's RMS) that are zero in fp16 without a loss scale. Random networks magnify rounding:
+*weights rounded* is the gradient error of an FP32 step whose weights, and nothing else, were rounded to the format,
+given where the audit's error is above 10 %. What rounding the weights does by itself is no place's fault.
 
 **{errors} error findings** in {audits} audits, **{proved} of them proved** by the second runs; {warnings} warnings.
 torch {torch}.
@@ -35,8 +36,8 @@ _TABLE = (
 _PROOFS = """
 ## Error findings, and what other runs say
 
-*settled* or *unscaled* says at which loss scale; three draws of weights and batch, each number one draw. *healed* is the
-same with the plan's modules in FP32.
+*settled* or *unscaled* says at which loss scale; three draws of weights and batch, each number one draw. *healed* is
+the same with the plan's modules in FP32.
 
 | model | finding | message | ampcheck | a plain loop | healed |
 |---|---|---|---|---|---|

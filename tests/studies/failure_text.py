@@ -2,7 +2,6 @@
 
 import ast
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,6 +9,8 @@ import torch
 from ampcheck.renderers.terminal import render
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from failures import Course, Failure, Walk
     from judge import Opinion
 
@@ -23,8 +24,8 @@ What ampcheck prints is shown as it prints it, down to the layer table. The proo
 ampcheck's recorder or lab, three times from the same weights on the same batches: in FP32, the way it is usually run,
 and with the plan (`plan.apply(model)`, `plan.autocast()`, `plan.grad_scaler()`).
 
-There is no GPU behind these numbers. Casts follow CUDA's rules and products of half-precision numbers are accumulated in
-FP32 and rounded once, as Tensor Cores do; a GPU's kernels add in another order, so last digits differ there, while
+There is no GPU behind these numbers. Casts follow CUDA's rules and products of half-precision numbers are accumulated
+in FP32 and rounded once, as Tensor Cores do; a GPU's kernels add in another order, so last digits differ there, while
 ranges and spacings of the formats, which all three failures are about, are the same.
 
 {contents}
@@ -143,9 +144,10 @@ def _curve(walk: "Walk") -> str:
 
 def _conclusion(walk: "Walk") -> str:
     steps = len(walk.fp32.losses)
-    ends = (f"{_mean_end(course):.4g}" for course in (walk.fp32, walk.usual, walk.planned))
-    return "mean loss of the last {} of {} steps: FP32 {}, {} {}, with the plan {}.".format(
-        _last(steps), steps, next(ends), walk.failure.usual_words, next(ends), next(ends)
+    wide, usual, planned = (f"{_mean_end(course):.4g}" for course in (walk.fp32, walk.usual, walk.planned))
+    return (
+        f"mean loss of the last {_last(steps)} of {steps} steps: FP32 {wide}, "
+        f"{walk.failure.usual_words} {usual}, with the plan {planned}."
     )
 
 

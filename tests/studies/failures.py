@@ -64,9 +64,9 @@ FAILURES = (
     Failure(
         "nerf_whole_image.py",
         "A loss divided by all pixels of an image: a radiance field",
-        "Rays are drawn in chunks, and each chunk's error is divided by the pixels of the whole image so that the chunks "
-        "add up to its mean. That is right in FP32, and Adam takes no notice of the factor; in fp16 without a loss "
-        "scale the gradients become zero. Nothing is raised and nothing is NaN: the loss just stays where it is.",
+        "Rays are drawn in chunks, and each chunk's error is divided by the pixels of the whole image so that "
+        "chunks add up to its mean. That is right in FP32, and Adam takes no notice of the factor; in fp16 without a "
+        "loss scale the gradients become zero. Nothing is raised and nothing is NaN: the loss just stays where it is.",
         "loss",
         "fp16",
         Plan("fp16"),
@@ -76,8 +76,8 @@ FAILURES = (
     Failure(
         "rope_positions.py",
         "Rotary positions in bf16",
-        "Positions take the dtype of the queries (EleutherAI/gpt-neox#1003). bf16 has eight bits: above 256 it counts in "
-        "twos, above 512 in fours, and angles are rounded in proportion. Neighbours become one position. Nothing is "
+        "Positions take the dtype of the queries (EleutherAI/gpt-neox#1003). bf16 has eight bits: above 256 it counts "
+        "in twos, above 512 in fours, and angles are rounded in proportion. Neighbours become one position. Nothing is "
         "non-finite, and the loss falls, to something else.",
         "Rotary",
         "bf16",

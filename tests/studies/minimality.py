@@ -20,8 +20,25 @@ import torch
 from judge import opinion
 from lines import lines_wide
 from minimal_parts import (
-    WIDTH, Block, Blocks, Both, Centred, Counted, Energy, Gated, Guarded, LineThenModule, Loud, Mixed, OwnLine, Quiet,
-    Stage, TwoLines, chain, loud_loss, squared,
+    WIDTH,
+    Block,
+    Blocks,
+    Both,
+    Centred,
+    Counted,
+    Energy,
+    Gated,
+    Guarded,
+    LineThenModule,
+    Loud,
+    Mixed,
+    OwnLine,
+    Quiet,
+    Stage,
+    TwoLines,
+    chain,
+    loud_loss,
+    squared,
 )  # fmt: skip
 
 from ampcheck.audit import audit
@@ -170,9 +187,10 @@ _HEAD = """# Minimality: the FP32 set found, and the smallest there is
 Made by `python tests/studies/minimality.py --report reports/minimality.md`.
 
 Each case is a small model with culprits known by construction. ampcheck audits it and names the places to keep in
-FP32; then every set of places, modules but the root and lines of functional code, is tried, smallest first, until one
-heals (no non-finite number, loss and gradients within {harm:.0%} of FP32's): by ampcheck's own re-runs (*lab*), and by a
-plain loop that shares nothing with them but the casting kernels (*loop*). *Built to need* is the size by construction.
+FP32; then every set of places, modules but the root and lines of functional code, is tried, smallest first, until
+one heals (no non-finite number, loss and gradients within {harm:.0%} of FP32's): by ampcheck's own re-runs (*lab*),
+and by a plain loop that shares nothing with them but the casting kernels (*loop*). *Built to need* is the size by
+construction.
 
 **In {small} of {cases} cases the set found is as small as the smallest**, and it heals in {heals} of {cases} in the
 plain loop.

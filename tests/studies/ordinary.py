@@ -1,5 +1,7 @@
 """Ordinary models, as people train them: by name, at random initialisation, small enough for one core."""
 
+import torch
+
 from ampcheck.targets import Options, load
 from ampcheck.targets.spec import Target
 
@@ -51,4 +53,6 @@ def ordinary(spec: str, seed: int = 0) -> Target:
     zoo, _, name = spec.partition(":")
     fixed = zoo == "transformers" or name in _FIXED_SIZE
     shape = None if fixed else (3, SIDE, SIDE)
-    return load(spec, Options(batch_size=BATCH, input_shape=shape, small=True, seed=seed))
+    target = load(spec, Options(batch_size=BATCH, input_shape=shape, small=True, seed=seed))
+    torch.manual_seed(seed)  # for dropout, which has no seed in the target
+    return target

@@ -2,8 +2,8 @@
 
     python tests/studies/speed.py
 
-A clean resnet18 at its usual 224 pixels, and a broken decoder of twelve layers up to its verified plan; the targets hold
-on two idle cores.
+A clean resnet18 at its usual 224 pixels, and a broken decoder of twelve layers up to its verified plan; the targets
+hold on two idle cores.
 """
 
 import json
