@@ -178,7 +178,9 @@ class TwoPrecisions(nn.Module):
         self.linear = nn.Linear(16, 16)
 
     def forward(self, x):
-        return sum((part * part).float().sum() * weight for part, weight in ((self.linear(x), 1.0), (x, 1e-9)))
+        return sum(
+            (part * part).float().sum() * weight for part, weight in ((self.linear(x), 1.0), (x, 1e-9))
+        )
 
 
 def test_the_part_of_a_line_that_stays_in_fp32_is_not_predicted_to_flush():
@@ -187,6 +189,8 @@ def test_the_part_of_a_line_that_stays_in_fp32_is_not_predicted_to_flush():
     report = check(model, x, lambda m, b: m(b), settings=Settings(log2_scale=0, verify=False))
     line = [stats for site, stats in low_backward(report).items() if site.op == "mul"]
     assert sum(stats.numel for stats in line) < sum(
-        stats.numel for site, stats in report.reference.sites.items() if site.op == "mul" and site.phase == "backward"
+        stats.numel
+        for site, stats in report.reference.sites.items()
+        if site.op == "mul" and site.phase == "backward"
     )
     assert sum(stats.flushed(FP16).low for stats in line) == 0  # the gradients of 1e-9 are FP32's

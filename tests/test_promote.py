@@ -58,7 +58,9 @@ def test_a_promoted_line_computes_as_in_fp32(net):
     with torch.no_grad():
         net.second.weight.fill_(2.0**-12)
     line = line_of("hidden * hidden")
-    assert not half(net, x, lines=[line_of("self.second")]).isfinite().all()  # a module called there is not the line
+    assert (
+        not half(net, x, lines=[line_of("self.second")]).isfinite().all()
+    )  # a module called there is not the line
     assert not half(net, x, ["second"]).isfinite().all()
     assert torch.allclose(half(net, x, ["second"], [line]), net(x), rtol=1e-3)
 
