@@ -206,21 +206,27 @@ def _recommended(report: Report, plan: Plan) -> str:
 
 
 def _gathered(found: Found[Suspect], heals: Callable[[tuple[Suspect, ...]], bool]) -> Found[Suspect]:
-    """Return the set as one module that holds all of it, where that heals too."""
-    parent = common_parent([item.module for item in found.items])
-    if found.heals and len(found.items) > 1 and parent and all(item.module for item in found.items):
-        whole = (Suspect(module=parent),)
-        if heals(whole):
-            return replace(found, items=whole, trials=found.trials + 1)
-    return found
+    """Return the set with one module in the place of several that it holds, wherever that heals too."""
+    items, trials = found.items, found.trials
+    for parent in _parents(items) if found.heals else ():
+        merged = (Suspect(module=parent), *(item for item in items if not _inside(item, parent)))
+        if len(merged) < len(items):
+            trials += 1
+            items = merged if heals(merged) else items
+    return replace(found, items=items, trials=trials)
 
 
-def common_parent(names: list[str]) -> str:
-    """Return the innermost module that holds all of these, '' where only the root does."""
-    split = [name.split(".") for name in names]
-    shared = []
-    for parts in zip(*split, strict=False):
-        if len(set(parts)) > 1:
-            break
-        shared.append(parts[0])
-    return ".".join(shared)
+def _parents(items: tuple[Suspect, ...]) -> list[str]:
+    """Return the modules but the root that hold more than one of these, those that hold most first."""
+    above = [name for item in items for name in _ancestors(item.module)]
+    shared = [name for name in dict.fromkeys(above) if above.count(name) > 1]
+    return sorted(shared, key=lambda name: -above.count(name))
+
+
+def _ancestors(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def _inside(item: Suspect, parent: str) -> bool:
+    return item.module == parent or item.module.startswith(f"{parent}.")
