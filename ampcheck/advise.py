@@ -59,6 +59,9 @@ class Advisor:
             tuple(item.line for item in items if item.line),
             scale,
         )
+        if items:
+            outcomes = {**self.report.outcomes, "planned": after}
+            self.report = replace(self.report, outcomes=outcomes)
         verdicts = [*self._kept(items, settled, after), *self._scaled(scale, after)]
         return replace(self.report, plan=plan, verdicts=tuple(verdicts), advice=self._sentences(plan, found))
 

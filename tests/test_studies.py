@@ -1,6 +1,7 @@
 """Small versions of the studies in tests/studies, and that their judges can say no."""
 
 import json
+import math
 import sys
 from dataclasses import replace
 from functools import partial
@@ -61,6 +62,12 @@ def test_an_alarm_is_proved_only_by_harm_in_every_draw_that_the_plan_heals():
     ill, well = Opinion(16, 0.5, 0.0, 0.0), Opinion(16, 0.01, 0.0, 0.0)
     assert proved(Proof(row, finding, (ill, ill), (well, well)))
     assert proved(Proof(row, finding, (ill, Opinion(16, 0.0, 0.0, 0.5)), ()))
+    barely = Opinion(16, 0.14, 0.0, 0.0)  # below what harm is, and hardly less than before
+    assert not proved(Proof(row, finding, (Opinion(16, 0.16, 0.0, 0.0),), (barely,)))
+    assert not proved(Proof(replace(row, rounded=0.3), finding, (ill, ill), (well, well)))
+    overflow = replace(finding, kind="backward-overflow")
+    assert not proved(Proof(row, overflow, (ill, ill), ()))  # settled at a smaller scale
+    assert proved(Proof(row, overflow, (Opinion(0, math.inf, 0.0, 0.0),), ()))
     assert not proved(Proof(row, finding, (ill, well), (well, well)))
     assert not proved(Proof(row, finding, (ill, ill), (well, ill)))
 

@@ -10,6 +10,8 @@ from ampcheck.trace import Leap, Phase, Site, UpdateLoss
 
 #: Places in FP32 up to which a plan points at a culprit; a longer list says that rounding is everywhere.
 FEW_PLACES = 4
+#: How many times smaller the error must be with the plan; rounding fewer places always makes it a little smaller.
+HEALS_FACTOR = 3.0
 #: Share of the elements FP32 would move that may stay where they are before updates count as lost.
 STUCK_SHARE = 0.5
 
@@ -44,7 +46,7 @@ def precision_loss(report: Report) -> list[Finding]:
     if not begun and not (settled.finite and max(settled.grad_error, settled.loss_error) > HARM_ERROR):
         return []
     healing = _healing(report)
-    few = 0 < len(healing) <= FEW_PLACES
+    few = 0 < len(healing) <= FEW_PLACES and _points(report)
     numbers = {"grad_error": settled.grad_error, "loss_error": settled.loss_error}
     sites: tuple[Site, ...] = ()
     where = ""
@@ -93,6 +95,19 @@ def _told(leap: Leap, dropped: Site) -> str:
     if dropped == leap.site:
         return f"{place}, {leapt}"
     return f"{place}, {leapt}, because {dropped.op} ({dropped.location}) left it too few bits"
+
+
+def _points(report: Report) -> bool:
+    """Tell whether a plan points at a culprit: it heals clearly, and leaves most modules in low precision."""
+    settled, planned = report.outcomes["settled"], report.outcomes.get("planned")
+    if planned is None or report.plan is None:
+        return False
+    clearly = not settled.finite or HEALS_FACTOR * max(planned.grad_error, planned.loss_error) < max(
+        settled.grad_error, settled.loss_error
+    )
+    low = {site.module for site in report.low.sites if site.op and site.dtype == report.dtype}
+    kept = {module for module in low for name in report.plan.fp32_modules if f"{module}.".startswith(f"{name}.")}
+    return clearly and 2 * len(kept) <= len(low)
 
 
 def _healing(report: Report) -> tuple[str, ...]:

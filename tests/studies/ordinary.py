@@ -33,6 +33,7 @@ _FIXED_SIZE = frozenset(
         "inception_v3",
         "ssdlite320_mobilenet_v3_large",
         "r3d_18",
+        "mc3_18",
         "fasterrcnn_mobilenet_v3_large_320_fpn",
     ]
 )
