@@ -56,7 +56,7 @@ STARTUP = """
 The smallest of several runs, with bare Python's own time taken off the first three. Nothing of torch, rich or
 pandas is loaded by the first two: `tests/test_startup.py` asserts it. The audit builds the model, runs it in
 FP32 and fp16, tries its claims by running it again, and says the verdict. It is timed with torch's two threads
-and with one. Other programs held a core during these runs, where torch's threads wait for each other by
-spinning: with two threads the same audit took 7.3 s while both cores were free, and 40 to 70 s while they were
-not; with one thread it took 10 to 12 s either way.
+and with one. The command line asks torch's threads to
+wait passively: before it did, threads that spun while they waited for each other made the same audit take 40 to
+70 s while other programs held a core.
 """
