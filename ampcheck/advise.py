@@ -20,6 +20,8 @@ from ampcheck.wording import plural, size
 #: The scales at which sets are tried in fp16: far from both ends first, so that only the set decides; smaller
 #: ones where gradients still overflow, as a scaler would.
 _SEARCH_LOG2_SCALES = (8, 4, 0)
+#: Places up to which each one is worth a run of its own.
+_FEW_PLACES = 4
 #: Where GradScaler starts.
 _DEFAULT_LOG2_SCALE = 16
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -125,7 +127,7 @@ class Advisor:
         names = ", ".join(item.name for item in items)
         tried = Tried.REFUTED if after.harmed else Tried.CONFIRMED
         whole = Verdict(f"keep {names} in FP32", tried, before.words, after.words)
-        if len(items) == 1:
+        if len(items) == 1 or len(items) > _FEW_PLACES:
             return [whole]
         return [whole, *(self._needed(item, items, after) for item in items)]
 
@@ -211,7 +213,8 @@ def _recommended(report: Report, plan: Plan) -> str:
 def _gathered(found: Found[Suspect], heals: Callable[[tuple[Suspect, ...]], bool]) -> Found[Suspect]:
     """Return the set with one module in the place of several that it holds, wherever that heals too."""
     items, trials = found.items, found.trials
-    for parent in _parents(items) if found.heals else ():
+    # A long set is no culprit, and the module that holds all of it would only look like one.
+    for parent in _parents(items) if found.heals and len(items) <= _FEW_PLACES else ():
         merged = (Suspect(module=parent), *(item for item in items if not _inside(item, parent)))
         if len(merged) < len(items):
             trials += 1

@@ -145,8 +145,10 @@ def gradient_overflow(report: Report) -> list[Finding]:
             f"2^{max(report.refused_scales)} settles at 2^{report.log2_scale} after {len(report.refused_scales)} "
             "skipped steps"
         )
-        severity = Severity.WARNING if report.stand_in_loss else Severity.ERROR
-        return [_overflow(bad, severity, remedy, report)]
+        # Where the step is off at the settled scale too, the model magnifies any rounding, as networks do at
+        # random initialisation: the scale is then not what is wrong, and a scaler finds it by itself.
+        scale_alone = settled is not None and not settled.harmed and not report.stand_in_loss
+        return [_overflow(bad, Severity.ERROR if scale_alone else Severity.WARNING, remedy, report)]
     return []
 
 

@@ -106,7 +106,9 @@ def _points(report: Report) -> bool:
         settled.grad_error, settled.loss_error
     )
     low = {site.module for site in report.low.sites if site.op and site.dtype == report.dtype}
-    kept = {module for module in low for name in report.plan.fp32_modules if f"{module}.".startswith(f"{name}.")}
+    kept = {
+        module for module in low for name in report.plan.fp32_modules if f"{module}.".startswith(f"{name}.")
+    }
     return clearly and 2 * len(kept) <= len(low)
 
 
