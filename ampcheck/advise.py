@@ -38,6 +38,7 @@ class Advisor:
         self.report = report
         self._lab = lab
         self._progress = progress
+        self._times = (0.0, 0.0)
         outcomes = {"settled": self._try(report.log2_scale)}
         if report.precision == "fp16":
             outcomes["unscaled"] = self._try(0)
@@ -62,6 +63,7 @@ class Advisor:
             scale,
         )
         if items:
+            self._times = self._timed(items, _log2(scale))
             outcomes = {**self.report.outcomes, "planned": after}
             self.report = replace(self.report, outcomes=outcomes)
         verdicts = [*self._kept(items, settled, after), *self._scaled(scale, after)]
@@ -121,6 +123,13 @@ class Advisor:
             2.0 ** max(scale, 0), settings.growth_factor, settings.backoff_factor, settings.growth_interval
         )
 
+    def _timed(self, items: tuple[Suspect, ...], log2_scale: int) -> tuple[float, float]:
+        """Return the seconds of a step without and with these places in FP32."""
+        self._try(log2_scale)
+        before = self._lab.seconds
+        self._try(log2_scale, items)
+        return before, self._lab.seconds
+
     def _kept(self, items: tuple[Suspect, ...], before: Outcome, after: Outcome) -> list[Verdict]:
         if not items:
             return []
@@ -166,6 +175,11 @@ class Advisor:
         if plan.fp32_modules:
             more = size(_extra_bytes(self.report, plan))
             told.append(f"FP32 there keeps {more} more of activations (estimated from the trace)")
+        if self._times[0]:
+            factor = self._times[1] / self._times[0]
+            told.append(
+                f"a step takes {factor:.2f} times as long with the plan (measured here, one run each)"
+            )
         if found is not None and found.heals and not found.minimal:
             told.append("the budget ended the search: a smaller set may exist")
         return tuple(told)

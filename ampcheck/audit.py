@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ampcheck.advise import Advisor
+from ampcheck.groups import group_sentences
 from ampcheck.observe.book import Fetched
 from ampcheck.observe.lineage import leaps
 from ampcheck.observe.measure import Arena
@@ -100,6 +101,9 @@ def _tried(report: Report, target: Target, settings: Settings, progress: Progres
     if target.optimizer is not None:
         report = replace(report, updates=lost_updates(step, target.optimizer, target.after_step))
     report = Advisor(report, Lab(step), progress).advise(settings.budget)
+    if target.optimizer is not None:
+        told = group_sentences(report, target.model, target.optimizer)
+        report = replace(report, advice=(*report.advice, *told))
     if report.plan is not None:
         kinds = {module.path: module.kind for module in report.reference.modules}
         report = replace(report, patch=written(report.plan, target.file, kinds))

@@ -1,5 +1,6 @@
 """Re-running a step from the identical state: what every claim of ampcheck is tried by."""
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -24,6 +25,7 @@ class Lab:
         self.step = step
         self._before = Snapshot(step.model, step.batch, step.loss)
         self.trials = 0
+        self.seconds = 0.0  #: that the last trial took, the comparison left out
         with self._restored():
             self._loss = self._reference()
             self._grads = dict(self._gradients())
@@ -43,11 +45,13 @@ class Lab:
     ) -> Outcome:
         """Run in low precision with these modules and lines in FP32."""
         self.trials += 1
+        begun = time.perf_counter()
         with self._restored(), in_fp32(self.step.model, modules, lines):
             try:
                 loss = self._run(dtype, log2_scale)
             except Exception as error:  # noqa: BLE001  # the user's code may raise anything
                 return Outcome(log2_scale, raised=f"{type(error).__name__}: {error}")
+            self.seconds = time.perf_counter() - begun
             return self._compare(loss, log2_scale)
 
     @contextmanager

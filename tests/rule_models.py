@@ -23,6 +23,7 @@ class Case:
     loss_factor: float = 1.0
     dtype: torch.dtype = torch.float32  #: of the parameters
     optimizer: Callable[[Any], torch.optim.Optimizer] | None = None
+    log2_scale: int | None = None
 
 
 class Net(nn.Module):
@@ -100,6 +101,7 @@ CASES = {
     "AMP202": Case(plain, "error", loss_factor=1e5),
     "AMP203": Case(two_scales, "warning"),
     "AMP204": Case(plain, "error", loss_factor=1e-6),
+    "AMP205": Case(plain, "warning", precision="bf16", log2_scale=10),
     "AMP301": Case(scattered, "error"),
     "AMP302": Case(plain, "warning", dtype=torch.float16),
     "AMP303": Case(back_and_forth, "info"),
@@ -122,7 +124,8 @@ def report(case: Case | None, precision: str = "") -> Report:
     def loss(net, given):
         return factor * functional.cross_entropy(net(given[0]).float(), given[1])
 
-    settings = Settings(precision or (case.precision if case is not None else "fp16"), budget=20.0)
+    chosen = precision or (case.precision if case is not None else "fp16")
+    settings = Settings(chosen, case.log2_scale if case is not None else None, budget=20.0)
     return check(
         model, batch, loss, settings=settings, optimizer=case.optimizer if case is not None else None
     )

@@ -19,7 +19,7 @@ LAYERS = [
     {"outcome"},
     {"report", "observe", "settings", "targets"},
     {"tables", "landscape", "scaling", "evidence", "flat", "applying"},
-    {"rules", "headline", "flat_advice", "verify", "training"},
+    {"rules", "headline", "flat_advice", "verify", "training", "groups"},
     {"codec", "advise"},
     {"renderers", "audit"},
     {"api"},
@@ -28,7 +28,7 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 #: What may load torch when it is imported.
-TORCH = {"observe", "applying", "verify", "training", "advise", "audit", "api"}
+TORCH = {"groups", "observe", "applying", "verify", "training", "advise", "audit", "api"}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 #: Lazily, a plan reaches the half of it that needs torch.
 LATE = {("plan", "applying"), ("cli", "audit")}

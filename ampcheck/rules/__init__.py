@@ -12,7 +12,7 @@ from ampcheck.rules.casts import cast_ping_pong
 from ampcheck.rules.constants import lost_constant
 from ampcheck.rules.dtypes import step_raises
 from ampcheck.rules.gradients import gradient_overflow, gradient_underflow, no_scale_fits, scaler_missing
-from ampcheck.rules.half import half_precision_parameters, half_precision_reduction
+from ampcheck.rules.half import half_precision_parameters, half_precision_reduction, scaler_useless
 from ampcheck.rules.range import forward_overflow, forward_underflow, near_overflow
 from ampcheck.rules.rounding import lost_update, precision_loss
 
@@ -33,6 +33,7 @@ RULES: dict[str, Rule] = {
     "AMP502": half_precision_reduction,
     "AMP102": near_overflow,
     "AMP302": half_precision_parameters,
+    "AMP205": scaler_useless,
     "AMP303": cast_ping_pong,
 }
 

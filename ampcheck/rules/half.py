@@ -138,3 +138,29 @@ def _half_loss(report: Report) -> Finding | None:
         (held[-1],),
         {"loss": step.loss},
     )
+
+
+def scaler_useless(report: Report) -> list[Finding]:
+    """A loss scale is used in bf16, where it heals nothing.
+
+    What it finds: an audit in bf16 that was asked for with a loss scale (--scale), as a GradScaler would set it.
+
+    Why it matters: bf16 has the exponents of FP32, so a scale keeps no gradient from zero; it costs a pass over all
+    gradients, a wait for the device each step, and skipped steps where scaled gradients exceed the range.
+
+    What to do: train in bf16 without a GradScaler, or construct it with enabled=False.
+
+    Example: a script that switches from fp16 to bf16 and keeps its scaler.
+
+    When to ignore it: where gradients below 2^-133 matter, which only bf16's subnormals would hold.
+    """
+    if report.precision != "bf16" or report.log2_scale == 0:
+        return []
+    message = (
+        f"a loss scale of 2^{report.log2_scale} is used in bf16, which has the range of FP32 and needs none"
+    )
+    numbers = {"log2_scale": report.log2_scale}
+    scaled = Site("", "", "output", Phase.BACKWARD, report.dtype)
+    return [
+        Finding("AMP205", "scaler-useless", "scaler-useless", Severity.WARNING, message, (scaled,), numbers)
+    ]
