@@ -117,7 +117,8 @@ class Advisor:
         scale = advice.log2_scale
         while scale > 0 and self._try(scale, items).grads_nonfinite:
             scale -= 2
-        self.report = replace(report, advice=(advice.message,))
+        default = f"torch's own start at 2^{_DEFAULT_LOG2_SCALE}: {advice.default.message}"
+        self.report = replace(report, advice=(advice.message, default))
         settings = advice.settings
         return ScalerPlan(
             2.0 ** max(scale, 0), settings.growth_factor, settings.backoff_factor, settings.growth_interval
