@@ -1,0 +1,197 @@
+"""Pictures as SVG: the exponent landscape and the curve over loss scales, in the light or dark of the page."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from math import log10
+from xml.sax.saxutils import escape, quoteattr
+
+from ampcheck.landscape import Column, Landscape, LandscapeRow, Zone, landscape
+from ampcheck.renderers.drawing import cells, module_name
+from ampcheck.report import Report
+from ampcheck.stats import Bounds
+from ampcheck.tables import CurvePoint, scale_curve
+from ampcheck.trace import Phase
+from ampcheck.wording import clean, percent, power
+
+WIDTH = 860
+#: One character of the labels.
+_CHARACTER = 6.7
+_LABEL = 34  #: characters that a module's name gets at most
+_SHARES = 74  #: the column of figures at the right
+_ROW, _BAR = 17, 13
+_HEAD, _FOOT = 62, 30
+_MARGIN = 12
+_MAX_ROWS, _MAX_COLUMNS = 40, 96
+_TICK = 8  #: powers of two between two labels of the axis
+#: The curve's plot, and the smallest share that its axis tells from nothing.
+_PLOT_LEFT, _PLOT_TOP, _PLOT_HEIGHT = 64, 78, 190
+_FLOOR = -5
+
+#: What stands above a zone, the longest that fits; the first is also the curve's name for it.
+_NAMES = {
+    Zone.FLUSHED: ("flushed to zero", "flushed"),
+    Zone.SUBNORMAL: ("subnormal",),
+    Zone.NORMAL: ("full precision",),
+    Zone.OVERFLOW: ("overflow", "over"),
+}
+_STYLE = """
+svg { background: #ffffff; color: #1f2328; font: 12px system-ui, sans-serif; }
+text { fill: currentColor; } .name { font: 11px ui-monospace, monospace; } .bold { font-weight: 600; }
+.faint { fill: #59636e; } .axis { stroke: #d1d9e0; } .used { stroke: #1f2328; stroke-dasharray: 4 3; }
+.flushed { --ink: #cf222e; } .subnormal { --ink: #9a6700; } .normal { --ink: #1a7f37; } .overflow { --ink: #8250df; }
+.bar, .word { fill: var(--ink); } .ground { fill: var(--ink); opacity: .07; } .band { fill: var(--ink); opacity: .2; }
+.line { fill: none; stroke: var(--ink); stroke-width: 2; } .overflow.line { stroke-dasharray: 6 3; }
+.subnormal.line { stroke-dasharray: 2 3; }
+@media (prefers-color-scheme: dark) {
+svg { background: #0d1117; color: #f0f6fc; } .faint { fill: #9198a1; } .axis { stroke: #3d444d; }
+.used { stroke: #f0f6fc; } .flushed { --ink: #f85149; } .subnormal { --ink: #d29922; } .normal { --ink: #3fb950; }
+.overflow { --ink: #ab7df8; } .ground { opacity: .12; } .band { opacity: .3; }
+}
+"""
+
+
+def landscape_svg(report: Report, phase: Phase) -> str:
+    """Return where the numbers of each layer lie against what the format holds; '' where there are none."""
+    picture = landscape(report, phase, _MAX_ROWS, _MAX_COLUMNS)
+    if not picture.rows:
+        return ""
+    what = "Gradients" if phase is Phase.BACKWARD else "Activations"
+    scale = (
+        f" at loss scale {power(report.log2_scale)}" if phase is Phase.BACKWARD and report.log2_scale else ""
+    )
+    about = f"{what} by powers of two: what {report.precision} holds{scale}"
+    longest = max(cells(module_name(row.label, _LABEL)) for row in picture.rows)
+    left = _MARGIN + longest * _CHARACTER + 10
+    step = (WIDTH - left - _SHARES) / len(picture.columns)
+    bottom = _HEAD + len(picture.rows) * _ROW
+    body = [_text(_MARGIN, 22, about, "bold"), _text(WIDTH - _MARGIN, 50, "outside", "faint", "end")]
+    body += _zones(picture.columns, left, step, bottom)
+    for index, row in enumerate(picture.rows):
+        body += _row(row, picture, (left, _HEAD + index * _ROW, step))
+    body += _axis(picture.columns, left, step, bottom)
+    return _svg(about, bottom + _FOOT, body)
+
+
+def _zones(columns: Sequence[Column], left: float, step: float, bottom: float) -> Iterable[str]:
+    """Yield the grounds of the zones with their names, as far as these fit."""
+    start = 0
+    for zone, held in groupby(columns, key=lambda column: column.zone):
+        number = len(list(held))
+        x, width = left + start * step, number * step
+        yield f'<rect class="{zone} ground" {_box(x, _HEAD - 4, width, bottom - _HEAD + 8)}/>'
+        name = next((words for words in _NAMES[zone] if len(words) * _CHARACTER <= width), "")
+        yield _text(x + width / 2, 50, name, f"{zone} word", "middle")
+        start += number
+
+
+def _row(row: LandscapeRow, picture: Landscape, at: tuple[float, float, float]) -> Iterable[str]:
+    left, top, step = at
+    base = top + _ROW - 3
+    yield _text(left - 8, base - 2, module_name(row.label, _LABEL), "name", "end")
+    peak = max(row.counts)
+    for index, (count, column) in enumerate(zip(row.counts, picture.columns, strict=True)):
+        if count:
+            # What is there is seen, be it one element of a million.
+            height = max(1.0, _BAR * count / peak)
+            box = _box(left + index * step + 0.5, base - height, step - 1, height)
+            about = f"{_octaves(column)}: {percent(count / row.nonzero)}"
+            yield f'<rect class="{column.zone} bar" {box}><title>{about}</title></rect>'
+    share = row.share(Zone.FLUSHED, picture.columns) + row.share(Zone.OVERFLOW, picture.columns)
+    style = "flushed word" if share else "faint"
+    yield _text(WIDTH - _MARGIN, base - 2, percent(share) if share else "–", style, "end")
+
+
+def _octaves(column: Column) -> str:
+    return power(column.low) if column.low == column.high else f"{power(column.low)} … {power(column.high)}"
+
+
+def _axis(columns: Sequence[Column], left: float, step: float, bottom: float) -> Iterable[str]:
+    free = 0.0
+    for index, column in enumerate(columns):
+        exponent = -(-column.low // _TICK) * _TICK
+        x = left + index * step
+        if exponent <= column.high and x >= free:
+            yield f'<path class="axis" d="M{x:.1f} {bottom + 4}v5"/>'
+            yield _text(x, bottom + 22, power(exponent), "faint", "middle")
+            free = x + 7 * _CHARACTER
+
+
+def curve_svg(report: Report) -> str:
+    """Return which share of the gradient elements each loss scale would lose; '' where there are none."""
+    points = scale_curve(report)
+    if not points[0].nonzero:
+        return ""
+    about = f"Gradient elements that each loss scale would lose in {report.precision}, predicted from the FP32 run"
+    body = [_text(_MARGIN, 22, about, "bold"), *_frame(points)]
+    for number, (zone, bounds) in enumerate(_lines(points).items()):
+        x = _PLOT_LEFT + number * 150
+        mark = f'<path class="{zone} line" d="M{x} 42h24"/>'
+        body += [mark, _text(x + 30, 46, _NAMES[zone][0]), *_line(zone, points, bounds)]
+    x = _x(report.log2_scale - points[0].log2_scale, points)
+    if report.log2_scale in [point.log2_scale for point in points]:
+        body.append(f'<path class="used" d="M{x:.1f} {_PLOT_TOP}v{_PLOT_HEIGHT}"/>')
+        side = "end" if x > WIDTH / 2 else "start"
+        body.append(_text(x, _PLOT_TOP - 7, f"used: {power(report.log2_scale)}", "bold", side))
+    return _svg(about, _PLOT_TOP + _PLOT_HEIGHT + _FOOT, body)
+
+
+def _lines(points: Sequence[CurvePoint]) -> dict[Zone, list[Bounds]]:
+    return {
+        Zone.FLUSHED: [point.flushed for point in points],
+        Zone.SUBNORMAL: [point.subnormal for point in points],
+        Zone.OVERFLOW: [point.overflowed for point in points],
+    }
+
+
+def _frame(points: Sequence[CurvePoint]) -> Iterable[str]:
+    """Yield the axes: shares from all to next to nothing, and the loss scales."""
+    right = WIDTH - _MARGIN - 16
+    for exponent in range(_FLOOR, 1):
+        y = _y(10.0**exponent if exponent > _FLOOR else 0.0)
+        label = f"{10.0 ** (exponent + 2):g} %" if exponent > _FLOOR else "none"
+        yield f'<path class="axis" d="M{_PLOT_LEFT} {y:.1f}H{right}"/>'
+        yield _text(_PLOT_LEFT - 8, y + 4, label, "faint", "end")
+    for index, point in enumerate(points):
+        if not point.log2_scale % 4:
+            word = power(point.log2_scale)
+            yield _text(_x(index, points), _PLOT_TOP + _PLOT_HEIGHT + 20, word, "faint", "middle")
+
+
+def _line(zone: Zone, points: Sequence[CurvePoint], bounds: Sequence[Bounds]) -> Iterable[str]:
+    """Yield a line through what is certain, under a band up to what is possible."""
+    whole = points[0].nonzero
+    low = [(_x(index, points), _y(bound.low / whole)) for index, bound in enumerate(bounds)]
+    high = [(_x(index, points), _y(bound.high / whole)) for index, bound in enumerate(bounds)]
+    if any(not bound.exact for bound in bounds):
+        yield f'<path class="{zone} band" d="{_path([*low, *reversed(high)])}z"/>'
+    yield f'<path class="{zone} line" d="{_path(low)}"/>'
+
+
+def _x(index: int, points: Sequence[CurvePoint]) -> float:
+    return _PLOT_LEFT + index * (WIDTH - _MARGIN - 16 - _PLOT_LEFT) / (len(points) - 1)
+
+
+def _y(share: float) -> float:
+    """Return the height of a share: each power of ten takes the same room, nothing lies on the axis."""
+    depth = max(log10(share), _FLOOR + 0.2) if share else _FLOOR
+    return _PLOT_TOP + _PLOT_HEIGHT * depth / _FLOOR
+
+
+def _path(spots: Iterable[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
+
+
+def _box(x: float, y: float, width: float, height: float) -> str:
+    return f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+
+
+def _text(x: float, y: float, words: str, style: str = "", anchor: str = "start") -> str:
+    kind = f' class="{style}"' if style else ""
+    side = f' text-anchor="{anchor}"' if anchor != "start" else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}"{kind}{side}>{escape(clean(words))}</text>'
+
+
+def _svg(about: str, height: float, body: Iterable[str]) -> str:
+    size = f'viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" height="{height:.0f}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label={quoteattr(clean(about))}>'
+    return "\n".join([head, f"<style>{_STYLE}</style>", *body, "</svg>"]) + "\n"
