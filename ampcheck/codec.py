@@ -28,6 +28,14 @@ the strings "inf", "-inf" and "nan".
     not_audited     {what was not seen: how often in one run}
     notes           [what was assumed]
     environment     {name: text}
+    loop            what a script's training loop did; null where there was none
+        rounds      [[{kind, thing, name, targets, by, autocast, grad, training, dtype, scaled, file, line}*]],
+                    each different one once
+        order       [[which round, times in a row]]
+        things      [{label, kind, settings: {name: value}, file, line}]: models, optimizers, scalers, schedulers
+        scales      [{step, scaler, before, after, skipped, cause: {parameter, layer, optimizer, op, file, line,
+                    others} or null}]: changes of the loss scale, and skipped steps
+        first_scales, steps, recorded: numbers of recorded steps, children: processes not looked into
     reference, low  the FP32 and the low-precision run, each
         sites       [site* + stats*] in order of execution
         casts       [{module, source, target, phase, file, line, calls, elements, bytes, round_trips}*]
@@ -70,6 +78,7 @@ from ampcheck.flat import (
     read_step,
 )
 from ampcheck.flat_advice import advice, with_advice
+from ampcheck.flat_loop import loop_json, read_loop
 from ampcheck.report import Report
 from ampcheck.trace import Constant, Trace
 
@@ -94,6 +103,7 @@ def to_json(report: Report) -> str:
             "not_audited": dict(report.not_audited),
             "notes": list(report.notes),
             "environment": dict(report.environment),
+            "loop": loop_json(report.loop),
             "reference": _trace(report.reference),
             "low": _trace(report.low),
             "errors": pairs(report.errors),
@@ -121,6 +131,7 @@ def _read_report(saved: Json) -> Report:
             refused_scales=tuple(saved["refused_scales"]),
             notes=tuple(saved["notes"]),
             environment=saved["environment"],
+            loop=read_loop(saved.get("loop")),
         )
         return with_advice(report, saved)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

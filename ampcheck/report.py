@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ampcheck.findings import Finding, Severity
 from ampcheck.formats import FORMATS, Format
+from ampcheck.loop import Loop
 from ampcheck.outcome import Outcome
 from ampcheck.plan import Plan, Verdict
 from ampcheck.stats import TensorStats
@@ -33,6 +34,9 @@ class Report:
     verdicts: tuple[Verdict, ...] = ()  #: what re-running said of the plan's claims
     patch: str = ""  #: the plan as a diff against the user's file, or as lines to paste
     advice: tuple[str, ...] = ()  #: sentences: what to expect of the plan
+    loop: Loop | None = (
+        None  #: what the training loop of a script did; None where a step was audited by itself
+    )
 
     @property
     def format(self) -> Format:

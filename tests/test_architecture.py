@@ -14,11 +14,11 @@ PACKAGE = Path(ampcheck.__file__).parent
 LAYERS = [
     {"errors", "formats", "search"},
     {"stats"},
-    {"trace", "plan"},
+    {"trace", "plan", "loop"},
     {"wording", "findings", "patch"},
     {"outcome"},
     {"report", "observe", "settings", "targets"},
-    {"tables", "landscape", "scaling", "evidence", "flat", "applying"},
+    {"tables", "landscape", "scaling", "evidence", "flat", "flat_loop", "applying"},
     {"rules", "headline", "flat_advice", "verify", "training", "groups"},
     {"codec", "advise"},
     {"renderers", "audit"},

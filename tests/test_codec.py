@@ -13,6 +13,7 @@ from builders import finding, stats
 from examples import REPORTS, clean
 from hypothesis import given
 from hypothesis import strategies as st
+from test_loop import loops
 from test_trace import sites, traces
 
 from ampcheck.codec import SCHEMA, from_json, read, to_json, write
@@ -70,6 +71,7 @@ reports = st.builds(
     updates=st.lists(st.builds(UpdateLoss, texts, *[st.integers(0, 9)] * 3), max_size=2).map(tuple),
     plan=st.none() | plans,
     verdicts=st.lists(st.builds(Verdict, texts, st.sampled_from(Tried), texts, texts), max_size=2).map(tuple),
+    loop=st.none() | loops(),
 )
 
 
