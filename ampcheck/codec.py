@@ -15,6 +15,7 @@ the strings "inf", "-inf" and "nan".
     findings        [{code, name, severity: error|warning|info, kind, module, op, dtype, location, message,
                     numbers: {name: number}, sites: [site*]}], most important first; module, op, dtype and
                     location {file, line} are those of the first site; null where there is none
+    suppressed      findings that do not count: the fields above and {how, entry, reason}
     plan            {precision, fp32_modules, fp32_lines: ["file:line"], grad_scaler: {init_scale, growth_factor,
                     backoff_factor, growth_interval} or null}; null where nothing was tried
     verdicts        [{claim, tried: confirmed|refuted|"not tried", before, after}]
@@ -62,7 +63,7 @@ from pathlib import Path
 from typing import Any
 
 from ampcheck.errors import ReportError
-from ampcheck.findings import Finding, Severity
+from ampcheck.findings import Finding, How, Severity, Suppressed
 from ampcheck.flat import (
     Json,
     flat,
@@ -99,6 +100,7 @@ def to_json(report: Report) -> str:
             "stand_in_loss": report.stand_in_loss,
             "refused_scales": list(report.refused_scales),
             "findings": [_finding(finding) for finding in report.findings],
+            "suppressed": [_suppressed(held) for held in report.suppressed],
             **advice(report),
             "not_audited": dict(report.not_audited),
             "notes": list(report.notes),
@@ -127,6 +129,7 @@ def _read_report(saved: Json) -> Report:
             low=_read_trace(saved["low"]),
             errors={read_site(item): read_error(item) for item in saved["errors"]},
             findings=tuple(_read_finding(item) for item in saved["findings"]),
+            suppressed=tuple(_read_suppressed(item) for item in saved.get("suppressed", ())),
             stand_in_loss=saved["stand_in_loss"],
             refused_scales=tuple(saved["refused_scales"]),
             notes=tuple(saved["notes"]),
@@ -244,6 +247,14 @@ def _finding(finding: Finding) -> Json:
         "numbers": {name: number(value) for name, value in finding.numbers.items()},
         "sites": [flat(site) for site in finding.sites],
     }
+
+
+def _suppressed(held: Suppressed) -> Json:
+    return {**_finding(held.finding), "how": str(held.how), "entry": held.entry, "reason": held.reason}
+
+
+def _read_suppressed(item: Json) -> Suppressed:
+    return Suppressed(_read_finding(item), How(item["how"]), item["entry"], item["reason"])
 
 
 def _checked(text: str | bytes) -> Json:

@@ -4,6 +4,7 @@ AmpcheckError            expected, got, do this; the command line prints it and 
 +-- TargetError          what is to be audited could not be loaded or built
 +-- StepError            the user's model or loss raised during a step
 +-- ReportError          a saved report could not be read or written
++-- ConfigError          what pyproject.toml or a command line asks for makes no sense
 """
 
 
@@ -32,3 +33,7 @@ class StepError(AmpcheckError):
 
 class ReportError(AmpcheckError):
     """A saved report could not be read or written."""
+
+
+class ConfigError(AmpcheckError):
+    """What pyproject.toml or a command line asks for makes no sense."""

@@ -36,3 +36,35 @@ class Finding:
     def origin(self) -> Site | None:
         """Return where it starts, if it has a place."""
         return self.sites[0] if self.sites else None
+
+
+class How(StrEnum):
+    """What kept a finding from counting."""
+
+    NOT_SELECTED = "not selected"
+    IGNORED = "ignored"
+    MODULE = "ignored in a module"
+    COMMENT = "comment"
+    BASELINE = "baseline"
+
+
+@dataclass(frozen=True, slots=True)
+class Suppressed:
+    """A finding that is kept but does not count, and who said so."""
+
+    finding: Finding
+    how: How
+    entry: str = ""  #: the code, the glob, the file and line, or the baseline that says so
+    reason: str = ""  #: as given
+
+    @property
+    def words(self) -> str:
+        """Return who said so in a few words."""
+        told = {
+            How.NOT_SELECTED: "not selected",
+            How.IGNORED: f"ignored by {self.entry}",
+            How.MODULE: f"ignored in {self.entry}",
+            How.COMMENT: f"comment at {self.entry}",
+            How.BASELINE: "accepted in the baseline",
+        }[self.how]
+        return f"{told}: {self.reason}" if self.reason else told

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ampcheck.findings import Finding, Severity
+from ampcheck.findings import Finding, Severity, Suppressed
 from ampcheck.formats import FORMATS, Format
 from ampcheck.loop import Loop
 from ampcheck.outcome import Outcome
@@ -37,6 +37,7 @@ class Report:
     loop: Loop | None = (
         None  #: what the training loop of a script did; None where a step was audited by itself
     )
+    suppressed: tuple[Suppressed, ...] = ()  #: findings that were kept from counting, in their order
 
     @property
     def format(self) -> Format:

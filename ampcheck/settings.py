@@ -1,6 +1,8 @@
 """How an audit is run: one value, whoever asks."""
 
+import re
 from dataclasses import dataclass
+from math import frexp, isfinite
 
 PRECISIONS = ("fp16", "bf16", "auto")
 
@@ -22,3 +24,21 @@ class Settings:
             raise ValueError(f"expected a precision of {' or '.join(PRECISIONS)}, got {self.precision!r}")
         if self.steps < 1:
             raise ValueError(f"expected at least one step, got steps={self.steps!r}")
+
+
+def parse_scale(text: str) -> int | None:
+    """Return log2 of a loss scale written as 1024, 2^10 or 2**10; None for auto.
+
+    >>> parse_scale("2^10"), parse_scale("1024"), parse_scale("0.5")
+    (10, 10, -1)
+    """
+    if text == "auto":
+        return None
+    power = re.fullmatch(r"2(?:\^|\*\*)(-?\d+)", text)
+    if power:
+        return int(power[1])
+    value = float(text)
+    mantissa, exponent = frexp(value) if isfinite(value) and value > 0 else (0.0, 0)
+    if mantissa != 0.5:  # noqa: PLR2004 - frexp of a power of two
+        raise ValueError(f"expected a power of two such as 1024 or 2^10, got {text!r}")
+    return exponent - 1

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 
 from ampcheck.cli import check, explain, show
-from ampcheck.cli.output import complain
+from ampcheck.cli.output import complain, configure
 from ampcheck.errors import AmpcheckError
 
 COMMANDS = {"check": check, "show": show, "explain": explain}
@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         words.insert(0, "check")
     options = _parser().parse_args(words)
     try:
+        configure(options)
         status: int = COMMANDS[options.command].run(options)
     except AmpcheckError as error:
         if getattr(options, "traceback", False):

@@ -7,13 +7,12 @@ weights (torchvision:NAME, timm:NAME, transformers:TYPE). A file defines model, 
 import argparse
 import contextlib
 import os
-import re
 import sys
 from pathlib import Path
 
 from ampcheck.cli import output
 from ampcheck.codec import write
-from ampcheck.settings import PRECISIONS, Settings
+from ampcheck.settings import PRECISIONS, parse_scale
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="model.py, model.py:name, package.module:name, torchvision:NAME, timm:NAME, transformers:TYPE",
     )
     audit = parser.add_argument_group("audit")
-    audit.add_argument(
-        "--precision", choices=PRECISIONS, default="fp16", help="what to run in (default: fp16)"
-    )
+    audit.add_argument("--precision", choices=PRECISIONS, default=None, help="what to run in (default: fp16)")
     audit.add_argument(
         "--scale",
         type=scale,
@@ -35,20 +32,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="loss scale, a power of two such as 1024 or 2^10 (default: as GradScaler settles)",
     )
     audit.add_argument(
-        "--steps", type=count, default=1, metavar="N", help="training steps to audit (default: 1)"
+        "--steps", type=count, default=None, metavar="N", help="training steps to audit (default: 1)"
     )
     audit.add_argument(
-        "--no-verify", dest="verify", action="store_false", help="record only: no re-runs, no plan"
+        "--verify",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="re-run the step to try what is claimed (--no-verify: record only, no plan)",
     )
     audit.add_argument(
         "--verify-steps",
         type=count,
-        default=0,
+        default=None,
         metavar="N",
         help="also train N steps with the plan and in FP32, and compare",
     )
     audit.add_argument(
-        "--budget", type=float, default=60.0, metavar="S", help="seconds to look for a remedy (default: 60)"
+        "--budget", type=float, default=None, metavar="S", help="seconds to look for a remedy (default: 60)"
     )
     audit.add_argument(
         "--save-plan", type=Path, metavar="FILE", help="write the plan, for ampcheck.Plan.load(FILE)"
@@ -113,15 +113,7 @@ def run(options: argparse.Namespace) -> int:
             target = load(options.target, wanted)
             from ampcheck.audit import audit
 
-            settings = Settings(
-                options.precision,
-                options.scale,
-                options.steps,
-                options.verify,
-                options.verify_steps,
-                options.budget,
-            )
-            report = audit(target, settings, say)
+            report = audit(target, options.config.settings, say)
         finally:
             say("")
     if options.save_plan is not None and report.plan is not None:
@@ -139,22 +131,12 @@ def _device() -> str:
 
 def scale(text: str) -> int | None:
     """Return log2 of a loss scale written as 1024, 2^10 or 2**10; None for auto."""
-    if text == "auto":
-        return None
-    power = re.fullmatch(r"2(?:\^|\*\*)(-?\d+)", text)
-    if power:
-        return int(power[1])
-    value = float(text) if re.fullmatch(r"[0-9.eE+-]+", text) else 0.0
-    mantissa, exponent = _split(value)
-    if mantissa != 0.5:  # noqa: PLR2004  # frexp of a power of two
-        raise argparse.ArgumentTypeError(f"expected a power of two such as 1024 or 2^10, got {text!r}")
-    return exponent - 1
-
-
-def _split(value: float) -> tuple[float, int]:
-    import math
-
-    return math.frexp(value) if value > 0 else (0.0, 0)
+    try:
+        return parse_scale(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected a power of two such as 1024 or 2^10, got {text!r}"
+        ) from None
 
 
 def count(text: str) -> int:

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ampcheck.codec import write
+from ampcheck.config import FAIL_ON, NAMES, find, key
 from ampcheck.errors import AmpcheckError
 from ampcheck.findings import Severity
 from ampcheck.renderers import RENDERERS, render
 from ampcheck.report import Report
+from ampcheck.select import Reader, checked, select, source
 
 _WIDEST = 100
 
@@ -36,20 +38,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--fail-on",
-        choices=("error", "warning", "info", "never"),
-        default="error",
+        choices=FAIL_ON,
+        default=None,
         help="exit with 1 from findings of this severity on (default: error)",
+    )
+    group = parser.add_argument_group("selecting", "CODES: AMP101, a family such as AMP2, or near-overflow")
+    group.add_argument(
+        "--select", type=_codes, action="extend", metavar="CODES", help="let only these findings count"
+    )
+    group.add_argument(
+        "--ignore", type=_codes, action="extend", metavar="CODES", help="let these findings not count"
     )
 
 
-def publish(report: Report, options: argparse.Namespace) -> int:
-    """Write a report where it was asked for and return the exit status."""
+def configure(options: argparse.Namespace) -> None:
+    """Give a command the configuration of its target, or of the folder it runs in, and fill in what it lacks."""
+    config = checked(find(_start(options)).overridden(vars(options)))
+    options.config = config
+    for name in NAMES:
+        if getattr(options, key(name), ...) is None:
+            setattr(options, key(name), getattr(config, key(name)))
+
+
+def _start(options: argparse.Namespace) -> Path:
+    """Return the folder from which on the configuration is looked for."""
+    target = str(getattr(options, "target", ""))
+    files = (Path(target), Path(target.rpartition(":")[0]))
+    return next((path.parent for path in files if path.is_file()), Path())
+
+
+def publish(report: Report, options: argparse.Namespace, read: Reader = source) -> int:
+    """Write a report where it was asked for, with the findings that count, and return the exit status."""
+    report = select(report, options.config, read)
     if options.output is not None:
         write(options.output, _text(report, options.format, color=False))
     else:
         sys.stdout.write(_text(report, options.format, color=_colored(options.color)))
         sys.stdout.flush()
     return _status(report, options.fail_on)
+
+
+def _codes(text: str) -> list[str]:
+    return [entry.strip() for entry in text.split(",") if entry.strip()]
 
 
 def _text(report: Report, form: str, *, color: bool) -> str:

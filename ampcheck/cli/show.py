@@ -16,5 +16,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Publish a saved report."""
-    return output.publish(read(options.report), options)
+    """Publish a saved report; the comments of the code counted when it was made."""
+    return output.publish(read(options.report), options, lambda _: None)

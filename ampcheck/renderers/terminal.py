@@ -83,7 +83,19 @@ def render(report: Report, *, width: int = 100, color: bool = False, details: bo
         legacy_windows=False,
         _environ={},  # the same report looks the same everywhere
     )
-    sections = (_header, _answer, _findings, _plan, _layers, _gradients, _activations, _curve, _casts, _rest)
+    sections = (
+        _header,
+        _answer,
+        _findings,
+        _suppressed,
+        _plan,
+        _layers,
+        _gradients,
+        _activations,
+        _curve,
+        _casts,
+        _rest,
+    )
     for section in sections:
         for part in section(view):
             console.print(part)
@@ -137,6 +149,28 @@ def _findings(view: _View) -> Parts:
         yield from _finding(finding, view.width)
     if len(findings) > FINDINGS and not view.details:
         yield text((f"  … and {count(len(findings) - FINDINGS)} more", "dim"))
+
+
+def _suppressed(view: _View) -> Parts:
+    """Yield a line for each finding that does not count."""
+    held = view.report.suppressed
+    if not held:
+        return
+    yield from title(
+        "Suppressed", f"{plural(len(held), 'finding')} that {'does' if len(held) == 1 else 'do'} not count"
+    )
+    for one in held[: view.limit(FINDINGS)]:
+        finding = one.finding
+        at = f"  {fitted(_spot(finding), FACT)}" if finding.origin else ""
+        head = f"{finding.severity}[{clean(finding.code)}] {clean(finding.name)}"
+        yield bullet("·", f"{head}{at}  {clean(one.words)}", "dim")
+    if len(held) > FINDINGS and not view.details:
+        yield text((f"  … and {count(len(held) - FINDINGS)} more", "dim"))
+
+
+def _spot(finding: Finding) -> str:
+    site = finding.origin
+    return (location(site.file, site.line) or module_name(site.module, FACT)) if site else ""
 
 
 def _finding(finding: Finding, width: int) -> Parts:
