@@ -13,9 +13,11 @@ the strings "inf", "-inf" and "nan".
     stand_in_loss   true: the loss is ampcheck's, gradient magnitudes are not the user's
     refused_scales  log2 of larger loss scales tried before, which overflowed
     findings        [{code, name, severity: error|warning|info, kind, module, op, dtype, location, message,
-                    numbers: {name: number}, sites: [site*]}], most important first; module, op, dtype and
-                    location {file, line} are those of the first site; null where there is none
+                    numbers: {name: number}, sites: [site*], ranks: [names] if merged}], most important
+                    first; module, op, dtype and location {file, line} are those of the first site; null
+                    where there is none
     suppressed      findings that do not count: the fields above and {how, entry, reason}
+    ranks           [{name, steps, reference_steps}]: the parts of a merged report, in the order of its steps
     plan            {precision, fp32_modules, fp32_lines: ["file:line"], grad_scaler: {init_scale, growth_factor,
                     backoff_factor, growth_interval} or null}; null where nothing was tried
     verdicts        [{claim, tried: confirmed|refuted|"not tried", before, after}]
@@ -58,6 +60,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -80,7 +83,7 @@ from ampcheck.flat import (
 )
 from ampcheck.flat_advice import advice, with_advice
 from ampcheck.flat_loop import loop_json, read_loop
-from ampcheck.report import Report
+from ampcheck.report import Rank, Report
 from ampcheck.trace import Constant, Trace
 
 SCHEMA = 1
@@ -101,6 +104,7 @@ def to_json(report: Report) -> str:
             "refused_scales": list(report.refused_scales),
             "findings": [_finding(finding) for finding in report.findings],
             "suppressed": [_suppressed(held) for held in report.suppressed],
+            "ranks": [asdict(rank) for rank in report.ranks],
             **advice(report),
             "not_audited": dict(report.not_audited),
             "notes": list(report.notes),
@@ -130,6 +134,7 @@ def _read_report(saved: Json) -> Report:
             errors={read_site(item): read_error(item) for item in saved["errors"]},
             findings=tuple(_read_finding(item) for item in saved["findings"]),
             suppressed=tuple(_read_suppressed(item) for item in saved.get("suppressed", ())),
+            ranks=tuple(Rank(**item) for item in saved.get("ranks", ())),
             stand_in_loss=saved["stand_in_loss"],
             refused_scales=tuple(saved["refused_scales"]),
             notes=tuple(saved["notes"]),
@@ -246,6 +251,7 @@ def _finding(finding: Finding) -> Json:
         "message": finding.message,
         "numbers": {name: number(value) for name, value in finding.numbers.items()},
         "sites": [flat(site) for site in finding.sites],
+        **({"ranks": list(finding.ranks)} if finding.ranks else {}),
     }
 
 
@@ -309,4 +315,5 @@ def _read_finding(item: Json) -> Finding:
         item["message"],
         tuple(read_site(site) for site in item["sites"]),
         {name: float(value) for name, value in item["numbers"].items()},
+        tuple(item.get("ranks", ())),
     )

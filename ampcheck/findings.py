@@ -31,6 +31,7 @@ class Finding:
     message: str
     sites: tuple[Site, ...] = ()  #: the first is where it starts
     numbers: Mapping[str, float] = field(default_factory=dict)
+    ranks: tuple[str, ...] = ()  #: of a merged report, those that have it
 
     @property
     def origin(self) -> Site | None:

@@ -13,6 +13,15 @@ from ampcheck.trace import Leap, PairError, Phase, Site, Trace, UpdateLoss, tota
 
 
 @dataclass(frozen=True, slots=True)
+class Rank:
+    """One part of a merged report; the runs' steps lie rank after rank."""
+
+    name: str
+    steps: int  #: of the low-precision run
+    reference_steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The same step recorded twice, in FP32 and in low precision, and what follows from the difference."""
 
@@ -38,6 +47,7 @@ class Report:
         None  #: what the training loop of a script did; None where a step was audited by itself
     )
     suppressed: tuple[Suppressed, ...] = ()  #: findings that were kept from counting, in their order
+    ranks: tuple[Rank, ...] = ()  #: what it was merged from, nothing where it was not
 
     @property
     def format(self) -> Format:

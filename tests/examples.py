@@ -7,6 +7,7 @@ from functools import cache
 from builders import ELEMENTS, Layer, finding, report
 
 from ampcheck.findings import Severity
+from ampcheck.merge import merge
 from ampcheck.outcome import Outcome
 from ampcheck.plan import Plan, ScalerPlan, Tried, Verdict
 from ampcheck.report import Report
@@ -78,6 +79,15 @@ def gradient_underflow() -> Report:
     made = report(layers, log2_scale=4)
     origin = next(s for s in made.low.sites if s.module == "blocks.3.conv1" and s.phase is Phase.BACKWARD)
     return replace(made, findings=(finding(origin, severity=Severity.ERROR),))
+
+
+@cache
+def two_ranks() -> Report:
+    """Return the sum of two ranks: attention overflows on one of them, the other only loses gradients."""
+    healthy = report([replace(layer, gradient=layer.gradient - 3) for layer in cnn()])
+    origin = next(s for s in healthy.low.sites if s.module == "head" and s.phase is Phase.BACKWARD)
+    both = {"rank0": replace(healthy, findings=(finding(origin),)), "rank1": forward_overflow()}
+    return merge(both)
 
 
 @cache
@@ -186,6 +196,7 @@ REPORTS: dict[str, Callable[[], Report]] = {
     "forward_overflow": forward_overflow,
     "gradient_underflow": gradient_underflow,
     "planned": planned,
+    "two_ranks": two_ranks,
     "stand_in_loss": stand_in_loss,
     "bf16": bf16,
     "many_layers": many_layers,

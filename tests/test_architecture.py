@@ -20,7 +20,7 @@ LAYERS = [
     {"report", "observe", "settings", "targets"},
     {"tables", "landscape", "scaling", "evidence", "flat", "flat_loop", "applying", "config"},
     {"rules", "headline", "flat_advice", "verify", "training", "groups"},
-    {"codec", "advise", "select"},
+    {"codec", "advise", "select", "merge"},
     {"renderers", "audit"},
     {"api"},
     {"cli"},

@@ -5,14 +5,19 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ampcheck.cli import check, explain, show
+from ampcheck.cli import check, explain, merge, show
 from ampcheck.cli.output import complain, configure
 from ampcheck.errors import AmpcheckError
 
-COMMANDS = {"check": check, "show": show, "explain": explain}
+COMMANDS = {"check": check, "show": show, "merge": merge, "explain": explain}
 COULD_NOT_RUN = 2
 INTERRUPTED = 130
 
+_USAGE = """\
+ampcheck [check] TARGET [options]
+       ampcheck show REPORT.json
+       ampcheck merge REPORT.json ... -o FILE
+       ampcheck explain [CODE]"""
 _EPILOG = """\
 examples:
   ampcheck model.py                       audit the model, batch and loss that a file defines
@@ -55,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ampcheck",
-        usage="ampcheck [check] TARGET [options]\n       ampcheck show REPORT.json\n       ampcheck explain [CODE]",
+        usage=_USAGE,
         description="Find out what mixed precision does to a PyTorch training step: which layer, operation and line.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

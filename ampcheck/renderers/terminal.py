@@ -33,6 +33,8 @@ NARROWEST = 60
 FINDINGS = 12
 LAYERS = 20
 CASTS = 5
+#: Ranks of a finding that are named; of more, how many there are.
+RANKS = 3
 #: Columns that the target's name in the first line has at least, with what stands before it.
 NAME = 30
 #: Columns for one fact about the environment.
@@ -110,6 +112,7 @@ def _header(view: _View) -> Parts:
     facts += [clean(report.environment.get("device", ""))]
     facts += [f"torch {clean(report.environment['torch'])}"] if "torch" in report.environment else []
     facts += [plural(len(report.low.steps), "step")] if report.low.steps else []
+    facts += [plural(len(report.ranks), "rank")] if report.ranks else []
     facts = [fitted(fact, FACT) for fact in facts if fact]
     target = clean(report.target)
     while cells(" · ".join(["", *facts])) > view.width - min(NAME, cells(f"ampcheck {target}")):
@@ -186,8 +189,15 @@ def _finding(finding: Finding, width: int) -> Parts:
     facts = [_where(origin)] if origin else []
     facts += [measure(name, value) for name, value in finding.numbers.items()]
     facts += [plural(len(finding.sites) - 1, "more site")] if len(finding.sites) > 1 else []
+    facts += [f"on {_ranks(finding)}"] if finding.ranks else []
     if facts:
         yield indented(text((" · ".join(facts), "dim")), 4)
+
+
+def _ranks(finding: Finding) -> str:
+    """Return on which ranks it was found, or on how many."""
+    names = [fitted(clean(name), FACT // 2) for name in finding.ranks]
+    return ", ".join(names) if len(names) <= RANKS else plural(len(names), "rank")
 
 
 def _where(site: Site) -> str:
