@@ -88,7 +88,8 @@ def low_tensors(report: Report, phase: Phase) -> dict[Site, TensorStats]:
     wide = total(
         (site.place, stats) for site, stats in sites if site.dtype != report.dtype and site.place in held
     )
-    found = {place: stats for place, stats in by_place(report.reference).items() if place in held}
+    recorded = ((s.place, stats) for s, stats in report.reference.sites.items() if s.phase is phase and s.op)
+    found = {place: stats for place, stats in total(recorded).items() if place in held}
     return {
         place: _less(stats, wide[place], scale) if place in wide else stats for place, stats in found.items()
     }

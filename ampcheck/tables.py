@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ampcheck.formats import SHORT_DTYPE
 from ampcheck.report import Report, by_place, low_backward, low_tensors
 from ampcheck.stats import Bounds, TensorStats, merge
-from ampcheck.trace import Cast, CastCount, PairError, Phase, Site, Trace
+from ampcheck.trace import Cast, CastCount, PairError, Phase, Site, Trace, total
 
 #: Loss scales shown: from none to the largest that GradScaler reaches in ordinary training.
 SCALES = range(25)
@@ -126,10 +126,11 @@ def layer_rows(report: Report) -> tuple[LayerRow, ...]:
     backward = _group(report.low, lambda site: _outputs(site, Phase.BACKWARD))
     reference = by_place(report.reference)
     kinds = {module.path: module.kind for module in report.low.modules}
+    casts = total((cast.module, count) for cast, count in report.low.casts.items())
     rows = []
-    for module in dict.fromkeys([*forward, *backward]):
-        ahead, back = forward.get(module, {}), backward.get(module, {})
-        rows.append(_row(report, (module, kinds.get(module, "")), ahead, back, reference))
+    for path in dict.fromkeys([*forward, *backward]):
+        module = (path, kinds.get(path, ""), casts.get(path, CastCount()))
+        rows.append(_row(report, module, forward.get(path, {}), backward.get(path, {}), reference))
     return tuple(sorted(rows, key=lambda row: -row.trouble))
 
 
@@ -149,26 +150,26 @@ def _outputs(site: Site, phase: Phase) -> str | None:
 
 def _row(
     report: Report,
-    module: tuple[str, str],
+    module: tuple[str, str, CastCount],
     forward: dict[Site, TensorStats],
     backward: dict[Site, TensorStats],
     reference: dict[Site, TensorStats],
 ) -> LayerRow:
-    path = module[0]
+    path, kind, casts = module
     lost_forward, live_forward = _lost(forward, reference)
     lost_backward, live_backward = _lost(backward, reference)
     overflowed = sum(_overflowed(sites, reference) for sites in (forward, backward))
-    casts = [count for cast, count in report.low.casts.items() if cast.module == path]
     shares = (lost_forward / max(live_forward, 1), lost_backward / max(live_backward, 1))
     return LayerRow(
-        *module,
+        path,
+        kind,
         _dtypes(forward or backward),
         merge(forward.values()),
         _unscaled(backward.values(), report.log2_scale),
         *shares,
         overflowed,
-        sum(count.calls for count in casts),
-        sum(count.bytes for count in casts),
+        casts.calls,
+        casts.bytes,
         max((_error(report.errors, site) for site in forward), default=0.0),
         (1e9 if overflowed else 0.0) + max(shares),
     )
