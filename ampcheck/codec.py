@@ -95,7 +95,7 @@ def to_json(report: Report) -> str:
     return _lines(
         {
             "schema": SCHEMA,
-            "tool": {"name": TOOL, "version": _version()},
+            "tool": {"name": TOOL, "version": tool_version()},
             "target": report.target,
             "precision": report.precision,
             "scale": 2.0**report.log2_scale,
@@ -195,7 +195,8 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _version() -> str:
+def tool_version() -> str:
+    """Return the version of this package."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from ampcheck.findings import Severity
+from ampcheck.findings import Finding, Severity
 from ampcheck.report import Report
 from ampcheck.tables import (
     TROUBLE_SHARE,
@@ -14,7 +14,7 @@ from ampcheck.tables import (
     scale_curve,
 )
 from ampcheck.trace import Phase
-from ampcheck.wording import clean, count, location, percent, place, plural, power
+from ampcheck.wording import clean, count, location, measure, percent, place, plural, power
 
 
 class Health(StrEnum):
@@ -24,6 +24,40 @@ class Health(StrEnum):
     RISK = "risk"  #: works, with warnings
     UNSAFE = "unsafe"
     UNKNOWN = "unknown"  #: nothing was recorded that could be judged
+
+
+def facts(report: Report) -> list[str]:
+    """Return what was run, where, in a few words each, the most telling first."""
+    told = [
+        report.precision,
+        f"loss scale {power(report.log2_scale)}" if report.log2_scale else "no loss scale",
+    ]
+    told += [clean(report.environment.get("device", ""))]
+    told += [f"torch {clean(report.environment['torch'])}"] if "torch" in report.environment else []
+    told += [plural(len(report.low.steps), "step")] if report.low.steps else []
+    return [fact for fact in told if fact]
+
+
+def figures(finding: Finding) -> list[str]:
+    """Return the numbers of a finding with their names."""
+    more = len(finding.sites) - 1
+    named = [measure(name, value) for name, value in finding.numbers.items()]
+    return [*named, plural(more, "more site")] if more > 0 else named
+
+
+def tally(report: Report) -> str:
+    """Return how many findings there are of each severity, the worst first; '' where there are none."""
+    numbers = [(kind, sum(finding.severity is kind for finding in report.findings)) for kind in Severity]
+    return " · ".join(plural(number, str(kind)) for kind, number in numbers if number)
+
+
+def measured(report: Report) -> str:
+    """Return what the loss scale in use did to the gradients, and from which one on they overflow."""
+    loss = measured_loss(report, Phase.BACKWARD)
+    lost = f"{percent(loss.share)} of {count(loss.live)} elements flushed" if loss.lost else "nothing flushed"
+    over = next((point.log2_scale for point in scale_curve(report) if point.overflowed.low), None)
+    first = f"the first to overflow is {power(over)}" if over is not None else "none of these overflows"
+    return f"measured at {power(report.log2_scale)}: {lost}; {first}"
 
 
 def verdict(report: Report) -> str:

@@ -43,6 +43,11 @@ class Site:
         return Site(self.module, self.op, self.slot, self.phase, "", self.file, self.line)
 
     @property
+    def scaled(self) -> bool:
+        """Tell whether what is here is multiplied by the loss scale."""
+        return self.phase is Phase.BACKWARD or self.slot.startswith("param_grad")
+
+    @property
     def location(self) -> str:
         """Return "file:line", or '' where no user code is behind the site."""
         return f"{self.file}:{self.line}" if self.file else ""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from ampcheck.observe.book import Fetched
-from ampcheck.trace import PairError, Phase, Site
+from ampcheck.trace import PairError, Site
 
 #: Elements compared of each result; enough to know an RMS error to about a tenth.
 SAMPLES = 128
@@ -43,8 +43,7 @@ def _by_place(samples: Mapping[Site, Sequence[torch.Tensor]]) -> dict[Site, list
 
 
 def _factor(site: Site, log2_scale: int) -> float:
-    scaled = site.phase is Phase.BACKWARD or site.slot.startswith("param_grad")
-    return 2.0**-log2_scale if scaled else 1.0
+    return 2.0**-log2_scale if site.scaled else 1.0
 
 
 def _sums(

@@ -3,12 +3,27 @@
 from collections.abc import Callable
 
 from ampcheck.codec import to_json
-from ampcheck.renderers import terminal
+from ampcheck.renderers import annotations, frames, junit, markdown, sarif, summary, terminal
 from ampcheck.report import Report
 
 RENDERERS: dict[str, Callable[[Report], str]] = {
     "terminal": terminal.render,
     "json": to_json,
+    "markdown": markdown.render,
+    "github": annotations.render,
+    "github-summary": summary.render,
+    "sarif": sarif.render,
+    "junit": junit.render,
+    "csv": frames.render,
+}
+#: The format that the ending of a file's name stands for.
+SUFFIXES = {
+    ".txt": "terminal",
+    ".json": "json",
+    ".md": "markdown",
+    ".sarif": "sarif",
+    ".xml": "junit",
+    ".csv": "csv",
 }
 
 

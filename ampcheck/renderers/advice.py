@@ -3,6 +3,7 @@
 from math import log2
 from typing import TYPE_CHECKING
 
+from ampcheck.outcome import Outcome
 from ampcheck.plan import Plan, ScalerPlan, Tried
 from ampcheck.renderers.layout import Parts, hanging, indented, text, title
 from ampcheck.report import Report
@@ -18,9 +19,7 @@ def plan_lines(report: Report) -> Parts:
     """Yield the plan, then each claim with the step before and after it."""
     if report.plan is None and not report.verdicts:
         return
-    confirmed = sum(verdict.tried is Tried.CONFIRMED for verdict in report.verdicts)
-    tried = f"{confirmed} of {plural(len(report.verdicts), 'claim')} confirmed by running the step again"
-    yield from title("Plan", tried if report.verdicts else "not tried")
+    yield from title("Plan", how_tried(report))
     if report.plan is not None:
         yield from _steps(report.plan)
     yield from _precisions(report)
@@ -33,6 +32,13 @@ def plan_lines(report: Report) -> Parts:
     yield from _patch(report.patch)
     for sentence in report.advice:
         yield hanging(text(("·", "dim")), text(clean(sentence)), 2)
+
+
+def how_tried(report: Report) -> str:
+    """Return how many of the plan's claims a re-run has confirmed."""
+    confirmed = sum(verdict.tried is Tried.CONFIRMED for verdict in report.verdicts)
+    claims = plural(len(report.verdicts), "claim")
+    return f"{confirmed} of {claims} confirmed by running the step again" if report.verdicts else "not tried"
 
 
 def _patch(patch: str) -> Parts:
@@ -51,13 +57,16 @@ def _patch(patch: str) -> Parts:
 
 def _precisions(report: Report) -> Parts:
     """Yield how the step came out in each precision, as it was audited, without any change."""
+    for name, outcome in unchanged(report):
+        scale = f" at 2^{outcome.log2_scale}" if outcome.log2_scale else ""
+        state = ("harmed", "red") if outcome.harmed else ("healthy", "green")
+        yield hanging(text((f"{name:<9}", "dim")), text(state, f"{scale}: {clean(outcome.words)}"), 2)
+
+
+def unchanged(report: Report) -> list[tuple[str, Outcome]]:
+    """Return how the step came out in each precision that was tried, as it is, without the plan."""
     named = {report.precision: report.outcomes.get("settled"), **report.outcomes}
-    for name in ("fp16", "bf16"):
-        outcome = named.get(name)
-        if outcome is not None:
-            scale = f" at 2^{outcome.log2_scale}" if outcome.log2_scale else ""
-            state = ("harmed", "red") if outcome.harmed else ("healthy", "green")
-            yield hanging(text((f"{name:<9}", "dim")), text(state, f"{scale}: {clean(outcome.words)}"), 2)
+    return [(name, outcome) for name in ("fp16", "bf16") if (outcome := named.get(name)) is not None]
 
 
 def _steps(plan: Plan) -> Parts:
@@ -67,14 +76,14 @@ def _steps(plan: Plan) -> Parts:
     if plan.fp32_lines:
         yield _step("in FP32", ", ".join(map(clean, plan.fp32_lines)))
     if plan.scaler is not None:
-        yield _step("scaler", _scaler(plan.scaler))
+        yield _step("scaler", scaler_call(plan.scaler))
 
 
 def _step(name: str, words: str) -> "RenderableType":
     return hanging(text((f"{name:<9}", "dim")), text((words, "bold")), 2)
 
 
-def _scaler(scaler: ScalerPlan) -> str:
+def scaler_call(scaler: ScalerPlan) -> str:
     """Return the call a person would write."""
     default = ScalerPlan(scaler.init_scale)
     names = ("growth_factor", "backoff_factor", "growth_interval")

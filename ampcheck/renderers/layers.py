@@ -72,6 +72,14 @@ def layer_table(rows: Sequence[LayerRow], width: int) -> list["Text"]:
     return lines
 
 
+def layer_cells(rows: Sequence[LayerRow]) -> tuple[list[str], list[list[str]]]:
+    """Return the titles, those of figures marked with ">", and the texts of all columns that say something."""
+    columns = [column for column in _COLUMNS if any(column.text(row) != NONE for row in rows)]
+    titles = [f"{column.over} {column.title}".replace("- ", "").strip() for column in columns]
+    marked = [title + ">" * column.right for title, column in zip(titles, columns, strict=True)]
+    return marked, [[column.text(row) for column in columns] for row in rows]
+
+
 def _drawn(column: _Column, rows: Sequence[LayerRow]) -> list[str]:
     """Return a column from its titles down, every text as wide as the widest."""
     texts = [column.text(row) for row in rows]

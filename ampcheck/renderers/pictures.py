@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ampcheck.landscape import Column, Landscape, LandscapeRow, Zone
-from ampcheck.renderers.drawing import NONE, TIMES, bar, bars, module_name, ticks
+from ampcheck.landscape import Column, Landscape, LandscapeRow, Zone, landscape
+from ampcheck.renderers.drawing import NONE, TIMES, bar, bars, cells, module_name, ticks
+from ampcheck.report import Report
 from ampcheck.stats import Bounds
-from ampcheck.tables import CurvePoint
+from ampcheck.tables import CurvePoint, scale_curve
+from ampcheck.trace import Phase
 from ampcheck.wording import percent, power, short_count
 
 if TYPE_CHECKING:
@@ -25,6 +27,32 @@ _ZONE_NAMES = {
 }
 #: Powers of two from one label of the axis to the next.
 _TICK = 8
+#: Columns beside the landscape's names and picture: indent, gaps, edges between zones, share.
+_MARGIN = 16
+#: Powers of two from one loss scale that is written out to the next.
+_CURVE_STEP = 4
+#: What GradScaler starts from when it is told nothing.
+DEFAULT_LOG2_SCALE = 16
+
+
+def drawn_landscape(report: Report, phase: Phase, width: int) -> list["Text"]:
+    """Return the landscape of a phase in so many columns; nothing where there is nothing to see."""
+    room, names = width - _MARGIN, width // 4
+    picture = landscape(report, phase, max_columns=room - names)
+    if not picture.rows:
+        return []
+    longest = max(cells(module_name(row.label, width)) for row in picture.rows)
+    if longest < names and any(column.low < column.high for column in picture.columns):
+        picture = landscape(report, phase, max_columns=room - longest)
+    return landscape_lines(picture, min(longest, room - len(picture.columns)))
+
+
+def drawn_curve(report: Report) -> list["Text"]:
+    """Return the curve over loss scales; nothing where none of them matters."""
+    points = scale_curve(report)
+    if not points[0].nonzero or (report.precision != "fp16" and not points[0].flushed.high):
+        return []
+    return curve_lines(points, report.log2_scale, DEFAULT_LOG2_SCALE, _CURVE_STEP)
 
 
 def landscape_lines(picture: Landscape, label_width: int) -> list["Text"]:

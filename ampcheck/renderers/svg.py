@@ -1,9 +1,9 @@
 """Pictures as SVG: the exponent landscape and the curve over loss scales, in the light or dark of the page."""
 
 from collections.abc import Iterable, Sequence
+from html import escape
 from itertools import groupby
 from math import log10
-from xml.sax.saxutils import escape, quoteattr
 
 from ampcheck.landscape import Column, Landscape, LandscapeRow, Zone, landscape
 from ampcheck.renderers.drawing import cells, module_name
@@ -124,9 +124,9 @@ def curve_svg(report: Report) -> str:
     about = f"Gradient elements that each loss scale would lose in {report.precision}, predicted from the FP32 run"
     body = [_text(_MARGIN, 22, about, "bold"), *_frame(points)]
     for number, (zone, bounds) in enumerate(_lines(points).items()):
-        x = _PLOT_LEFT + number * 150
-        mark = f'<path class="{zone} line" d="M{x} 42h24"/>'
-        body += [mark, _text(x + 30, 46, _NAMES[zone][0]), *_line(zone, points, bounds)]
+        left = _PLOT_LEFT + number * 150
+        mark = f'<path class="{zone} line" d="M{left} 42h24"/>'
+        body += [mark, _text(left + 30, 46, _NAMES[zone][0]), *_line(zone, points, bounds)]
     x = _x(report.log2_scale - points[0].log2_scale, points)
     if report.log2_scale in [point.log2_scale for point in points]:
         body.append(f'<path class="used" d="M{x:.1f} {_PLOT_TOP}v{_PLOT_HEIGHT}"/>')
@@ -193,5 +193,5 @@ def _text(x: float, y: float, words: str, style: str = "", anchor: str = "start"
 
 def _svg(about: str, height: float, body: Iterable[str]) -> str:
     size = f'viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" height="{height:.0f}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label={quoteattr(clean(about))}>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{escape(clean(about))}">'
     return "\n".join([head, f"<style>{_STYLE}</style>", *body, "</svg>"]) + "\n"

@@ -5,23 +5,20 @@ from io import StringIO
 
 from ampcheck.findings import Finding, Severity
 from ampcheck.formats import SHORT_DTYPE
-from ampcheck.headline import Health, judge
-from ampcheck.landscape import landscape
+from ampcheck.headline import Health, facts, figures, judge, measured, tally
 from ampcheck.renderers.advice import plan_lines
 from ampcheck.renderers.drawing import TIMES, cells, fitted, module_name
 from ampcheck.renderers.layers import layer_table
 from ampcheck.renderers.layout import Parts, bullet, fixed, hanging, indented, text, title
-from ampcheck.renderers.pictures import curve_lines, landscape_lines
+from ampcheck.renderers.pictures import drawn_curve, drawn_landscape
 from ampcheck.report import Report
-from ampcheck.tables import cast_rows, layer_rows, measured_loss, scale_curve
+from ampcheck.tables import cast_rows, layer_rows
 from ampcheck.trace import CastCount, Phase, Site
 from ampcheck.wording import (
     ELLIPSIS,
     clean,
     count,
     location,
-    measure,
-    percent,
     plural,
     power,
     short_count,
@@ -39,10 +36,6 @@ RANKS = 3
 NAME = 30
 #: Columns for one fact about the environment.
 FACT = 40
-#: Columns beside the landscape's names and picture: indent, gaps, edges between zones, share.
-LANDSCAPE_MARGIN = 16
-#: Powers of two from one loss scale that is written out to the next.
-CURVE_STEP = 4
 
 _HEALTH_STYLES = {
     Health.SAFE: "bold green",
@@ -51,8 +44,6 @@ _HEALTH_STYLES = {
     Health.UNKNOWN: "bold yellow",
 }
 _SEVERITY_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold blue"}
-#: What GradScaler starts from when it is told nothing.
-DEFAULT_LOG2_SCALE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +109,11 @@ def _header(view: _View) -> Parts:
     while cells(" · ".join(["", *facts])) > view.width - min(NAME, cells(f"ampcheck {target}")):
         facts.pop()
     tail = "".join(f" · {fact}" for fact in facts)
+    told = [fitted(fact, FACT) for fact in facts(view.report)]
+    target = clean(view.report.target)
+    while cells(" · ".join(["", *told])) > view.width - min(NAME, cells(f"ampcheck {target}")):
+        told.pop()
+    tail = "".join(f" · {fact}" for fact in told)
     name = fitted(target, view.width - cells(tail) - len("ampcheck "))
     yield text(("ampcheck ", "dim"), (name, "bold"), (tail, "dim"))
     yield ""
@@ -146,8 +142,7 @@ def _findings(view: _View) -> Parts:
     findings = view.report.findings
     if not findings:
         return
-    tally = [(severity, sum(f.severity is severity for f in findings)) for severity in Severity]
-    yield from title("Findings", " · ".join(plural(number, str(kind)) for kind, number in tally if number))
+    yield from title("Findings", tally(view.report))
     for finding in findings[: view.limit(FINDINGS)]:
         yield from _finding(finding, view.width)
     if len(findings) > FINDINGS and not view.details:
@@ -192,6 +187,9 @@ def _finding(finding: Finding, width: int) -> Parts:
     facts += [f"on {_ranks(finding)}"] if finding.ranks else []
     if facts:
         yield indented(text((" · ".join(facts), "dim")), 4)
+    told = [*([_where(origin)] if origin else []), *figures(finding)]
+    if told:
+        yield indented(text((" · ".join(told), "dim")), 4)
 
 
 def _ranks(finding: Finding) -> str:
@@ -241,32 +239,18 @@ def _activations(view: _View) -> Parts:
 
 
 def _landscape(view: _View, phase: Phase, name: str, about: str) -> Parts:
-    room, names = view.width - LANDSCAPE_MARGIN, view.width // 4
-    picture = landscape(view.report, phase, max_columns=room - names)
-    if not picture.rows:
-        return
-    longest = max(cells(module_name(row.label, view.width)) for row in picture.rows)
-    if longest < names and any(column.low < column.high for column in picture.columns):
-        picture = landscape(view.report, phase, max_columns=room - longest)
-    label = min(longest, room - len(picture.columns))
-    yield from title(name, about)
-    yield from fixed(landscape_lines(picture, label))
+    lines = drawn_landscape(view.report, phase, view.width)
+    if lines:
+        yield from title(name, about)
+        yield from fixed(lines)
 
 
 def _curve(view: _View) -> Parts:
-    report = view.report
-    points = scale_curve(report)
-    if not points[0].nonzero or (report.precision != "fp16" and not points[0].flushed.high):
-        return
-    loss = measured_loss(report, Phase.BACKWARD)
-    yield from title("Loss scale", "gradient elements that would be lost, predicted from the FP32 run")
-    yield from fixed(curve_lines(points, report.log2_scale, DEFAULT_LOG2_SCALE, CURVE_STEP))
-    share = (
-        f"{percent(loss.share)} of {count(loss.live)} elements flushed" if loss.lost else "nothing flushed"
-    )
-    over = next((point.log2_scale for point in points if point.overflowed.low), None)
-    first = f"; the first to overflow is {power(over)}" if over is not None else "; none of these overflows"
-    yield indented(text((f"measured at {power(report.log2_scale)}: {share}{first}", "dim")), 2)
+    lines = drawn_curve(view.report)
+    if lines:
+        yield from title("Loss scale", "gradient elements that would be lost, predicted from the FP32 run")
+        yield from fixed(lines)
+        yield indented(text((measured(view.report), "dim")), 2)
 
 
 def _casts(view: _View) -> Parts:

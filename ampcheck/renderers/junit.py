@@ -1,0 +1,85 @@
+"""The report as JUnit XML: a test case for the verdict and one for each rule, so that their history is kept."""
+
+from html import escape
+
+from ampcheck.findings import Finding, Severity
+from ampcheck.headline import Health, facts, figures, judge
+from ampcheck.report import Report
+from ampcheck.rules import RULES
+from ampcheck.rules.manual import page
+from ampcheck.wording import clean, location, place
+
+
+def render(report: Report) -> str:
+    """Return a test suite: errors fail their rule's case, warnings stand in its output."""
+    found: dict[str, list[Finding]] = {code: [] for code in sorted(RULES)}
+    for finding in report.findings:
+        found.setdefault(finding.code, []).append(finding)
+    health, sentence = judge(report)
+    group = f"ampcheck.{clean(report.target)}.{report.precision}".replace("/", ".")
+    cases = [_verdict(group, health, sentence)]
+    cases += [_case(group, _title(code, held), held) for code, held in found.items()]
+    failed = (health is Health.UNSAFE) + sum(any(map(_fails, held)) for held in found.values())
+    skipped = int(health is Health.UNKNOWN)
+    numbers = {"tests": len(cases), "failures": failed, "errors": 0, "skipped": skipped}
+    totals = " ".join(f'{name}="{number}"' for name, number in numbers.items())
+    suite = f"<testsuite name={_quoted(group)} {totals}>"
+    told = {"setting": " · ".join(facts(report)), **report.environment}
+    properties = "".join(
+        f"<property name={_quoted(clean(name))} value={_quoted(clean(text))}/>\n"
+        for name, text in told.items()
+    )
+    body = f"<properties>\n{properties}</properties>\n" + "\n".join(cases)
+    head = f'<?xml version="1.0" encoding="utf-8"?>\n<testsuites {totals}>'
+    return f"{head}\n{suite}\n{body}\n</testsuite>\n</testsuites>\n"
+
+
+def _verdict(group: str, health: Health, sentence: str) -> str:
+    kind = {Health.UNSAFE: "failure", Health.UNKNOWN: "skipped"}.get(health)
+    inside = f"<{kind} message={_quoted(sentence)}/>" if kind else _output(sentence)
+    return _element(group, "verdict", inside)
+
+
+def _title(code: str, found: list[Finding]) -> str:
+    name = page(code).name if code in RULES else clean(found[0].name)
+    return f"{clean(code)} {name}"
+
+
+def _fails(finding: Finding) -> bool:
+    return finding.severity is Severity.ERROR
+
+
+def _case(group: str, name: str, found: list[Finding]) -> str:
+    """Return the case of a rule."""
+    texts = "\n\n".join(_text(finding) for finding in found)
+    worst = next(filter(_fails, found), None)
+    if worst is not None:
+        return _element(
+            group, name, f"<failure message={_quoted(clean(worst.message))}>{escape(texts)}</failure>"
+        )
+    return _element(group, name, _output(texts) if found else "")
+
+
+def _element(group: str, name: str, inside: str) -> str:
+    return f'<testcase classname={_quoted(group)} name={_quoted(name)} time="0">{inside}</testcase>'
+
+
+def _output(text: str) -> str:
+    return f"<system-out>{escape(text)}</system-out>"
+
+
+def _quoted(text: str) -> str:
+    """Return a text as the value of an attribute."""
+    return f'"{escape(text)}"'
+
+
+def _text(finding: Finding) -> str:
+    """Return a finding in a few lines."""
+    origin = finding.origin
+    spots = [place(origin), location(origin.file, origin.line)] if origin else []
+    lines = [
+        f"{finding.severity}: {clean(finding.message)}",
+        " · ".join(filter(None, spots)),
+        " · ".join(figures(finding)),
+    ]
+    return "\n".join(filter(None, lines))

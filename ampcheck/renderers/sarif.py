@@ -1,0 +1,132 @@
+"""The report as SARIF 2.1.0, for code scanning: results with places, and the rules with their manual."""
+
+import hashlib
+import json
+from collections import Counter
+from typing import Any
+from urllib.parse import quote
+
+from ampcheck.codec import TOOL, tool_version
+from ampcheck.findings import Finding, Severity
+from ampcheck.flat import number
+from ampcheck.headline import judge
+from ampcheck.report import Report
+from ampcheck.rules import RULES
+from ampcheck.rules.manual import Page, page
+from ampcheck.trace import Site
+from ampcheck.wording import ROOT, clean, place
+
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+#: Further places of one result; a set of thousands helps nobody.
+_RELATED = 20
+
+Sarif = dict[str, Any]
+
+
+def render(report: Report) -> str:
+    """Return the report as a SARIF log of one run."""
+    health, sentence = judge(report)
+    pages = [page(code) for code in sorted(RULES)]
+    unseen = [
+        {"level": "note", "message": {"text": f"not audited, {times} times: {clean(what)}"}}
+        for what, times in report.not_audited.items()
+    ]
+    run = {
+        "tool": {
+            "driver": {"name": TOOL, "version": tool_version(), "rules": [_rule(told) for told in pages]}
+        },
+        "automationDetails": {"id": f"{TOOL}/{clean(report.target)}/{report.precision}/"},
+        "columnKind": "unicodeCodePoints",
+        "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": unseen}],
+        "results": _results(report, [told.code for told in pages]),
+        "properties": {"health": str(health), "verdict": sentence, "log2_scale": report.log2_scale},
+    }
+    return (
+        json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1, allow_nan=False) + "\n"
+    )
+
+
+def _rule(told: Page) -> Sarif:
+    headed = [(heading, " ".join(text.split())) for heading, text in told.sections.items() if heading]
+    first = headed[0][1] if headed else told.summary
+    return {
+        "id": told.code,
+        "name": "".join(word.capitalize() for word in told.name.split("-")),
+        "shortDescription": {"text": " ".join(told.summary.split())},
+        "fullDescription": {"text": first},
+        "help": {
+            "text": "\n\n".join(f"{heading}: {text}" for heading, text in headed) or first,
+            "markdown": "\n\n".join(f"**{heading}.** {text}" for heading, text in headed) or first,
+        },
+        "properties": {"tags": ["mixed-precision", "pytorch"]},
+    }
+
+
+def _results(report: Report, codes: list[str]) -> list[Sarif]:
+    """Return a result for each finding; those that look the same are told apart by their order."""
+    seen: Counter[str] = Counter()
+    results = []
+    for finding in report.findings:
+        mark = _fingerprint(finding)
+        seen[mark] += 1
+        marks = {"partialFingerprints": {f"{TOOL}/v1": f"{mark}:{seen[mark]}"}}
+        results.append(_result(finding, codes) | _located(finding, report.target) | marks)
+    return results
+
+
+def _fingerprint(finding: Finding) -> str:
+    """Return what stays the same when lines move: the rule and the operation, its module and file."""
+    origin = finding.origin
+    where = (origin.module, origin.op, origin.slot, str(origin.phase), origin.file) if origin else ()
+    told = json.dumps([finding.code, finding.kind, *where])
+    return hashlib.sha256(told.encode()).hexdigest()[:24]
+
+
+def _result(finding: Finding, codes: list[str]) -> Sarif:
+    result: Sarif = {
+        "ruleId": clean(finding.code),
+        "level": _LEVELS[finding.severity],
+        "message": {"text": clean(finding.message) or clean(finding.name)},
+        "properties": {clean(name): number(value) for name, value in finding.numbers.items()},
+    }
+    return result | ({"ruleIndex": codes.index(finding.code)} if finding.code in codes else {})
+
+
+def _located(finding: Finding, target: str) -> Sarif:
+    """Return the line where a finding starts, and the other lines that it reached."""
+    spots = list(dict.fromkeys((site.file, site.line) for site in finding.sites if site.file))
+    origin = finding.origin
+    first = (origin.file, origin.line) if origin and origin.file else _whole_target(target)
+    others = [spot for spot in spots if spot != first]
+    related = [
+        {"id": index, "physicalLocation": _physical(*spot), "message": {"text": "also reached"}}
+        for index, spot in enumerate(others[:_RELATED], 1)
+    ]
+    location = (_logical(origin) if origin else {}) | (
+        {"physicalLocation": _physical(*first)} if first else {}
+    )
+    return {"locations": [location] if location else [], "relatedLocations": related}
+
+
+def _whole_target(target: str) -> tuple[str, int] | None:
+    """Return the audited file for what has no line: code scanning takes no result without a place."""
+    file = target.rpartition(".py")[0] + ".py"
+    return (file, 1) if target.startswith(file) else None
+
+
+def _logical(site: Site) -> Sarif:
+    """Return the module as a place in the program."""
+    path = clean(site.module) or ROOT
+    module = {"fullyQualifiedName": path, "name": path.rpartition(".")[2], "kind": "module"}
+    return {"logicalLocations": [module], "message": {"text": place(site)}}
+
+
+def _physical(file: str, line: int) -> Sarif:
+    """Return a line of a file: relative ones from the top of the repository, others as they are."""
+    name = clean(file).replace("\\", "/")
+    if name.startswith("/") or name[1:3] == ":/":
+        artifact = {"uri": "file:///" + quote(name.lstrip("/"))}
+    else:
+        artifact = {"uri": quote(name), "uriBaseId": "%SRCROOT%"}
+    return {"artifactLocation": artifact, "region": {"startLine": max(line, 1)}}
