@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections import Counter
 from typing import Any
 from urllib.parse import quote
@@ -29,7 +30,7 @@ def render(report: Report) -> str:
     health, sentence = judge(report)
     pages = [page(code) for code in sorted(RULES)]
     unseen = [
-        {"level": "note", "message": {"text": f"not audited, {times} times: {clean(what)}"}}
+        {"level": "note", "message": {"text": _plain(f"not audited, {times} times: {what}")}}
         for what, times in report.not_audited.items()
     ]
     run = {
@@ -87,8 +88,8 @@ def _result(finding: Finding, codes: list[str]) -> Sarif:
     result: Sarif = {
         "ruleId": clean(finding.code),
         "level": _LEVELS[finding.severity],
-        "message": {"text": clean(finding.message) or clean(finding.name)},
-        "properties": {clean(name): number(value) for name, value in finding.numbers.items()},
+        "message": {"text": _plain(finding.message or finding.name)},
+        "properties": {"numbers": {clean(name): number(value) for name, value in finding.numbers.items()}},
     }
     return result | ({"ruleIndex": codes.index(finding.code)} if finding.code in codes else {})
 
@@ -119,7 +120,13 @@ def _logical(site: Site) -> Sarif:
     """Return the module as a place in the program."""
     path = clean(site.module) or ROOT
     module = {"fullyQualifiedName": path, "name": path.rpartition(".")[2], "kind": "module"}
-    return {"logicalLocations": [module], "message": {"text": place(site)}}
+    return {"logicalLocations": [module], "message": {"text": _plain(place(site))}}
+
+
+def _plain(text: str) -> str:
+    """Return a message without the links that SARIF would make of brackets."""
+    shown = clean(text)
+    return re.sub(r"[\\\[\]]", r"\\\g<0>", shown) if "](" in shown else shown
 
 
 def _physical(file: str, line: int) -> Sarif:
