@@ -1,30 +1,24 @@
 """From evidence to a plan: what to keep in FP32, which loss scale, which precision; each tried by a re-run."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from math import log2
 
-import torch
-
 from ampcheck.evidence import Suspect, suspects
-from ampcheck.outcome import Outcome
+from ampcheck.instead import Instead, instead_of_a_scale
+from ampcheck.outcome import HARM_VANISHED, Outcome, magnification, magnified
 from ampcheck.plan import Plan, ScalerPlan, Tried, Verdict
 from ampcheck.report import Report
 from ampcheck.scaling.advice import ScaleAdvice, advise_scale
 from ampcheck.scaling.gradients import gradient_tensors, maxima
-from ampcheck.search import Found, Search
+from ampcheck.search import SINGLES, Found, Search
 from ampcheck.trace import Phase, Site
+from ampcheck.trials import DEFAULT_LOG2_SCALE, Trials
 from ampcheck.verify import Lab
 from ampcheck.wording import plural, size
 
-#: The scales at which sets are tried in fp16: far from both ends first, so that only the set decides; smaller
-#: ones where gradients still overflow, as a scaler would.
-_SEARCH_LOG2_SCALES = (8, 4, 0)
 #: Places up to which each one is worth a run of its own.
 _FEW_PLACES = 4
-#: Where GradScaler starts.
-_DEFAULT_LOG2_SCALE = 16
-_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _OTHER = {"fp16": "bf16", "bf16": "fp16"}
 
 Progress = Callable[[str], None]
@@ -36,71 +30,91 @@ class Advisor:
     def __init__(self, report: Report, lab: Lab, progress: Progress) -> None:
         """Run the step as it was audited, without a scale, and in the other precision."""
         self.report = report
-        self._lab = lab
+        self._trials = Trials(lab, report.precision)
         self._progress = progress
         self._times = (0.0, 0.0)
-        outcomes = {"settled": self._try(report.log2_scale)}
+        outcomes = {"settled": self._trials.attempt(report.log2_scale)}
         if report.precision == "fp16":
-            outcomes["unscaled"] = self._try(0)
+            outcomes["unscaled"] = self._trials.attempt(0)
+        if outcomes["settled"].harmed and outcomes["settled"].finite:
+            outcomes["rounded"] = self._trials.rounded()
         other = _OTHER[report.precision]
         progress(f"trying {other}")
-        outcomes[other] = self._settled(other)
+        outcomes[other] = self._trials.settled(other)
         self.report = replace(report, outcomes=outcomes)
 
     def advise(self, budget: float) -> Report:
         """Return the report with a plan and a verdict on each of its claims."""
         settled = self.report.outcomes["settled"]
-        found = self._search(budget) if settled.harmed else None
-        if found is not None and not found.heals:
+        scale = self._rescaled()
+        searching = settled.harmed and scale is None
+        found = self._search(budget) if searching else None
+        if found is not None and not found.heals and not magnified(self.report.outcomes):
             return self._without_remedy(found)
-        items = found.items if found is not None else ()
-        scale = self._scale(items) if self.report.precision == "fp16" else None
-        after = settled if found is None and scale is None else self._try(_log2(scale), items)
+        items = found.items if found is not None and found.heals else ()
+        instead = None if searching else instead_of_a_scale(self.report, self._trials)
+        return self._planned(items, scale, instead, found)
+
+    def _planned(
+        self,
+        items: tuple[Suspect, ...],
+        scale: ScalerPlan | None,
+        instead: Instead | None,
+        found: Found[Suspect] | None,
+    ) -> Report:
+        """Return the report with the plan that these make, and what its own run says."""
+        report = self.report
+        settled = report.outcomes["settled"]
+        if scale is None and report.precision == "fp16":
+            scale = self._scale(items)
+        kept = items if instead is None else (instead.place,)
+        after = settled if scale is None and not kept else self._trials.attempt(_log2(scale), kept)
         plan = Plan(
-            self.report.precision,
-            tuple(item.module for item in items if item.module),
-            tuple(item.line for item in items if item.line),
+            report.precision,
+            tuple(item.module for item in kept if item.module),
+            tuple(item.line for item in kept if item.line),
             scale,
         )
-        if items:
-            self._times = self._timed(items, _log2(scale))
-            outcomes = {**self.report.outcomes, "planned": after}
-            self.report = replace(self.report, outcomes=outcomes)
-        verdicts = [*self._kept(items, settled, after), *self._scaled(scale, after)]
-        return replace(self.report, plan=plan, verdicts=tuple(verdicts), advice=self._sentences(plan, found))
+        if kept:
+            self._times = self._trials.timed(kept, _log2(scale))
+            self._remember("planned", after)
+        verdicts = [*self._kept(items, settled, after), *([instead.verdict] if instead else [])]
+        verdicts += self._scaled(scale, after)
+        told = self._sentences(plan, found, instead)
+        return replace(self.report, plan=plan, verdicts=tuple(verdicts), advice=told)
 
-    def _try(self, log2_scale: int, items: Iterable[Suspect] = (), precision: str = "") -> Outcome:
-        chosen = list(items)
-        modules = [item.module for item in chosen if item.module]
-        places = (item.line.rpartition(":") for item in chosen if item.line)
-        lines = [(file, int(line)) for file, _, line in places]
-        return self._lab.trial(_DTYPES[precision or self.report.precision], log2_scale, modules, lines)
+    def _remember(self, name: str, outcome: Outcome) -> None:
+        self.report = replace(self.report, outcomes={**self.report.outcomes, name: outcome})
 
-    def _best(self, items: Iterable[Suspect]) -> Outcome:
-        """Return how the step comes out with these places in FP32, at a scale that lets it."""
-        chosen = tuple(items)
-        for scale in _SEARCH_LOG2_SCALES if self.report.precision == "fp16" else (0,):
-            outcome = self._try(scale, chosen)
-            if not outcome.grads_nonfinite or outcome.loss_nonfinite:
-                break
-        return outcome
-
-    def _settled(self, precision: str) -> Outcome:
-        """Return how the step comes out where a scaler would settle in another precision."""
-        if precision == "bf16":
-            return self._try(0, precision=precision)
-        for scale in range(_DEFAULT_LOG2_SCALE, 0, -2):
-            outcome = self._try(scale, precision=precision)
-            if outcome.finite or outcome.loss_nonfinite or outcome.raised:
-                return outcome
-        return self._try(0, precision=precision)
+    def _rescaled(self) -> ScalerPlan | None:
+        """Return the scaler that alone heals a step whose gradients vanish at the scale in use."""
+        settled = self.report.outcomes["settled"]
+        if self.report.precision != "fp16" or not settled.finite or settled.vanished <= HARM_VANISHED:
+            return None
+        scale = self._scale(())
+        outcome = self._trials.attempt(_log2(scale))
+        if outcome.harmed:
+            return None
+        self._remember("rescaled", outcome)
+        return scale
 
     def _search(self, budget: float) -> Found[Suspect]:
+        settled = self.report.outcomes["settled"]
+        only_magnified = magnified(self.report.outcomes)
+
         def heals(items: tuple[Suspect, ...]) -> bool:
             self._progress(f"trying {plural(len(items), 'place')} in FP32, {items[0].name} first")
-            return not self._best(items).harmed
+            outcome = self._trials.best(items)
+            return outcome.clearly_heals(settled) if only_magnified else not outcome.harmed
 
-        return _gathered(Search(heals, budget).run(suspects(self.report)), heals)
+        # A model that magnifies any rounding has a culprit among the first suspects or none: the long search
+        # would end with most of its modules.
+        candidates = suspects(self.report)[: SINGLES if only_magnified else None]
+        found = _gathered(Search(heals, budget).run(candidates), heals)
+        worth = len(found.items) <= _FEW_PLACES or (
+            not only_magnified and _smaller_part(self.report, found.items)
+        )
+        return found if worth else replace(found, heals=False)
 
     def _scale(self, items: tuple[Suspect, ...]) -> ScalerPlan:
         """Return the scaler that suits what stays in low precision, smaller where a run still overflows."""
@@ -108,28 +122,21 @@ class Advisor:
         kept = {
             place: stats
             for place, stats in gradient_tensors(report).items()
-            if not any(_holds(item, place) for item in items)
+            if not any(item.holds(place) for item in items)
         }
         refused = () if items else report.refused_scales
         advice: ScaleAdvice[Site] = advise_scale(
             kept, () if items else maxima(report), report.format, refused
         )
         scale = advice.log2_scale
-        while scale > 0 and self._try(scale, items).grads_nonfinite:
+        while scale > 0 and self._trials.attempt(scale, items).grads_nonfinite:
             scale -= 2
-        default = f"torch's own start at 2^{_DEFAULT_LOG2_SCALE}: {advice.default.message}"
+        default = f"torch's own start at 2^{DEFAULT_LOG2_SCALE}: {advice.default.message}"
         self.report = replace(report, advice=(advice.message, default))
         settings = advice.settings
         return ScalerPlan(
             2.0 ** max(scale, 0), settings.growth_factor, settings.backoff_factor, settings.growth_interval
         )
-
-    def _timed(self, items: tuple[Suspect, ...], log2_scale: int) -> tuple[float, float]:
-        """Return the seconds of a step without and with these places in FP32."""
-        self._try(log2_scale)
-        before = self._lab.seconds
-        self._try(log2_scale, items)
-        return before, self._lab.seconds
 
     def _kept(self, items: tuple[Suspect, ...], before: Outcome, after: Outcome) -> list[Verdict]:
         if not items:
@@ -144,7 +151,7 @@ class Advisor:
     def _needed(self, item: Suspect, items: tuple[Suspect, ...], whole: Outcome) -> Verdict:
         """Return the verdict on one member of a set: without it the step is not healed."""
         rest = [other for other in items if other != item]
-        without = self._best(rest)
+        without = self._trials.best(rest)
         tried = Tried.CONFIRMED if without.harmed else Tried.REFUTED
         return Verdict(f"{item.name} is needed", tried, without.words, whole.words)
 
@@ -152,7 +159,8 @@ class Advisor:
         unscaled = self.report.outcomes.get("unscaled")
         if scale is None or unscaled is None:
             return []
-        tried = Tried.CONFIRMED if after.finite and not after.harmed else Tried.REFUTED
+        well = not after.harmed or after.magnifies(self.report.outcomes.get("rounded"))
+        tried = Tried.CONFIRMED if well else Tried.REFUTED
         return [Verdict(f"start the loss scale at 2^{_log2(scale)}", tried, unscaled.words, after.words)]
 
     def _without_remedy(self, found: Found[Suspect]) -> Report:
@@ -169,9 +177,12 @@ class Advisor:
         plan = Plan(precision, (), (), scaler)
         return replace(self.report, plan=plan, verdicts=(verdict,), advice=self._sentences(plan, found))
 
-    def _sentences(self, plan: Plan, found: Found[Suspect] | None) -> tuple[str, ...]:
+    def _sentences(
+        self, plan: Plan, found: Found[Suspect] | None, instead: Instead | None = None
+    ) -> tuple[str, ...]:
         """Return what a person should know beside the plan's numbers."""
         told = list(self.report.advice)
+        told += [instead.words] if instead is not None else []
         told.append(_recommended(self.report, plan))
         if plan.fp32_modules:
             more = size(_extra_bytes(self.report, plan))
@@ -190,12 +201,6 @@ def _log2(scale: ScalerPlan | None) -> int:
     return 0 if scale is None else round(log2(scale.init_scale))
 
 
-def _holds(item: Suspect, place: Site) -> bool:
-    if item.line:
-        return place.location == item.line
-    return place.module == item.module or place.module.startswith(f"{item.module}.")
-
-
 def _extra_bytes(report: Report, plan: Plan) -> int:
     """Return what the results of the plan's modules take in FP32 beyond what they take in half precision."""
     places = [Suspect(module=name) for name in plan.fp32_modules]
@@ -203,7 +208,7 @@ def _extra_bytes(report: Report, plan: Plan) -> int:
         2 * stats.numel
         for site, stats in report.low.sites.items()
         if site.phase is Phase.FORWARD and site.op and site.dtype == report.dtype
-        if any(_holds(item, site) for item in places)
+        if any(item.holds(site) for item in places)
     )
 
 
@@ -212,6 +217,9 @@ def _recommended(report: Report, plan: Plan) -> str:
     other = _OTHER[report.precision]
     outcome = report.outcomes[other]
     state = "comes out wrong too" if outcome.harmed else "comes out healthy without any change"
+    if not plan.fp32_modules and not plan.fp32_lines and magnified(report.outcomes):
+        why = magnification(report.outcomes, plan.precision)
+        return f"audit trained weights before you judge {plan.precision} (--weights FILE): {why}"
     if plan.precision != report.precision:
         return (
             f"recommended: {plan.precision}, since {report.precision} cannot be healed here; {other} {state}"
@@ -223,6 +231,12 @@ def _recommended(report: Report, plan: Plan) -> str:
         instead = f"or {report.precision} with the plan above"
         return f"recommended: {other}, where nothing has to stay in FP32 ({outcome.words}); {instead}"
     return f"recommended: {report.precision} with the plan above; {other} {state} ({outcome.words})"
+
+
+def _smaller_part(report: Report, items: tuple[Suspect, ...]) -> bool:
+    """Tell whether places hold at most half of the modules that work in low precision."""
+    working = {site.module: site for site in report.low.sites if site.op and site.dtype == report.dtype}
+    return 2 * sum(any(item.holds(site) for item in items) for site in working.values()) <= len(working)
 
 
 def _gathered(found: Found[Suspect], heals: Callable[[tuple[Suspect, ...]], bool]) -> Found[Suspect]:

@@ -18,11 +18,14 @@ the strings "inf", "-inf" and "nan".
                     where there is none
     suppressed      findings that do not count: the fields above and {how, entry, reason}
     ranks           [{name, steps, reference_steps}]: the parts of a merged report, in the order of its steps
+                    numbers: {name: number}, sites: [site*], follows: [what goes away with the same cause]}], most
+                    important first; module, op, dtype and location {file, line} are those of the first site; null
     plan            {precision, fp32_modules, fp32_lines: ["file:line"], grad_scaler: {init_scale, growth_factor,
                     backoff_factor, growth_interval} or null}; null where nothing was tried
     verdicts        [{claim, tried: confirmed|refuted|"not tried", before, after}]
-    outcomes        {settled, unscaled, planned, fp16 or bf16: re-runs at the scale in use, without one, with the
-                    plan's places in FP32, in the other precision, each {log2_scale, raised, loss,
+    outcomes        {settled, unscaled, planned, rescaled, rounded, fp16 or bf16: re-runs at the scale in use,
+                    without one, with the plan's places in FP32, at the plan's scale where that alone heals, in
+                    FP32 with rounded weights, in the other precision, each {log2_scale, raised, loss,
                     loss_error, loss_nonfinite, grads_nonfinite, grad_error, vanished, vanished_by}}
     patch           the plan as a unified diff against the user's file, or as lines to paste
     advice          [sentences: what to expect of the plan]
@@ -253,6 +256,7 @@ def _finding(finding: Finding) -> Json:
         "numbers": {name: number(value) for name, value in finding.numbers.items()},
         "sites": [flat(site) for site in finding.sites],
         **({"ranks": list(finding.ranks)} if finding.ranks else {}),
+        "follows": list(finding.follows),
     }
 
 
@@ -317,4 +321,5 @@ def _read_finding(item: Json) -> Finding:
         tuple(read_site(site) for site in item["sites"]),
         {name: float(value) for name, value in item["numbers"].items()},
         tuple(item.get("ranks", ())),
+        tuple(item.get("follows", ())),
     )

@@ -32,6 +32,12 @@ class Suspect:
         """Return how a person would call it."""
         return self.module or self.line
 
+    def holds(self, site: Site) -> bool:
+        """Tell whether an operation ran there."""
+        if self.line:
+            return site.location == self.line
+        return site.module == self.module or site.module.startswith(f"{self.module}.")
+
 
 #: Modules in front of a failing line that are tried before the line itself.
 FEEDING = 3

@@ -32,6 +32,7 @@ class Finding:
     sites: tuple[Site, ...] = ()  #: the first is where it starts
     numbers: Mapping[str, float] = field(default_factory=dict)
     ranks: tuple[str, ...] = ()  #: of a merged report, those that have it
+    follows: tuple[str, ...] = ()  #: what else was found and goes away with this one's cause
 
     @property
     def origin(self) -> Site | None:

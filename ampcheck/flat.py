@@ -34,6 +34,18 @@ def number(value: float) -> float | str:
     return value if math.isfinite(value) else str(float(value))
 
 
+def writable(fields: Mapping[str, Any]) -> Json:
+    """Return fields, and those of the mappings in them, with every number as JSON can hold it."""
+    return {
+        name: writable(item)
+        if isinstance(item, Mapping)
+        else number(item)
+        if isinstance(item, float)
+        else item
+        for name, item in fields.items()
+    }
+
+
 def pairs(mapping: Mapping[Any, Any]) -> list[Json]:
     """Return an object for each item of a mapping: the fields of its key and of its value."""
     return [flat(key) | flat(value) for key, value in mapping.items()]

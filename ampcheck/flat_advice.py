@@ -3,7 +3,7 @@
 from dataclasses import asdict, replace
 from typing import Any
 
-from ampcheck.flat import Json, flat, number, read_site
+from ampcheck.flat import Json, flat, number, read_site, writable
 from ampcheck.outcome import Outcome
 from ampcheck.plan import Plan, ScalerPlan, Tried, Verdict
 from ampcheck.report import Report
@@ -19,7 +19,7 @@ def advice(report: Report) -> Json:
         "advice": list(report.advice),
         "outcomes": {name: _outcome(outcome) for name, outcome in report.outcomes.items()},
         "leaps": [_leap(leap) for leap in report.leaps],
-        "updates": [asdict(update) for update in report.updates],
+        "updates": [writable(asdict(update)) for update in report.updates],
     }
 
 
@@ -42,7 +42,7 @@ def _plan(plan: Plan) -> Json:
         "precision": plan.precision,
         "fp32_modules": list(plan.fp32_modules),
         "fp32_lines": list(plan.fp32_lines),
-        "grad_scaler": None if plan.scaler is None else asdict(plan.scaler),
+        "grad_scaler": None if plan.scaler is None else writable(asdict(plan.scaler)),
     }
 
 
@@ -52,7 +52,7 @@ def _read_plan(item: Json) -> Plan:
         item["precision"],
         tuple(item["fp32_modules"]),
         tuple(item["fp32_lines"]),
-        None if scaler is None else ScalerPlan(**scaler),
+        None if scaler is None else ScalerPlan.from_fields(scaler),
     )
 
 
@@ -60,13 +60,14 @@ _NUMBERS = ("loss", "loss_error", "grad_error", "vanished")
 
 
 def _outcome(outcome: Outcome) -> Json:
-    saved = asdict(outcome)
-    return {**saved, **{name: number(saved[name]) for name in _NUMBERS}}
+    return writable(asdict(outcome))
 
 
 def _read_outcome(item: Json) -> Outcome:
-    numbers = {name: float(item[name]) for name in _NUMBERS}
-    return Outcome(**{**item, **numbers, "grads_nonfinite": tuple(item["grads_nonfinite"])})
+    read: Json = {name: float(item[name]) for name in _NUMBERS}
+    read["grads_nonfinite"] = tuple(item["grads_nonfinite"])
+    read["vanished_by"] = {name: float(share) for name, share in item["vanished_by"].items()}
+    return Outcome(**{**item, **read})
 
 
 def _leap(leap: Leap) -> Json:

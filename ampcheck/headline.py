@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from ampcheck.findings import Finding, Severity
+from ampcheck.outcome import magnification, magnified
 from ampcheck.report import Report
 from ampcheck.tables import (
     TROUBLE_SHARE,
@@ -68,21 +69,35 @@ def verdict(report: Report) -> str:
 def judge(report: Report) -> tuple[Health, str]:
     """Return how the step is, and the sentence that says why."""
     broken = _raised(report) or _unknown(report)
-    if broken is None and not _came_out_well(report):
+    if broken is None and not _came_out_well(report) and not _explained(report):
         broken = _forward_overflow(report) or _backward_overflow(report)
     return broken or _by_loss(report)
 
 
+def _explained(report: Report) -> bool:
+    """Tell whether an error that a re-run has proved says better what is wrong than where the numbers end."""
+    worst = _worst(report)
+    proved = worst is not None and worst.severity is Severity.ERROR and "settled" in report.outcomes
+    return proved and worst is not None and worst.code != "AMP101"
+
+
+def _worst(report: Report) -> Finding | None:
+    return min(report.findings, key=lambda finding: finding.severity.rank, default=None)
+
+
 def _came_out_well(report: Report) -> bool:
-    """Tell whether a re-run has shown that loss and gradients are those of FP32, whatever lies between."""
+    """Tell whether a re-run has shown that loss and gradients are those of FP32, whatever lies between.
+
+    So they are where rounding anything at all would move them as much.
+    """
     settled = report.outcomes.get("settled")
-    return settled is not None and not settled.harmed
+    return settled is not None and (not settled.harmed or magnified(report.outcomes))
 
 
 def _by_loss(report: Report) -> tuple[Health, str]:
     loss = measured_loss(report, Phase.BACKWARD)
     curve = scale_curve(report)
-    if loss.share >= TROUBLE_SHARE and not _came_out_well(report):
+    if loss.share >= TROUBLE_SHARE and not _came_out_well(report) and not _explained(report):
         text = f"{_setting(report)} loses {percent(loss.share)} of the gradient elements"
         return Health.UNSAFE, text + _unscaled(curve[0], loss) + _advice(best_scale(curve), loss)
     return _error(report) or _working(report, loss, curve[0])
@@ -140,13 +155,16 @@ def _advice(best: CurvePoint | None, loss: Loss) -> str:
 
 
 def _error(report: Report) -> tuple[Health, str] | None:
-    if report.worst is not Severity.ERROR:
-        settled = report.outcomes.get("settled")
-        if settled is None or not settled.harmed:
-            return None
-        return Health.UNSAFE, f"{_setting(report)} is not safe: {clean(settled.words)}"
-    worst = min(report.findings, key=lambda finding: finding.severity.rank)
-    return Health.UNSAFE, f"{_setting(report)} is not safe: {clean(worst.message)}"
+    worst = _worst(report)
+    if worst is not None and worst.severity is Severity.ERROR:
+        return Health.UNSAFE, f"{_setting(report)} is not safe: {clean(worst.message)}"
+    settled = report.outcomes.get("settled")
+    if settled is None or not settled.harmed:
+        return None
+    if magnified(report.outcomes):
+        why = magnification(report.outcomes, report.precision)
+        return Health.RISK, f"{_setting(report)} cannot be judged here: {clean(settled.words)}, and {why}"
+    return Health.UNSAFE, f"{_setting(report)} is not safe: {clean(settled.words)}"
 
 
 def _working(report: Report, loss: Loss, unscaled: CurvePoint) -> tuple[Health, str]:

@@ -10,6 +10,13 @@ from ampcheck.wording import percent
 HARM_ERROR = 0.15
 #: Share of the gradient elements that matter whose loss is called harm.
 HARM_VANISHED = 0.15
+#: Times the error of FP32 with rounded weights up to which a step only magnifies rounding, wherever it happens.
+#: Low precision rounds about six tensors where that run rounds one: a layer's weights, its input and its result,
+#: and the gradients of these three; their errors add up at most.
+MAGNIFIES = 6.0
+#: How many times smaller the error must become before FP32 somewhere counts as what heals: rounding fewer
+#: places always makes it a little smaller.
+HEALS_FACTOR = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +41,28 @@ class Outcome:
     @property
     def harmed(self) -> bool:
         """Tell whether the step would not train as in FP32."""
-        return (
-            not self.finite
-            or max(self.grad_error, self.loss_error) > HARM_ERROR
-            or self.vanished > HARM_VANISHED
+        return not self.finite or self.error > HARM_ERROR or self.vanished > HARM_VANISHED
+
+    @property
+    def error(self) -> float:
+        """Return the error of the gradients or of the loss, whichever is larger."""
+        return max(self.grad_error, self.loss_error)
+
+    def magnifies(self, rounded: "Outcome | None") -> bool:
+        """Tell whether it is off by no more than FP32 with rounded weights explains, and by nothing else."""
+        if rounded is None or not (self.finite and rounded.finite) or self.vanished > HARM_VANISHED:
+            return False
+        return self.harmed and all(
+            mine <= max(HARM_ERROR, MAGNIFIES * other)
+            for mine, other in (
+                (self.grad_error, rounded.grad_error),
+                (self.loss_error, rounded.loss_error),
+            )
         )
+
+    def clearly_heals(self, before: "Outcome") -> bool:
+        """Tell whether a step is well, and was far worse before."""
+        return not self.harmed and (not before.finite or HEALS_FACTOR * self.error < before.error)
 
     @property
     def words(self) -> str:
@@ -51,3 +75,18 @@ class Outcome:
             return f"{len(self.grads_nonfinite)} gradients are not finite"
         lost = f", {percent(self.vanished)} of it lost to zero" if self.vanished else ""
         return f"gradient error {percent(self.grad_error)}{lost}"
+
+
+def magnified(outcomes: Mapping[str, Outcome]) -> bool:
+    """Tell whether what is wrong with the audited step is only that the model magnifies any rounding."""
+    settled = outcomes.get("settled")
+    return settled is not None and settled.magnifies(outcomes.get("rounded"))
+
+
+def magnification(outcomes: Mapping[str, Outcome], precision: str) -> str:
+    """Return why an error that is only magnified is no place's fault, in a sentence."""
+    return (
+        f"FP32 with its weights rounded to {precision}, and nothing else, is off by "
+        f"{percent(outcomes['rounded'].error)} too: the model magnifies any rounding, as many do at random "
+        "initialisation"
+    )

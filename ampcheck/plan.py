@@ -3,12 +3,14 @@
 import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ampcheck.errors import ReportError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
     import torch
@@ -33,6 +35,12 @@ class ScalerPlan:
     growth_factor: float = 2.0
     backoff_factor: float = 0.5
     growth_interval: int = 2000
+
+    @classmethod
+    def from_fields(cls, fields: "Mapping[str, Any]") -> Self:
+        """Return the settings that were written as JSON, where a number that is not finite is text."""
+        factors = {name: float(value) for name, value in fields.items() if name != "growth_interval"}
+        return cls(**factors, growth_interval=int(fields["growth_interval"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,12 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as JSON."""
-        return json.dumps({"ampcheck_plan": SCHEMA, **asdict(self)}, indent=2) + "\n"
+        fields = asdict(self)
+        if self.scaler is not None:
+            fields["scaler"] = {
+                name: value if isfinite(value) else str(value) for name, value in asdict(self.scaler).items()
+            }
+        return json.dumps({"ampcheck_plan": SCHEMA, **fields}, indent=2, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -81,7 +94,9 @@ class Plan:
             )
         scaler = data.pop("scaler")
         modules, lines = tuple(data.pop("fp32_modules")), tuple(data.pop("fp32_lines"))
-        return cls(data.pop("precision"), modules, lines, None if scaler is None else ScalerPlan(**scaler))
+        return cls(
+            data.pop("precision"), modules, lines, None if scaler is None else ScalerPlan.from_fields(scaler)
+        )
 
     @classmethod
     def load(cls, path: "str | Path") -> Self:

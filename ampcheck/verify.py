@@ -54,6 +54,19 @@ class Lab:
             self.seconds = time.perf_counter() - begun
             return self._compare(loss, log2_scale)
 
+    def rounded(self, dtype: torch.dtype) -> Outcome:
+        """Run in FP32 with the parameters rounded to a format: what any rounding does to this step.
+
+        It is the yardstick for an error: a model that turns this one rounding into a large error would turn
+        every other into one, wherever it happens.
+        """
+        with self._restored():
+            with torch.no_grad():
+                for _, _, parameter in named_parameters(self.step.model):
+                    if parameter.is_floating_point():
+                        parameter.copy_(parameter.to(dtype))
+            return self._compare(self._reference(), 0)
+
     @contextmanager
     def _restored(self) -> Iterator[None]:
         try:

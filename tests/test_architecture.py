@@ -20,7 +20,9 @@ LAYERS = [
     {"report", "observe", "settings", "targets"},
     {"tables", "landscape", "scaling", "evidence", "flat", "flat_loop", "applying", "config"},
     {"rules", "headline", "flat_advice", "verify", "training", "groups"},
-    {"codec", "advise", "select", "merge"},
+    {"codec", "advise", "select", "merge", "trials"},
+    {"instead"},
+    {"advise"},
     {"renderers", "audit"},
     {"api"},
     {"cli"},
@@ -28,7 +30,7 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 #: What may load torch when it is imported.
-TORCH = {"groups", "observe", "applying", "verify", "training", "advise", "audit", "api"}
+TORCH = {"groups", "observe", "applying", "verify", "training", "trials", "instead", "advise", "audit", "api"}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 #: Lazily, a plan reaches the half of it that needs torch.
 LATE = {("plan", "applying"), ("cli", "audit")}

@@ -2,10 +2,12 @@
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 from typing import Any
 
 import torch
 
+from ampcheck.formats import BY_DTYPE, FP32
 from ampcheck.trace import Leap, PairError, Phase, Site
 
 #: A result this far off, from inputs that are not, is where an error begins.
@@ -75,9 +77,20 @@ def leaps(
         before = max((level.get(source, 0.0) for source in made_of), default=0.0)
         # A cast has no counterpart in the FP32 run: what it holds is as far off as what it was made of.
         level[site] = errors[site].relative_rms if site in errors else before
-        if site.phase is Phase.FORWARD and level[site] > max(LEAP_ERROR, LEAP_FACTOR * before):
+        leapt = level[site] > max(LEAP_ERROR, LEAP_FACTOR * before)
+        if site.phase is Phase.FORWARD and leapt and not _arbitrary(level[site], dtype):
             found.append(Leap(site, before, level[site], _dropped(site, sources, dtype)))
     return tuple(found[:MOST_LEAPS])
+
+
+def _arbitrary(error: float, dtype: str) -> bool:
+    """Tell whether FP32 has no bits left there either: both hold noise, as after normalising a constant.
+
+    An error that rounding magnifies shrinks with the format's epsilon; what is left of it in FP32 says how far
+    off FP32 is itself. A result that is exactly zero there is no noise.
+    """
+    own = error * FP32.epsilon / BY_DTYPE[dtype].epsilon
+    return LEAP_ERROR < own < inf
 
 
 def _dropped(site: Site, sources: Mapping[Site, Iterable[Site]], dtype: str) -> Site:

@@ -181,6 +181,8 @@ def _finding(finding: Finding, width: int) -> Parts:
         head.append(fitted(at, max(width - head.cell_len - 2, 20)), "cyan")
     yield from fixed([head])
     yield indented(text(clean(finding.message)), 4)
+    for follower in finding.follows:
+        yield hanging(text(("    └", "dim")), text((clean(follower), "dim")), 2)
     facts = [_where(origin)] if origin else []
     facts += [measure(name, value) for name, value in finding.numbers.items()]
     facts += [plural(len(finding.sites) - 1, "more site")] if len(finding.sites) > 1 else []

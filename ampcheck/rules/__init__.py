@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ampcheck.findings import Finding
 from ampcheck.report import Report
 from ampcheck.rules.casts import cast_ping_pong
+from ampcheck.rules.causes import by_cause
 from ampcheck.rules.constants import lost_constant
 from ampcheck.rules.dtypes import step_raises
 from ampcheck.rules.gradients import gradient_overflow, gradient_underflow, no_scale_fits, scaler_missing
@@ -39,6 +40,9 @@ RULES: dict[str, Rule] = {
 
 
 def diagnose(report: Report) -> tuple[Finding, ...]:
-    """Return the findings of all rules, the worst first, in the order of the rules within a severity."""
+    """Return the findings of all rules, the worst first, in the order of the rules within a severity.
+
+    What follows from another finding is listed below that.
+    """
     found = [finding for rule in RULES.values() for finding in rule(report)]
-    return tuple(sorted(found, key=lambda finding: finding.severity.rank))
+    return by_cause(report, sorted(found, key=lambda finding: finding.severity.rank))

@@ -1,10 +1,49 @@
 """Which of several things that went wrong explains the others."""
 
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from ampcheck.evidence import Suspect
+from ampcheck.findings import Finding, Severity
 from ampcheck.outcome import HARM_ERROR, HARM_VANISHED
 from ampcheck.report import Report, by_place
 from ampcheck.scaling.gradients import gradient_tensors
 from ampcheck.scaling.rounding import flushed_share, relevant
 from ampcheck.trace import Leap
+
+#: What can be wrong by itself and break what comes after it, in the order of execution.
+_CAUSES = ("AMP101", "AMP103", "AMP501", "AMP202")
+#: What may only follow from one of these.
+_FOLLOWERS = frozenset({"AMP202", "AMP203"})
+
+
+def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings with those that one cause explains listed below it instead of beside it."""
+    findings = tuple(found)
+    errors = [f for code in _CAUSES for f in findings if (f.code, f.severity) == (code, Severity.ERROR)]
+    if not errors:
+        return findings
+    cause = errors[0]
+    below = [f for f in findings if f is not cause and f.code in _FOLLOWERS and _explains(report, cause, f)]
+    told = replace(cause, follows=tuple(f"{f.code} {f.name}: {f.message}" for f in below))
+    return tuple(told if f is cause else f for f in findings if f not in below)
+
+
+def _explains(report: Report, cause: Finding, follower: Finding) -> bool:
+    """Tell whether one place is to blame for both: promoting it heals all, or both begin in the same module."""
+    if cause.origin is None or follower.origin is None:
+        return False
+    places = list(_planned(report))
+    if len(places) == 1:
+        return places[0].holds(cause.origin) or not any(places[0].holds(site) for site in follower.sites[:1])
+    return any(site.module == cause.origin.module for site in follower.sites)
+
+
+def _planned(report: Report) -> Iterator[Suspect]:
+    planned = report.outcomes.get("planned")
+    if report.plan is not None and planned is not None and not planned.harmed:
+        yield from (Suspect(module=name) for name in report.plan.fp32_modules)
+        yield from (Suspect(line=line) for line in report.plan.fp32_lines)
 
 
 def flushed(report: Report, leap: Leap) -> bool:

@@ -35,7 +35,11 @@ def gradient_underflow(report: Report) -> list[Finding]:
         return []
     if settled.vanished <= HARM_VANISHED or lost_in_forward(report):
         return []
-    return [_underflow(report, settled, "AMP201", "whatever the scale" if settled.log2_scale else "")]
+    rescaled = report.outcomes.get("rescaled")
+    remedy = "no loss scale tried heals it" if settled.log2_scale else ""
+    if rescaled is not None:
+        remedy = f"a loss scale of 2^{rescaled.log2_scale} heals it"
+    return [_underflow(report, settled, "AMP201", remedy)]
 
 
 def scaler_missing(report: Report) -> list[Finding]:
@@ -137,7 +141,9 @@ def gradient_overflow(report: Report) -> list[Finding]:
         )
         return [_overflow(bad, Severity.ERROR, where, report)]
     if len(report.refused_scales) >= MANY_SKIPS:
-        bad = _beyond(report, min(report.refused_scales)) or _beyond(report, max(report.refused_scales))
+        bad = overflowing(report, min(report.refused_scales)) or overflowing(
+            report, max(report.refused_scales)
+        )
         if not bad and not healthy_forward(report):
             return []  # FP32 has nothing that overflows there: it follows from the forward
         remedy = (
@@ -167,7 +173,7 @@ def _overflow(bad: list[Site], severity: Severity, where: str, report: Report) -
     )
 
 
-def _beyond(report: Report, log2_scale: int) -> list[Site]:
+def overflowing(report: Report, log2_scale: int) -> list[Site]:
     """Return the backward operations that FP32 says overflow at this scale, in order of execution."""
     known = low_backward(report) | gradient_tensors(report)
     return [

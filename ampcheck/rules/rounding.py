@@ -2,7 +2,7 @@
 
 from ampcheck.evidence import beginning, healthy_forward, leaves_domain, newly_nonfinite, origin_first
 from ampcheck.findings import Finding, Severity
-from ampcheck.outcome import HARM_ERROR, HARM_VANISHED
+from ampcheck.outcome import HARM_ERROR, HARM_VANISHED, magnification, magnified
 from ampcheck.plan import Tried
 from ampcheck.report import Report, by_place
 from ampcheck.rules.causes import begun_by_rounding, lost_in_forward
@@ -10,8 +10,6 @@ from ampcheck.trace import Leap, Phase, Site, UpdateLoss
 
 #: Places in FP32 up to which a plan points at a culprit; a longer list says that rounding is everywhere.
 FEW_PLACES = 4
-#: How many times smaller the error must be with the plan; rounding fewer places always makes it a little smaller.
-HEALS_FACTOR = 3.0
 #: Share of the elements FP32 would move that may stay where they are before updates count as lost.
 STUCK_SHARE = 0.5
 
@@ -30,8 +28,9 @@ def precision_loss(report: Report) -> list[Finding]:
 
     Example: positions above 2048 in fp16, or above 256 in bf16, which cannot be told apart.
 
-    When to ignore it: when no few places heal the step (then it is a warning): the model magnifies any rounding,
-    as deep networks can at random initialisation.
+    When to ignore it: when no few places heal the step (then it is a warning). Where FP32 with nothing but its
+    weights rounded is off by a sixth as much or more, that is said: the model magnifies any rounding, as deep
+    networks can at random initialisation, and says little about how trained weights would fare.
     """
     settled = report.outcomes.get("settled")
     if settled is None or not settled.harmed or settled.raised:
@@ -43,7 +42,7 @@ def precision_loss(report: Report) -> list[Finding]:
     begun = begun_by_rounding(report)
     if report.leaps and not begun:
         return []
-    if not begun and not (settled.finite and max(settled.grad_error, settled.loss_error) > HARM_ERROR):
+    if not begun and not (settled.finite and settled.error > HARM_ERROR):
         return []
     healing = _healing(report)
     few = 0 < len(healing) <= FEW_PLACES and _points(report)
@@ -54,7 +53,7 @@ def precision_loss(report: Report) -> list[Finding]:
         sites = tuple(dict.fromkeys((beginning(report, begun[0]), begun[0].site)))
         numbers["error"] = begun[0].error
         where = f"; it begins at {_told(begun[0], sites[0])}"
-    remedy = f"; with {', '.join(healing)} in FP32 it does not happen" if few else "; no few places heal it"
+    remedy = f"; with {', '.join(healing)} in FP32 it does not happen" if few else _unhealed(report)
     return [
         Finding(
             "AMP501",
@@ -66,6 +65,12 @@ def precision_loss(report: Report) -> list[Finding]:
             numbers,
         )
     ]
+
+
+def _unhealed(report: Report) -> str:
+    if magnified(report.outcomes):
+        return f"; {magnification(report.outcomes, report.precision)}"
+    return "; no few places heal it"
 
 
 def _undefined(report: Report) -> list[Finding]:
@@ -102,14 +107,11 @@ def _points(report: Report) -> bool:
     settled, planned = report.outcomes["settled"], report.outcomes.get("planned")
     if planned is None or report.plan is None:
         return False
-    clearly = not settled.finite or HEALS_FACTOR * max(planned.grad_error, planned.loss_error) < max(
-        settled.grad_error, settled.loss_error
-    )
     low = {site.module for site in report.low.sites if site.op and site.dtype == report.dtype}
     kept = {
         module for module in low for name in report.plan.fp32_modules if f"{module}.".startswith(f"{name}.")
     }
-    return clearly and 2 * len(kept) <= len(low)
+    return planned.clearly_heals(settled) and 2 * len(kept) <= len(low)
 
 
 def _healing(report: Report) -> tuple[str, ...]:
