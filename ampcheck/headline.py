@@ -17,6 +17,9 @@ from ampcheck.tables import (
 from ampcheck.trace import Phase
 from ampcheck.wording import clean, count, location, measure, percent, place, plural, power
 
+#: Ranks of a finding that are named; of more, how many there are.
+NAMED_RANKS = 3
+
 
 class Health(StrEnum):
     """What a step looks like at a glance."""
@@ -36,6 +39,7 @@ def facts(report: Report) -> list[str]:
     told += [clean(report.environment.get("device", ""))]
     told += [f"torch {clean(report.environment['torch'])}"] if "torch" in report.environment else []
     told += [plural(len(report.low.steps), "step")] if report.low.steps else []
+    told += [plural(len(report.ranks), "rank")] if report.ranks else []
     return [fact for fact in told if fact]
 
 
@@ -43,7 +47,13 @@ def figures(finding: Finding) -> list[str]:
     """Return the numbers of a finding with their names."""
     more = len(finding.sites) - 1
     named = [measure(name, value) for name, value in finding.numbers.items()]
-    return [*named, plural(more, "more site")] if more > 0 else named
+    named += [plural(more, "more site")] if more > 0 else []
+    return [*named, f"on {_ranks(finding)}"] if finding.ranks else named
+
+
+def _ranks(finding: Finding) -> str:
+    names = [clean(name) for name in finding.ranks]
+    return ", ".join(names) if len(names) <= NAMED_RANKS else plural(len(names), "rank")
 
 
 def tally(report: Report) -> str:

@@ -30,8 +30,6 @@ NARROWEST = 60
 FINDINGS = 12
 LAYERS = 20
 CASTS = 5
-#: Ranks of a finding that are named; of more, how many there are.
-RANKS = 3
 #: Columns that the target's name in the first line has at least, with what stands before it.
 NAME = 30
 #: Columns for one fact about the environment.
@@ -97,18 +95,6 @@ def render(report: Report, *, width: int = 100, color: bool = False, details: bo
 
 
 def _header(view: _View) -> Parts:
-    report = view.report
-    scale = f"loss scale {power(report.log2_scale)}" if report.log2_scale else "no loss scale"
-    facts = [report.precision, scale]
-    facts += [clean(report.environment.get("device", ""))]
-    facts += [f"torch {clean(report.environment['torch'])}"] if "torch" in report.environment else []
-    facts += [plural(len(report.low.steps), "step")] if report.low.steps else []
-    facts += [plural(len(report.ranks), "rank")] if report.ranks else []
-    facts = [fitted(fact, FACT) for fact in facts if fact]
-    target = clean(report.target)
-    while cells(" · ".join(["", *facts])) > view.width - min(NAME, cells(f"ampcheck {target}")):
-        facts.pop()
-    tail = "".join(f" · {fact}" for fact in facts)
     told = [fitted(fact, FACT) for fact in facts(view.report)]
     target = clean(view.report.target)
     while cells(" · ".join(["", *told])) > view.width - min(NAME, cells(f"ampcheck {target}")):
@@ -183,21 +169,9 @@ def _finding(finding: Finding, width: int) -> Parts:
     yield indented(text(clean(finding.message)), 4)
     for follower in finding.follows:
         yield hanging(text(("    └", "dim")), text((clean(follower), "dim")), 2)
-    facts = [_where(origin)] if origin else []
-    facts += [measure(name, value) for name, value in finding.numbers.items()]
-    facts += [plural(len(finding.sites) - 1, "more site")] if len(finding.sites) > 1 else []
-    facts += [f"on {_ranks(finding)}"] if finding.ranks else []
-    if facts:
-        yield indented(text((" · ".join(facts), "dim")), 4)
     told = [*([_where(origin)] if origin else []), *figures(finding)]
     if told:
         yield indented(text((" · ".join(told), "dim")), 4)
-
-
-def _ranks(finding: Finding) -> str:
-    """Return on which ranks it was found, or on how many."""
-    names = [fitted(clean(name), FACT // 2) for name in finding.ranks]
-    return ", ".join(names) if len(names) <= RANKS else plural(len(names), "rank")
 
 
 def _where(site: Site) -> str:
