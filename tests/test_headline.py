@@ -24,6 +24,10 @@ SAYS = {
     "bf16": (Health.SAFE, "bf16 is safe here: none of"),
     "many_layers": (Health.UNSAFE, "with loss scale 2^10 loses 2.0 % of the gradient elements (18 % without"),
     "nasty": (Health.RISK, "works here, with 11 warnings: none of"),
+    "two_ranks": (
+        Health.UNSAFE,
+        "fp16 overflows in the forward: bmm in blocks.1.attn exceeds 65504 (model.py:26)",
+    ),
     "empty": (Health.UNKNOWN, "nothing can be said"),
 }
 
