@@ -19,7 +19,7 @@ from ampcheck.outcome import Outcome
 from ampcheck.plan import Plan, ScalerPlan, Tried, Verdict
 from ampcheck.report import Rank, Report
 from ampcheck.rules import RULES
-from ampcheck.trace import Failure, ModuleInfo, Site, StepSummary, Trace, UpdateLoss, add_maps
+from ampcheck.trace import ModuleInfo, Site, StepSummary, Trace, UpdateLoss, add_maps
 from ampcheck.wording import power
 
 Item = TypeVar("Item")
@@ -102,6 +102,7 @@ def _sum(a: Report, b: Report) -> Report:
         verdicts=_verdicts((*a.verdicts, *b.verdicts, *((_TOGETHER,) if differ else ()))),
         patch=a.patch if a.patch == b.patch else "",
         advice=_common(a.advice, b.advice),
+        loop=_first(a.loop, b.loop),
     )
 
 
@@ -163,8 +164,9 @@ def _module(a: ModuleInfo, b: ModuleInfo) -> ModuleInfo:
     )
 
 
-def _first(a: Failure | None, b: Failure | None) -> Failure | None:
-    return min((failure for failure in (a, b) if failure), key=repr, default=None)
+def _first(a: Item | None, b: Item | None) -> Item | None:
+    """Return what is there; of two the one whose text comes first, whatever their order."""
+    return min((item for item in (a, b) if item is not None), key=repr, default=None)
 
 
 def _findings(a: Iterable[Finding], b: Iterable[Finding]) -> tuple[Finding, ...]:

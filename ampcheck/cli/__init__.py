@@ -5,11 +5,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ampcheck.cli import check, explain, merge, show
+from ampcheck.cli import baseline, check, explain, merge, show
 from ampcheck.cli.output import complain, configure
 from ampcheck.errors import AmpcheckError
 
-COMMANDS = {"check": check, "show": show, "merge": merge, "explain": explain}
+COMMANDS = {"check": check, "show": show, "merge": merge, "baseline": baseline, "explain": explain}
 COULD_NOT_RUN = 2
 INTERRUPTED = 130
 
@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         words.insert(0, "check")
     options = _parser().parse_args(words)
+    options.words = words
     try:
         configure(options)
         status: int = COMMANDS[options.command].run(options)

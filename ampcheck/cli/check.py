@@ -12,11 +12,24 @@ from pathlib import Path
 
 from ampcheck.cli import output
 from ampcheck.codec import write
+from ampcheck.report import Report
 from ampcheck.settings import PRECISIONS, parse_scale
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `ampcheck check`."""
+    add_audit_arguments(parser)
+    parser.add_argument(
+        "--save-plan", type=Path, metavar="FILE", help="write the plan, for ampcheck.Plan.load(FILE)"
+    )
+    parser.add_argument(
+        "--save-patch", type=Path, metavar="FILE", help="write the plan as a diff, or as lines to paste"
+    )
+    output.add_arguments(parser)
+
+
+def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every command that audits a target."""
     parser.add_argument(
         "target",
         metavar="TARGET",
@@ -50,15 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     audit.add_argument(
         "--budget", type=float, default=None, metavar="S", help="seconds to look for a remedy (default: 60)"
     )
-    audit.add_argument(
-        "--save-plan", type=Path, metavar="FILE", help="write the plan, for ampcheck.Plan.load(FILE)"
-    )
-    audit.add_argument(
-        "--save-patch", type=Path, metavar="FILE", help="write the plan as a diff, or as lines to paste"
-    )
     audit.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
     _add_target_arguments(parser)
-    output.add_arguments(parser)
 
 
 def _add_target_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +95,16 @@ def _add_target_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Audit a target and publish the report."""
+    report = audited(options)
+    if options.save_plan is not None and report.plan is not None:
+        write(options.save_plan, report.plan.to_json())
+    if options.save_patch is not None and report.patch:
+        write(options.save_patch, report.patch)
+    return output.publish(report, options)
+
+
+def audited(options: argparse.Namespace) -> Report:
+    """Return the report of the target that was asked for."""
     from ampcheck.targets import Options, load, parse_shape
     from ampcheck.targets.spec import parse_spec
 
@@ -112,15 +128,12 @@ def run(options: argparse.Namespace) -> int:
         try:
             target = load(options.target, wanted)
             from ampcheck.audit import audit
+            from ampcheck.targets.seeding import seeded
 
-            report = audit(target, options.config.settings, say)
+            with seeded(options.seed):  # dropout too is to be the same in every run of the command
+                return audit(target, options.config.settings, say)
         finally:
             say("")
-    if options.save_plan is not None and report.plan is not None:
-        write(options.save_plan, report.plan.to_json())
-    if options.save_patch is not None and report.patch:
-        write(options.save_patch, report.patch)
-    return output.publish(report, options)
 
 
 def _device() -> str:

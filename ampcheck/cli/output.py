@@ -6,12 +6,15 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
+from ampcheck.cli import gate
 from ampcheck.codec import write
 from ampcheck.config import FAIL_ON, NAMES, find, key
 from ampcheck.errors import AmpcheckError
 from ampcheck.findings import Severity
 from ampcheck.renderers import RENDERERS, render
+from ampcheck.renderers.differences import gap
 from ampcheck.report import Report
 from ampcheck.select import Reader, checked, select, source
 
@@ -42,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="exit with 1 from findings of this severity on (default: error)",
     )
+    add_selecting(parser)
+    gate.add_arguments(parser)
+
+
+def add_selecting(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which findings count."""
     group = parser.add_argument_group("selecting", "CODES: AMP101, a family such as AMP2, or near-overflow")
     group.add_argument(
         "--select", type=_codes, action="extend", metavar="CODES", help="let only these findings count"
@@ -69,13 +78,19 @@ def _start(options: argparse.Namespace) -> Path:
 
 def publish(report: Report, options: argparse.Namespace, read: Reader = source) -> int:
     """Write a report where it was asked for, with the findings that count, and return the exit status."""
-    report = select(report, options.config, read)
+    report, differences = gate.gated(select(report, options.config, read), options)
     if options.output is not None:
         write(options.output, _text(report, options.format, color=False))
     else:
-        sys.stdout.write(_text(report, options.format, color=_colored(options.color)))
+        sys.stdout.write(_text(report, options.format, color=colored(options.color)))
         sys.stdout.flush()
-    return _status(report, options.fail_on)
+    if differences:
+        sys.stdout.flush()
+        told = gap(
+            differences, gate.command(options), width=width(), color=colored(options.color, sys.stderr)
+        )
+        sys.stderr.write(told)
+    return 1 if differences else _status(report, options.fail_on)
 
 
 def _codes(text: str) -> list[str]:
@@ -86,14 +101,21 @@ def _text(report: Report, form: str, *, color: bool) -> str:
     if form == "terminal":
         from ampcheck.renderers.terminal import render as draw
 
-        text = draw(report, width=min(_WIDEST, shutil.get_terminal_size().columns), color=color)
+        text = draw(report, width=width(), color=color)
     else:
         text = render(report, form)
     return text if text.endswith("\n") else text + "\n"
 
 
-def _colored(choice: str) -> bool:
-    return choice == "always" or (choice == "auto" and sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+def width() -> int:
+    """Return how many columns are written."""
+    return min(_WIDEST, shutil.get_terminal_size().columns)
+
+
+def colored(choice: str, stream: TextIO | None = None) -> bool:
+    """Tell whether colours go to a stream, the standard output where none is named."""
+    told = (stream or sys.stdout).isatty() and "NO_COLOR" not in os.environ
+    return choice == "always" or (choice == "auto" and told)
 
 
 def _status(report: Report, fail_on: str) -> int:

@@ -1,6 +1,7 @@
 """How the terminal's lines are put together: styled text, indents, marks with text beside them."""
 
 from collections.abc import Iterable
+from io import StringIO
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -8,6 +9,28 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 Parts: TypeAlias = Iterable["RenderableType"]
+
+
+def drawn(parts: Parts, width: int, *, color: bool) -> str:
+    """Return parts as lines no longer than a width."""
+    from rich.console import Console
+
+    out = StringIO()
+    console = Console(
+        file=out,
+        width=width,
+        color_system="standard" if color else None,
+        force_terminal=color,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+        _environ={},  # the same report looks the same everywhere
+    )
+    for part in parts:
+        console.print(part)
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    return "\n".join(lines).strip("\n") + "\n"
 
 
 def title(name: str, about: str = "") -> Parts:

@@ -1,7 +1,6 @@
 """The report for a terminal: the answer first, then the evidence, most important first."""
 
 from dataclasses import dataclass
-from io import StringIO
 
 from ampcheck.findings import Finding, Severity
 from ampcheck.formats import SHORT_DTYPE
@@ -9,7 +8,7 @@ from ampcheck.headline import Health, facts, figures, judge, measured, tally
 from ampcheck.renderers.advice import plan_lines
 from ampcheck.renderers.drawing import TIMES, cells, fitted, module_name
 from ampcheck.renderers.layers import layer_table
-from ampcheck.renderers.layout import Parts, bullet, fixed, hanging, indented, text, title
+from ampcheck.renderers.layout import Parts, bullet, drawn, fixed, hanging, indented, text, title
 from ampcheck.renderers.pictures import drawn_curve, drawn_landscape
 from ampcheck.report import Report
 from ampcheck.tables import cast_rows, layer_rows
@@ -59,21 +58,7 @@ class _View:
 
 def render(report: Report, *, width: int = 100, color: bool = False, details: bool = False) -> str:
     """Return the report as lines no longer than a width; `details` leaves nothing out."""
-    from rich.console import Console
-
     view = _View(report, max(width, NARROWEST), details)
-    out = StringIO()
-    console = Console(
-        file=out,
-        width=view.width,
-        color_system="standard" if color else None,
-        force_terminal=color,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-        _environ={},  # the same report looks the same everywhere
-    )
     sections = (
         _header,
         _answer,
@@ -87,11 +72,7 @@ def render(report: Report, *, width: int = 100, color: bool = False, details: bo
         _casts,
         _rest,
     )
-    for section in sections:
-        for part in section(view):
-            console.print(part)
-    lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    return "\n".join(lines).strip("\n") + "\n"
+    return drawn((part for section in sections for part in section(view)), view.width, color=color)
 
 
 def _header(view: _View) -> Parts:
