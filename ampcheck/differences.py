@@ -66,7 +66,7 @@ def compare(report: Report, baseline: Baseline) -> tuple[Difference, ...]:
 def between(old: Baseline, new: Baseline) -> Iterator[Difference]:
     """Yield what is different between two baselines."""
     if old.tried != new.tried:
-        told = {True: "run again", False: "recorded only"}
+        told = {True: "run again", False: "only recorded"}
         yield Difference(Kind.TRIED, Change.OTHER, "step", told[old.tried], told[new.tried])
     yield from _findings(old, new)
     if old.tried == new.tried:

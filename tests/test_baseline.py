@@ -66,7 +66,7 @@ def test_layers_are_those_that_ran_operations():
     assert found["head"].backward == span(sites[0][1])
 
 
-@settings(max_examples=30)
+@settings(max_examples=8)
 @given(st.floats(-4, 4), st.sampled_from(["activation", "gradient"]))
 def test_a_layer_that_moves_is_told_from_an_octave_on(octaves, what):
     moved = [
@@ -220,7 +220,8 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert main(["show", "r.json", "--baseline", "b.json"]) == 1
     err = capsys.readouterr().err
-    assert "is gone (error): a stale entry" in err
+    assert "AMP101 forward-overflow at blocks.1.attn · bmm is gone (error)\n" in err
+    assert "stale entry" in err
     assert main(err.splitlines()[-1].split()[1:]) == 0
     assert main(["show", "r.json", "--baseline", "b.json"]) == 0
     # Several audits share a file, and one that is not in it is not passed over.

@@ -5,18 +5,27 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ampcheck.cli import baseline, check, explain, merge, show
+from ampcheck.cli import baseline, check, diff, explain, merge, show
 from ampcheck.cli.output import complain, configure
 from ampcheck.errors import AmpcheckError
 
-COMMANDS = {"check": check, "show": show, "merge": merge, "baseline": baseline, "explain": explain}
+COMMANDS = {
+    "check": check,
+    "show": show,
+    "merge": merge,
+    "baseline": baseline,
+    "diff": diff,
+    "explain": explain,
+}
 COULD_NOT_RUN = 2
 INTERRUPTED = 130
 
 _USAGE = """\
 ampcheck [check] TARGET [options]
        ampcheck show REPORT.json
+       ampcheck diff OLD.json NEW.json
        ampcheck merge REPORT.json ... -o FILE
+       ampcheck baseline TARGET [-o FILE]
        ampcheck explain [CODE]"""
 _EPILOG = """\
 examples:
@@ -24,6 +33,8 @@ examples:
   ampcheck torchvision:resnet18           audit an architecture by name, with random weights
   ampcheck model.py --precision bf16      ... in bfloat16
   ampcheck model.py --format json -o r.json ; ampcheck show r.json
+  ampcheck baseline model.py -o b.json    accept what there is; from then on:
+  ampcheck model.py --baseline b.json     ... whatever is better or worse than that makes the status 1
 
 exit status: 0 nothing at or above --fail-on, 1 findings, 2 could not run, 130 interrupted
 """

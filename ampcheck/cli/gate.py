@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reason(group)
 
 
-def add_reason(group: "argparse._ArgumentGroup | argparse.ArgumentParser") -> None:
+def add_reason(group: "argparse._ActionsContainer") -> None:
     """Add the option that says why findings are accepted."""
     group.add_argument(
         "--reason", default="", metavar="TEXT", help="why findings that are new in a baseline are accepted"

@@ -33,12 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="write the report to FILE instead of the screen"
     )
-    group.add_argument(
-        "--color",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="colour on the screen (default: auto)",
-    )
+    add_color(group)
     group.add_argument(
         "--fail-on",
         choices=FAIL_ON,
@@ -47,6 +42,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_selecting(parser)
     gate.add_arguments(parser)
+
+
+def add_color(group: "argparse._ActionsContainer") -> None:
+    """Add the option that says where colours go."""
+    group.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="colour on the screen (default: auto)",
+    )
 
 
 def add_selecting(parser: argparse.ArgumentParser) -> None:

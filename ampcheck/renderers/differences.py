@@ -40,6 +40,8 @@ def _gap(differences: Sequence[Difference]) -> Parts:
             yield line(difference)
     if hidden:
         yield text((f"  … and {count(len(hidden))} more layers moved", "dim"))
+    if any(difference.kind is Kind.FINDING and not difference.after for difference in differences):
+        yield text(("    what is gone is a stale entry of the baseline", "dim"))
     if _only_reasons(differences):
         yield hanging(
             text(("→", "bold")), text('write each "reason" into the baseline, or give one for all:'), 2
@@ -69,7 +71,7 @@ def told(difference: Difference) -> str:
     if difference.kind is Kind.DTYPE:
         return f"{module_name(difference.what, _NAME)}: runs in {after}, not in {before}"
     if difference.kind is Kind.TRIED:
-        return f"the {what} was {before} then and {after} now; audit it in the same way"
+        return f"the {what} was {before} before and is {after} now; audit it in the same way"
     return f"{'plan: ' if difference.kind is Kind.PLAN else ''}{what}: {before} → {after}"
 
 
@@ -85,4 +87,4 @@ def _finding(difference: Difference, before: str, after: str) -> str:
         return f"{what} is accepted without a reason"
     if not before:
         return f"{what} is new ({after})"
-    return f"{what} went from {before} to {after}" if after else f"{what} is gone ({before}): a stale entry"
+    return f"{what} went from {before} to {after}" if after else f"{what} is gone ({before})"
