@@ -71,6 +71,25 @@ def test_a_broken_model_exits_with_1_and_its_plan_heals_it(target, capsys):
     assert main([name, "--scale", str(int(plan.scaler.init_scale))]) == 0
 
 
+def test_a_model_with_dropout_passes_its_own_baseline(target, capsys):
+    name = target(
+        HEALTHY.replace("nn.Linear(4, 2)", "nn.Sequential(nn.Linear(4, 64), nn.Dropout(), nn.Linear(64, 2))")
+    )
+    assert main([name, "--no-verify", "--format", "json", "-o", "a.json"]) == 0
+    torch.rand(1)  # whatever was drawn before in this process
+    assert main([name, "--no-verify", "--format", "json", "-o", "b.json"]) == 0
+    assert read("a.json") == read("b.json")
+    assert main(["baseline", name, "--no-verify", "-o", "base.json"]) == 0
+    assert main([name, "--no-verify", "--baseline", "base.json"]) == 0
+    wider = Path(name).read_text().replace("torch.randn(8, 4)", "8 * torch.randn(8, 4)")
+    Path(name).write_text(wider)
+    capsys.readouterr()
+    assert main([name, "--no-verify", "--baseline", "base.json"]) == 1
+    err = capsys.readouterr().err
+    assert "0: forward moved by +3.0 octaves" in err or "0: forward moved by +2.9 octaves" in err
+    assert f"ampcheck check {name} --no-verify --baseline base.json --update-baseline" in err
+
+
 @pytest.mark.parametrize(("limit", "status"), [("error", 1), ("warning", 1), ("never", 0)])
 def test_fail_on_moves_the_line(target, limit, status):
     assert (

@@ -1,7 +1,7 @@
 """Merging ranks: nothing is lost, grouping and order are all one, what cannot be added is refused."""
 
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import permutations
 from pathlib import Path
 
@@ -15,12 +15,13 @@ from ampcheck.cli import main
 from ampcheck.codec import from_json, read, to_json, write
 from ampcheck.errors import ReportError
 from ampcheck.findings import How, Severity, Suppressed
+from ampcheck.loop import Loop
 from ampcheck.merge import merge
 from ampcheck.outcome import Outcome
 from ampcheck.plan import Plan, ScalerPlan, Tried, Verdict
 from ampcheck.report import Report
 from ampcheck.rules import RULES
-from ampcheck.trace import Constant, Failure, Leap, UpdateLoss
+from ampcheck.trace import Constant, Failure, Leap, Trace, UpdateLoss
 
 
 def some(draw, items, least=0):
@@ -146,6 +147,17 @@ def test_nothing_is_lost(seed):
             ]
             assert any(name in one.ranks and one.severity.rank <= found.severity.rank for one in alike)
         assert whole.worst.rank <= made.worst.rank
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 10**6))
+def test_no_field_of_a_part_is_forgotten(seed):
+    bare = Report("model.py", "fp16", 16, Trace(), Trace())
+    full = replace(part(seed), loop=Loop(()), plan=Plan("fp16"), patch="")
+    whole = merge({"a": bare, "b": full})
+    for field in fields(Report):
+        if getattr(full, field.name) != getattr(bare, field.name) and field.name != "advice":
+            assert getattr(whole, field.name) != getattr(bare, field.name), field.name
 
 
 def test_findings_say_on_which_ranks_they_are():
