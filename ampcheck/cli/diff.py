@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ampcheck.cli import output
+from ampcheck.cli import output, writing
 from ampcheck.codec import read, write
 from ampcheck.comparison import Comparison, compare_reports
 from ampcheck.select import select
@@ -50,5 +50,5 @@ def _text(comparison: Comparison, form: str, *, color: bool) -> str:
     from ampcheck.renderers import comparison_text as texts
 
     if form == "terminal":
-        return screen.render(comparison, width=output.width(), color=color)
+        return screen.render(comparison, width=writing.width(), color=color)
     return texts.markdown(comparison) if form == "markdown" else texts.to_json(comparison)

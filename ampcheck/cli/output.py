@@ -2,23 +2,19 @@
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from ampcheck.cli import gate
-from ampcheck.codec import write
+from ampcheck.cli import gate, writing
 from ampcheck.config import FAIL_ON, NAMES, find, key
 from ampcheck.errors import AmpcheckError
 from ampcheck.findings import Severity
-from ampcheck.renderers import RENDERERS, render
+from ampcheck.renderers import RENDERERS, SUFFIXES
 from ampcheck.renderers.differences import gap
 from ampcheck.report import Report
 from ampcheck.select import Reader, checked, select, source
-
-_WIDEST = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,11 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--format",
         choices=sorted(RENDERERS),
-        default="terminal",
-        help="how to write the report (default: terminal)",
+        help="how to write the report (default: as FILE ends, terminal on the screen)",
     )
     group.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write the report to FILE instead of the screen"
+        "-o",
+        "--output",
+        type=writing.parse,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write the report to FILE instead of the screen, in the format of its ending "
+        f"({' '.join(SUFFIXES)}) or as FORMAT:FILE; can be given again, and - is the screen; "
+        "Markdown gets its pictures beside it, $GITHUB_STEP_SUMMARY is added to",
     )
     add_color(group)
     group.add_argument(
@@ -84,15 +87,14 @@ def _start(options: argparse.Namespace) -> Path:
 def publish(report: Report, options: argparse.Namespace, read: Reader = source) -> int:
     """Write a report where it was asked for, with the findings that count, and return the exit status."""
     report, differences = gate.gated(select(report, options.config, read), options)
-    if options.output is not None:
-        write(options.output, _text(report, options.format, color=False))
-    else:
-        sys.stdout.write(_text(report, options.format, color=colored(options.color)))
-        sys.stdout.flush()
+    writing.publish(report, options.output, options.format, color=colored(options.color))
     if differences:
         sys.stdout.flush()
         told = gap(
-            differences, gate.command(options), width=width(), color=colored(options.color, sys.stderr)
+            differences,
+            gate.command(options),
+            width=writing.width(),
+            color=colored(options.color, sys.stderr),
         )
         sys.stderr.write(told)
     return 1 if differences else _status(report, options.fail_on)
@@ -100,21 +102,6 @@ def publish(report: Report, options: argparse.Namespace, read: Reader = source) 
 
 def _codes(text: str) -> list[str]:
     return [entry.strip() for entry in text.split(",") if entry.strip()]
-
-
-def _text(report: Report, form: str, *, color: bool) -> str:
-    if form == "terminal":
-        from ampcheck.renderers.terminal import render as draw
-
-        text = draw(report, width=width(), color=color)
-    else:
-        text = render(report, form)
-    return text if text.endswith("\n") else text + "\n"
-
-
-def width() -> int:
-    """Return how many columns are written."""
-    return min(_WIDEST, shutil.get_terminal_size().columns)
 
 
 def colored(choice: str, stream: TextIO | None = None) -> bool:
