@@ -253,7 +253,7 @@ def _finding(finding: Finding) -> Json:
         "dtype": origin.dtype if origin else None,
         "location": {"file": origin.file, "line": origin.line} if origin and origin.file else None,
         "message": finding.message,
-        "numbers": {name: number(value) for name, value in finding.numbers.items()},
+        "numbers": {name: number(float(value)) for name, value in finding.numbers.items()},
         "sites": [flat(site) for site in finding.sites],
         **({"ranks": list(finding.ranks)} if finding.ranks else {}),
         "follows": list(finding.follows),

@@ -9,6 +9,7 @@ from ampcheck.errors import AmpcheckError
 from ampcheck.report import Report, by_place
 from ampcheck.stats import TensorStats
 from ampcheck.tables import cast_rows, layer_rows, scale_curve
+from ampcheck.trace import Phase, Site
 from ampcheck.wording import clean
 
 if TYPE_CHECKING:
@@ -23,13 +24,10 @@ _FORMULA = ("=", "+", "-", "@")
 def render(report: Report) -> str:
     """Return a line for each site of the low-precision run, beside what the FP32 run has there."""
     out = StringIO()
-    rows = sites(report)
-    first = next(rows, None)
-    if first is None:
-        return ""
-    writer = csv.DictWriter(out, list(first), lineterminator="\n")
+    titles = list(_site(Site("", "", "", Phase.FORWARD, ""), TensorStats(), TensorStats()))
+    writer = csv.DictWriter(out, titles, lineterminator="\n")
     writer.writeheader()
-    for row in (first, *rows):
+    for row in sites(report):
         writer.writerow({name: _cell(value) for name, value in row.items()})
     return out.getvalue()
 
@@ -57,20 +55,26 @@ def sites(report: Report) -> Iterator[Row]:
     """Yield the sites of the low-precision run, in order of execution, beside what the FP32 run has there."""
     reference = by_place(report.reference)
     for site, stats in report.low.sites.items():
+        row = _site(site, stats, reference.get(site.place, TensorStats()))
         pair = report.errors.get(site)
-        yield {
-            "module": site.module,
-            "op": site.op,
-            "slot": site.slot,
-            "phase": str(site.phase),
-            "dtype": site.dtype,
-            "file": site.file,
-            "line": site.line,
-            "log2_scale": report.log2_scale if site.scaled else 0,
-            **_numbers(stats, ""),
-            **_numbers(reference.get(site.place, TensorStats()), "fp32_"),
-            "relative_error": pair.relative_rms if pair else None,
-        }
+        scale = report.log2_scale if site.scaled else 0
+        yield row | {"log2_scale": scale, "relative_error": pair.relative_rms if pair else None}
+
+
+def _site(site: Site, stats: TensorStats, before: TensorStats) -> Row:
+    return {
+        "module": site.module,
+        "op": site.op,
+        "slot": site.slot,
+        "phase": str(site.phase),
+        "dtype": site.dtype,
+        "file": site.file,
+        "line": site.line,
+        "log2_scale": 0,
+        "relative_error": None,
+        **_numbers(stats, ""),
+        **_numbers(before, "fp32_"),
+    }
 
 
 def _numbers(stats: TensorStats, prefix: str) -> Row:

@@ -113,7 +113,8 @@ def plan(report: Report) -> Iterator[str]:
         scale = f" at {power(outcome.log2_scale)}" if outcome.log2_scale else ""
         state = "harmed" if outcome.harmed else "healthy"
         steps.append(f"{name} without changes: {state}{scale}, {inline(outcome.words)}")
-    yield bullets(steps)
+    if steps:
+        yield bullets(steps)
     if report.verdicts:
         titles = ("claim", "re-run", "before", "after")
         texts = ((v.claim, str(v.tried), v.before, v.after) for v in report.verdicts)

@@ -72,14 +72,13 @@ def _finding(finding: Finding) -> tuple[str, str, str]:
 def _plan(report: Report) -> Iterator[str]:
     if report.plan is None and not report.verdicts:
         return
-    *told, last = plan(report)
-    parts = [part for part in (*told, last) if not part.startswith("```")]
+    parts = [part for part in plan(report) if not part.startswith("```")]
     yield folded(f"Plan: {how_tried(report)}", "\n\n".join(parts))
     lines = patch_lines(report.patch).splitlines()
     if lines and len(lines) <= _PATCH:
-        yield folded(
-            "The patch", fence("\n".join(lines), "diff" if report.patch.startswith("---") else "python")
-        )
+        diff = report.patch.startswith("---")
+        block = fence("\n".join(lines), "diff" if diff else "python")
+        yield folded("The patch" if diff else "The lines to paste", block)
 
 
 def _layers(report: Report) -> Iterator[str]:

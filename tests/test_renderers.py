@@ -1,0 +1,146 @@
+"""Every format: pictures that were looked at, and what holds for all of them."""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from conftest import SNAPSHOTS
+from examples import REPORTS
+from hostile import NAMES, hostile
+from saved_reports import FOLDER, SAVED, saved
+
+from ampcheck.codec import from_json, to_json
+from ampcheck.renderers import RENDERERS, SUFFIXES, render
+from ampcheck.report import Report
+from ampcheck.trace import Trace
+
+#: What a snapshot's name ends with; a saved report is its own snapshot of JSON.
+ENDINGS = {
+    "terminal": "txt",
+    "markdown": "md",
+    "github": "txt",
+    "github-summary": "md",
+    "sarif": "json",
+    "junit": "xml",
+    "csv": "csv",
+}
+
+
+def shown(report: Report, form: str) -> str:
+    """Return a report in a format, without what changes with the version or with the text of a manual."""
+    text = render(report, form)
+    if form != "sarif":
+        return text
+    log = json.loads(text)
+    driver = log["runs"][0]["tool"]["driver"]
+    del driver["rules"], driver["version"]
+    return json.dumps(log, indent=1) + "\n"
+
+
+@pytest.mark.parametrize("form", ENDINGS)
+@pytest.mark.parametrize("name", SAVED)
+def test_a_saved_report_looks_as_it_did(name: str, form: str, snapshot: Callable[[str, str], None]) -> None:
+    snapshot(shown(saved(name), form), f"{form}/saved_{name}.{ENDINGS[form]}")
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_the_json_of_a_saved_report_is_that_report(name: str) -> None:
+    version = re.compile(r'"version":"[^"]*"')
+    text = (FOLDER / f"{name}.json").read_text(encoding="utf-8")
+    assert version.sub("", to_json(saved(name))).rstrip() == version.sub("", text).rstrip()
+
+
+def test_no_snapshot_is_an_orphan() -> None:
+    found = {path.relative_to(SNAPSHOTS).as_posix() for path in SNAPSHOTS.glob("*/saved_*")}
+    assert found == {f"{form}/saved_{name}.{end}" for form, end in ENDINGS.items() for name in SAVED}
+
+
+def test_the_saved_reports_are_the_ones_that_were_asked_for() -> None:
+    verdicts = {name: {finding.code for finding in saved(name).findings} for name in SAVED}
+    assert verdicts["cnn"] == set()
+    assert "AMP101" in verdicts["t5"]
+    assert "AMP203" in verdicts["no_scale"]
+    assert "AMP301" in verdicts["dtype_error"]
+
+
+def test_every_ending_and_every_snapshot_is_of_a_format() -> None:
+    assert set(SUFFIXES.values()) <= set(RENDERERS)
+    assert set(ENDINGS) <= set(RENDERERS)
+    with pytest.raises(ValueError, match="expected a format of terminal, .*, got 'pdf'; pass one"):
+        render(saved("cnn"), "pdf")
+
+
+@pytest.mark.parametrize("form", RENDERERS)
+@pytest.mark.parametrize("name", [*REPORTS, "hostile"])
+def test_a_renderer_is_a_function_of_the_report(name: str, form: str) -> None:
+    made = hostile() if name == "hostile" else REPORTS[name]()
+    before = repr(made)
+    text = render(made, form)
+    assert text == render(from_json(to_json(made)), form)
+    assert repr(made) == before
+    assert text.endswith("\n") or form == "json"
+    text.encode("utf-8")
+
+
+@pytest.mark.parametrize("form", RENDERERS)
+def test_hostile_names_are_there_and_cannot_be_seen_to_act(form: str) -> None:
+    text = render(hostile(), form)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\ud800-\udfff\ufffe]", text)
+    told = [f"n{index:02}" for index in range(1, len(NAMES) + 1)]
+    missing = [word for word in told if word not in text]
+    assert not missing or form in ("github", "github-summary")  # these show the worst and count the rest
+    assert told[0] in text
+
+
+def copies(report: Report, number: int) -> Report:
+    """Return a report of so many more modules, each with the sites that the report's modules have."""
+
+    def renamed(held: dict, index: int) -> dict:
+        return {replace(key, module=f"part.{index}.{key.module}"): value for key, value in held.items()}
+
+    def enlarged(trace: Trace) -> Trace:
+        parts = range(number)
+        return replace(
+            trace,
+            sites={key: value for index in parts for key, value in renamed(trace.sites, index).items()},
+            casts={key: value for index in parts for key, value in renamed(trace.casts, index).items()},
+            modules=tuple(replace(m, path=f"part.{i}.{m.path}") for i in parts for m in trace.modules),
+        )
+
+    errors = {key: value for index in range(number) for key, value in renamed(report.errors, index).items()}
+    return replace(report, reference=enlarged(report.reference), low=enlarged(report.low), errors=errors)
+
+
+def work(call: Callable[[], object]) -> int:
+    """Return how many instructions of Python a call takes: unlike time, the same on every machine."""
+    count = 0
+
+    def trace(frame, event, _):
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("form", RENDERERS)
+def test_work_grows_with_the_report_and_no_faster(form: str) -> None:
+    render(saved("no_scale"), form)  # what is imported late is loaded
+    few, some, many = (work(lambda r=copies(saved("no_scale"), n): render(r, form)) for n in (8, 16, 32))
+    assert many - some < 2.15 * (some - few)
+
+
+def test_loading_takes_work_in_proportion_to_the_report() -> None:
+    texts = [to_json(copies(saved("no_scale"), number)) for number in (8, 16, 32)]
+    few, some, many = (work(lambda t=text: from_json(t)) for text in texts)
+    assert many - some < 2.05 * (some - few)
