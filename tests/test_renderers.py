@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from builders import Layer, report
 from conftest import SNAPSHOTS
 from examples import REPORTS
 from hostile import NAMES, hostile
@@ -15,6 +16,7 @@ from saved_reports import FOLDER, SAVED, saved
 from ampcheck.codec import from_json, to_json
 from ampcheck.renderers import RENDERERS, SUFFIXES, render
 from ampcheck.report import Report
+from ampcheck.stats import TensorStats
 from ampcheck.trace import Trace
 
 #: What a snapshot's name ends with; a saved report is its own snapshot of JSON.
@@ -29,15 +31,19 @@ ENDINGS = {
 }
 
 
-def shown(report: Report, form: str) -> str:
+def shown(made: Report, form: str) -> str:
     """Return a report in a format, without what changes with the version or with the text of a manual."""
-    text = render(report, form)
+    text = render(made, form)
     if form != "sarif":
         return text
     log = json.loads(text)
     driver = log["runs"][0]["tool"]["driver"]
     del driver["rules"], driver["version"]
     return json.dumps(log, indent=1) + "\n"
+
+
+#: Each twice as large as the one before, and large enough for what is not in proportion to show.
+SIZES = (40, 80, 160)
 
 
 @pytest.mark.parametrize("form", ENDINGS)
@@ -95,8 +101,10 @@ def test_hostile_names_are_there_and_cannot_be_seen_to_act(form: str) -> None:
     assert told[0] in text
 
 
-def copies(report: Report, number: int) -> Report:
-    """Return a report of so many more modules, each with the sites that the report's modules have."""
+def copies(number: int) -> Report:
+    """Return a report of so many pairs of modules, whose histograms are as short as they can be."""
+    base = report([Layer("a"), Layer("b")])
+    one = TensorStats(-3, (7,), amax=0.2)
 
     def renamed(held: dict, index: int) -> dict:
         return {replace(key, module=f"part.{index}.{key.module}"): value for key, value in held.items()}
@@ -105,13 +113,13 @@ def copies(report: Report, number: int) -> Report:
         parts = range(number)
         return replace(
             trace,
-            sites={key: value for index in parts for key, value in renamed(trace.sites, index).items()},
+            sites={key: one for index in parts for key in renamed(trace.sites, index)},
             casts={key: value for index in parts for key, value in renamed(trace.casts, index).items()},
             modules=tuple(replace(m, path=f"part.{i}.{m.path}") for i in parts for m in trace.modules),
         )
 
-    errors = {key: value for index in range(number) for key, value in renamed(report.errors, index).items()}
-    return replace(report, reference=enlarged(report.reference), low=enlarged(report.low), errors=errors)
+    errors = {key: value for index in range(number) for key, value in renamed(base.errors, index).items()}
+    return replace(base, reference=enlarged(base.reference), low=enlarged(base.low), errors=errors)
 
 
 def work(call: Callable[[], object]) -> int:
@@ -135,12 +143,12 @@ def work(call: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("form", RENDERERS)
 def test_work_grows_with_the_report_and_no_faster(form: str) -> None:
-    render(saved("no_scale"), form)  # what is imported late is loaded
-    few, some, many = (work(lambda r=copies(saved("no_scale"), n): render(r, form)) for n in (8, 16, 32))
+    render(copies(1), form)  # what is imported late is loaded
+    few, some, many = (work(lambda r=copies(number): render(r, form)) for number in SIZES)
     assert many - some < 2.15 * (some - few)
 
 
 def test_loading_takes_work_in_proportion_to_the_report() -> None:
-    texts = [to_json(copies(saved("no_scale"), number)) for number in (8, 16, 32)]
+    texts = [to_json(copies(number)) for number in SIZES]
     few, some, many = (work(lambda t=text: from_json(t)) for text in texts)
     assert many - some < 2.05 * (some - few)

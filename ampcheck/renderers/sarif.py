@@ -89,7 +89,9 @@ def _result(finding: Finding, codes: list[str]) -> Sarif:
         "ruleId": clean(finding.code),
         "level": _LEVELS[finding.severity],
         "message": {"text": _plain(finding.message or finding.name)},
-        "properties": {"numbers": {clean(name): number(float(value)) for name, value in finding.numbers.items()}},
+        "properties": {
+            "numbers": {clean(name): number(float(value)) for name, value in finding.numbers.items()}
+        },
     }
     return result | ({"ruleIndex": codes.index(finding.code)} if finding.code in codes else {})
 
