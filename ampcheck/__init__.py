@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ampcheck.findings import Severity as Severity
     from ampcheck.formats import Format as Format
     from ampcheck.plan import Plan as Plan
+    from ampcheck.renderers.frames import frames as frames
     from ampcheck.report import Report as Report
     from ampcheck.stats import TensorStats as TensorStats
     from ampcheck.trace import Site as Site
@@ -30,6 +31,7 @@ _HOMES = {
     "TensorStats": "stats",
     "Trace": "trace",
     "check": "api",
+    "frames": "renderers.frames",
 }
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "TensorStats",
     "Trace",
     "check",
+    "frames",
 ]
 
 

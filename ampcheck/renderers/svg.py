@@ -95,7 +95,7 @@ def _row(row: LandscapeRow, picture: Landscape, at: tuple[float, float, float]) 
             height = max(1.0, _BAR * count / peak)
             box = _box(left + index * step + 0.5, base - height, step - 1, height)
             about = f"{_octaves(column)}: {percent(count / row.nonzero)}"
-            yield f'<rect class="{column.zone} bar" {box}><title>{about}</title></rect>'
+            yield f'<rect class="{column.zone} bar" {box}><title>{escape(about)}</title></rect>'
     share = row.share(Zone.FLUSHED, picture.columns) + row.share(Zone.OVERFLOW, picture.columns)
     style = "flushed word" if share else "faint"
     yield _text(WIDTH - _MARGIN, base - 2, percent(share) if share else "–", style, "end")
