@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from builders import Layer, finding, report
 
-from ampcheck.findings import Severity
+from ampcheck.findings import How, Severity, Suppressed
 from ampcheck.outcome import Outcome
 from ampcheck.plan import Plan, ScalerPlan, Tried, Verdict
 from ampcheck.report import Report
@@ -41,6 +41,8 @@ def hostile() -> Report:
             kind=name,
             message=name,
             severity=severity,
+            ranks=NAMES[:2],
+            follows=NAMES[3:6],
             numbers={name: 1.5, "tags": 2.0},
         )
         for site, name, severity in zip(sites, NAMES, list(Severity) * len(NAMES), strict=False)
@@ -55,6 +57,9 @@ def hostile() -> Report:
         made,
         target=NAMES[0] + NAMES[2],
         low=low,
+        suppressed=tuple(
+            Suppressed(mark, how, NAMES[2], NAMES[6]) for mark, how in zip(marks, How, strict=False)
+        ),
         findings=(*marks, finding(nowhere, sites=()), finding(nowhere)),
         notes=NAMES,
         environment=dict(zip(NAMES, NAMES, strict=True)) | {"device": NAMES[4], "torch": NAMES[2]},

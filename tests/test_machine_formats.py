@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import jsonschema
 import pytest
@@ -55,7 +55,9 @@ def test_sarif_keeps_to_the_published_schema(made):
     jsonschema.Draft4Validator(SCHEMA).validate(log)
     found = log["runs"][0]["results"]
     levels = {"error": Severity.ERROR, "warning": Severity.WARNING, "note": Severity.INFO}
-    assert [levels[result["level"]] for result in found] == [finding.severity for finding in made.findings]
+    everything = [*made.findings, *(one.finding for one in made.suppressed)]
+    assert [levels[result["level"]] for result in found] == [finding.severity for finding in everything]
+    assert sum("suppressions" in result for result in found) == len(made.suppressed)
     for result in found:
         for location in (*result["locations"], *result["relatedLocations"]):
             if "physicalLocation" in location:
@@ -165,7 +167,7 @@ def test_annotations_stay_within_githubs_limits_and_count_the_rest():
 
 @every
 def test_junit_counts_what_it_holds(made):
-    root = ElementTree.fromstring(render(made, "junit"))
+    root = ET.fromstring(render(made, "junit"))
     (suite,) = root
     cases = suite.findall("testcase")
     assert int(suite.get("tests")) == int(root.get("tests")) == len(cases)

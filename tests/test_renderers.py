@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from builders import Layer, report
@@ -49,7 +50,7 @@ SIZES = (40, 80, 160)
 @pytest.mark.parametrize("form", ENDINGS)
 @pytest.mark.parametrize("name", SAVED)
 def test_a_saved_report_looks_as_it_did(name: str, form: str, snapshot: Callable[[str, str], None]) -> None:
-    snapshot(shown(saved(name), form), f"{form}/saved_{name}.{ENDINGS[form]}")
+    snapshot(shown(saved(name), form), f"saved/{name}.{form}.{ENDINGS[form]}")
 
 
 @pytest.mark.parametrize("name", SAVED)
@@ -60,8 +61,8 @@ def test_the_json_of_a_saved_report_is_that_report(name: str) -> None:
 
 
 def test_no_snapshot_is_an_orphan() -> None:
-    found = {path.relative_to(SNAPSHOTS).as_posix() for path in SNAPSHOTS.glob("*/saved_*")}
-    assert found == {f"{form}/saved_{name}.{end}" for form, end in ENDINGS.items() for name in SAVED}
+    found = {path.name for path in (SNAPSHOTS / "saved").iterdir()}
+    assert found == {f"{name}.{form}.{end}" for form, end in ENDINGS.items() for name in SAVED}
 
 
 def test_the_saved_reports_are_the_ones_that_were_asked_for() -> None:
@@ -70,12 +71,13 @@ def test_the_saved_reports_are_the_ones_that_were_asked_for() -> None:
     assert "AMP101" in verdicts["t5"]
     assert "AMP203" in verdicts["no_scale"]
     assert "AMP301" in verdicts["dtype_error"]
+    assert [rank.name for rank in saved("two_ranks").ranks] == ["rank0", "rank1"]
 
 
 def test_every_ending_and_every_snapshot_is_of_a_format() -> None:
     assert set(SUFFIXES.values()) <= set(RENDERERS)
     assert set(ENDINGS) <= set(RENDERERS)
-    with pytest.raises(ValueError, match="expected a format of terminal, .*, got 'pdf'; pass one"):
+    with pytest.raises(ValueError, match=r"expected a format of terminal, .*, got 'pdf'; pass one"):
         render(saved("cnn"), "pdf")
 
 
@@ -144,11 +146,10 @@ def work(call: Callable[[], object]) -> int:
 @pytest.mark.parametrize("form", RENDERERS)
 def test_work_grows_with_the_report_and_no_faster(form: str) -> None:
     render(copies(1), form)  # what is imported late is loaded
-    few, some, many = (work(lambda r=copies(number): render(r, form)) for number in SIZES)
+    few, some, many = (work(partial(render, copies(number), form)) for number in SIZES)
     assert many - some < 2.15 * (some - few)
 
 
 def test_loading_takes_work_in_proportion_to_the_report() -> None:
-    texts = [to_json(copies(number)) for number in SIZES]
-    few, some, many = (work(lambda t=text: from_json(t)) for text in texts)
+    few, some, many = (work(partial(from_json, to_json(copies(number)))) for number in SIZES)
     assert many - some < 2.05 * (some - few)

@@ -10,10 +10,9 @@ from conftest import SNAPSHOTS
 from examples import REPORTS, clean, many_layers, nasty, planned
 from rich.ansi import AnsiDecoder
 
-from ampcheck.codec import to_json
 from ampcheck.landscape import Zone, landscape
 from ampcheck.plan import Plan, ScalerPlan
-from ampcheck.renderers import RENDERERS, render, terminal
+from ampcheck.renderers import terminal
 from ampcheck.renderers.drawing import NONE, TIMES, cells
 from ampcheck.tables import layer_rows, scale_curve
 from ampcheck.trace import Failure, Phase, Site
@@ -171,11 +170,3 @@ def test_a_layer_that_overflowed_altogether_has_a_range_of_none() -> None:
     sites = {site: broken if site.module == "head" else held for site, held in made.low.sites.items()}
     text = terminal.render(replace(made, low=replace(made.low, sites=sites)))
     assert re.search(rf"head +Linear +fp16 +{NONE} +{NONE} ", text)
-
-
-def test_every_renderer_is_a_function_of_the_report() -> None:
-    assert set(RENDERERS) == {"terminal", "json"}
-    assert render(clean(), "terminal") == terminal.render(clean())
-    assert render(clean(), "json") == to_json(clean())
-    with pytest.raises(ValueError, match="expected a format of terminal, json, got 'html'; pass one"):
-        render(clean(), "html")

@@ -108,7 +108,9 @@ def _layers(report: Report) -> Iterator[Row]:
 
 
 def _findings(report: Report) -> Iterator[Row]:
-    for finding in report.findings:
+    told = [(finding, "") for finding in report.findings]
+    told += [(one.finding, one.words) for one in report.suppressed]
+    for finding, suppressed in told:
         origin = finding.origin
         yield {
             "code": finding.code,
@@ -119,6 +121,8 @@ def _findings(report: Report) -> Iterator[Row]:
             "file": origin.file if origin else None,
             "line": origin.line if origin else None,
             "sites": len(finding.sites),
+            "ranks": len(finding.ranks),
+            "suppressed": suppressed,
             "message": finding.message,
         }
 

@@ -24,7 +24,11 @@ def render(report: Report) -> str:
     numbers = {"tests": len(cases), "failures": failed, "errors": 0, "skipped": skipped}
     totals = " ".join(f'{name}="{number}"' for name, number in numbers.items())
     suite = f"<testsuite name={_quoted(group)} {totals}>"
-    told = {"setting": " · ".join(facts(report)), **report.environment}
+    told = {
+        "setting": " · ".join(facts(report)),
+        "suppressed": str(len(report.suppressed)),
+        **report.environment,
+    }
     properties = "".join(
         f"<property name={_quoted(clean(name))} value={_quoted(clean(text))}/>\n"
         for name, text in told.items()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from urllib.parse import quote
 
-from ampcheck.findings import Finding
+from ampcheck.findings import Finding, Suppressed
 from ampcheck.formats import SHORT_DTYPE
 from ampcheck.headline import facts, figures, judge, measured, tally
 from ampcheck.renderers.advice import how_tried, scaler_call, unchanged
@@ -29,7 +29,17 @@ _NO_FILES: Mapping[str, str] = MappingProxyType({})
 
 def render(report: Report, files: Mapping[str, str] = _NO_FILES) -> str:
     """Return the whole report; pictures that lie in files are shown, others drawn with characters."""
-    sections = (_head, _findings, _plan, _layers, _landscapes(files), _curve(files), _casts, _rest)
+    sections = (
+        _head,
+        _findings,
+        _suppressed,
+        _plan,
+        _layers,
+        _landscapes(files),
+        _curve(files),
+        _casts,
+        _rest,
+    )
     return "\n\n".join(part for section in sections for part in section(report)) + "\n"
 
 
@@ -78,7 +88,7 @@ def _finding(finding: Finding) -> Iterator[str]:
     at = f" at {code(location(origin.file, origin.line))}" if origin and origin.file else ""
     yield f"### {finding.severity} {code(finding.code)} {inline(finding.name)}{at}"
     yield prose(finding.message)
-    told = []
+    told = [f"so also: {inline(follower)}" for follower in finding.follows]
     if origin:
         dtype = SHORT_DTYPE.get(origin.dtype, origin.dtype)
         told.append(f"{named(origin.module)}: {inline(origin.op or origin.slot)} in {inline(dtype)}")
@@ -87,6 +97,22 @@ def _finding(finding: Finding) -> Iterator[str]:
         told.append(f"what to do: {inline(page(finding.code).sections['What to do'])}")
     if told:
         yield bullets(told)
+
+
+def _suppressed(report: Report) -> Iterator[str]:
+    held = report.suppressed
+    if held:
+        yield f"## Suppressed: {plural(len(held), 'finding')}"
+        yield table(("finding", "where", "why it does not count"), map(suppressed_cells, held[:FINDINGS]))
+    if len(held) > FINDINGS:
+        yield f"{ELLIPSIS} and {plural(len(held) - FINDINGS, 'more finding')}"
+
+
+def suppressed_cells(one: Suppressed) -> tuple[str, str, str]:
+    """Return what was found, where, and who said that it does not count."""
+    found, origin = one.finding, one.finding.origin
+    spot = location(origin.file, origin.line) or module_name(origin.module, _NAME) if origin else NONE
+    return f"{found.severity} {code(found.code)} {inline(found.name)}", code(spot), inline(one.words)
 
 
 def named(module: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ampcheck.codec import TOOL, tool_version
-from ampcheck.findings import Finding, Severity
+from ampcheck.findings import Finding, How, Severity, Suppressed
 from ampcheck.flat import number
 from ampcheck.headline import judge
 from ampcheck.report import Report
@@ -68,12 +68,19 @@ def _results(report: Report, codes: list[str]) -> list[Sarif]:
     """Return a result for each finding; those that look the same are told apart by their order."""
     seen: Counter[str] = Counter()
     results = []
-    for finding in report.findings:
+    told: list[tuple[Finding, Sarif]] = [(finding, {}) for finding in report.findings]
+    told += [(one.finding, {"suppressions": [_suppression(one)]}) for one in report.suppressed]
+    for finding, suppressed in told:
         mark = _fingerprint(finding)
         seen[mark] += 1
         marks = {"partialFingerprints": {f"{TOOL}/v1": f"{mark}:{seen[mark]}"}}
-        results.append(_result(finding, codes) | _located(finding, report.target) | marks)
+        results.append(_result(finding, codes) | _located(finding, report.target) | marks | suppressed)
     return results
+
+
+def _suppression(one: Suppressed) -> Sarif:
+    """Return who said that a finding does not count: the code itself, or something beside it."""
+    return {"kind": "inSource" if one.how is How.COMMENT else "external", "justification": _plain(one.words)}
 
 
 def _fingerprint(finding: Finding) -> str:

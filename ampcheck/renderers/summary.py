@@ -59,6 +59,8 @@ def _findings(report: Report) -> Iterator[str]:
         yield table((tally(report), "where", "what"), rows)
     if len(report.findings) > FINDINGS:
         yield f"{ELLIPSIS} and {plural(len(report.findings) - FINDINGS, 'more finding')}"
+    if report.suppressed:
+        yield f"{plural(len(report.suppressed), 'suppressed finding')}"
 
 
 def _finding(finding: Finding) -> tuple[str, str, str]:
