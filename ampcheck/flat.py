@@ -81,8 +81,9 @@ def read_count(item: Json) -> CastCount:
 
 def read_error(item: Json) -> PairError:
     """Return the sums over sampled pairs of an object."""
-    saved = (item.get(name, default) for name, default in _FIELDS[PairError])
-    values: Any = (float(value) if isinstance(value, str) else value for value in saved)
+    values: list[Any] = [item.get(name, default) for name, default in _FIELDS[PairError]]
+    if str in map(type, values):  # a sum that is no finite number
+        values = [float(value) if isinstance(value, str) else value for value in values]
     return PairError(*values)
 
 

@@ -12,13 +12,12 @@ from builders import Layer, report
 from conftest import SNAPSHOTS
 from examples import REPORTS
 from hostile import NAMES, hostile
-from saved_reports import FOLDER, SAVED, saved
+from saved_reports import FOLDER, SAVED, repeated, saved
 
 from ampcheck.codec import from_json, to_json
-from ampcheck.renderers import RENDERERS, SUFFIXES, render
+from ampcheck.renderers import RENDERERS, SUFFIXES, markdown, render
 from ampcheck.report import Report
 from ampcheck.stats import TensorStats
-from ampcheck.trace import Trace
 
 #: What a snapshot's name ends with; a saved report is its own snapshot of JSON.
 ENDINGS = {
@@ -58,6 +57,16 @@ def test_the_json_of_a_saved_report_is_that_report(name: str) -> None:
     version = re.compile(r'"version":"[^"]*"')
     text = (FOLDER / f"{name}.json").read_text(encoding="utf-8")
     assert version.sub("", to_json(saved(name))).rstrip() == version.sub("", text).rstrip()
+
+
+def test_the_example_page_is_that_of_its_report() -> None:
+    """It is made by `ampcheck show tests/saved/t5.json -o reports/example.md`."""
+    folder = FOLDER.parent.parent / "reports"
+    pictures = markdown.pictures(saved("t5"))
+    names = {name: f"example.{name}.svg" for name in pictures}
+    assert (folder / "example.md").read_text(encoding="utf-8") == markdown.render(saved("t5"), names)
+    for name, picture in pictures.items():
+        assert (folder / names[name]).read_text(encoding="utf-8") == picture
 
 
 def test_no_snapshot_is_an_orphan() -> None:
@@ -107,21 +116,9 @@ def copies(number: int) -> Report:
     """Return a report of so many pairs of modules, whose histograms are as short as they can be."""
     base = report([Layer("a"), Layer("b")])
     one = TensorStats(-3, (7,), amax=0.2)
-
-    def renamed(held: dict, index: int) -> dict:
-        return {replace(key, module=f"part.{index}.{key.module}"): value for key, value in held.items()}
-
-    def enlarged(trace: Trace) -> Trace:
-        parts = range(number)
-        return replace(
-            trace,
-            sites={key: one for index in parts for key in renamed(trace.sites, index)},
-            casts={key: value for index in parts for key, value in renamed(trace.casts, index).items()},
-            modules=tuple(replace(m, path=f"part.{i}.{m.path}") for i in parts for m in trace.modules),
-        )
-
-    errors = {key: value for index in range(number) for key, value in renamed(base.errors, index).items()}
-    return replace(base, reference=enlarged(base.reference), low=enlarged(base.low), errors=errors)
+    runs = (replace(trace, sites=dict.fromkeys(trace.sites, one)) for trace in (base.reference, base.low))
+    reference, low = runs
+    return repeated(replace(base, reference=reference, low=low), number)
 
 
 def work(call: Callable[[], object]) -> int:

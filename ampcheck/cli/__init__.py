@@ -32,7 +32,7 @@ examples:
   ampcheck model.py                       audit the model, batch and loss that a file defines
   ampcheck torchvision:resnet18           audit an architecture by name, with random weights
   ampcheck model.py --precision bf16      ... in bfloat16
-  ampcheck model.py --format json -o r.json ; ampcheck show r.json
+  ampcheck model.py -o r.json ; ampcheck show r.json -o r.md -o r.sarif
   ampcheck baseline model.py -o b.json    accept what there is; from then on:
   ampcheck model.py --baseline b.json     ... whatever is better or worse than that makes the status 1
 

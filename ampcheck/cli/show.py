@@ -9,9 +9,7 @@ from ampcheck.codec import read
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `ampcheck show`."""
-    parser.add_argument(
-        "report", type=Path, metavar="REPORT.json", help="a report written with --format json -o"
-    )
+    parser.add_argument("report", type=Path, metavar="REPORT.json", help="a report written with -o FILE.json")
     output.add_arguments(parser)
 
 
