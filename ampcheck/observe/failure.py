@@ -25,6 +25,8 @@ _OPERATORS = {
     ast.Mod: "remainder",
     ast.FloorDiv: "floor_divide",
 }
+#: Of torch, whose operators bear them in their names: torch.fft.rfft is aten::fft_rfft.
+_NAMESPACES = frozenset({"fft", "linalg", "special", "sparse"})
 #: How allocators say that there is no memory; torch raises a plain RuntimeError on the CPU.
 _NO_MEMORY = (
     "can't allocate memory",
@@ -102,5 +104,8 @@ def _called(code: CodeType, offset: int) -> str:
 def _name(node: ast.expr) -> str:
     if isinstance(node, ast.Call):
         called = node.func
-        return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        if not isinstance(called, ast.Attribute):
+            return getattr(called, "id", "")
+        space = getattr(called.value, "attr", getattr(called.value, "id", ""))
+        return f"{space}_{called.attr}" if space in _NAMESPACES else called.attr
     return _OPERATORS.get(type(node.op), "") if isinstance(node, ast.BinOp) else ""

@@ -24,13 +24,16 @@ def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     if not errors:
         return findings
     cause = errors[0]
-    below = [f for f in findings if f is not cause and f.code in _FOLLOWERS and _explains(report, cause, f)]
+    followers = _FOLLOWERS | ({"AMP501"} if cause.code == "AMP202" else set())
+    below = [f for f in findings if f is not cause and f.code in followers and _explains(report, cause, f)]
     told = replace(cause, follows=tuple(f"{f.code} {f.name}: {f.message}" for f in below))
     return tuple(told if f is cause else f for f in findings if f not in below)
 
 
 def _explains(report: Report, cause: Finding, follower: Finding) -> bool:
     """Tell whether one place is to blame for both: promoting it heals all, or both begin in the same module."""
+    if cause.code == "AMP202":
+        return True  # that no scale fits is the same said of scales, and nothing healed what came before
     if cause.origin is None or follower.origin is None:
         return False
     places = list(_planned(report))

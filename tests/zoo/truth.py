@@ -120,7 +120,8 @@ def check_grad_underflow(case, low: Run, reference: Run) -> tuple[list[str], str
     sweep = {log2: run(case, dtype_of(case), log2) for log2 in SCALES}
     share = {log2: vanished(r, reference, layers) for log2, r in sweep.items() if not r.nan_grad}
     enough = [log2 for log2, lost in share.items() if lost <= LOST]
-    if bound not in enough or LOG2_DEFAULT not in enough or share[bound - SLACK] <= LOST:
+    usual = bound > LOG2_DEFAULT or LOG2_DEFAULT in enough
+    if bound not in enough or not usual or share[bound - SLACK] <= LOST:
         wrong.append(f"the bound is wrong: { ({k: round(v, 3) for k, v in share.items()}) }")
     return wrong, f"vanished {before:.3f}, enough from 2**{enough[:1]} to 2**{enough[-1:]}"
 
