@@ -87,9 +87,10 @@ class Advisor:
         self.report = replace(self.report, outcomes={**self.report.outcomes, name: outcome})
 
     def _rescaled(self) -> ScalerPlan | None:
-        """Return the scaler that alone heals a step whose gradients vanish at the scale in use."""
+        """Return the scaler that alone heals a step whose gradients vanish, or overflow, at the scale in use."""
         settled = self.report.outcomes["settled"]
-        if self.report.precision != "fp16" or not settled.finite or settled.vanished <= HARM_VANISHED:
+        ill = settled.vanished > HARM_VANISHED or settled.grads_nonfinite
+        if self.report.precision != "fp16" or settled.raised or settled.loss_nonfinite or not ill:
             return None
         scale = self._scale(())
         outcome = self._trials.attempt(_log2(scale))

@@ -167,7 +167,7 @@ def _advice(best: CurvePoint | None, loss: Loss) -> str:
 def _error(report: Report) -> tuple[Health, str] | None:
     worst = _worst(report)
     if worst is not None and worst.severity is Severity.ERROR:
-        return Health.UNSAFE, f"{_setting(report)} is not safe: {clean(worst.message)}"
+        return Health.UNSAFE, f"{_blamed(report, worst)} is not safe: {clean(worst.message)}"
     settled = report.outcomes.get("settled")
     if settled is None or not settled.harmed:
         return None
@@ -192,6 +192,18 @@ def _working(report: Report, loss: Loss, unscaled: CurvePoint) -> tuple[Health, 
 def _setting(report: Report) -> str:
     scaled = report.log2_scale or report.precision == "fp16"
     return f"{report.precision} with loss scale {power(report.log2_scale)}" if scaled else report.precision
+
+
+def _blamed(report: Report, worst: Finding) -> str:
+    """Return the setting that an error is about: where the scale alone is wrong, not the one that heals it."""
+    settled = report.outcomes.get("settled")
+    if settled is None or settled.harmed:
+        return _setting(report)
+    if worst.code == "AMP204":
+        return f"{report.precision} without a loss scale"
+    if worst.code == "AMP202" and report.refused_scales:
+        return f"{report.precision} with loss scale {power(max(report.refused_scales))}"
+    return _setting(report)
 
 
 def _unscaled(point: CurvePoint, loss: Loss) -> str:

@@ -49,7 +49,8 @@ def instead_of_a_scale(report: Report, trials: Trials) -> Instead | None:
     if len(report.refused_scales) >= MANY_SKIPS and not settled.harmed:
         over = overflowing(report, min(report.refused_scales))
         places = [Suspect(module=site.module) for site in over[:1] if site.module]
-        return _first(report, trials, places, Outcome(DEFAULT_LOG2_SCALE, grads_nonfinite=("",)))
+        before = trials.attempt(DEFAULT_LOG2_SCALE)
+        return _first(report, trials, places, before) if before.grads_nonfinite else None
     return None
 
 

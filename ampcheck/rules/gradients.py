@@ -139,6 +139,9 @@ def gradient_overflow(report: Report) -> list[Finding]:
         where = (
             f"at every loss scale down to 2^{report.log2_scale}" if report.precision == "fp16" else "in bf16"
         )
+        rescaled = report.outcomes.get("rescaled")
+        if rescaled is not None:
+            where = f"at loss scale 2^{report.log2_scale}; a loss scale of 2^{rescaled.log2_scale} heals it"
         return [_overflow(bad, Severity.ERROR, where, report)]
     if len(report.refused_scales) >= MANY_SKIPS:
         bad = overflowing(report, min(report.refused_scales)) or overflowing(
