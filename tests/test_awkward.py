@@ -20,10 +20,8 @@ from tests.witness import COPIES, bits, installed, left_behind, model_bits, rand
 EVERY = pytest.mark.parametrize("name", CASES)
 
 
-# TorchScript keeps the graph of the first dtype it was differentiated in, for the whole process.
-@pytest.mark.parametrize(
-    ("name", "precision"), [(n, p) for n in CASES for p in ("fp16", "bf16") if (n, p) != ("scripted", "bf16")]
-)
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@EVERY
 def test_the_audit_finishes_and_leaves_everything_as_it_was(name, precision):
     model, batch, loss = CASES[name]()
     if name == "lazy":
