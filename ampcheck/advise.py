@@ -6,7 +6,7 @@ from math import log2
 
 from ampcheck.evidence import Suspect, suspects
 from ampcheck.instead import Instead, instead_of_a_scale
-from ampcheck.outcome import HARM_VANISHED, Outcome, magnification, magnified
+from ampcheck.outcome import HARM_VANISHED, Outcome, magnified
 from ampcheck.plan import Plan, ScalerPlan, Tried, Verdict
 from ampcheck.report import Report
 from ampcheck.scaling.advice import ScaleAdvice, advise_scale
@@ -219,8 +219,11 @@ def _recommended(report: Report, plan: Plan) -> str:
     outcome = report.outcomes[other]
     state = "comes out wrong too" if outcome.harmed else "comes out healthy without any change"
     if not plan.fp32_modules and not plan.fp32_lines and magnified(report.outcomes):
-        why = magnification(report.outcomes, plan.precision)
-        return f"audit trained weights before you judge {plan.precision} (--weights FILE): {why}"
+        scaler = " with the scaler above" if plan.scaler is not None else ""
+        return (
+            f"nothing speaks against {plan.precision}{scaler}; whether it trains as FP32 does, an audit of trained "
+            "weights can tell (--weights FILE)"
+        )
     if plan.precision != report.precision:
         return (
             f"recommended: {plan.precision}, since {report.precision} cannot be healed here; {other} {state}"

@@ -173,7 +173,10 @@ def _error(report: Report) -> tuple[Health, str] | None:
         return None
     if magnified(report.outcomes):
         why = magnification(report.outcomes, report.precision)
-        return Health.RISK, f"{_setting(report)} cannot be judged here: {clean(settled.words)}, and {why}"
+        return (
+            Health.RISK,
+            f"{_setting(report)} cannot be judged on these weights: {clean(settled.words)}, but {why}",
+        )
     return Health.UNSAFE, f"{_setting(report)} is not safe: {clean(settled.words)}"
 
 

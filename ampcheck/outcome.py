@@ -86,7 +86,6 @@ def magnified(outcomes: Mapping[str, Outcome]) -> bool:
 def magnification(outcomes: Mapping[str, Outcome], precision: str) -> str:
     """Return why an error that is only magnified is no place's fault, in a sentence."""
     return (
-        f"FP32 with its weights rounded to {precision}, and nothing else, is off by "
-        f"{percent(outcomes['rounded'].error)} too: the model magnifies any rounding, as many do at random "
-        "initialisation"
+        f"FP32 with nothing but its weights rounded to {precision} is off by {percent(outcomes['rounded'].error)} too: "
+        "the model magnifies any rounding, as many do at random initialisation"
     )

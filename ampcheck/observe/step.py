@@ -74,7 +74,7 @@ def casting_rules(device: torch.device, dtype: torch.dtype | None) -> Iterator[N
     with ExitStack() as stack:
         stack.enter_context(_eagerly())
         # TorchScript would rewrite its graph after the first runs, once for all dtypes: no two runs would compare.
-        stack.enter_context(torch.jit.optimized_execution(should_optimize=False))
+        stack.enter_context(torch.jit.optimized_execution(should_optimize=False))  # type: ignore[attr-defined]
         stack.enter_context(autocast_stands_in(device.type, enabled=dtype is not None))
         if dtype is None:
             stack.enter_context(_without_tf32())

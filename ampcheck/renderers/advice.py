@@ -60,6 +60,8 @@ def _precisions(report: Report) -> Parts:
     for name, outcome in unchanged(report):
         scale = f" at 2^{outcome.log2_scale}" if outcome.log2_scale else ""
         state = ("harmed", "red") if outcome.harmed else ("healthy", "green")
+        if outcome.magnifies(report.outcomes.get("rounded")) and name == report.precision:
+            state = ("magnified", "yellow")
         yield hanging(text((f"{name:<9}", "dim")), text(state, f"{scale}: {clean(outcome.words)}"), 2)
 
 

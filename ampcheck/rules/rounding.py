@@ -2,11 +2,12 @@
 
 from ampcheck.evidence import beginning, healthy_forward, leaves_domain, newly_nonfinite, origin_first
 from ampcheck.findings import Finding, Severity
-from ampcheck.outcome import HARM_ERROR, HARM_VANISHED, magnification, magnified
+from ampcheck.outcome import HARM_ERROR, HARM_VANISHED, magnified
 from ampcheck.plan import Tried
 from ampcheck.report import Report, by_place
 from ampcheck.rules.causes import begun_by_rounding, lost_in_forward
 from ampcheck.trace import Leap, Phase, Site, UpdateLoss
+from ampcheck.wording import percent
 
 #: Places in FP32 up to which a plan points at a culprit; a longer list says that rounding is everywhere.
 FEW_PLACES = 4
@@ -69,7 +70,8 @@ def precision_loss(report: Report) -> list[Finding]:
 
 def _unhealed(report: Report) -> str:
     if magnified(report.outcomes):
-        return f"; {magnification(report.outcomes, report.precision)}"
+        share = percent(report.outcomes["rounded"].error)
+        return f"; no place is to blame: FP32 with nothing but its weights rounded is off by {share}"
     return "; no few places heal it"
 
 
