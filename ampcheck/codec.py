@@ -13,13 +13,11 @@ the strings "inf", "-inf" and "nan".
     stand_in_loss   true: the loss is ampcheck's, gradient magnitudes are not the user's
     refused_scales  log2 of larger loss scales tried before, which overflowed
     findings        [{code, name, severity: error|warning|info, kind, module, op, dtype, location, message,
-                    numbers: {name: number}, sites: [site*], ranks: [names] if merged}], most important
-                    first; module, op, dtype and location {file, line} are those of the first site; null
-                    where there is none
+                    numbers: {name: number}, sites: [site*], ranks: [names] if merged, follows: [what goes away
+                    with the same cause]}], most important first; module, op, dtype and location {file, line} are
+                    those of the first site; null where there is none
     suppressed      findings that do not count: the fields above and {how, entry, reason}
     ranks           [{name, steps, reference_steps}]: the parts of a merged report, in the order of its steps
-                    numbers: {name: number}, sites: [site*], follows: [what goes away with the same cause]}], most
-                    important first; module, op, dtype and location {file, line} are those of the first site; null
     plan            {precision, fp32_modules, fp32_lines: ["file:line"], grad_scaler: {init_scale, growth_factor,
                     backoff_factor, growth_interval} or null}; null where nothing was tried
     verdicts        [{claim, tried: confirmed|refuted|"not tried", before, after}]
