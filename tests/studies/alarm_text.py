@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ampcheck.headline import Health, judge
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -26,6 +28,7 @@ matter (1 % of their tensor's RMS) that are zero in fp16 without a loss scale. R
 given where the audit's error is above 10 %. What rounding the weights does by itself is no place's fault.
 
 **{errors} error findings** in {audits} audits, **{proved} of them proved** by the second runs; {warnings} warnings.
+The headlines: {verdicts}.
 torch {torch}.
 
 """
@@ -63,10 +66,19 @@ def page(rows: "Sequence[Row]", proofs: "Sequence[Proof]", budget: float) -> str
         audits=len(rows),
         proved=sum(proved(proof) for proof in proofs),
         warnings=sum(len(row.warnings) for row in rows),
+        verdicts=_verdicts(rows),
         torch=torch.__version__.partition("+")[0],
     )
     text += _TABLE + "".join(_row(*held) for held in zip(rows[::2], rows[1::2], strict=True))
     return text + (_PROOFS + "".join(map(_proof, proofs)) if proofs else "")
+
+
+def _verdicts(rows: "Sequence[Row]") -> str:
+    """Return how often each headline was given, and how many of the unsafe ones no error finding stands behind."""
+    given = [(judge(row.report)[0], bool(row.errors)) for row in rows if row.report is not None]
+    counts = ", ".join(f"{sum(one is health for one, _ in given)} {health}" for health in Health)
+    unfounded = sum(one is Health.UNSAFE and not error for one, error in given)
+    return f"{counts}; {unfounded} unsafe without an error finding"
 
 
 def proved(proof: "Proof") -> bool:
