@@ -93,6 +93,7 @@ def _finding(finding: Finding) -> Iterator[str]:
         dtype = SHORT_DTYPE.get(origin.dtype, origin.dtype)
         told.append(f"{named(origin.module)}: {inline(origin.op or origin.slot)} in {inline(dtype)}")
     told += [prose(" · ".join(figures(finding)))] if figures(finding) else []
+    told += [f"goes away with it: {inline(follower)}" for follower in finding.follows]
     if finding.code in RULES:
         told.append(f"what to do: {inline(page(finding.code).sections['What to do'])}")
     if told:
