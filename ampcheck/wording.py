@@ -80,6 +80,16 @@ def power(exponent: int) -> str:
     return f"2^{exponent}"
 
 
+def scale_words(value: float) -> str:
+    """Return a loss scale as a power of two where it is one.
+
+    >>> scale_words(65536.0), scale_words(1000.0)
+    ('2^16', '1000')
+    """
+    whole = value > 0 and math.log2(value).is_integer()
+    return power(int(math.log2(value))) if whole else f"{value:g}"
+
+
 def plural(number: int, noun: str) -> str:
     """Return "1 warning", "2 warnings"."""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"

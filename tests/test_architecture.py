@@ -23,9 +23,10 @@ LAYERS = [
     {"codec", "select", "merge", "trials", "baseline"},
     {"instead", "differences", "flat_baseline"},
     {"advise", "comparison"},
-    {"renderers", "audit"},
+    {"renderers", "audit", "complaint"},
+    {"expectations"},
     {"api"},
-    {"cli"},
+    {"cli", "pytest_plugin"},
     {"__main__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

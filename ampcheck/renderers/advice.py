@@ -1,13 +1,12 @@
 """The terminal's plan: what to train with, and what re-running said of every claim in it."""
 
-from math import log2
 from typing import TYPE_CHECKING
 
 from ampcheck.outcome import Outcome
 from ampcheck.plan import Plan, ScalerPlan, Tried
 from ampcheck.renderers.layout import Parts, hanging, indented, text, title
 from ampcheck.report import Report
-from ampcheck.wording import clean, plural, power
+from ampcheck.wording import clean, plural, scale_words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -91,9 +90,5 @@ def scaler_call(scaler: ScalerPlan) -> str:
     names = ("growth_factor", "backoff_factor", "growth_interval")
     others = [name for name in names if getattr(scaler, name) != getattr(default, name)]
     arguments = [f"{name}={getattr(scaler, name):g}" for name in others]
-    return f"GradScaler({', '.join([f'init_scale={_scale(scaler.init_scale)}', *arguments])})"
-
-
-def _scale(scale: float) -> str:
-    whole = scale > 0 and log2(scale).is_integer()
-    return power(int(log2(scale))).replace("^", "**") if whole else f"{scale:g}"
+    scale = scale_words(scaler.init_scale).replace("^", "**")
+    return f"GradScaler({', '.join([f'init_scale={scale}', *arguments])})"

@@ -60,19 +60,16 @@ def _find(scope: Scope) -> Any:
     named = scope.first(MODEL_NAMES)
     if named:
         return named[1]
-    losses = nn.modules.loss._Loss  # noqa: SLF001
-    made = {k: v for k, v in scope.names.items() if isinstance(v, nn.Module) and not isinstance(v, losses)}
-    classes = {k: v for k, v in scope.names.items() if _is_own_class(v, scope)}
-    buildable = {k: v for k, v in classes.items() if binds(v)}
-    for found in (made, buildable):
-        if len({id(value) for value in found.values()}) == 1:
-            return next(iter(found.values()))
-        if found:
-            raise TargetError(
-                f"expected one model, found {len(found)}: {', '.join(found)}; say which",
-                where=scope.where,
-                hint="\n".join(f"ampcheck {scope.where}:{name}" for name in list(found)[:3]),
-            )
+    found = candidates(scope)
+    if len({id(value) for value in found.values()}) == 1:
+        return next(iter(found.values()))
+    if found:
+        raise TargetError(
+            f"expected one model, found {len(found)}: {', '.join(found)}; say which",
+            where=scope.where,
+            hint="\n".join(f"ampcheck {scope.where}:{name}" for name in list(found)[:3]),
+        )
+    classes = _own_classes(scope)
     name = next(iter(classes), "Net")
     needs = f" ({name} needs arguments)" if classes else ""
     raise TargetError(
@@ -80,6 +77,17 @@ def _find(scope: Scope) -> Any:
         where=scope.where,
         hint=f"def model():\n    return {name}({'...' if classes else ''})",
     )
+
+
+def candidates(scope: Scope) -> dict[str, Any]:
+    """Return by name the modules that a file has made, or else those of its classes that build without arguments."""
+    losses = nn.modules.loss._Loss  # noqa: SLF001
+    made = {k: v for k, v in scope.names.items() if isinstance(v, nn.Module) and not isinstance(v, losses)}
+    return made or {k: v for k, v in _own_classes(scope).items() if binds(v)}
+
+
+def _own_classes(scope: Scope) -> dict[str, Any]:
+    return {k: v for k, v in scope.names.items() if _is_own_class(v, scope)}
 
 
 def _is_own_class(value: Any, scope: Scope) -> bool:

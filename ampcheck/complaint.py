@@ -1,0 +1,117 @@
+"""What a failed expectation prints: plain lines that stay within 100 columns where a test runner indents them."""
+
+import linecache
+import textwrap
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from ampcheck.findings import Finding
+from ampcheck.plan import Tried
+from ampcheck.report import Report
+from ampcheck.rules import RULES
+from ampcheck.rules.manual import page
+from ampcheck.tables import layer_rows
+from ampcheck.trace import Phase, Site
+from ampcheck.wording import ELLIPSIS, clean, location, measure, percent, place, plural, power
+
+#: pytest puts the "E", and the indent of the test's body, before each line.
+WIDTH = 86
+#: ... and the exception's name before the first.
+HEAD = 70
+#: Shown before the rest is counted.
+FINDINGS, LAYERS, PATCH_LINES = 3, 5, 24
+
+
+def told(head: str, report: Report, *parts: Iterable[str]) -> str:
+    """Return a headline, what was audited, and the lines of some parts, each wrapped at its own indent."""
+    lines = (wrapped for part in parts for line in part for wrapped in _wrapped(line))
+    return "\n".join(
+        [shortened(clean(head), HEAD), *(f"  {line}".rstrip() for line in (setting(report), *lines))]
+    )
+
+
+def setting(report: Report) -> str:
+    """Return what was audited, and how, in a few words."""
+    scale = f" at loss scale {power(report.log2_scale)}" if report.log2_scale else ""
+    return f"{shortened(clean(report.target), 50)} in {report.precision}{scale}"
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text that takes at most so many characters."""
+    return text if len(text) <= width else text[: width - 1] + ELLIPSIS
+
+
+def finding_lines(findings: Iterable[Finding]) -> list[str]:
+    """Return findings with their numbers and the user's line."""
+    every = list(findings)
+    lines = []
+    for finding in every[:FINDINGS]:
+        origin = finding.origin
+        at = f"  {location(origin.file, origin.line)}" if origin else ""
+        lines += ["", f"{finding.severity}[{clean(finding.code)}] {clean(finding.name)}{at}"]
+        numbers = " · ".join(measure(name, value) for name, value in finding.numbers.items())
+        lines += [f"  {text}" for text in (clean(finding.message), numbers) if text]
+        lines += _source(origin) if origin else []
+    left = len(every) - FINDINGS
+    return [*lines, f"{ELLIPSIS} and {plural(left, 'more finding')}"] if left > 0 else lines
+
+
+def place_lines(site: Site) -> list[str]:
+    """Return where something happened, with the user's line."""
+    return ["", f"{place(site)}  {location(site.file, site.line)}".rstrip(), *_source(site)]
+
+
+def layer_lines(report: Report, phase: Phase) -> list[str]:
+    """Return the layers that lose most, each with its share and a line of the user's."""
+    backward = phase is Phase.BACKWARD
+    rows = [(row.flushed_backward if backward else row.flushed_forward, row) for row in layer_rows(report)]
+    rows = sorted((row for row in rows if row[0]), key=lambda row: -row[0])
+    lines = ["", *(f"{percent(share):>8}  {shortened(row.location, 60)}" for share, row in rows[:LAYERS])]
+    if len(rows) > LAYERS:
+        lines.append(f"{ELLIPSIS} and {plural(len(rows) - LAYERS, 'more layer')}")
+    worst = rows[0][1].module if rows else None
+    sites = (s for s in report.low.sites if s.module == worst and s.phase is phase and s.file)
+    first = next(sites, None)
+    return [*lines, *place_lines(first)] if first else lines
+
+
+def cure(report: Report, findings: Sequence[Finding]) -> list[str]:
+    """Return what heals the step where that was tried, else what the manual advises."""
+    confirmed = [verdict for verdict in report.verdicts if verdict.tried is Tried.CONFIRMED]
+    if not confirmed:
+        known = (finding.code for finding in findings if finding.code in RULES)
+        advised = (page(code).sections.get("What to do", "") for code in islice(known, 1))
+        return ["", *(f"what to do: {' '.join(text.split())}" for text in advised if text)]
+    lines = [f"  - {clean(verdict.claim)}" for verdict in confirmed]
+    last = confirmed[-1]
+    came_to = [f"    {clean(last.before)} → {clean(last.after)}"] if last.after else []
+    head = ["", "what heals it, confirmed by running the step again:"]
+    return [*head, *lines, *came_to, *_patch(report.patch)]
+
+
+def _patch(patch: str) -> list[str]:
+    """Return a diff against the user's file; what is only to be pasted into a loop would hide the finding."""
+    if not patch.startswith("---"):
+        return []
+    rows = patch.splitlines()
+    lines = [f"  {shortened(_visible(row), WIDTH)}" for row in rows[:PATCH_LINES]]
+    left = len(rows) - PATCH_LINES
+    return ["", *lines, *([f"  {ELLIPSIS} and {plural(left, 'more line')}"] if left > 0 else [])]
+
+
+def _source(site: Site) -> list[str]:
+    """Return the user's line itself, if it can be read."""
+    text = clean(linecache.getline(site.file, site.line)) if site.file else ""
+    return [shortened(f"  {site.line} | {text}", WIDTH)] if text else []
+
+
+def _visible(line: str) -> str:
+    """Return a line of source with its indent and nothing that is not visible."""
+    inner = line[1:].lstrip()
+    return line[: len(line) - len(inner)] + clean(inner)
+
+
+def _wrapped(line: str) -> list[str]:
+    """Return a line as several where it is too long, all with its indent."""
+    pad = " " * (len(line) - len(line.lstrip()))
+    return [line] if len(line) <= WIDTH else textwrap.wrap(line, WIDTH, subsequent_indent=pad)

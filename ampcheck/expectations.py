@@ -1,0 +1,216 @@
+"""What a test may expect of a report; an expectation that fails says what, where, how much, and what to do."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ampcheck.complaint import cure, finding_lines, layer_lines, place_lines, setting, told
+from ampcheck.config import FAIL_ON, Config
+from ampcheck.findings import Severity
+from ampcheck.formats import SHORT_DTYPE
+from ampcheck.headline import Health, judge
+from ampcheck.report import Report
+from ampcheck.select import checked, select
+from ampcheck.tables import TROUBLE_SHARE, best_scale, first_overflow, measured_loss, scale_curve
+from ampcheck.targets.spec import close
+from ampcheck.trace import Phase, Site
+from ampcheck.wording import clean, count, percent, place, plural, power, scale_words
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Audited:
+    """A report that a test asks for what it expects; each method raises AssertionError where it is otherwise."""
+
+    report: Report
+    fail_on: str = "error"  #: what `assert_safe` takes where it is not told otherwise
+
+    def __repr__(self) -> str:
+        """Return one line: a report is too long to be read in a traceback."""
+        health, sentence = judge(self.report)
+        return f"<{setting(self.report)}: {health}, {sentence}>"
+
+    def assert_safe(self, fail_on: str | None = None, ignore: Iterable[str] = ()) -> None:
+        """Expect a step that trains as in FP32, and no finding of a severity or worse but those ignored."""
+        __tracebackhide__ = True
+        limit = fail_on or self.fail_on
+        if limit not in FAIL_ON:
+            raise ValueError(f"expected fail_on to be {', '.join(FAIL_ON)}, got {limit!r}")
+        if limit == "never":
+            return
+        report = select(self.report, checked(Config(ignore=tuple(ignore))))
+        bad = [finding for finding in report.findings if finding.severity.rank <= Severity(limit).rank]
+        health, sentence = judge(report)
+        # What was suppressed has been accepted; what no rule found has not.
+        unexplained = not report.suppressed and health in {Health.UNSAFE, Health.UNKNOWN}
+        if bad or unexplained:
+            worst = bad[0] if bad else None
+            head = (
+                f"{worst.code} {worst.name} in {report.precision}"
+                if worst
+                else f"{report.precision} is {health}"
+            )
+            codes = ", ".join(f'"{code}"' for code in dict.fromkeys(finding.code for finding in bad))
+            hint = f"more: ampcheck explain {worst.code}; to accept: ignore=[{codes}]" if worst else ""
+            raise AssertionError(
+                told(head, report, [sentence], finding_lines(bad), cure(report, bad), [hint] if hint else [])
+            )
+
+    def assert_underflow_below(self, share: float, *, phase: str = "backward") -> None:
+        """Expect that fewer of the elements that FP32 has became zero: gradients, or results of the forward."""
+        __tracebackhide__ = True
+        report, where = self.report, Phase(phase)
+        self._went_through()
+        loss = measured_loss(report, where)
+        if loss.share < share or not loss.lost:
+            return
+        what = {Phase.BACKWARD: "gradient elements", Phase.FORWARD: "results of the forward"}[where]
+        raise AssertionError(
+            told(
+                f"{percent(loss.share)} of the {what} flushed to zero, not below {percent(share)}",
+                report,
+                [f"{count(loss.lost)} of {count(loss.live)} {what} that are not zero in FP32 are zero"],
+                layer_lines(report, where),
+                _better_scale(report, loss.share) if where is Phase.BACKWARD else [],
+                cure(report, [finding for finding in report.findings if "underflow" in finding.kind]),
+            )
+        )
+
+    def assert_no_overflow(self) -> None:
+        """Expect that every number that is finite in FP32 is finite in low precision too."""
+        __tracebackhide__ = True
+        report = self.report
+        self._went_through()
+        found = (first_overflow(report, phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
+        site = next((site for site in found if site is not None), None)
+        if site is None:
+            return
+        held = report.low.sites[site]
+        share = f"{count(held.nonfinite)} of {count(held.numel)} elements are inf or NaN"
+        over = [finding for finding in report.findings if site in finding.sites]
+        raise AssertionError(
+            told(
+                f"{report.precision} overflows in the {site.phase}, first {place(site)}",
+                report,
+                [f"{share}; {report.precision} ends at {report.format.max:.5g}"],
+                finding_lines(over) or place_lines(site),
+                cure(report, over),
+            )
+        )
+
+    def assert_fp32_set(self, places: Iterable[str]) -> None:
+        """Expect the plan to keep exactly these in FP32: modules or "file:line", each by name or pattern."""
+        __tracebackhide__ = True
+        report, wanted = self.report, tuple(places)
+        self._has_plan()
+        kept = (*report.plan.fp32_modules, *report.plan.fp32_lines) if report.plan else ()
+        new = [name for name in kept if not _matches(name, wanted)]
+        stale = [name for name in wanted if not any(_matches(found, [name]) for found in kept)]
+        if not new and not stale:
+            return
+        errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+        raise AssertionError(
+            told(
+                f"other places have to stay in FP32: {_listed(kept)}",
+                report,
+                [f"expected {_listed(wanted)}"],
+                [f"+ {clean(name)}  has to stay in FP32 and was not expected" for name in new],
+                [f"- {clean(name)}  was expected and need not stay in FP32" for name in stale],
+                [*finding_lines(errors), *cure(report, errors)] if new else [],
+            )
+        )
+
+    def assert_scale_between(self, low: float, high: float) -> None:
+        """Expect the advised initial loss scale to lie in this range, both ends included."""
+        __tracebackhide__ = True
+        report = self.report
+        self._has_plan()
+        scaler = report.plan.scaler if report.plan else None
+        if scaler is not None and low <= scaler.init_scale <= high:
+            return
+        advised = scale_words(scaler.init_scale) if scaler else "none, training needs no GradScaler"
+        raise AssertionError(
+            told(
+                f"the advised loss scale is {advised}",
+                report,
+                [f"expected from {scale_words(low)} to {scale_words(high)}", "", *map(clean, report.advice)],
+            )
+        )
+
+    def assert_dtypes(self, dtypes: Mapping[str, Any]) -> None:
+        """Expect what modules hand on to be of these dtypes: {"head": torch.float32, "blocks.*.norm": "fp32"}."""
+        __tracebackhide__ = True
+        report = self.report
+        self._went_through()
+        handed = _handed_on(report)
+        rows: list[str] = []
+        for pattern, dtype in dtypes.items():
+            names = [name for name in handed if _matches(name, [pattern])]
+            if not names:
+                rows += [f"{clean(pattern)}  handed on no tensor{close(pattern, list(handed))}"]
+            rows += [row for name in names for row in _other_dtype(name, handed[name], _short(dtype))]
+        if rows:
+            raise AssertionError(told(f"{plural(len(rows), 'dtype')} not as expected", report, rows))
+
+    def _went_through(self) -> None:
+        """Refuse to judge the numbers of a step that raised: nothing lost would be nothing seen."""
+        __tracebackhide__ = True
+        report = self.report
+        if report.low.failure is not None:
+            raised = [finding for finding in report.findings if finding.code == "AMP301"]
+            raise AssertionError(
+                told(
+                    f"the step raises in {report.precision}",
+                    report,
+                    [judge(report)[1]],
+                    finding_lines(raised),
+                    cure(report, raised),
+                )
+            )
+
+    def _has_plan(self) -> None:
+        __tracebackhide__ = True
+        if self.report.plan is None:
+            raise AssertionError(
+                told("there is no plan to judge", self.report, ["the audit only recorded; leave `verify` on"])
+            )
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _handed_on(report: Report) -> dict[str, dict[str, Site]]:
+    """Return by module the dtypes of its floating-point outputs, each with a site that has it."""
+    handed: dict[str, dict[str, Site]] = {}
+    for site in report.low.sites:
+        if not site.op and site.phase is Phase.FORWARD and site.slot.startswith("output"):
+            handed.setdefault(site.module, {}).setdefault(_short(site.dtype), site)
+    return handed
+
+
+def _other_dtype(name: str, found: Mapping[str, Site], expected: str) -> list[str]:
+    if set(found) == {expected}:
+        return []
+    return [f"{clean(name) or '(root)'}  expected {expected}, got {' and '.join(sorted(found))}"]
+
+
+def _short(dtype: Any) -> str:
+    name = str(dtype).removeprefix("torch.")
+    return SHORT_DTYPE.get(name, name)
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(map(clean, names)) or "none"
+
+
+def _better_scale(report: Report, share: float) -> list[str]:
+    """Return the loss scale that would lose far less, as the FP32 run predicts; nothing where there is none."""
+    best = best_scale(scale_curve(report))
+    predicted = best.flushed.low / best.nonzero if best and best.nonzero else 1.0
+    if best is None or predicted > min(share / 2, TROUBLE_SHARE):
+        return ["", "no loss scale would do"]
+    return [
+        "",
+        f"loss scale {power(best.log2_scale)} would lose {percent(predicted)}, predicted from the FP32 run",
+    ]

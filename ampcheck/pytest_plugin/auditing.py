@@ -1,0 +1,92 @@
+"""The fixture `amp_audit`: audits what a test has built, and tells the session what came of it."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampcheck.config import Config, read_value
+from ampcheck.errors import AmpcheckError
+from ampcheck.expectations import Audited
+from ampcheck.pytest_plugin.marking import Wanted, wanted
+from ampcheck.pytest_plugin.summary import properties
+from ampcheck.select import select, source
+from ampcheck.targets.spec import Target
+from ampcheck.targets.userfile import INSTALLED
+
+
+def auditor(request: pytest.FixtureRequest) -> Callable[..., Audited]:
+    """Return what a test gets as `amp_audit`."""
+    node: pytest.Item = request.node
+    try:
+        asked = wanted(node.config, node.path, node.iter_markers("ampcheck"))
+    except AmpcheckError as error:
+        pytest.fail(explained(error), pytrace=False)
+    # A list of one in the marker is no parameter.
+    precision = getattr(request, "param", asked.precisions[0])
+    return _auditor(node, asked, precision)
+
+
+def _auditor(node: pytest.Item, asked: Wanted, default: str) -> Callable[..., Audited]:
+    def amp_audit(  # noqa: PLR0913 - what can be said of an audit, by name
+        model: Any,
+        batch: Any,
+        loss: Callable[[Any, Any], Any],
+        *,
+        precision: str | None = None,
+        scale: float | str | None = None,
+        steps: int | None = None,
+        verify: bool | None = None,
+        optimizer: Callable[[Any], Any] | None = None,
+    ) -> Audited:
+        """Audit `loss(model, batch)` in FP32 and in low precision; a list of batches is one batch a step."""
+        __tracebackhide__ = True
+        batches: Sequence[Any] = batch if isinstance(batch, list) else [batch]
+        file = _file(type(model), node.config.rootpath)
+        target = Target(type(model).__name__, model, batches, loss, optimizer, file=file)
+        steps = steps or (len(batches) if isinstance(batch, list) else None)
+        given = {"precision": precision or default, "scale": scale, "steps": steps, "verify": verify}
+        failure = ""
+        try:
+            said = {
+                name: read_value(name, value, "amp_audit")
+                for name, value in given.items()
+                if value is not None
+            }
+            result = audited(node, target, asked.config.overridden(said))
+        except AmpcheckError as error:
+            failure = explained(error)
+        if failure:
+            pytest.fail(failure)
+        if asked.strict:
+            result.assert_safe()
+        return result
+
+    amp_audit.__qualname__ = amp_audit.__name__  # as tracebacks show it
+    return amp_audit
+
+
+def audited(node: pytest.Item, target: Target, config: Config) -> Audited:
+    """Audit a target for a test and let the session know what came of it."""
+    from ampcheck.audit import audit
+
+    report = select(audit(target, config.settings), config, source)
+    node.user_properties.extend(properties(report))
+    return Audited(report, config.fail_on)
+
+
+def explained(error: AmpcheckError) -> str:
+    """Return what went wrong, where, and what would help."""
+    return "\n".join([str(error), *(f"  {line}" for line in error.hint.splitlines())])
+
+
+def _file(kind: type, root: Path) -> Path | None:
+    """Return the file of the project that defines a class: a patch must not be for what is installed."""
+    try:
+        path = Path(inspect.getsourcefile(kind) or "")
+    except (TypeError, OSError):
+        return None
+    inside = path.is_relative_to(root) and not any(part in INSTALLED for part in path.parts)
+    return path if inside else None

@@ -1,0 +1,85 @@
+"""The names that pytest knows: `--ampcheck-fail-on` on its command line, `ampcheck_fail_on` among its ini options.
+
+What pytest does not say, `[tool.ampcheck]` of pyproject.toml says under the same name: `fail-on`.
+"""
+
+import re
+from typing import Any, Literal
+
+import pytest
+
+#: What `[tool.ampcheck]` knows too: what it is, and whether it is a list.
+SHARED = {
+    "precision": ("what to audit in: fp16, bf16 or auto, several with commas between them", True),
+    "fail-on": ("fail from findings of this severity on: error, warning, info or never", False),
+    "select": ("only these findings count: codes, families or names", True),
+    "ignore": ("these findings do not count: codes, families or names", True),
+    "scale": ("loss scale, a power of two such as 1024 or 2^10", False),
+    "steps": ("training steps to audit", False),
+    "budget": ("seconds to look for a remedy", False),
+}
+#: Only pytest's.
+FILES = "collect targets from files of this pattern too, such as ampcheck_*.py"
+
+
+def add(parser: pytest.Parser) -> None:
+    """Add all options to pytest's command line and ini files."""
+    group = parser.getgroup("ampcheck", "mixed precision audits")
+    group.addoption(
+        "--ampcheck",
+        action="append",
+        default=[],
+        metavar="FILE[:NAME]",
+        help="audit the targets in a file, or the one of that name, as tests: one of each precision; without a "
+        "path to collect from, nothing else is run",
+    )
+    _add(parser, group, "files", FILES, many=True)
+    for name, (about, many) in SHARED.items():
+        _add(parser, group, name, about, many=many)
+
+
+def _add(parser: pytest.Parser, group: Any, name: str, about: str, *, many: bool) -> None:
+    metavar = name.upper().replace("-", "_")
+    group.addoption(f"--ampcheck-{name}", dest=ini(name), action="append", metavar=metavar, help=about)
+    kind: Literal["args", "string"] = "args" if many else "string"
+    parser.addini(ini(name), about, type=kind, default=None)
+
+
+def ini(name: str) -> str:
+    """Return how pytest's ini files, and its parsed options, write a name."""
+    return f"ampcheck_{name.replace('-', '_')}"
+
+
+def given(config: pytest.Config, name: str) -> list[str]:
+    """Return the texts that pytest was given under a name: on its command line, else in its ini file."""
+    if name == "ampcheck":
+        return list(config.option.ampcheck)
+    texts = config.getoption(ini(name))
+    if texts is None:
+        found = config.getini(ini(name))
+        texts = [found] if isinstance(found, str) else found or []
+    return [part for text in texts for part in text.split(",") if part] if _many(name) else texts
+
+
+def used(config: pytest.Config) -> bool:
+    """Tell whether pytest was given anything under our names."""
+    return any(given(config, name) for name in ("ampcheck", "files", *SHARED))
+
+
+def _many(name: str) -> bool:
+    return name == "files" or SHARED[name][1]
+
+
+def refuse_unknown_names(config: pytest.Config) -> None:
+    """Raise for an ini name that begins as ours do and is none: pytest itself would only warn."""
+    texts = list(config.getoption("override_ini") or [])
+    if config.inipath is not None:
+        texts += config.inipath.read_text(encoding="utf-8", errors="replace").splitlines()
+    known = [ini(name) for name in ("files", *SHARED)]
+    for text in texts:
+        found = re.match(r"\s*(ampcheck_\w*)\s*=", text)
+        if found and found[1] not in known:
+            from ampcheck.targets.spec import close
+
+            hint = close(found[1], known) or f"; ampcheck knows {', '.join(known)}"
+            raise pytest.UsageError(f"{config.inipath or 'pytest'}: unknown option {found[1]!r}{hint}")
