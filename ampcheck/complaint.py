@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from ampcheck.findings import Finding
+from ampcheck.headline import figures
 from ampcheck.plan import Tried
 from ampcheck.report import Report
 from ampcheck.rules import RULES
 from ampcheck.rules.manual import page
 from ampcheck.tables import layer_rows
 from ampcheck.trace import Phase, Site
-from ampcheck.wording import ELLIPSIS, clean, location, measure, percent, place, plural, power
+from ampcheck.wording import ELLIPSIS, clean, location, percent, place, plural, power
 
 #: pytest puts the "E", and the indent of the test's body, before each line.
 WIDTH = 86
@@ -49,11 +50,17 @@ def finding_lines(findings: Iterable[Finding]) -> list[str]:
         origin = finding.origin
         at = f"  {location(origin.file, origin.line)}" if origin else ""
         lines += ["", f"{finding.severity}[{clean(finding.code)}] {clean(finding.name)}{at}"]
-        numbers = " · ".join(measure(name, value) for name, value in finding.numbers.items())
+        numbers = " · ".join(figures(finding))
         lines += [f"  {text}" for text in (clean(finding.message), numbers) if text]
         lines += _source(origin) if origin else []
     left = len(every) - FINDINGS
     return [*lines, f"{ELLIPSIS} and {plural(left, 'more finding')}"] if left > 0 else lines
+
+
+def evidence(report: Report, findings: Sequence[Finding], site: Site | None = None) -> list[str]:
+    """Return findings and what heals them; where nothing was found, the place where it shows."""
+    shown = finding_lines(findings) or (place_lines(site) if site else [])
+    return [*shown, *cure(report, findings)]
 
 
 def place_lines(site: Site) -> list[str]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ampcheck.complaint import cure, finding_lines, layer_lines, place_lines, setting, told
+from ampcheck.complaint import evidence, layer_lines, setting, told
 from ampcheck.config import FAIL_ON, Config
-from ampcheck.findings import Severity
+from ampcheck.findings import Finding, Severity
 from ampcheck.formats import SHORT_DTYPE
 from ampcheck.headline import Health, judge
 from ampcheck.report import Report
@@ -15,7 +15,7 @@ from ampcheck.select import checked, select
 from ampcheck.tables import TROUBLE_SHARE, best_scale, first_overflow, measured_loss, scale_curve
 from ampcheck.targets.spec import close
 from ampcheck.trace import Phase, Site
-from ampcheck.wording import clean, count, percent, place, plural, power, scale_words
+from ampcheck.wording import ROOT, clean, count, percent, place, plural, power, scale_words
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -53,7 +53,7 @@ class Audited:
             codes = ", ".join(f'"{code}"' for code in dict.fromkeys(finding.code for finding in bad))
             hint = f"more: ampcheck explain {worst.code}; to accept: ignore=[{codes}]" if worst else ""
             raise AssertionError(
-                told(head, report, [sentence], finding_lines(bad), cure(report, bad), [hint] if hint else [])
+                told(head, report, [sentence], evidence(report, bad), [hint] if hint else [])
             )
 
     def assert_underflow_below(self, share: float, *, phase: str = "backward") -> None:
@@ -72,7 +72,7 @@ class Audited:
                 [f"{count(loss.lost)} of {count(loss.live)} {what} that are not zero in FP32 are zero"],
                 layer_lines(report, where),
                 _better_scale(report, loss.share) if where is Phase.BACKWARD else [],
-                cure(report, [finding for finding in report.findings if "underflow" in finding.kind]),
+                evidence(report, [finding for finding in report.findings if "underflow" in finding.kind]),
             )
         )
 
@@ -93,8 +93,7 @@ class Audited:
                 f"{report.precision} overflows in the {site.phase}, first {place(site)}",
                 report,
                 [f"{share}; {report.precision} ends at {report.format.max:.5g}"],
-                finding_lines(over) or place_lines(site),
-                cure(report, over),
+                evidence(report, over, site),
             )
         )
 
@@ -108,7 +107,6 @@ class Audited:
         stale = [name for name in wanted if not any(_matches(found, [name]) for found in kept)]
         if not new and not stale:
             return
-        errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
         raise AssertionError(
             told(
                 f"other places have to stay in FP32: {_listed(kept)}",
@@ -116,7 +114,7 @@ class Audited:
                 [f"expected {_listed(wanted)}"],
                 [f"+ {clean(name)}  has to stay in FP32 and was not expected" for name in new],
                 [f"- {clean(name)}  was expected and need not stay in FP32" for name in stale],
-                [*finding_lines(errors), *cure(report, errors)] if new else [],
+                evidence(report, _errors(report)) if new else [],
             )
         )
 
@@ -143,14 +141,24 @@ class Audited:
         report = self.report
         self._went_through()
         handed = _handed_on(report)
-        rows: list[str] = []
+        wrong: dict[str, str] = {}
         for pattern, dtype in dtypes.items():
             names = [name for name in handed if _matches(name, [pattern])]
             if not names:
-                rows += [f"{clean(pattern)}  handed on no tensor{close(pattern, list(handed))}"]
-            rows += [row for name in names for row in _other_dtype(name, handed[name], _short(dtype))]
-        if rows:
-            raise AssertionError(told(f"{plural(len(rows), 'dtype')} not as expected", report, rows))
+                wrong[pattern] = f"{clean(pattern)}  handed on no tensor{close(pattern, list(handed))}"
+            for name in names:
+                if handed[name] != {_short(dtype)}:
+                    found = " and ".join(sorted(handed[name]))
+                    wrong[name] = f"{clean(name) or ROOT}  expected {_short(dtype)}, got {found}"
+        if wrong:
+            raise AssertionError(
+                told(
+                    f"{plural(len(wrong), 'dtype')} not as expected",
+                    report,
+                    wrong.values(),
+                    evidence(report, _errors(report), _last_operation(report, next(iter(wrong)))),
+                )
+            )
 
     def _went_through(self) -> None:
         """Refuse to judge the numbers of a step that raised: nothing lost would be nothing seen."""
@@ -163,8 +171,7 @@ class Audited:
                     f"the step raises in {report.precision}",
                     report,
                     [judge(report)[1]],
-                    finding_lines(raised),
-                    cure(report, raised),
+                    evidence(report, raised),
                 )
             )
 
@@ -180,19 +187,23 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _handed_on(report: Report) -> dict[str, dict[str, Site]]:
-    """Return by module the dtypes of its floating-point outputs, each with a site that has it."""
-    handed: dict[str, dict[str, Site]] = {}
+def _errors(report: Report) -> list[Finding]:
+    return [finding for finding in report.findings if finding.severity is Severity.ERROR]
+
+
+def _handed_on(report: Report) -> dict[str, set[str]]:
+    """Return by module the dtypes of its floating-point outputs."""
+    handed: dict[str, set[str]] = {}
     for site in report.low.sites:
         if not site.op and site.phase is Phase.FORWARD and site.slot.startswith("output"):
-            handed.setdefault(site.module, {}).setdefault(_short(site.dtype), site)
+            handed.setdefault(site.module, set()).add(_short(site.dtype))
     return handed
 
 
-def _other_dtype(name: str, found: Mapping[str, Site], expected: str) -> list[str]:
-    if set(found) == {expected}:
-        return []
-    return [f"{clean(name) or '(root)'}  expected {expected}, got {' and '.join(sorted(found))}"]
+def _last_operation(report: Report, module: str) -> Site | None:
+    """Return where a module's own code computes what it hands on, if it does."""
+    own = (site for site in report.low.sites if site.module == module and site.phase is Phase.FORWARD)
+    return max((site for site in own if site.op and site.file), key=lambda site: site.line, default=None)
 
 
 def _short(dtype: Any) -> str:

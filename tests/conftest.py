@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["pytester"]
+#: A project of its own, which the tests of the pytest plug-in run as a user would.
+collect_ignore = ["sample_project"]
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 os.environ["COLUMNS"] = "100"

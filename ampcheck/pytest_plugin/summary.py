@@ -55,6 +55,7 @@ def write(reporter: "pytest.TerminalReporter", tests: Iterable[tuple[str, Proper
     title = ", ".join(
         [plural(len(every), "audit"), *(f"{number} {health}" for health, number in tally if number)]
     )
+    reporter.ensure_newline()
     if reporter.verbosity < 0:
         reporter.write_line(f"ampcheck: {title}")
         return
