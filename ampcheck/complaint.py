@@ -19,6 +19,8 @@ from ampcheck.wording import ELLIPSIS, clean, location, percent, place, plural, 
 WIDTH = 86
 #: ... and the exception's name before the first.
 HEAD = 70
+#: Before a command: it is copied, so it is never wrapped.
+COMMAND = "$ "
 #: Shown before the rest is counted.
 FINDINGS, LAYERS, PATCH_LINES = 3, 5, 24
 
@@ -121,4 +123,8 @@ def _visible(line: str) -> str:
 def _wrapped(line: str) -> list[str]:
     """Return a line as several where it is too long, all with its indent."""
     pad = " " * (len(line) - len(line.lstrip()))
-    return [line] if len(line) <= WIDTH else textwrap.wrap(line, WIDTH, subsequent_indent=pad)
+    return (
+        [line]
+        if len(line) <= WIDTH or line.startswith(COMMAND)
+        else textwrap.wrap(line, WIDTH, subsequent_indent=pad)
+    )

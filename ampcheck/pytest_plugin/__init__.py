@@ -61,7 +61,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         (report.nodeid, report.user_properties)
         for reports in terminalreporter.stats.values()
         for report in reports
-        if getattr(report, "when", None) == "call" and report.user_properties
+        # The last report of a test has what all of it told, also where its setup failed.
+        if getattr(report, "when", None) == "teardown" and report.user_properties
     ]
     if audits:
         from ampcheck.pytest_plugin.summary import write

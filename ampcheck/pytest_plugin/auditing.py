@@ -11,7 +11,7 @@ from ampcheck.config import Config, read_value
 from ampcheck.errors import AmpcheckError
 from ampcheck.expectations import Audited
 from ampcheck.pytest_plugin.marking import Wanted, wanted
-from ampcheck.pytest_plugin.summary import properties
+from ampcheck.pytest_plugin.summary import FIRST, properties
 from ampcheck.select import select, source
 from ampcheck.targets.spec import Target
 from ampcheck.targets.userfile import INSTALLED
@@ -55,11 +55,14 @@ def _auditor(node: pytest.Item, asked: Wanted, default: str) -> Callable[..., Au
                 for name, value in given.items()
                 if value is not None
             }
-            result = audited(node, target, asked.config.overridden(said))
+            config = asked.config.overridden(said)
+            result, gap = audited(node, target, config, (_label(node), [node.nodeid]))
         except AmpcheckError as error:
             failure = explained(error)
         if failure:
             pytest.fail(failure)
+        if gap:
+            raise AssertionError(gap)
         if asked.strict:
             result.assert_safe()
         return result
@@ -68,13 +71,29 @@ def _auditor(node: pytest.Item, asked: Wanted, default: str) -> Callable[..., Au
     return amp_audit
 
 
-def audited(node: pytest.Item, target: Target, config: Config) -> Audited:
-    """Audit a target for a test and let the session know what came of it."""
+def audited(
+    node: pytest.Item, target: Target, config: Config, known_as: tuple[str, list[str]]
+) -> tuple[Audited, str]:
+    """Audit a target for a test, let the session know what came of it, and say what its baseline does not.
+
+    It is known by a name in the baseline, and by the words after `pytest` that run it.
+    """
     from ampcheck.audit import audit
 
-    report = select(audit(target, config.settings), config, source)
+    report, gap = select(audit(target, config.settings), config, source), ""
+    if config.baseline is not None:
+        from ampcheck.pytest_plugin.ratchet import hold
+
+        name = f"{known_as[0]} {report.precision}"
+        report, gap = hold(node.config, report, config.baseline, name, known_as[1])
     node.user_properties.extend(properties(report))
-    return Audited(report, config.fail_on)
+    return Audited(report, config.fail_on), gap
+
+
+def _label(node: pytest.Item) -> str:
+    """Return what an audit of a test is called in a baseline: the test, and which of its audits from the second on."""
+    number = sum(name == FIRST for name, _ in node.user_properties) + 1
+    return node.nodeid if number == 1 else f"{node.nodeid} #{number}"
 
 
 def explained(error: AmpcheckError) -> str:

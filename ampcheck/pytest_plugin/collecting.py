@@ -15,6 +15,7 @@ from ampcheck.errors import AmpcheckError, TargetError
 from ampcheck.pytest_plugin.auditing import audited, explained
 from ampcheck.pytest_plugin.marking import wanted
 from ampcheck.pytest_plugin.options import given
+from ampcheck.targets.scope import MODEL_NAMES
 from ampcheck.targets.spec import Options, parse_spec
 from ampcheck.targets.userfile import import_file, shown
 
@@ -95,6 +96,8 @@ class TargetItem(pytest.Item):
         """Keep what to load from the file and how to audit it."""
         super().__init__(**rest)
         self._target = target
+        # As the command line names it: the model of a file that has one needs no name.
+        self._spec = shown(self.path) if target in MODEL_NAMES else f"{shown(self.path)}:{target}"
         self._line = line
         self._asked = asked
 
@@ -107,12 +110,14 @@ class TargetItem(pytest.Item):
         options = Options(device="cuda" if torch.cuda.is_available() else "cpu")
         failure = ""
         try:
-            target = load(f"{self.path}:{self._target}", options)
-            result = audited(self, replace(target, name=f"{shown(self.path)}:{self._target}"), self._asked)
+            target = replace(load(f"{self.path}:{self._target}", options), name=self._spec)
+            result, gap = audited(self, target, self._asked, (self._spec, ["--ampcheck", self._spec]))
         except AmpcheckError as error:
             failure = explained(error)
         if failure:
             pytest.fail(failure, pytrace=False)
+        if gap:
+            raise AssertionError(gap)
         result.assert_safe()
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from ampcheck.config import Config, find, key, read_value
 from ampcheck.errors import ConfigError
-from ampcheck.pytest_plugin.options import SHARED, given
+from ampcheck.pytest_plugin.options import SHARED, given, ini
 from ampcheck.select import checked
 from ampcheck.targets.spec import close
 
@@ -33,7 +33,11 @@ def wanted(config: pytest.Config, near: Path, markers: Iterable[pytest.Mark]) ->
     """Return what is asked for near a file; markers come closest first, as pytest gives them."""
     options = {name: texts for name in SHARED if (texts := given(config, name))}
     precisions = tuple(read_value("precision", text, _OPTIONS) for text in options.pop("precision", ()))
-    found = find(near).overridden({key(name): _value(name, texts) for name, texts in options.items()})
+    values = {key(name): _value(name, texts) for name, texts in options.items()}
+    if "baseline" in values:
+        typed = config.getoption(ini("baseline")) is not None
+        values["baseline"] = (config.invocation_params.dir if typed else config.rootpath) / values["baseline"]
+    found = find(near).overridden(values)
     strict = False
     for marker in reversed(list(markers)):
         said = _arguments(marker)

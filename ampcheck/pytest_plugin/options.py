@@ -17,6 +17,7 @@ SHARED = {
     "scale": ("loss scale, a power of two such as 1024 or 2^10", False),
     "steps": ("training steps to audit", False),
     "budget": ("seconds to look for a remedy", False),
+    "baseline": ("hold all audits against what was accepted before, in this file", False),
 }
 #: Only pytest's.
 FILES = "collect targets from files of this pattern too, such as ampcheck_*.py"
@@ -32,6 +33,17 @@ def add(parser: pytest.Parser) -> None:
         metavar="FILE[:NAME]",
         help="audit the targets in a file, or the one of that name, as tests: one of each precision; without a "
         "path to collect from, nothing else is run",
+    )
+    group.addoption(
+        "--ampcheck-update-baseline",
+        action="store_true",
+        help="accept all audits as they are; reasons are kept",
+    )
+    group.addoption(
+        "--ampcheck-reason",
+        default="",
+        metavar="TEXT",
+        help="why findings that are new in a baseline are accepted",
     )
     _add(parser, group, "files", FILES, many=True)
     for name, (about, many) in SHARED.items():
@@ -63,7 +75,9 @@ def given(config: pytest.Config, name: str) -> list[str]:
 
 def used(config: pytest.Config) -> bool:
     """Tell whether pytest was given anything under our names."""
-    return any(given(config, name) for name in ("ampcheck", "files", *SHARED))
+    return config.option.ampcheck_update_baseline or any(
+        given(config, name) for name in ("ampcheck", "files", *SHARED)
+    )
 
 
 def _many(name: str) -> bool:

@@ -1,24 +1,22 @@
-import pytest
 import torch
 from model import batch, loss, model
 
 
-@pytest.fixture
-def audit(amp_audit):
+def test_trains_in_fp16(amp_audit):
     torch.manual_seed(0)
-    return amp_audit(model(), batch(), loss)
+    amp_audit(model(), batch(), loss).assert_safe()
 
 
-def test_trains_in_fp16(audit):
-    audit.assert_safe()
+def test_the_norm_and_nothing_else_is_in_fp32(amp_audit):
+    torch.manual_seed(0)
+    report = amp_audit(model(), batch(), loss)
+    report.assert_dtypes({"stem": torch.float16, "norm": torch.float32, "head": torch.float16})
+    report.assert_fp32_set([])
 
 
-def test_the_norm_and_nothing_else_is_in_fp32(audit):
-    audit.assert_dtypes({"stem": torch.float16, "norm": torch.float32, "head": torch.float16})
-    audit.assert_fp32_set([])
-
-
-def test_gradients_fit(audit):
-    audit.assert_no_overflow()
-    audit.assert_underflow_below(0.01)
-    audit.assert_scale_between(2**8, 2**16)
+def test_gradients_fit(amp_audit):
+    torch.manual_seed(0)
+    report = amp_audit(model(), batch(), loss)
+    report.assert_no_overflow()
+    report.assert_underflow_below(0.01)
+    report.assert_scale_between(2**8, 2**16)
