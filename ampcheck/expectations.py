@@ -50,8 +50,8 @@ class Audited:
                 if worst
                 else f"{report.precision} is {health}"
             )
-            codes = ", ".join(f'"{code}"' for code in dict.fromkeys(finding.code for finding in bad))
-            hint = f"more: ampcheck explain {worst.code}; to accept: ignore=[{codes}]" if worst else ""
+            codes = ", ".join(f'"{code}"' for code in dict.fromkeys(clean(finding.code) for finding in bad))
+            hint = f"more: ampcheck explain {clean(worst.code)}; to accept: ignore=[{codes}]" if worst else ""
             raise AssertionError(
                 told(head, report, [sentence], evidence(report, bad), [hint] if hint else [])
             )

@@ -3,12 +3,12 @@
 import os
 import shutil
 import subprocess
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 import torch
-from pytest import ExitCode
+from test_readme import block
 from test_startup import loaded_by
 
 from ampcheck import check
@@ -80,15 +80,17 @@ def printed(result):
 
 def properties(path):
     """Return by test what JUnit was told, as pairs."""
-    cases = ElementTree.parse(path).iter("testcase")
-    return {case.get("name"): [(p.get("name"), p.get("value")) for p in case.iter("property")] for case in cases}
+    cases = ET.parse(path).iter("testcase")
+    return {
+        case.get("name"): [(p.get("name"), p.get("value")) for p in case.iter("property")] for case in cases
+    }
 
 
 def test_the_sample_passes_fails_for_the_right_reason_when_a_layer_breaks_and_passes_again(project):
-    assert run(project).ret == ExitCode.OK
+    assert run(project).ret == pytest.ExitCode.OK
     healthy = broken(project)
     result = run(project)
-    assert result.ret == ExitCode.TESTS_FAILED
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(failed=3)
     text = printed(result)
     assert text.count("error[AMP101] forward-overflow  model.py:9") == 3
@@ -102,7 +104,7 @@ def test_the_sample_passes_fails_for_the_right_reason_when_a_layer_breaks_and_pa
     assert "pytest_plugin" not in text
     assert "expectations.py" not in text
     (project.path / "model.py").write_text(healthy)
-    assert run(project).ret == ExitCode.OK
+    assert run(project).ret == pytest.ExitCode.OK
 
 
 def test_the_patch_that_a_failure_prints_heals_the_sample(project):
@@ -114,7 +116,7 @@ def test_the_patch_that_a_failure_prints_heals_the_sample(project):
     (project.path / "cure.diff").write_text("".join(f"{line[indent:]}\n" for line in lines[start:end]))
     subprocess.run(["git", "apply", "--recount", "cure.diff"], cwd=project.path, check=True)
     assert CAST in (project.path / "model.py").read_text() != healthy
-    assert run(project, "test_precision.py::test_trains_in_fp16").ret == ExitCode.OK
+    assert run(project, "test_precision.py::test_trains_in_fp16").ret == pytest.ExitCode.OK
 
 
 def test_workers_of_xdist_tell_one_summary_and_write_one_baseline(project):
@@ -122,7 +124,7 @@ def test_workers_of_xdist_tell_one_summary_and_write_one_baseline(project):
     healthy = broken(project)
     update = ("--ampcheck-baseline", "new.json", "--ampcheck-update-baseline")
     result = project.runpytest_subprocess(*COMMON, "-n", "2", "--junit-xml=out.xml", *update)
-    assert result.ret == ExitCode.TESTS_FAILED
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(failed=3)
     text = printed(result)
     assert text.count("ampcheck: 3 audits, 3 unsafe") == 1
@@ -145,20 +147,20 @@ def summary(text):
 
 def test_a_target_is_held_against_its_baseline_and_accepted_anew(project, monkeypatch):
     words = ("--ampcheck", "model.py", "--ampcheck-baseline", "ampcheck-baseline.json")
-    assert run(project, *words).ret == ExitCode.OK
+    assert run(project, *words).ret == pytest.ExitCode.OK
     broken(project)
     result = run(project, *words)
-    assert result.ret == ExitCode.TESTS_FAILED
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     text = str(result.stdout)
     assert "3 differences from the baseline" in text
     assert "+ AMP101 forward-overflow at norm · mul is new (error)" in text
     assert "error[AMP101] forward-overflow  model.py:9" in text
     command = next(line for line in text.splitlines() if "$ pytest" in line).split("$ pytest ")[1]
     result = run(project, *command.split(), "--ampcheck-reason", "rows of the sample are rare")
-    assert result.ret == ExitCode.OK
+    assert result.ret == pytest.ExitCode.OK
     assert "1 baseline written to ampcheck-baseline.json" in str(result.stdout)
     assert "(AMP101)" in str(result.stdout)
-    assert run(project, *words).ret == ExitCode.OK
+    assert run(project, *words).ret == pytest.ExitCode.OK
     # The command line reads the same file, under the same name.
     assert main(["model.py", "--baseline", "ampcheck-baseline.json"]) == 0
 
@@ -166,16 +168,19 @@ def test_a_target_is_held_against_its_baseline_and_accepted_anew(project, monkey
 def test_an_improvement_is_no_less_a_difference(project):
     words = ("--ampcheck", "model.py", "--ampcheck-baseline", "ampcheck-baseline.json")
     healthy = broken(project)
-    assert run(project, *words, "--ampcheck-update-baseline", "--ampcheck-reason", "known").ret == ExitCode.OK
+    assert (
+        run(project, *words, "--ampcheck-update-baseline", "--ampcheck-reason", "known").ret
+        == pytest.ExitCode.OK
+    )
     (project.path / "model.py").write_text(healthy)
     result = run(project, *words)
-    assert result.ret == ExitCode.TESTS_FAILED
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "AMP101 forward-overflow at norm · mul is gone (error): a stale entry" in str(result.stdout)
 
 
 def test_an_audit_that_no_baseline_knows_fails_with_the_command_that_adds_it(project):
     result = run(project, "-k", "gradients", "--ampcheck-baseline", "ampcheck-baseline.json")
-    assert result.ret == ExitCode.TESTS_FAILED
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     text = str(result.stdout)
     assert "no baseline of 'test_precision.py::test_gradients_fit fp16'" in text
     assert "pytest test_precision.py::test_gradients_fit --ampcheck-baseline" in text
@@ -190,14 +195,17 @@ def test_an_audit_that_no_baseline_knows_fails_with_the_command_that_adds_it(pro
         (["--ampcheck-fail-on", "eror"], "did you mean error?"),
         (["--ampcheck-steps", "many"], "expected a whole number from 1 on, got 'many'"),
         (["--ampcheck-ignore", "AMP101,near-overflw"], "did you mean near-overflow"),
-        (["-o", "ampcheck_fail_onn=error"], "unknown option 'ampcheck_fail_onn'; did you mean ampcheck_fail_on"),
+        (
+            ["-o", "ampcheck_fail_onn=error"],
+            "unknown option 'ampcheck_fail_onn'; did you mean ampcheck_fail_on",
+        ),
         (["--ampcheck-update-baseline"], "expected a baseline to update"),
         (["--ampcheck-baseline", "model.py"], "expected a baseline, got something that is not JSON"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_runs(project, words, said):
     result = run(project, *words)
-    assert result.ret == ExitCode.USAGE_ERROR
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert said in str(result.stderr)
     assert "Traceback" not in str(result.stderr)
 
@@ -206,7 +214,7 @@ def test_a_wrong_key_in_pyproject_fails_the_audit_with_a_suggestion(project):
     with (project.path / "pyproject.toml").open("a") as file:
         file.write('fail_onn = "error"\n')
     result = run(project, "-k", "trains")
-    assert result.ret == ExitCode.TESTS_FAILED
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "has no key 'fail_onn'; did you mean fail-on?" in str(result.stdout)
 
 
@@ -214,7 +222,7 @@ def test_every_target_of_a_file_is_a_test_in_every_precision(project):
     project.makepyfile(ampcheck_two=TWO)
     junit = "--junit-xml=out.xml"
     result = run(project, "--ampcheck", "ampcheck_two.py", "-v", junit, "--ampcheck-precision", "fp16,bf16")
-    assert result.ret == ExitCode.OK
+    assert result.ret == pytest.ExitCode.OK
     result.assert_outcomes(passed=3)
     printed(result)
     assert list(properties(project.path / "out.xml")) == ["Tiny[fp16]", "Tiny[bf16]", "Wide[bf16]"]
@@ -229,10 +237,10 @@ def test_every_target_of_a_file_is_a_test_in_every_precision(project):
 def test_a_target_that_does_not_load_says_so_at_the_users_line(project):
     project.makepyfile(bad_file="import torch\nx = 1 / 0\n", bad_shape=TWO.replace("8, 4)", "8, 5)"))
     result = run(project, "--ampcheck", "bad_file.py")
-    assert result.ret == ExitCode.INTERRUPTED
+    assert result.ret == pytest.ExitCode.INTERRUPTED
     assert "bad_file.py:2: ZeroDivisionError" in str(result.stdout)
     result = run(project, "--ampcheck", "bad_shape.py:Tiny", "--ampcheck", "bad_shape.py:Tinny")
-    assert result.ret == ExitCode.TESTS_FAILED
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     text = str(result.stdout)
     assert "did you mean Tiny" in text
     assert "shape" in text
@@ -280,11 +288,9 @@ def test_markers_say_how_to_audit_and_may_be_all_of_a_test(project):
     ],
 )
 def test_a_marker_that_makes_no_sense_fails_its_test(project, arguments, said):
-    project.makepyfile(
-        f"import pytest\n@pytest.mark.ampcheck({arguments})\ndef test_it(amp_audit): pass\n"
-    )
+    project.makepyfile(f"import pytest\n@pytest.mark.ampcheck({arguments})\ndef test_it(amp_audit): pass\n")
     result = run(project, "test_a_marker_that_makes_no_sense_fails_its_test.py")
-    assert result.ret != ExitCode.OK
+    assert result.ret != pytest.ExitCode.OK
     assert said in str(result.stdout)
     assert "INTERNALERROR" not in str(result.stdout)
 
@@ -300,7 +306,7 @@ def test_what_the_user_raises_is_one_message_at_their_line(project):
         """
     )
     result = run(project, "test_raises.py")
-    assert result.ret == ExitCode.TESTS_FAILED
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     text = str(result.stdout)
     assert "Failed: model.py:19: RuntimeError" in text
     assert "audit.py" not in text
@@ -312,7 +318,7 @@ def test_without_the_plug_in_other_plug_ins_or_an_audit_nothing_is_said_and_noth
     without = ("ampcheck", "benchmark", "xdist", "junitxml", "terminal")
     for words in ((), *(("-p", f"no:{name}") for name in without)):
         result = project.runpytest_inprocess("-p", "no:cacheprovider", "test_plain.py", *words)
-        assert result.ret == ExitCode.OK
+        assert result.ret == pytest.ExitCode.OK
         assert "ampcheck:" not in str(result.stdout)
     shutil.rmtree(project.path / "__pycache__", ignore_errors=True)
     assert sorted(path.name for path in project.path.iterdir()) == before
@@ -325,7 +331,7 @@ def test_an_empty_run_loads_the_plug_in_and_nothing_heavy(tmp_path, words, loade
     command = ["-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--rootdir", str(tmp_path)]
     statement = f"import pytest; sys.exit(pytest.main({[*command, str(tmp_path), *words]}))"
     status, names, _ = loaded_by(statement)
-    assert status == ExitCode.NO_TESTS_COLLECTED
+    assert status == pytest.ExitCode.NO_TESTS_COLLECTED
     assert names.isdisjoint({"torch", "numpy", "pandas", "rich", "tomllib", "jinja2"})
     assert ("ampcheck" in names) is loaded
 
@@ -338,10 +344,8 @@ def test_names_are_the_same_in_pyproject_on_the_command_line_and_among_ini_optio
 def test_ini_names_do_what_options_do(project):
     broken(project)
     text = (project.path / "pyproject.toml").read_text()
-    ini_lines = 'addopts = ["--strict-markers", "--strict-config"]\nampcheck_ignore = ["AMP101"]\nampcheck_files = "model.py"'
-    (project.path / "pyproject.toml").write_text(
-        text.replace('addopts = ["--strict-markers", "--strict-config"]', ini_lines)
-    )
+    lines = '[tool.pytest.ini_options]\nampcheck_ignore = ["AMP101"]\nampcheck_files = "model.py"'
+    (project.path / "pyproject.toml").write_text(text.replace("[tool.pytest.ini_options]", lines))
     run(project, "-k", "trains or model").assert_outcomes(passed=2, deselected=2)
     # An option on the command line takes the place of an ini name.
     run(project, "-k", "trains", "--ampcheck-ignore", "AMP202").assert_outcomes(failed=1, deselected=3)
@@ -361,3 +365,12 @@ def test_threads_wait_passively_only_while_torch_is_loaded(monkeypatch):
     with _threads_wait_passively():
         assert os.environ["OMP_WAIT_POLICY"] == "passive"
     assert "OMP_WAIT_POLICY" not in os.environ
+
+
+def test_the_readmes_test_finds_what_the_readme_shows(project):
+    files = {"net.py": "A model of your own", "test_net.py": "gives pytest the fixture"}
+    for name, after in files.items():
+        (project.path / name).write_text(block(after))
+    result = run(project, "test_net.py")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "error[AMP101] forward-overflow  net.py:8" in printed(result)

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from cost_text import INTRODUCTION, MEMORY, PEERS, READS, SIZE, STARTUP, TIME
+from cost_text import INTRODUCTION, MEMORY, PEERS, PLUG_IN, READS, SIZE, STARTUP, TIME
 from costs import Timing, emulated, memory, reads, recorded, timing
-from startup import startup
+from startup import plug_in, startup
 from workloads import WORKLOADS, Workload, decoder
 
 from ampcheck.audit import audit
@@ -31,17 +31,27 @@ from ampcheck.targets import Options, load
 #: What the issue asks for.
 TRANSFORMER_LIMIT, MEMORY_LIMIT, SIZE_LIMIT = 1.6, 0.10, 0.05
 MIB = 2**20
+LAST = "## The pytest plug-in"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--report", type=Path)
+    parser.add_argument(
+        "--only-plug-in", action="store_true", help="renew only the last section of the report"
+    )
     parser.add_argument("--resident", nargs=2, metavar=("WORKLOAD", "ARM"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.resident:
         print(_resident_here(*options.resident))
+        return 0
+    if options.only_plug_in:
+        kept = options.report.read_text(encoding="utf-8").partition(f"\n{LAST}\n")[0]
+        options.report.write_text(
+            f"{kept.rstrip()}\n\n{LAST}\n\n{PLUG_IN.strip()}\n\n{plug_in()}\n", encoding="utf-8"
+        )
         return 0
     parts = [
         "# What recording costs",
@@ -51,6 +61,7 @@ def main() -> int:
         "## Memory", MEMORY, memories(),
         "## Size of the report", SIZE, sizes(),
         "## Start-up", STARTUP, startup(),
+        LAST, PLUG_IN, plug_in(),
     ]  # fmt: skip
     if torch.cuda.is_available():
         parts[4:4] = [f"On {torch.cuda.get_device_name()}:", times("cuda", options.rounds)]

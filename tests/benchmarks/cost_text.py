@@ -60,3 +60,9 @@ and with one. The command line asks torch's threads to
 wait passively: before it did, threads that spun while they waited for each other made the same audit take 40 to
 70 s while other programs held a core.
 """
+PLUG_IN = """
+Made by `python tests/benchmarks/bench_recorder.py --report reports/cost.md --only-plug-in`, which leaves the rest
+as it is. A pytest run that collects nothing, with the plug-in and with `-p no:ampcheck`, turn about in every round,
+each in a process of its own; the smallest of all rounds counts. It loads neither torch nor pandas nor rich:
+`tests/test_pytest_plugin.py` asserts it.
+"""

@@ -1,14 +1,19 @@
 """How long the command line takes before and until it says something; the smallest of several runs counts."""
 
 import os
+import resource
 import subprocess
 import sys
+import tempfile
 import time
 from typing import NamedTuple
 
-RUNS, AUDITS = 9, 3
+RUNS, AUDITS, ROUNDS = 9, 3, 21
 #: Seconds that are allowed over bare Python, and for an audit from the shell to the verdict.
 IMPORT_LIMIT, HELP_LIMIT, AUDIT_LIMIT = 0.1, 0.2, 20.0
+#: Milliseconds that an empty pytest run may take longer with the plug-in.
+PYTEST_LIMIT = 20
+NO_TESTS = 5  #: pytest's exit status
 
 
 class Seconds(NamedTuple):
@@ -25,16 +30,14 @@ def seconds(words: list[str], runs: int, **environment: str) -> Seconds:
     """Return the shortest times of a Python process."""
     walls, processors = [], []
     for _ in range(runs):
-        begun, before = time.perf_counter(), os.times()
+        begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
             [sys.executable, *words], capture_output=True, check=False, env=os.environ | environment
         )
-        after = os.times()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
         walls.append(time.perf_counter() - begun)
-        processors.append(
-            after.children_user + after.children_system - before.children_user - before.children_system
-        )
-        assert done.returncode in (0, 1), done.stderr.decode()
+        processors.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        assert done.returncode in (0, 1, NO_TESTS), done.stderr.decode()
     return Seconds(min(walls), min(processors))
 
 
@@ -53,4 +56,39 @@ def startup() -> str:
     load = f"Runnable processes while this was measured: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
     return "\n".join(
         ["| | wall, s | processor, s | asked for, s |", "|---|---:|---:|---:|", *lines, "", load]
+    )
+
+
+def plug_in() -> str:
+    """Return the table of what the plug-in adds to an empty pytest run, and what the method adds by itself."""
+    with tempfile.TemporaryDirectory() as empty:
+        words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", empty, empty]
+        arms = {
+            "without": [*words, "-p", "no:ampcheck"],
+            "again": [*words, "-p", "no:ampcheck"],
+            "with": words,
+        }
+        for arm in arms.values():
+            seconds(arm, 1)
+        # Turn about within each round, so that a machine that slows down slows all of them.
+        rounds = []
+        for turn in range(ROUNDS):
+            names = list(arms)[turn % 3 :] + list(arms)[: turn % 3]
+            rounds.append({name: seconds(arms[name], 1) for name in names})
+    smallest = {name: Seconds(*map(min, zip(*(turn[name] for turn in rounds), strict=True))) for name in arms}
+    added = {name: smallest[name].over(smallest["without"]) for name in ("with", "again")}
+    assert added["with"].wall <= PYTEST_LIMIT / 1e3, added
+    rows = [
+        ("with the plug-in, less without", added["with"], str(PYTEST_LIMIT)),
+        ("without once more, less without", added["again"], ""),
+        ("without", smallest["without"], ""),
+    ]
+    lines = [
+        f"| {n} | {1e3 * took.wall:.1f} | {1e3 * took.processor:.1f} | {limit} |" for n, took, limit in rows
+    ]
+    load = (
+        f"{ROUNDS} rounds; runnable processes meanwhile: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."
+    )
+    return "\n".join(
+        ["| | wall, ms | processor, ms | asked for, ms |", "|---|---:|---:|---:|", *lines, "", load]
     )
