@@ -110,6 +110,7 @@ def _patch(patch: str) -> list[str]:
 
 def _source(site: Site) -> list[str]:
     """Return the user's line itself, if it can be read."""
+    linecache.checkcache(site.file)  # the file may have been edited since it was read
     text = clean(linecache.getline(site.file, site.line)) if site.file else ""
     return [shortened(f"  {site.line} | {text}", WIDTH)] if text else []
 

@@ -88,7 +88,7 @@ def hold(
         f"{plural(len(found), 'difference')} from the baseline",
         report,
         [f"{differences.MARKS[one.change][0]} {differences.told(one)}" for one in found],
-        evidence(left, left.findings),
+        evidence(left, left.findings) if left.findings else [],
         ["", "if this is meant, accept it and commit the file:", f"{COMMAND}{command}"],
     )
     return left, text
