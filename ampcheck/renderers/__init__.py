@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from ampcheck.codec import to_json
-from ampcheck.renderers import annotations, frames, junit, markdown, sarif, summary, terminal
+from ampcheck.renderers import annotations, frames, html, junit, markdown, sarif, summary, terminal
 from ampcheck.report import Report
 
 RENDERERS: dict[str, Callable[[Report], str]] = {
@@ -15,6 +15,7 @@ RENDERERS: dict[str, Callable[[Report], str]] = {
     "sarif": sarif.render,
     "junit": junit.render,
     "csv": frames.render,
+    "html": html.render,
 }
 #: The format that the ending of a file's name stands for.
 SUFFIXES = {
@@ -24,6 +25,7 @@ SUFFIXES = {
     ".sarif": "sarif",
     ".xml": "junit",
     ".csv": "csv",
+    ".html": "html",
 }
 
 

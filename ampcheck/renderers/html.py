@@ -1,0 +1,111 @@
+"""The report as one HTML page: readable without its script, and with nothing to fetch."""
+
+from base64 import b64encode
+from collections.abc import Iterator
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+
+from ampcheck.findings import Severity
+from ampcheck.headline import judge
+from ampcheck.renderers.page import answer, layers, numbers, rest, scales
+from ampcheck.renderers.page.markup import Html, joined, tag
+from ampcheck.renderers.page.tree import module_tree
+from ampcheck.report import Report
+from ampcheck.tables import layer_rows, scale_curve
+from ampcheck.wording import clean
+
+#: In the order in which they are put together.
+_STYLES = ("look.css", "parts.css", "tables.css", "paper.css")
+_SCRIPTS = ("bounds.js", "words.js", "state.js", "landscape.js", "scale.js", "tree.js", "detail.js", "start.js")
+
+
+def render(report: Report) -> str:
+    """Return the report as a page."""
+    nodes = module_tree(report, layer_rows(report))
+    rows = {node.path: node.index for node in nodes}
+    span = scales.scale_range(report)
+    body = joined(
+        [
+            tag("a", "Skip to the report", href="#report", class_="skip"),
+            _header(report),
+            tag(
+                "main",
+                answer.verdict(report),
+                answer.plan(report),
+                scales.picture(report, scale_curve(report, span)),
+                answer.findings(report, rows),
+                layers.layers(report, nodes, _origins(report)),
+                rest.casts(report, rows),
+                rest.limits(report),
+                id="report",
+                tabindex="-1",
+            ),
+            tag("aside", id="detail", hidden=True, tabindex="-1", aria_labelledby="detail-title"),
+            tag("script", numbers.data(report, nodes, span), type="application/json", id="data"),
+            tag("script", _script()),
+        ]
+    )
+    return f"<!DOCTYPE html>\n{tag('html', _head(report), tag('body', body), lang='en')}\n"
+
+
+def _head(report: Report) -> Html:
+    policy = (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
+        f"style-src {_source(_style())}; script-src {_source(_script())}; require-trusted-types-for 'script'"
+    )
+    return tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", f"{judge(report)[0].upper()} {clean(report.target)} · ampcheck"),
+        tag("style", _style()),
+    )
+
+
+def _source(text: Html) -> Html:
+    """Return the source expression that allows one text and no other."""
+    return Html(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'")
+
+
+@cache
+def _style() -> Html:
+    return Html("\n".join(_assets(_STYLES)))
+
+
+@cache
+def _script() -> Html:
+    return Html('"use strict";\n(() => {\n' + "\n".join(_assets(_SCRIPTS)) + "\n})();")
+
+
+def _assets(names: tuple[str, ...]) -> Iterator[str]:
+    folder = files("ampcheck.renderers.page").joinpath("assets")
+    return (folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+
+
+def _header(report: Report) -> Html:
+    facts = [tag("li", fact) for fact in answer.facts(report)]
+    links = [("#findings", "Findings"), ("#layers", "Layers"), ("#limits", "Limits")]
+    return tag(
+        "header",
+        tag(
+            "div",
+            tag("span", "ampcheck", class_="brand"),
+            tag("span", clean(report.target), class_="target"),
+            tag("ul", facts, class_="facts"),
+        ),
+        tag("nav", [tag("a", name, href=link) for link, name in links], aria_label="Sections"),
+        tag("button", "Theme: system", type="button", id="theme", class_="scripted"),
+    )
+
+
+def _origins(report: Report) -> dict[str, str]:
+    """Return the codes of the findings that start in a module, without those that are for information only."""
+    found: dict[str, dict[str, None]] = {}
+    for finding in report.findings:
+        if finding.origin is not None and finding.severity is not Severity.INFO:
+            found.setdefault(finding.origin.module, {})[clean(finding.code)] = None
+    return {module: " ".join(codes) for module, codes in found.items()}

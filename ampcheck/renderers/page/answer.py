@@ -1,0 +1,192 @@
+"""The top of the page: what was audited, the verdict, what to do about it, and the findings."""
+
+from collections.abc import Iterator, Mapping
+
+from ampcheck.findings import Finding, Severity
+from ampcheck.formats import SHORT_DTYPE
+from ampcheck.headline import Health, judge
+from ampcheck.plan import Plan, Tried, Verdict
+from ampcheck.renderers.advice import scaler_call
+from ampcheck.renderers.page.markup import Html, joined, shown, tag
+from ampcheck.report import Report
+from ampcheck.trace import Site
+from ampcheck.wording import ROOT, clean, count, location, measure, plural, power
+
+#: A sign and a word each, so that no meaning hangs on a colour.
+_HEALTH = {
+    Health.SAFE: ("✓", "Safe"),
+    Health.RISK: ("!", "Risk"),
+    Health.UNSAFE: ("✕", "Unsafe"),
+    Health.UNKNOWN: ("?", "Unknown"),
+}
+_SEVERITY = {Severity.ERROR: "✕", Severity.WARNING: "!", Severity.INFO: "i"}
+_TRIED = {Tried.CONFIRMED: "✓", Tried.REFUTED: "✕", Tried.NOT_TRIED: "?"}
+#: Findings shown at once; the others wait behind a line to open.
+_FIRST = 8
+
+
+def facts(report: Report) -> list[str]:
+    """Return what was run, in a few words each."""
+    scale = f"loss scale {power(report.log2_scale)}" if report.log2_scale else "no loss scale"
+    device = clean(report.environment.get("device", ""))
+    torch = clean(report.environment.get("torch", ""))
+    steps = plural(len(report.low.steps), "step") if report.low.steps else ""
+    return [fact for fact in (report.precision, scale, device, torch and f"torch {torch}", steps) if fact]
+
+
+def verdict(report: Report) -> Html:
+    """Return the answer in one sentence, and what it rests on."""
+    health, sentence = judge(report)
+    sign, word = _HEALTH[health]
+    badge = tag("span", tag("span", sign, class_="sign", aria_hidden="true"), word, class_=f"badge {health}")
+    return tag(
+        "section",
+        tag("h1", badge, " ", tag("span", sentence[:1].upper() + sentence[1:], class_="sentence")),
+        tag("ul", [tag("li", line) for line in _remarks(report)], class_="remarks"),
+        class_="verdict",
+        aria_label="Verdict",
+    )
+
+
+def _remarks(report: Report) -> Iterator[str]:
+    if report.stand_in_loss:
+        yield "The loss is a stand-in: gradient magnitudes are not those of your training."
+    settled = report.outcomes.get("settled")
+    if settled is not None:
+        yield f"Run again at {power(settled.log2_scale)}: {clean(settled.words)}."
+    if report.refused_scales:
+        tried = ", ".join(power(scale) for scale in report.refused_scales)
+        yield f"Gradients overflowed at {tried}: GradScaler would skip such steps and halve the scale."
+
+
+def plan(report: Report) -> Html:
+    """Return what to train with, the evidence for it, and the change to the code."""
+    made = report.plan
+    steps = list(_steps(made)) if made else []
+    todo = tag("dl", [part for name, what in steps for part in (tag("dt", name), tag("dd", what))])
+    if made is None:
+        todo = tag("p", "Nothing was tried: without a re-run there is no plan to recommend.", class_="muted")
+    claims = [_claim(claim) for claim in report.verdicts]
+    advice = [tag("li", clean(sentence)) for sentence in report.advice]
+    left = tag(
+        "div",
+        todo,
+        tag("ul", claims, class_="claims") if claims else None,
+        tag("ul", advice, class_="advice") if advice else None,
+    )
+    return tag(
+        "section",
+        tag("h2", "What to do", id="plan-title"),
+        tag("div", left, _patch(report.patch), class_="halves" if report.patch else None),
+        id="plan",
+        aria_labelledby="plan-title",
+    )
+
+
+def _steps(made: Plan) -> Iterator[tuple[str, Html]]:
+    yield "Precision", tag("code", made.precision)
+    if made.fp32_modules:
+        yield "Keep in FP32", joined([tag("code", name) for name in made.fp32_modules], ", ")
+    if made.fp32_lines:
+        yield "Lines in FP32", joined([tag("code", line) for line in made.fp32_lines], ", ")
+    if made.scaler is not None:
+        yield "Loss scaler", tag("code", scaler_call(made.scaler))
+
+
+def _claim(claim: Verdict) -> Html:
+    state = str(claim.tried).replace(" ", "-")
+    change = f"{clean(claim.before) or '?'} → {clean(claim.after) or '?'}" if claim.before or claim.after else ""
+    return tag(
+        "li",
+        tag("span", _TRIED[claim.tried], class_=f"mark {state}", aria_hidden="true"),
+        tag(
+            "div",
+            tag("strong", clean(claim.claim)),
+            " ",
+            tag("span", str(claim.tried), class_=f"tried {state}"),
+            tag("div", change, class_="muted") if change else None,
+        ),
+    )
+
+
+def _patch(patch: str) -> Html | None:
+    if not patch:
+        return None
+    lines = [_patch_line(line, diff=patch.startswith("---")) for line in patch.splitlines()]
+    return tag(
+        "figure",
+        tag(
+            "figcaption",
+            tag("span", "The change to your code" if patch.startswith("---") else "Lines to paste"),
+            tag("button", "Copy", type="button", class_="scripted", id="copy"),
+        ),
+        tag("pre", tag("code", joined(lines, Html("\n")), id="patch"), tabindex="0", aria_label="The change"),
+        class_="patch",
+    )
+
+
+def _patch_line(line: str, *, diff: bool) -> Html:
+    """Return a line as it is, its spaces too: it is there to be copied."""
+    words = Html("\t".join(shown(part) for part in _spaced(line).split("\t")))
+    kind = {"+": "added", "-": "removed", "@": "place"}.get(line[:1]) if diff else None
+    return tag("span", words, class_=kind) if kind else words
+
+
+def _spaced(line: str) -> str:
+    return line if all(char == "\t" or char.isprintable() for char in line) else clean(line)
+
+
+def findings(report: Report, rows: Mapping[str, int]) -> Html:
+    """Return every finding, most important first; `rows` tells which row of the table shows a module."""
+    found = report.findings
+    items = [_finding(finding, rows) for finding in found]
+    tally = [(severity, sum(f.severity is severity for f in found)) for severity in Severity]
+    words = " · ".join(plural(number, str(kind)) for kind, number in tally if number)
+    rest = items[_FIRST:]
+    return tag(
+        "section",
+        tag("h2", "Findings ", tag("small", words or "none"), id="findings-title"),
+        tag("ol", items[:_FIRST], class_="findings") if items else None,
+        tag("details", tag("summary", f"{count(len(rest))} more"), tag("ol", rest, class_="findings"))
+        if rest
+        else None,
+        id="findings",
+        aria_labelledby="findings-title",
+    )
+
+
+def _finding(finding: Finding, rows: Mapping[str, int]) -> Html:
+    origin = finding.origin
+    at = location(origin.file, origin.line) if origin else ""
+    numbers = [measure(name, value) for name, value in finding.numbers.items()]
+    more = [plural(len(finding.sites) - 1, "more site")] if len(finding.sites) > 1 else []
+    severity = finding.severity
+    return tag(
+        "li",
+        tag(
+            "h3",
+            tag(
+                "span",
+                tag("span", _SEVERITY[severity], class_="sign", aria_hidden="true"),
+                str(severity),
+                class_=f"badge {severity}",
+            ),
+            " ",
+            tag("span", clean(finding.name)),
+            " ",
+            tag("code", clean(finding.code), class_="muted"),
+            tag("code", at, class_="place") if at else None,
+        ),
+        tag("p", clean(finding.message)),
+        tag("p", _where(origin, rows) if origin else None, shown(" · ".join([*numbers, *more])), class_="muted"),
+        class_=str(severity),
+    )
+
+
+def _where(site: Site, rows: Mapping[str, int]) -> Html:
+    """Return a link to the module's row, then the operation and its dtype."""
+    name = clean(site.module) or ROOT
+    row = rows.get(site.module)
+    module = tag("a", name, href=f"#m{row}") if row is not None else shown(name)
+    rest = (clean(site.op or site.slot), SHORT_DTYPE.get(site.dtype, clean(site.dtype)), "")
+    return joined([module, *rest], " · ")

@@ -1,0 +1,112 @@
+"""The table of the layers: every module with its dtypes, ranges, losses and casts, as a tree."""
+
+from collections.abc import Mapping, Sequence
+
+from ampcheck.renderers.drawing import NONE
+from ampcheck.renderers.page.markup import Html, tag
+from ampcheck.renderers.page.tree import Node
+from ampcheck.report import Report
+from ampcheck.tables import LayerRow
+from ampcheck.wording import ROOT, clean, count, exponent_range, percent, plural, power, short_count
+
+#: Deeper levels are not indented any further.
+_DEEPEST = 12
+#: Columns that the script can sort by, with what it sorts by, the title, and what the title means.
+COLUMNS = (
+    ("path", "Module", "in order of execution"),
+    ("kind", "Class", ""),
+    ("state", "Trouble", "overflow first, then the share that was lost"),
+    ("dtype", "Dtype", "of the results in the forward"),
+    ("activation", "Activations", "powers of two that the magnitudes span"),
+    ("gradient", "Gradients", "powers of two that the magnitudes span, without the loss scale"),
+    ("forward", "Lost forward", "non-zero in FP32, zero in low precision"),
+    ("backward", "Lost backward", "non-zero in FP32, zero in low precision"),
+    ("over", "Overflowed", "finite in FP32 only"),
+    ("casts", "Casts", "calls"),
+    ("error", "Error", "worst relative RMS error of a forward result"),
+)
+
+
+def layers(report: Report, nodes: Sequence[Node], origins: Mapping[str, str]) -> Html:
+    """Return the section of the table; `origins` has the findings' codes by the module they start in."""
+    held = [node.row for node in nodes if node.row]
+    troubled = sum(row.troubled for row in held)
+    about = f"{count(len(held))}, {count(troubled)} with trouble" if troubled else f"{count(len(held))}, none with trouble"
+    heads = [
+        tag("th", tag("span", title, class_="head"), scope="col", class_=f"c-{key}", data_key=key, title=what or None, role="columnheader")
+        for key, title, what in COLUMNS
+    ]
+    rows = [_row(node, origins.get(node.path, "")) for node in nodes]
+    table = tag(
+        "table",
+        tag("caption", f"Measured at loss scale {power(report.log2_scale)}, against the FP32 run.", class_="muted"),
+        tag("thead", tag("tr", heads, role="row"), role="rowgroup"),
+        tag("tbody", rows, role="rowgroup"),
+        id="layers-table",
+        role="table",
+    )
+    return tag(
+        "section",
+        tag("h2", "Layers ", tag("small", about), id="layers-title"),
+        _controls(troubled),
+        tag("div", table, class_="wide", tabindex="0", role="region", aria_labelledby="layers-title"),
+        id="layers",
+        aria_labelledby="layers-title",
+    )
+
+
+def _controls(troubled: int) -> Html:
+    return tag(
+        "div",
+        tag("label", tag("span", "Search", class_="unseen"), tag("input", type="search", id="search", placeholder="Search modules, classes, operations, files", autocomplete="off", spellcheck="false")),
+        tag("label", tag("input", type="checkbox", id="only"), f" with trouble only ({count(troubled)})"),
+        tag("span", id="matches", class_="muted", role="status"),
+        class_="controls scripted",
+    )
+
+
+def _row(node: Node, codes: str) -> Html:
+    name = tag("th", _name(node), scope="row", role="rowheader", class_=f"c-path d{min(node.depth, _DEEPEST)}")
+    cells = [tag("td", text, role="cell", class_=f"c-{key}{style}") for key, text, style in _cells(node, codes)]
+    style = "holder" if node.row is None else "troubled" if node.row.troubled else None
+    return tag("tr", name, cells, id=f"m{node.index}", role="row", class_=style)
+
+
+def _name(node: Node) -> Html:
+    path = clean(node.path) or ROOT
+    return tag("span", clean(node.name) or NONE, class_="name", title=path)
+
+
+def _cells(node: Node, codes: str) -> list[tuple[str, str | Html, str]]:
+    row = node.row
+    kind = ("kind", clean(node.kind), "")
+    if row is None:
+        inside = plural(node.troubled, "layer") + " inside" if node.troubled else ""
+        return [kind, ("state", inside, " muted"), *((key, "", "") for key, *_ in COLUMNS[3:])]
+    return [
+        kind,
+        ("state", *_state(row, codes)),
+        ("dtype", " + ".join(map(clean, row.dtypes)), ""),
+        ("activation", exponent_range(row.activations) or NONE, ""),
+        ("gradient", exponent_range(row.gradients) or NONE, ""),
+        ("forward", _share(row.flushed_forward), ""),
+        ("backward", _share(row.flushed_backward), ""),
+        ("over", short_count(row.overflowed) if row.overflowed else NONE, ""),
+        ("casts", short_count(row.casts) if row.casts else NONE, ""),
+        ("error", _share(row.error), ""),
+    ]
+
+
+def _state(row: LayerRow, codes: str) -> tuple[str | Html, str]:
+    """Return what is wrong with a layer in a word, and how it looks."""
+    if codes:
+        return tag("span", tag("span", "✕", class_="sign", aria_hidden="true"), codes, class_="badge error"), ""
+    if row.overflowed:
+        return "✕ overflow", " bad"
+    if row.troubled:
+        return f"! lost {percent(max(row.flushed_forward, row.flushed_backward))}", " warn"
+    return NONE, " muted"
+
+
+def _share(value: float) -> str:
+    return percent(value) if value else NONE

@@ -1,0 +1,57 @@
+"""HTML that is escaped by construction: a string is text, and only what `tag` makes is markup."""
+
+from collections.abc import Iterable
+from html import escape
+from typing import TypeAlias
+
+from ampcheck.wording import clean
+
+#: Elements without an end tag.
+_VOID = frozenset("br col hr input link meta".split())
+
+
+class Html(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+Child: TypeAlias = "str | Html | Iterable[str | Html] | None"
+Value: TypeAlias = "str | float | bool | None"
+
+
+def tag(name: str, /, *children: Child, **attributes: Value) -> Html:
+    """Return an element; what is None, and an attribute that is False, is left out.
+
+    >>> tag("a", "x < y", tag("b", "z"), href="#m1", class_="far", hidden=False)
+    '<a href="#m1" class="far">x &lt; y<b>z</b></a>'
+    """
+    named = "".join(map(_attribute, attributes.items()))
+    body = "".join(map(_body, children))
+    return Html(f"<{name}{named}>" if name in _VOID else f"<{name}{named}>{body}</{name}>")
+
+
+def joined(parts: Iterable[str | Html], between: str | Html = "") -> Html:
+    """Return parts as one piece of markup."""
+    return Html(shown(between).join(map(shown, parts)))
+
+
+def shown(text: str) -> Html:
+    """Return text as markup, with nothing in it but visible characters; markup as it is."""
+    if isinstance(text, Html):
+        return text
+    return Html(escape(text if text.isprintable() else clean(text)))
+
+
+def _body(child: Child) -> str:
+    if child is None:
+        return ""
+    return shown(child) if isinstance(child, str) else "".join(map(shown, child))
+
+
+def _attribute(item: tuple[str, Value]) -> str:
+    name, value = item
+    if value is None or value is False:
+        return ""
+    written = name.rstrip("_").replace("_", "-")
+    return f" {written}" if value is True else f' {written}="{shown(str(value))}"'

@@ -1,0 +1,115 @@
+"""The landscape of the page: a still picture of the layers, which the script replaces by one that moves."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from math import log10
+
+from ampcheck.landscape import Column, Landscape, Zone, landscape
+from ampcheck.renderers.drawing import module_name
+from ampcheck.renderers.page.markup import Html, tag
+from ampcheck.report import Report
+from ampcheck.trace import Phase
+from ampcheck.wording import percent, plural, power
+
+#: What becomes of a magnitude, in the words of the page; the longest that fits stands above a zone.
+ZONES = {
+    Zone.FLUSHED: ("lost to zero", "lost"),
+    Zone.SUBNORMAL: ("fewer bits", "fewer"),
+    Zone.NORMAL: ("full precision", "full"),
+    Zone.OVERFLOW: ("overflow", "over"),
+}
+#: Shares are drawn in so many shades, from one element in a hundred thousand to all.
+_SHADES = 8
+_FAINTEST = -5
+#: Rows and columns of the still picture, and their size.
+_ROWS, _COLUMNS = 40, 72
+_ROW, _STEP = 15, 8
+_LABELS, _HEAD, _FOOT, _SHARES = 250, 24, 24, 64
+_CHARACTERS = 36
+_CHARACTER = 7
+_TICK = 8  #: powers of two from one label of the axis to the next
+
+
+def still(report: Report, phase: Phase) -> Html | None:
+    """Return a picture of a phase's low-precision results; None where there are none."""
+    picture = landscape(report, phase, _ROWS, _COLUMNS)
+    if not picture.rows:
+        return None
+    about = _about(report, phase, picture)
+    width = _LABELS + _STEP * len(picture.columns) + _SHARES
+    bottom = _HEAD + _ROW * len(picture.rows)
+    return tag(
+        "svg",
+        *_zones(picture.columns, bottom),
+        *_cells(picture),
+        *_labels(picture),
+        *_axis(picture.columns, bottom),
+        viewBox=f"0 0 {width} {bottom + _FOOT}",
+        role="img",
+        aria_label=about,
+        class_="still",
+    )
+
+
+def shade(share: float) -> int:
+    """Return how dark a share is drawn: 1 to the number of shades; the same number of shades for each power of ten."""
+    return max(1, min(_SHADES, 1 + int(_SHADES * (1 - log10(share) / _FAINTEST))))
+
+
+def _about(report: Report, phase: Phase, picture: Landscape) -> str:
+    """Return what the picture shows for those who cannot see it."""
+    what = "Gradients" if phase is Phase.BACKWARD else "Activations"
+    scale = f" at loss scale {power(report.log2_scale)}" if phase is Phase.BACKWARD else ""
+    whole = sum(row.nonzero for row in picture.rows)
+    shares = []
+    for zone, names in ZONES.items():
+        inside = sum(row.share(zone, picture.columns) * row.nonzero for row in picture.rows)
+        shares.append(f"{names[0]} {percent(inside / whole)}")
+    rows = plural(len(picture.rows), "row")
+    return f"{what} by powers of two in {rows}, held in {report.precision}{scale}: {', '.join(shares)}"
+
+
+def _zones(columns: Sequence[Column], bottom: int) -> Iterator[Html]:
+    start = 0
+    for zone, held in groupby(columns, key=lambda column: column.zone):
+        number = len(list(held))
+        x, width = _LABELS + _STEP * start, _STEP * number
+        yield tag("rect", class_=f"ground {zone}", x=x, y=_HEAD, width=width, height=bottom - _HEAD)
+        name = next((words for words in ZONES[zone] if len(words) * _CHARACTER <= width), None)
+        if name:
+            yield tag("text", name, class_=f"word {zone}", x=x + width / 2, y=_HEAD - 8, text_anchor="middle")
+        start += number
+
+
+def _cells(picture: Landscape) -> Iterator[Html]:
+    """Yield one path for all cells of a zone and shade: a short line each, as thick as a row."""
+    paths: dict[tuple[Zone, int], list[str]] = {}
+    for index, row in enumerate(picture.rows):
+        y = _HEAD + _ROW * index + _ROW / 2
+        for at, (count, column) in enumerate(zip(row.counts, picture.columns, strict=True)):
+            if count:
+                cell = f"M{_LABELS + _STEP * at} {y:g}h{_STEP}"
+                paths.setdefault((column.zone, shade(count / row.nonzero)), []).append(cell)
+    for (zone, dark), cells in sorted(paths.items()):
+        yield tag("path", class_=f"cells {zone} shade{dark}", d="".join(cells))
+
+
+def _labels(picture: Landscape) -> Iterator[Html]:
+    for index, row in enumerate(picture.rows):
+        y = _HEAD + _ROW * index + _ROW - 4
+        yield tag("text", module_name(row.label, _CHARACTERS), class_="name", x=_LABELS - 8, y=y, text_anchor="end")
+        outside = row.share(Zone.FLUSHED, picture.columns) + row.share(Zone.OVERFLOW, picture.columns)
+        if outside:
+            x = _LABELS + _STEP * len(picture.columns) + 6
+            yield tag("text", percent(outside), class_="outside", x=x, y=y)
+
+
+def _axis(columns: Sequence[Column], bottom: int) -> Iterator[Html]:
+    free = 0
+    for index, column in enumerate(columns):
+        exponent = -(-column.low // _TICK) * _TICK
+        x = _LABELS + _STEP * index
+        if exponent <= column.high and x >= free:
+            yield tag("path", class_="tick", d=f"M{x} {bottom}v4")
+            yield tag("text", power(exponent), class_="axis", x=x, y=bottom + 17, text_anchor="middle")
+            free = x + 6 * _CHARACTER

@@ -1,0 +1,201 @@
+"""The loss scale of the page: a slider under the curve of what every scale would do, and the figures as a table."""
+
+from collections.abc import Iterator, Sequence
+from math import log10
+
+from ampcheck.landscape import Zone
+from ampcheck.renderers.drawing import NONE
+from ampcheck.renderers.page.markup import Html, tag
+from ampcheck.renderers.page.picture import ZONES, still
+from ampcheck.report import Report
+from ampcheck.stats import Bounds
+from ampcheck.tables import SCALES, CurvePoint, best_scale
+from ampcheck.trace import Phase
+from ampcheck.wording import count, percent, power
+
+#: The curve's box; the page stretches it to the width of the slider.
+_WIDTH, _HEIGHT = 1000, 120
+#: The power of ten at which shares end that the curve tells from none.
+_FLOOR = -5
+_LABEL_STEP = 4
+#: What GradScaler starts from when it is told nothing.
+_DEFAULT = 16
+
+
+def scale_range(report: Report) -> range:
+    """Return the loss scales the slider reaches: those that GradScaler does, and the one in use."""
+    used = report.log2_scale
+    return range(min(SCALES.start, used), max(SCALES.stop, used + 1))
+
+
+def picture(report: Report, points: Sequence[CurvePoint]) -> Html:
+    """Return the section with the landscape, the curve and the slider."""
+    figures = [_figure(report, phase) for phase in (Phase.FORWARD, Phase.BACKWARD)]
+    about = (
+        f"Each row is a layer, in order of execution; each column a power of two; the darker, the larger the "
+        f"share of the layer's elements, as the FP32 run has them. Only results held in {report.precision} are shown."
+    )
+    shown = any(figures)
+    return tag(
+        "section",
+        tag("h2", "Where the numbers lie", id="picture-title"),
+        tag("p", about if shown else f"Nothing was held in {report.precision}.", class_="muted"),
+        _scale(report, points) if points[0].nonzero else None,
+        _legend() if shown else None,
+        tag("div", [figure for figure in figures if figure], class_="panels") if shown else None,
+        tag("p", "\u2009", id="pointed", class_="scripted muted", role="status") if shown else None,
+        id="picture",
+        aria_labelledby="picture-title",
+    )
+
+
+def _figure(report: Report, phase: Phase) -> Html | None:
+    drawn = still(report, phase)
+    if drawn is None:
+        return None
+    title = "Forward: activations" if phase is Phase.FORWARD else "Backward: gradients, before the loss scale"
+    return tag("figure", tag("figcaption", title), drawn, class_=f"panel {phase}", id=f"panel-{phase}")
+
+
+def _legend() -> Html:
+    names = [
+        tag("li", tag("span", class_=f"swatch {zone}", aria_hidden="true"), words[0]) for zone, words in ZONES.items()
+    ]
+    return tag("ul", names, class_="legend")
+
+
+def _scale(report: Report, points: Sequence[CurvePoint]) -> Html:
+    point = next(point for point in points if point.log2_scale == report.log2_scale)
+    first, last = points[0].log2_scale, points[-1].log2_scale
+    slider = tag(
+        "input",
+        type="range",
+        id="scale",
+        min=first,
+        max=last,
+        step=1,
+        value=report.log2_scale,
+        aria_describedby="at-scale",
+        aria_valuetext=f"2 to the power of {report.log2_scale}",
+    )
+    return tag(
+        "div",
+        tag(
+            "div",
+            tag("label", "Loss scale ", tag("output", power(report.log2_scale), id="scale-name"), for_="scale"),
+            *_marks(report, points),
+            class_="scale-head",
+        ),
+        tag("dl", *_readout(point), id="at-scale", class_="readout"),
+        tag("div", _curve(points, report.log2_scale), slider, _labels(points), class_="curve"),
+        _table(points, report.log2_scale),
+        class_="scale",
+    )
+
+
+def _marks(report: Report, points: Sequence[CurvePoint]) -> Iterator[Html]:
+    """Yield a button for each scale worth a look."""
+    plan = report.plan.scaler if report.plan else None
+    marks = {f"used {power(report.log2_scale)}": report.log2_scale}
+    if plan is not None and plan.init_scale > 0 and log10(plan.init_scale):
+        advised = plan.init_scale.hex().partition("p")[2]
+        marks[f"advised {power(int(advised))}"] = int(advised)
+    elif (best := best_scale(points)) is not None:
+        marks[f"fewest lost {power(best.log2_scale)}"] = best.log2_scale
+    marks[f"GradScaler's default {power(_DEFAULT)}"] = _DEFAULT
+    for words, scale in marks.items():
+        if points[0].log2_scale <= scale <= points[-1].log2_scale:
+            yield tag("button", words, type="button", value=scale, class_="scripted jump")
+
+
+def _readout(point: CurvePoint) -> Iterator[Html]:
+    for zone, bounds in _zones(point).items():
+        yield tag(
+            "div",
+            tag("dt", tag("span", class_=f"swatch {zone}", aria_hidden="true"), ZONES[zone][0]),
+            tag(
+                "dd",
+                tag("span", _share(bounds, point.nonzero), class_="share"),
+                " ",
+                tag("span", f"{span(bounds)} elements", class_="muted count"),
+            ),
+            id=f"at-{zone}",
+        )
+    yield tag("div", tag("dt", "of"), tag("dd", tag("span", count(point.nonzero), class_="share"), " ", tag("span", "non-zero gradient elements, predicted from the FP32 run", class_="muted")))
+
+
+def _zones(point: CurvePoint) -> dict[Zone, Bounds]:
+    return {Zone.FLUSHED: point.flushed, Zone.SUBNORMAL: point.subnormal, Zone.OVERFLOW: point.overflowed}
+
+
+def span(bounds: Bounds) -> str:
+    """Return a count that is known to lie between two numbers."""
+    return count(bounds.low) if bounds.exact else f"{count(bounds.low)} to {count(bounds.high)}"
+
+
+def _share(bounds: Bounds, whole: int) -> str:
+    return percent(bounds.low / whole) if whole else percent(0)
+
+
+def _curve(points: Sequence[CurvePoint], used: int) -> Html:
+    body = []
+    for exponent in range(_FLOOR + 1, 1):
+        body.append(tag("path", class_="grid", d=f"M0 {_y(10.0**exponent):g}H{_WIDTH}"))
+    for zone in (Zone.SUBNORMAL, Zone.FLUSHED, Zone.OVERFLOW):
+        heights = [_y(_zones(point)[zone].low / point.nonzero) for point in points]
+        line = "M" + "L".join(f"{_x(index, points):g} {y:.1f}" for index, y in enumerate(heights))
+        body.append(tag("path", class_=f"area {zone}", d=f"{line}V{_HEIGHT}H0z"))
+        body.append(tag("path", class_=f"line {zone}", d=line))
+    x = _x(used - points[0].log2_scale, points)
+    body.append(tag("path", class_="used", d=f"M{x:g} 0V{_HEIGHT}"))
+    body.append(tag("path", class_="now scripted", id="now", d=f"M{x:g} 0V{_HEIGHT}"))
+    axis = [tag("span", percent(10.0**exponent), class_=f"y y{-exponent}") for exponent in (0, -1, -2, -3, -4)]
+    drawn = tag(
+        "svg",
+        body,
+        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label="Shares of the gradient elements that are lost, lose bits or overflow at each loss scale; "
+        "the figures are in the table below",
+    )
+    return tag("div", axis, drawn, class_="plot")
+
+
+def _x(index: int, points: Sequence[CurvePoint]) -> float:
+    return _WIDTH * index / max(len(points) - 1, 1)
+
+
+def _y(share: float) -> float:
+    """Return the height of a share: the same room for each power of ten, none at the very bottom."""
+    depth = max(log10(share), _FLOOR + 0.1) if share else _FLOOR
+    return round(_HEIGHT * depth / _FLOOR, 1)
+
+
+def _labels(points: Sequence[CurvePoint]) -> Html:
+    labels = [tag("span", power(point.log2_scale)) for point in points[::_LABEL_STEP]]
+    return tag("div", labels, class_="x", aria_hidden="true")
+
+
+def _table(points: Sequence[CurvePoint], used: int) -> Html:
+    rows = []
+    for point in points:
+        cells = []
+        for bounds in _zones(point).values():
+            cells.append(tag("td", _share(bounds, point.nonzero) if bounds.low else NONE))
+            cells.append(tag("td", span(bounds) if bounds.high else NONE))
+        mark = tag("span", " used", class_="muted") if point.log2_scale == used else None
+        rows.append(tag("tr", tag("th", power(point.log2_scale), mark, scope="row"), cells))
+    heads = [
+        tag("th", "Loss scale", scope="col"),
+        *(
+            tag("th", f"{ZONES[zone][0]}{what}", scope="col")
+            for zone in _zones(points[0])
+            for what in ("", ", elements")
+        ),
+    ]
+    return tag(
+        "details",
+        tag("summary", "Every loss scale as a table"),
+        tag("div", tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="figures", id="curve-table"), class_="wide", tabindex="0", role="region", aria_label="Every loss scale"),
+    )
