@@ -6,7 +6,6 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 
-from ampcheck.findings import Severity
 from ampcheck.headline import judge
 from ampcheck.renderers.page import answer, layers, numbers, rest, scales
 from ampcheck.renderers.page.markup import Html, joined, tag
@@ -35,7 +34,7 @@ def render(report: Report) -> str:
                 answer.plan(report),
                 scales.picture(report, scale_curve(report, span)),
                 answer.findings(report, rows),
-                layers.layers(report, nodes, _origins(report)),
+                layers.layers(report, nodes),
                 rest.casts(report, rows),
                 rest.limits(report),
                 id="report",
@@ -100,12 +99,3 @@ def _header(report: Report) -> Html:
         tag("nav", [tag("a", name, href=link) for link, name in links], aria_label="Sections"),
         tag("button", "Theme: system", type="button", id="theme", class_="scripted"),
     )
-
-
-def _origins(report: Report) -> dict[str, str]:
-    """Return the codes of the findings that start in a module, without those that are for information only."""
-    found: dict[str, dict[str, None]] = {}
-    for finding in report.findings:
-        if finding.origin is not None and finding.severity is not Severity.INFO:
-            found.setdefault(finding.origin.module, {})[clean(finding.code)] = None
-    return {module: " ".join(codes) for module, codes in found.items()}

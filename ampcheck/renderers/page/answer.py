@@ -1,6 +1,6 @@
 """The top of the page: what was audited, the verdict, what to do about it, and the findings."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ampcheck.findings import Finding, Severity
 from ampcheck.formats import SHORT_DTYPE
@@ -10,7 +10,7 @@ from ampcheck.renderers.advice import scaler_call
 from ampcheck.renderers.page.markup import Html, joined, shown, tag
 from ampcheck.report import Report
 from ampcheck.trace import Site
-from ampcheck.wording import ROOT, clean, count, location, measure, plural, power
+from ampcheck.wording import ELLIPSIS, ROOT, clean, count, location, measure, plural, power
 
 #: A sign and a word each, so that no meaning hangs on a colour.
 _HEALTH = {
@@ -23,6 +23,9 @@ _SEVERITY = {Severity.ERROR: "✕", Severity.WARNING: "!", Severity.INFO: "i"}
 _TRIED = {Tried.CONFIRMED: "✓", Tried.REFUTED: "✕", Tried.NOT_TRIED: "?"}
 #: Findings shown at once; the others wait behind a line to open.
 _FIRST = 8
+#: Names of a list, and characters of a claim, shown at once.
+_NAMES = 6
+_CLAIM = 120
 
 
 def facts(report: Report) -> list[str]:
@@ -41,7 +44,7 @@ def verdict(report: Report) -> Html:
     badge = tag("span", tag("span", sign, class_="sign", aria_hidden="true"), word, class_=f"badge {health}")
     return tag(
         "section",
-        tag("h1", badge, " ", tag("span", sentence[:1].upper() + sentence[1:], class_="sentence")),
+        tag("h1", badge, " ", tag("span", sentence, class_="sentence")),
         tag("ul", [tag("li", line) for line in _remarks(report)], class_="remarks"),
         class_="verdict",
         aria_label="Verdict",
@@ -67,30 +70,54 @@ def plan(report: Report) -> Html:
     if made is None:
         todo = tag("p", "Nothing was tried: without a re-run there is no plan to recommend.", class_="muted")
     claims = [_claim(claim) for claim in report.verdicts]
+    outcomes = list(_precisions(report))
     advice = [tag("li", clean(sentence)) for sentence in report.advice]
-    left = tag(
-        "div",
-        todo,
-        tag("ul", claims, class_="claims") if claims else None,
-        tag("ul", advice, class_="advice") if advice else None,
-    )
+    expect = tag("details", tag("summary", "What to expect"), tag("ul", advice, class_="advice"))
     return tag(
         "section",
         tag("h2", "What to do", id="plan-title"),
-        tag("div", left, _patch(report.patch), class_="halves" if report.patch else None),
+        tag(
+            "div",
+            tag("div", todo, tag("ul", outcomes, class_="outcomes") if outcomes else None),
+            tag("div", tag("ul", claims, class_="claims"), expect if advice else None) if claims or advice else None,
+            _patch(report.patch),
+            class_="columns",
+        ),
         id="plan",
         aria_labelledby="plan-title",
     )
 
 
+def _precisions(report: Report) -> Iterator[Html]:
+    """Yield how the step came out in each precision, as it was audited, without any change."""
+    named = {report.precision: report.outcomes.get("settled"), **report.outcomes}
+    for name in ("fp16", "bf16"):
+        outcome = named.get(name)
+        if outcome is not None:
+            state = ("refuted", "✕", "harmed") if outcome.harmed else ("confirmed", "✓", "healthy")
+            mark = tag("span", f"{state[1]} {state[2]}", class_=f"tried {state[0]}")
+            scale = f" at {power(outcome.log2_scale)}" if outcome.log2_scale else ""
+            yield tag("li", tag("b", name), " ", mark, f"{scale}: {clean(outcome.words)}")
+
+
 def _steps(made: Plan) -> Iterator[tuple[str, Html]]:
     yield "Precision", tag("code", made.precision)
     if made.fp32_modules:
-        yield "Keep in FP32", joined([tag("code", name) for name in made.fp32_modules], ", ")
+        yield "Keep in FP32", _listed(made.fp32_modules)
     if made.fp32_lines:
-        yield "Lines in FP32", joined([tag("code", line) for line in made.fp32_lines], ", ")
+        yield "Lines in FP32", _listed(made.fp32_lines)
     if made.scaler is not None:
         yield "Loss scaler", tag("code", scaler_call(made.scaler))
+
+
+def _listed(names: Sequence[str]) -> Html:
+    """Return names in a row, those beyond the first few behind a line to open."""
+    shown, rest = names[:_NAMES], names[_NAMES:]
+    first = joined([tag("code", name) for name in shown], ", ")
+    if not rest:
+        return first
+    more = joined([tag("code", name) for name in rest], ", ")
+    return joined([first, tag("details", tag("summary", f"and {count(len(rest))} more"), more)])
 
 
 def _claim(claim: Verdict) -> Html:
@@ -101,12 +128,21 @@ def _claim(claim: Verdict) -> Html:
         tag("span", _TRIED[claim.tried], class_=f"mark {state}", aria_hidden="true"),
         tag(
             "div",
-            tag("strong", clean(claim.claim)),
+            _words(clean(claim.claim)),
             " ",
             tag("span", str(claim.tried), class_=f"tried {state}"),
             tag("div", change, class_="muted") if change else None,
         ),
     )
+
+
+def _words(text: str) -> Html:
+    """Return a claim, the rest of a very long one behind a line to open."""
+    if len(text) <= _CLAIM:
+        return tag("strong", text)
+    cut = text.rfind(" ", 0, _CLAIM)
+    end = cut if cut > 0 else _CLAIM
+    return tag("details", tag("summary", tag("strong", text[:end], ELLIPSIS)), text[end:], class_="long")
 
 
 def _patch(patch: str) -> Html | None:

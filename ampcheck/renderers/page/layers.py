@@ -1,13 +1,14 @@
 """The table of the layers: every module with its dtypes, ranges, losses and casts, as a tree."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from ampcheck.findings import Severity
 from ampcheck.renderers.drawing import NONE
 from ampcheck.renderers.page.markup import Html, tag
 from ampcheck.renderers.page.tree import Node
 from ampcheck.report import Report
 from ampcheck.tables import LayerRow
-from ampcheck.wording import ROOT, clean, count, exponent_range, percent, plural, power, short_count
+from ampcheck.wording import ROOT, clean, count, exponent_range, percent, power, short_count
 
 #: Deeper levels are not indented any further.
 _DEEPEST = 12
@@ -21,14 +22,17 @@ COLUMNS = (
     ("gradient", "Gradients", "powers of two that the magnitudes span, without the loss scale"),
     ("forward", "Lost forward", "non-zero in FP32, zero in low precision"),
     ("backward", "Lost backward", "non-zero in FP32, zero in low precision"),
-    ("over", "Overflowed", "finite in FP32 only"),
+    ("over", "Overflow", "elements that are finite in FP32 only"),
     ("casts", "Casts", "calls"),
     ("error", "Error", "worst relative RMS error of a forward result"),
 )
 
 
-def layers(report: Report, nodes: Sequence[Node], origins: Mapping[str, str]) -> Html:
-    """Return the section of the table; `origins` has the findings' codes by the module they start in."""
+def layers(report: Report, nodes: Sequence[Node]) -> Html:
+    """Return the section of the table."""
+    origins = _origins(report)
+    # Whatever overflows without being where a finding starts was handed what had overflowed before.
+    known = any(finding.kind.endswith("overflow") for finding in report.findings)
     held = [node.row for node in nodes if node.row]
     troubled = sum(row.troubled for row in held)
     about = f"{count(len(held))}, {count(troubled)} with trouble" if troubled else f"{count(len(held))}, none with trouble"
@@ -36,7 +40,7 @@ def layers(report: Report, nodes: Sequence[Node], origins: Mapping[str, str]) ->
         tag("th", tag("span", title, class_="head"), scope="col", class_=f"c-{key}", data_key=key, title=what or None, role="columnheader")
         for key, title, what in COLUMNS
     ]
-    rows = [_row(node, origins.get(node.path, "")) for node in nodes]
+    rows = [_row(node, origins.get(node.path, ""), passed=known) for node in nodes]
     table = tag(
         "table",
         tag("caption", f"Measured at loss scale {power(report.log2_scale)}, against the FP32 run.", class_="muted"),
@@ -65,9 +69,9 @@ def _controls(troubled: int) -> Html:
     )
 
 
-def _row(node: Node, codes: str) -> Html:
+def _row(node: Node, codes: str, *, passed: bool) -> Html:
     name = tag("th", _name(node), scope="row", role="rowheader", class_=f"c-path d{min(node.depth, _DEEPEST)}")
-    cells = [tag("td", text, role="cell", class_=f"c-{key}{style}") for key, text, style in _cells(node, codes)]
+    cells = [tag("td", text, role="cell", class_=f"c-{key}{style}") for key, text, style in _cells(node, codes, passed=passed)]
     style = "holder" if node.row is None else "troubled" if node.row.troubled else None
     return tag("tr", name, cells, id=f"m{node.index}", role="row", class_=style)
 
@@ -77,16 +81,16 @@ def _name(node: Node) -> Html:
     return tag("span", clean(node.name) or NONE, class_="name", title=path)
 
 
-def _cells(node: Node, codes: str) -> list[tuple[str, str | Html, str]]:
+def _cells(node: Node, codes: str, *, passed: bool) -> list[tuple[str, str | Html, str]]:
     row = node.row
     kind = ("kind", clean(node.kind), "")
     if row is None:
-        inside = plural(node.troubled, "layer") + " inside" if node.troubled else ""
+        inside = f"{count(node.troubled)} with trouble" if node.troubled else ""
         return [kind, ("state", inside, " muted"), *((key, "", "") for key, *_ in COLUMNS[3:])]
     return [
         kind,
-        ("state", *_state(row, codes)),
-        ("dtype", " + ".join(map(clean, row.dtypes)), ""),
+        ("state", *_state(row, codes, passed=passed)),
+        ("dtype", "+".join(map(clean, row.dtypes)), ""),
         ("activation", exponent_range(row.activations) or NONE, ""),
         ("gradient", exponent_range(row.gradients) or NONE, ""),
         ("forward", _share(row.flushed_forward), ""),
@@ -97,15 +101,26 @@ def _cells(node: Node, codes: str) -> list[tuple[str, str | Html, str]]:
     ]
 
 
-def _state(row: LayerRow, codes: str) -> tuple[str | Html, str]:
+def _state(row: LayerRow, codes: str, *, passed: bool) -> tuple[str | Html, str]:
     """Return what is wrong with a layer in a word, and how it looks."""
     if codes:
         return tag("span", tag("span", "✕", class_="sign", aria_hidden="true"), codes, class_="badge error"), ""
+    if row.overflowed and passed:
+        return "overflow, passed on", " muted"
     if row.overflowed:
         return "✕ overflow", " bad"
     if row.troubled:
         return f"! lost {percent(max(row.flushed_forward, row.flushed_backward))}", " warn"
     return NONE, " muted"
+
+
+def _origins(report: Report) -> dict[str, str]:
+    """Return the codes of the findings that start in a module, without those that are for information only."""
+    found: dict[str, dict[str, None]] = {}
+    for finding in report.findings:
+        if finding.origin is not None and finding.severity is not Severity.INFO:
+            found.setdefault(finding.origin.module, {})[clean(finding.code)] = None
+    return {module: " ".join(codes) for module, codes in found.items()}
 
 
 def _share(value: float) -> str:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ampcheck.findings import Severity
 from ampcheck.flat import number
 from ampcheck.formats import SHORT_DTYPE
 from ampcheck.renderers.page.markup import Html
@@ -43,9 +44,22 @@ def data(report: Report, nodes: Sequence[Node], scales: range) -> Html:
             [clean(node.path) or ROOT, clean(node.kind), node.depth, node.end, _values(node)] for node in nodes
         ],
         "sites": sites,
+        "marks": _marks(report, index),
         "texts": list(texts.places),
     }
     return Html(json.dumps(content, allow_nan=False, separators=(",", ":")).translate(_ESCAPES))
+
+
+def _marks(report: Report, index: Mapping[str, int]) -> list[list[Any]]:
+    """Return where findings start: module, phase and code, without those that are for information only."""
+    return [
+        [index[finding.origin.module], _PHASES.index(finding.origin.phase), clean(finding.code)]
+        for finding in report.findings
+        if finding.origin is not None
+        and finding.severity is not Severity.INFO
+        and finding.origin.phase in _PHASES
+        and finding.origin.module in index
+    ]
 
 
 def _values(node: Node) -> list[Any] | None:

@@ -18,6 +18,7 @@ _WIDTH, _HEIGHT = 1000, 120
 #: The power of ten at which shares end that the curve tells from none.
 _FLOOR = -5
 _LABEL_STEP = 4
+_HINT = "Point at a layer to read its numbers; click it, or press Enter, to see its histograms and lines."
 #: What GradScaler starts from when it is told nothing.
 _DEFAULT = 16
 
@@ -31,19 +32,16 @@ def scale_range(report: Report) -> range:
 def picture(report: Report, points: Sequence[CurvePoint]) -> Html:
     """Return the section with the landscape, the curve and the slider."""
     figures = [_figure(report, phase) for phase in (Phase.FORWARD, Phase.BACKWARD)]
-    about = (
-        f"Each row is a layer, in order of execution; each column a power of two; the darker, the larger the "
-        f"share of the layer's elements, as the FP32 run has them. Only results held in {report.precision} are shown."
-    )
+    about = f"every layer held in {report.precision}, in order of execution, by powers of two"
     shown = any(figures)
     return tag(
         "section",
-        tag("h2", "Where the numbers lie", id="picture-title"),
-        tag("p", about if shown else f"Nothing was held in {report.precision}.", class_="muted"),
-        _scale(report, points) if points[0].nonzero else None,
-        _legend() if shown else None,
+        tag("h2", "Where the numbers lie ", tag("small", about), id="picture-title"),
         tag("div", [figure for figure in figures if figure], class_="panels") if shown else None,
-        tag("p", "\u2009", id="pointed", class_="scripted muted", role="status") if shown else None,
+        _legend() if shown else tag("p", f"No result was held in {report.precision}.", class_="muted"),
+        tag("p", _HINT, id="pointed", class_="scripted muted") if shown else None,
+        _scale(report, points) if points[0].nonzero else None,
+        _table(points, report.log2_scale) if points[0].nonzero else None,
         id="picture",
         aria_labelledby="picture-title",
     )
@@ -61,7 +59,8 @@ def _legend() -> Html:
     names = [
         tag("li", tag("span", class_=f"swatch {zone}", aria_hidden="true"), words[0]) for zone, words in ZONES.items()
     ]
-    return tag("ul", names, class_="legend")
+    dark = tag("li", "The darker, the larger the share of the layer's elements, as the FP32 run has them.")
+    return tag("ul", names, dark, class_="legend")
 
 
 def _scale(report: Report, points: Sequence[CurvePoint]) -> Html:
@@ -86,9 +85,12 @@ def _scale(report: Report, points: Sequence[CurvePoint]) -> Html:
             *_marks(report, points),
             class_="scale-head",
         ),
-        tag("dl", *_readout(point), id="at-scale", class_="readout"),
-        tag("div", _curve(points, report.log2_scale), slider, _labels(points), class_="curve"),
-        _table(points, report.log2_scale),
+        tag(
+            "div",
+            tag("dl", *_readout(point), id="at-scale", class_="readout"),
+            tag("div", _curve(points, report.log2_scale), slider, _labels(points), class_="curve"),
+            class_="scale-body",
+        ),
         class_="scale",
     )
 
@@ -117,11 +119,12 @@ def _readout(point: CurvePoint) -> Iterator[Html]:
                 "dd",
                 tag("span", _share(bounds, point.nonzero), class_="share"),
                 " ",
-                tag("span", f"{span(bounds)} elements", class_="muted count"),
+                tag("span", span(bounds), class_="muted count"),
             ),
             id=f"at-{zone}",
         )
-    yield tag("div", tag("dt", "of"), tag("dd", tag("span", count(point.nonzero), class_="share"), " ", tag("span", "non-zero gradient elements, predicted from the FP32 run", class_="muted")))
+    about = f"of {count(point.nonzero)} non-zero gradient elements, predicted from the FP32 run"
+    yield tag("div", tag("dt", "Shares", class_="unseen"), tag("dd", about, class_="muted"))
 
 
 def _zones(point: CurvePoint) -> dict[Zone, Bounds]:

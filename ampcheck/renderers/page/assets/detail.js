@@ -36,7 +36,7 @@ function histogram(site) {
     const exponent = site.lowest + index;
     const tall = number ? Math.max(1.5, (height * number) / top) : 0;
     return made("rect", {
-      class: `bar ${zoneOf(exponent, format, scale)}`,
+      class: `bar ${site.counted ? zoneOf(exponent, format, scale) : "other"}`,
       x: index * width, y: height - tall, width: width - 1, height: tall,
     });
   });
@@ -44,9 +44,9 @@ function histogram(site) {
   const box = { viewBox: `0 0 ${bars.length * width} ${height}`, role: "img", "aria-label": words, class: "histogram" };
   const axis = [site.lowest, site.lowest + bars.length - 1].map((exponent) => made("span", {}, power(exponent)));
   const drawn = made("svg", { ...box, preserveAspectRatio: "none" }, ...bars);
-  drawn.style.width = `min(100%, ${Math.max(60, bars.length * width)}px)`;
+  drawn.style.width = `min(100%, ${bars.length * width}px)`;
   const under = made("div", { class: "ends muted" }, ...axis);
-  under.style.width = drawn.style.width;
+  under.style.width = `min(100%, ${Math.max(80, bars.length * width)}px)`;
   return made("div", {}, drawn, under);
 }
 

@@ -3,7 +3,8 @@
 const TAIL = 1e-4;
 const HEAD = 22;
 const FOOT = 22;
-const TALLEST = 540;
+const TALLEST = 440;
+const PHASES = ["forward", "backward"];
 const FAINTEST = -5;
 const ZONES = ["flushed", "subnormal", "normal", "overflow"];
 const ZONE_WORDS = {
@@ -15,9 +16,11 @@ const ZONE_WORDS = {
 const MONO = "11px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace";
 const SANS = "11px system-ui, sans-serif";
 
-const layers = [...new Set([...held("forward"), ...held("backward")].map((site) => site.module))]
-  .filter((module) => held("forward", module.sites).concat(held("backward", module.sites)).some((s) => s.nonzero));
+/** The layers with something to show, in order of their first result in the forward. */
+const layers = [...new Set([...sites].sort((a, b) => PHASES.indexOf(a.phase) - PHASES.indexOf(b.phase)).map((site) => site.module))]
+  .filter((module) => module.sites.some((site) => site.counted && site.nonzero));
 const panels = [];
+const HINT = document.getElementById("pointed")?.textContent;
 
 /** Return the counts of several histograms together. */
 function merged(parts) {
@@ -92,16 +95,16 @@ function arrange() {
   const height = rowHeight * layers.length;
   const groups = rowHeight > 11 ? layers.map((m, i) => ({ label: m.path, start: i, end: i + 1 })) : groupsOf(height);
   const label = Math.min(stacked ? width * 0.3 : 210, 16 + 6.7 * Math.max(...groups.map((group) => group.label.length)));
-  const share = stacked ? 0 : 62;
+  const share = stacked ? 16 : 74;
   const every = panels.reduce((sum, panel) => sum + panel.columns, 0);
-  const gap = 20 * (panels.length - 1);
+  const gap = 36 * (panels.length - 1);
   panels.forEach((panel, index) => {
     const named = stacked || index === 0;
     const last = !stacked && index === panels.length - 1;
-    const step = stacked ? (width - label) / panel.columns : (width - label - share - gap) / every;
+    const step = stacked ? (width - label - share) / panel.columns : (width - label - share - gap) / every;
     const left = named ? label : 0;
     Object.assign(panel, { step, left, named, last, rowHeight, height, groups });
-    sized(panel.canvas, left + step * panel.columns + (last ? share : 0), HEAD + height + FOOT);
+    sized(panel.canvas, left + step * panel.columns + (last || stacked ? share : 16), HEAD + height + FOOT);
   });
 }
 
@@ -135,6 +138,7 @@ function draw(panel, colors) {
   pen.drawImage(panel.cells, panel.left, HEAD, panel.step * panel.columns, panel.height);
   drawAxis(pen, panel, colors);
   drawNames(pen, panel, colors);
+  drawMarks(pen, panel, colors);
   drawPointed(pen, panel, colors);
 }
 
@@ -195,7 +199,7 @@ function drawNames(pen, panel, colors) {
     const top = HEAD + start * panel.rowHeight;
     const y = Math.max(top + Math.min(panel.rowHeight, 13) - 3, free);
     if (y > HEAD + panel.height + 6) break;
-    if (panel.rowHeight <= 11) {
+    if (panel.rowHeight <= 11 && (end - start) * panel.rowHeight >= 8) {
       pen.fillStyle = colors.line;
       pen.fillRect(panel.left, top, panel.step * panel.columns, 1);
     }
@@ -221,7 +225,7 @@ function drawShare(pen, panel, colors, start, end, y) {
   pen.font = SANS;
   pen.textAlign = "left";
   pen.fillStyle = `rgb(${colors[lost >= over ? "flushed" : "overflow"].slice(0, 3).join(" ")})`;
-  pen.fillText(percent((lost + over) / whole), panel.left + panel.step * panel.columns + 6, y);
+  pen.fillText(percent((lost + over) / whole), panel.left + panel.step * panel.columns + 18, y);
 }
 
 /** Return a path cut in its middle to a number of characters. */
@@ -242,6 +246,19 @@ function drawPointed(pen, panel, colors) {
   }
 }
 
+/** Mark the layers that findings start in, in the gap beside the panel. */
+function drawMarks(pen, panel, colors) {
+  pen.fillStyle = `rgb(${colors.flushed.slice(0, 3).join(" ")})`;
+  pen.font = "bold 12px system-ui, sans-serif";
+  pen.textAlign = "left";
+  for (const [module, phase] of saved.marks) {
+    const at = layers.indexOf(modules[module]);
+    if (at < 0 || PHASES[phase] !== panel.phase) continue;
+    const x = panel.left + panel.step * panel.columns + 3;
+    pen.fillText("◂", x, HEAD + (at + 0.5) * panel.rowHeight + 4);
+  }
+}
+
 /** Take what the pointer or the keys are at. */
 function pointAt(panel, y, x) {
   const row = Math.floor((y - HEAD) / panel.rowHeight);
@@ -254,7 +271,7 @@ function pointAt(panel, y, x) {
 
 function pointedWords() {
   const pointed = chosen.pointed;
-  if (!pointed) return "\u2009";
+  if (!pointed) return HINT;
   const among = held(pointed.phase, pointed.module.sites);
   const whole = merged(among);
   const words = [pointed.module.path, pointed.phase];

@@ -13,7 +13,7 @@ function showScale() {
     const bounds = summed(kind, gradients, format, chosen.scale);
     const box = document.getElementById(`at-${kind}`);
     box.querySelector(".share").textContent = percent(bounds[0] / allGradients);
-    box.querySelector(".count").textContent = `${span(bounds)} elements`;
+    box.querySelector(".count").textContent = span(bounds);
     box.classList.toggle("some", bounds[0] > 0);
   }
   const [first, last] = saved.scales;
