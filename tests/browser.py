@@ -68,7 +68,10 @@ def watched(opened: Opened) -> None:
         dialog.dismiss()
 
     def requested(request: object) -> None:
-        if not request.url.startswith(("file:", "data:")) or request.resource_type not in ("document", "other"):
+        if not request.url.startswith(("file:", "data:")) or request.resource_type not in (
+            "document",
+            "other",
+        ):
             opened.trouble.append(f"request: {request.url}")
 
     opened.page.on("console", lambda message: opened.trouble.append(f"console: {message.text}"))

@@ -6,9 +6,9 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 
-from ampcheck.headline import judge
+from ampcheck.headline import facts, judge
 from ampcheck.renderers.page import answer, layers, numbers, rest, scales
-from ampcheck.renderers.page.markup import Html, joined, tag
+from ampcheck.renderers.page.elements import Html, joined, tag
 from ampcheck.renderers.page.tree import module_tree
 from ampcheck.report import Report
 from ampcheck.tables import layer_rows, scale_curve
@@ -16,7 +16,16 @@ from ampcheck.wording import clean
 
 #: In the order in which they are put together.
 _STYLES = ("look.css", "parts.css", "tables.css", "paper.css")
-_SCRIPTS = ("bounds.js", "words.js", "state.js", "landscape.js", "scale.js", "tree.js", "detail.js", "start.js")
+_SCRIPTS = (
+    "bounds.js",
+    "words.js",
+    "state.js",
+    "landscape.js",
+    "scale.js",
+    "tree.js",
+    "detail.js",
+    "start.js",
+)
 
 
 def render(report: Report) -> str:
@@ -86,7 +95,7 @@ def _assets(names: tuple[str, ...]) -> Iterator[str]:
 
 
 def _header(report: Report) -> Html:
-    facts = [tag("li", fact) for fact in answer.facts(report)]
+    told = [tag("li", fact) for fact in facts(report)]
     links = [("#findings", "Findings"), ("#layers", "Layers"), ("#limits", "Limits")]
     return tag(
         "header",
@@ -94,7 +103,7 @@ def _header(report: Report) -> Html:
             "div",
             tag("span", "ampcheck", class_="brand"),
             tag("span", clean(report.target), class_="target"),
-            tag("ul", facts, class_="facts"),
+            tag("ul", told, class_="facts"),
         ),
         tag("nav", [tag("a", name, href=link) for link, name in links], aria_label="Sections"),
         tag("button", "Theme: system", type="button", id="theme", class_="scripted"),

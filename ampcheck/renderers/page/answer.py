@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ampcheck.findings import Finding, Severity
 from ampcheck.formats import SHORT_DTYPE
-from ampcheck.headline import Health, judge
+from ampcheck.headline import Health, figures, judge, tally
 from ampcheck.plan import Plan, Tried, Verdict
-from ampcheck.renderers.advice import scaler_call
-from ampcheck.renderers.page.markup import Html, joined, shown, tag
+from ampcheck.renderers.advice import how_tried, scaler_call, unchanged
+from ampcheck.renderers.page.elements import Html, joined, shown, tag
 from ampcheck.report import Report
 from ampcheck.trace import Site
-from ampcheck.wording import ELLIPSIS, ROOT, clean, count, location, measure, plural, power
+from ampcheck.wording import ELLIPSIS, ROOT, clean, count, location, plural, power
 
 #: A sign and a word each, so that no meaning hangs on a colour.
 _HEALTH = {
@@ -26,15 +26,6 @@ _FIRST = 8
 #: Names of a list, and characters of a claim, shown at once.
 _NAMES = 6
 _CLAIM = 120
-
-
-def facts(report: Report) -> list[str]:
-    """Return what was run, in a few words each."""
-    scale = f"loss scale {power(report.log2_scale)}" if report.log2_scale else "no loss scale"
-    device = clean(report.environment.get("device", ""))
-    torch = clean(report.environment.get("torch", ""))
-    steps = plural(len(report.low.steps), "step") if report.low.steps else ""
-    return [fact for fact in (report.precision, scale, device, torch and f"torch {torch}", steps) if fact]
 
 
 def verdict(report: Report) -> Html:
@@ -75,11 +66,15 @@ def plan(report: Report) -> Html:
     expect = tag("details", tag("summary", "What to expect"), tag("ul", advice, class_="advice"))
     return tag(
         "section",
-        tag("h2", "What to do", id="plan-title"),
+        tag(
+            "h2", "What to do ", tag("small", how_tried(report)) if report.verdicts else None, id="plan-title"
+        ),
         tag(
             "div",
             tag("div", todo, tag("ul", outcomes, class_="outcomes") if outcomes else None),
-            tag("div", tag("ul", claims, class_="claims"), expect if advice else None) if claims or advice else None,
+            tag("div", tag("ul", claims, class_="claims"), expect if advice else None)
+            if claims or advice
+            else None,
             _patch(report.patch),
             class_="columns",
         ),
@@ -90,14 +85,11 @@ def plan(report: Report) -> Html:
 
 def _precisions(report: Report) -> Iterator[Html]:
     """Yield how the step came out in each precision, as it was audited, without any change."""
-    named = {report.precision: report.outcomes.get("settled"), **report.outcomes}
-    for name in ("fp16", "bf16"):
-        outcome = named.get(name)
-        if outcome is not None:
-            state = ("refuted", "✕", "harmed") if outcome.harmed else ("confirmed", "✓", "healthy")
-            mark = tag("span", f"{state[1]} {state[2]}", class_=f"tried {state[0]}")
-            scale = f" at {power(outcome.log2_scale)}" if outcome.log2_scale else ""
-            yield tag("li", tag("b", name), " ", mark, f"{scale}: {clean(outcome.words)}")
+    for name, outcome in unchanged(report):
+        state = ("refuted", "✕", "harmed") if outcome.harmed else ("confirmed", "✓", "healthy")
+        mark = tag("span", f"{state[1]} {state[2]}", class_=f"tried {state[0]}")
+        scale = f" at {power(outcome.log2_scale)}" if outcome.log2_scale else ""
+        yield tag("li", tag("b", name), " ", mark, f"{scale}: {clean(outcome.words)}")
 
 
 def _steps(made: Plan) -> Iterator[tuple[str, Html]]:
@@ -122,7 +114,9 @@ def _listed(names: Sequence[str]) -> Html:
 
 def _claim(claim: Verdict) -> Html:
     state = str(claim.tried).replace(" ", "-")
-    change = f"{clean(claim.before) or '?'} → {clean(claim.after) or '?'}" if claim.before or claim.after else ""
+    change = (
+        f"{clean(claim.before) or '?'} → {clean(claim.after) or '?'}" if claim.before or claim.after else ""
+    )
     return tag(
         "li",
         tag("span", _TRIED[claim.tried], class_=f"mark {state}", aria_hidden="true"),
@@ -176,26 +170,37 @@ def findings(report: Report, rows: Mapping[str, int]) -> Html:
     """Return every finding, most important first; `rows` tells which row of the table shows a module."""
     found = report.findings
     items = [_finding(finding, rows) for finding in found]
-    tally = [(severity, sum(f.severity is severity for f in found)) for severity in Severity]
-    words = " · ".join(plural(number, str(kind)) for kind, number in tally if number)
     rest = items[_FIRST:]
     return tag(
         "section",
-        tag("h2", "Findings ", tag("small", words or "none"), id="findings-title"),
+        tag("h2", "Findings ", tag("small", tally(report) or "none"), id="findings-title"),
         tag("ol", items[:_FIRST], class_="findings") if items else None,
         tag("details", tag("summary", f"{count(len(rest))} more"), tag("ol", rest, class_="findings"))
         if rest
         else None,
+        _suppressed(report),
         id="findings",
         aria_labelledby="findings-title",
     )
 
 
+def _suppressed(report: Report) -> Html | None:
+    """Return the findings that were kept from counting, and who said so."""
+    if not report.suppressed:
+        return None
+    lines = []
+    for one in report.suppressed:
+        origin = one.finding.origin
+        at = (location(origin.file, origin.line) or clean(origin.module) or ROOT) if origin else ""
+        name = f"{one.finding.severity} {clean(one.finding.code)} {clean(one.finding.name)}"
+        lines.append(tag("li", " · ".join(part for part in (name, at, clean(one.words)) if part)))
+    title = f"{plural(len(lines), 'suppressed finding')}, not counted"
+    return tag("details", tag("summary", title), tag("ul", lines, class_="muted suppressed"))
+
+
 def _finding(finding: Finding, rows: Mapping[str, int]) -> Html:
     origin = finding.origin
     at = location(origin.file, origin.line) if origin else ""
-    numbers = [measure(name, value) for name, value in finding.numbers.items()]
-    more = [plural(len(finding.sites) - 1, "more site")] if len(finding.sites) > 1 else []
     severity = finding.severity
     return tag(
         "li",
@@ -214,7 +219,10 @@ def _finding(finding: Finding, rows: Mapping[str, int]) -> Html:
             tag("code", at, class_="place") if at else None,
         ),
         tag("p", clean(finding.message)),
-        tag("p", _where(origin, rows) if origin else None, shown(" · ".join([*numbers, *more])), class_="muted"),
+        tag("ul", [tag("li", clean(follower)) for follower in finding.follows], class_="follows")
+        if finding.follows
+        else None,
+        tag("p", _where(origin, rows) if origin else None, " · ".join(figures(finding)), class_="muted"),
         class_=str(severity),
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ampcheck.findings import Severity
 from ampcheck.renderers.drawing import NONE
-from ampcheck.renderers.page.markup import Html, tag
+from ampcheck.renderers.page.elements import Html, tag
 from ampcheck.renderers.page.tree import Node
 from ampcheck.report import Report
 from ampcheck.tables import LayerRow
@@ -35,15 +35,31 @@ def layers(report: Report, nodes: Sequence[Node]) -> Html:
     known = any(finding.kind.endswith("overflow") for finding in report.findings)
     held = [node.row for node in nodes if node.row]
     troubled = sum(row.troubled for row in held)
-    about = f"{count(len(held))}, {count(troubled)} with trouble" if troubled else f"{count(len(held))}, none with trouble"
+    about = (
+        f"{count(len(held))}, {count(troubled)} with trouble"
+        if troubled
+        else f"{count(len(held))}, none with trouble"
+    )
     heads = [
-        tag("th", tag("span", title, class_="head"), scope="col", class_=f"c-{key}", data_key=key, title=what or None, role="columnheader")
+        tag(
+            "th",
+            tag("span", title, class_="head"),
+            scope="col",
+            class_=f"c-{key}",
+            data_key=key,
+            title=what or None,
+            role="columnheader",
+        )
         for key, title, what in COLUMNS
     ]
     rows = [_row(node, origins.get(node.path, ""), passed=known) for node in nodes]
     table = tag(
         "table",
-        tag("caption", f"Measured at loss scale {power(report.log2_scale)}, against the FP32 run.", class_="muted"),
+        tag(
+            "caption",
+            f"Measured at loss scale {power(report.log2_scale)}, against the FP32 run.",
+            class_="muted",
+        ),
         tag("thead", tag("tr", heads, role="row"), role="rowgroup"),
         tag("tbody", rows, role="rowgroup"),
         id="layers-table",
@@ -62,7 +78,18 @@ def layers(report: Report, nodes: Sequence[Node]) -> Html:
 def _controls(troubled: int) -> Html:
     return tag(
         "div",
-        tag("label", tag("span", "Search", class_="unseen"), tag("input", type="search", id="search", placeholder="Search modules, classes, operations, files", autocomplete="off", spellcheck="false")),
+        tag(
+            "label",
+            tag("span", "Search", class_="unseen"),
+            tag(
+                "input",
+                type="search",
+                id="search",
+                placeholder="Search modules, classes, operations, files",
+                autocomplete="off",
+                spellcheck="false",
+            ),
+        ),
         tag("label", tag("input", type="checkbox", id="only"), f" with trouble only ({count(troubled)})"),
         tag("span", id="matches", class_="muted", role="status"),
         class_="controls scripted",
@@ -70,8 +97,13 @@ def _controls(troubled: int) -> Html:
 
 
 def _row(node: Node, codes: str, *, passed: bool) -> Html:
-    name = tag("th", _name(node), scope="row", role="rowheader", class_=f"c-path d{min(node.depth, _DEEPEST)}")
-    cells = [tag("td", text, role="cell", class_=f"c-{key}{style}") for key, text, style in _cells(node, codes, passed=passed)]
+    name = tag(
+        "th", _name(node), scope="row", role="rowheader", class_=f"c-path d{min(node.depth, _DEEPEST)}"
+    )
+    cells = [
+        tag("td", text, role="cell", class_=f"c-{key}{style}")
+        for key, text, style in _cells(node, codes, passed=passed)
+    ]
     style = "holder" if node.row is None else "troubled" if node.row.troubled else None
     return tag("tr", name, cells, id=f"m{node.index}", role="row", class_=style)
 
@@ -104,7 +136,9 @@ def _cells(node: Node, codes: str, *, passed: bool) -> list[tuple[str, str | Htm
 def _state(row: LayerRow, codes: str, *, passed: bool) -> tuple[str | Html, str]:
     """Return what is wrong with a layer in a word, and how it looks."""
     if codes:
-        return tag("span", tag("span", "✕", class_="sign", aria_hidden="true"), codes, class_="badge error"), ""
+        return tag(
+            "span", tag("span", "✕", class_="sign", aria_hidden="true"), codes, class_="badge error"
+        ), ""
     if row.overflowed and passed:
         return "overflow, passed on", " muted"
     if row.overflowed:

@@ -7,7 +7,7 @@ from typing import Any
 from ampcheck.findings import Severity
 from ampcheck.flat import number
 from ampcheck.formats import SHORT_DTYPE
-from ampcheck.renderers.page.markup import Html
+from ampcheck.renderers.page.elements import Html
 from ampcheck.renderers.page.tree import Node
 from ampcheck.report import Report, low_tensors
 from ampcheck.stats import TensorStats
@@ -41,7 +41,8 @@ def data(report: Report, nodes: Sequence[Node], scales: range) -> Html:
         "scale": report.log2_scale,
         "scales": [scales.start, scales.stop - 1],
         "modules": [
-            [clean(node.path) or ROOT, clean(node.kind), node.depth, node.end, _values(node)] for node in nodes
+            [clean(node.path) or ROOT, clean(node.kind), node.depth, node.end, _values(node)]
+            for node in nodes
         ],
         "sites": sites,
         "marks": _marks(report, index),

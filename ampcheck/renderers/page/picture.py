@@ -6,7 +6,7 @@ from math import log10
 
 from ampcheck.landscape import Column, Landscape, Zone, landscape
 from ampcheck.renderers.drawing import module_name
-from ampcheck.renderers.page.markup import Html, tag
+from ampcheck.renderers.page.elements import Html, tag
 from ampcheck.report import Report
 from ampcheck.trace import Phase
 from ampcheck.wording import percent, plural, power
@@ -97,7 +97,9 @@ def _cells(picture: Landscape) -> Iterator[Html]:
 def _labels(picture: Landscape) -> Iterator[Html]:
     for index, row in enumerate(picture.rows):
         y = _HEAD + _ROW * index + _ROW - 4
-        yield tag("text", module_name(row.label, _CHARACTERS), class_="name", x=_LABELS - 8, y=y, text_anchor="end")
+        yield tag(
+            "text", module_name(row.label, _CHARACTERS), class_="name", x=_LABELS - 8, y=y, text_anchor="end"
+        )
         outside = row.share(Zone.FLUSHED, picture.columns) + row.share(Zone.OVERFLOW, picture.columns)
         if outside:
             x = _LABELS + _STEP * len(picture.columns) + 6

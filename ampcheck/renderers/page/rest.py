@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ampcheck.formats import SHORT_DTYPE
-from ampcheck.renderers.page.markup import Html, tag
+from ampcheck.renderers.page.elements import Html, tag
 from ampcheck.report import Report
 from ampcheck.tables import cast_rows
 from ampcheck.trace import CastCount
@@ -71,17 +71,32 @@ def limits(report: Report) -> Html:
     missed = sorted(report.not_audited.items(), key=lambda item: -item[1])
     items = [tag("li", tag("b", f"{count(times)}×"), " ", clean(what)) for what, times in missed]
     notes = [tag("li", clean(note)) for note in report.notes]
-    known = [part for name, text in report.environment.items() for part in (tag("dt", clean(name)), tag("dd", clean(text)))]
+    known = [
+        part
+        for name, text in report.environment.items()
+        for part in (tag("dt", clean(name)), tag("dd", clean(text)))
+    ]
     return tag(
         "div",
         tag(
             "section",
             tag("h2", "Not audited ", tag("small", seen), id="missed-title"),
-            tag("ul", items) if items else tag("p", "Nothing was left out." if low.sites else "Nothing was recorded."),
+            tag("ul", items)
+            if items
+            else tag("p", "Nothing was left out." if low.sites else "Nothing was recorded."),
             aria_labelledby="missed-title",
         ),
-        tag("section", tag("h2", "Notes", id="notes-title"), tag("ul", notes), aria_labelledby="notes-title") if notes else None,
-        tag("section", tag("h2", "Environment", id="environment-title"), tag("dl", known), aria_labelledby="environment-title") if known else None,
+        tag("section", tag("h2", "Notes", id="notes-title"), tag("ul", notes), aria_labelledby="notes-title")
+        if notes
+        else None,
+        tag(
+            "section",
+            tag("h2", "Environment", id="environment-title"),
+            tag("dl", known),
+            aria_labelledby="environment-title",
+        )
+        if known
+        else None,
         class_="limits",
         id="limits",
     )

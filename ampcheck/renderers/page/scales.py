@@ -1,12 +1,13 @@
 """The loss scale of the page: a slider under the curve of what every scale would do, and the figures as a table."""
 
 from collections.abc import Iterator, Sequence
-from math import log10
+from math import isfinite, log2, log10
 
 from ampcheck.landscape import Zone
 from ampcheck.renderers.drawing import NONE
-from ampcheck.renderers.page.markup import Html, tag
+from ampcheck.renderers.page.elements import Html, tag
 from ampcheck.renderers.page.picture import ZONES, still
+from ampcheck.renderers.pictures import DEFAULT_LOG2_SCALE
 from ampcheck.report import Report
 from ampcheck.stats import Bounds
 from ampcheck.tables import SCALES, CurvePoint, best_scale
@@ -19,8 +20,6 @@ _WIDTH, _HEIGHT = 1000, 120
 _FLOOR = -5
 _LABEL_STEP = 4
 _HINT = "Point at a layer to read its numbers; click it, or press Enter, to see its histograms and lines."
-#: What GradScaler starts from when it is told nothing.
-_DEFAULT = 16
 
 
 def scale_range(report: Report) -> range:
@@ -57,7 +56,8 @@ def _figure(report: Report, phase: Phase) -> Html | None:
 
 def _legend() -> Html:
     names = [
-        tag("li", tag("span", class_=f"swatch {zone}", aria_hidden="true"), words[0]) for zone, words in ZONES.items()
+        tag("li", tag("span", class_=f"swatch {zone}", aria_hidden="true"), words[0])
+        for zone, words in ZONES.items()
     ]
     dark = tag("li", "The darker, the larger the share of the layer's elements, as the FP32 run has them.")
     return tag("ul", names, dark, class_="legend")
@@ -81,7 +81,9 @@ def _scale(report: Report, points: Sequence[CurvePoint]) -> Html:
         "div",
         tag(
             "div",
-            tag("label", "Loss scale ", tag("output", power(report.log2_scale), id="scale-name"), for_="scale"),
+            tag(
+                "label", "Loss scale ", tag("output", power(report.log2_scale), id="scale-name"), for_="scale"
+            ),
             *_marks(report, points),
             class_="scale-head",
         ),
@@ -97,17 +99,24 @@ def _scale(report: Report, points: Sequence[CurvePoint]) -> Html:
 
 def _marks(report: Report, points: Sequence[CurvePoint]) -> Iterator[Html]:
     """Yield a button for each scale worth a look."""
-    plan = report.plan.scaler if report.plan else None
-    marks = {f"used {power(report.log2_scale)}": report.log2_scale}
-    if plan is not None and plan.init_scale > 0 and log10(plan.init_scale):
-        advised = plan.init_scale.hex().partition("p")[2]
-        marks[f"advised {power(int(advised))}"] = int(advised)
-    elif (best := best_scale(points)) is not None:
-        marks[f"fewest lost {power(best.log2_scale)}"] = best.log2_scale
-    marks[f"GradScaler's default {power(_DEFAULT)}"] = _DEFAULT
-    for words, scale in marks.items():
+    named = {report.log2_scale: ["used"]}
+    advised = _advised(report, points)
+    if advised is not None:
+        named.setdefault(advised, []).append("advised" if report.plan else "fewest lost")
+    named.setdefault(DEFAULT_LOG2_SCALE, []).append("GradScaler's default")
+    for scale, words in named.items():
         if points[0].log2_scale <= scale <= points[-1].log2_scale:
-            yield tag("button", words, type="button", value=scale, class_="scripted jump")
+            text = f"{power(scale)} {', '.join(words)}"
+            yield tag("button", text, type="button", value=scale, class_="scripted jump")
+
+
+def _advised(report: Report, points: Sequence[CurvePoint]) -> int | None:
+    """Return the plan's scale, or without a plan the one that loses the fewest elements."""
+    scaler = report.plan.scaler if report.plan else None
+    if scaler is not None and isfinite(scaler.init_scale) and scaler.init_scale > 0:
+        return round(log2(scaler.init_scale))
+    best = best_scale(points) if report.plan is None else None
+    return best.log2_scale if best else None
 
 
 def _readout(point: CurvePoint) -> Iterator[Html]:
@@ -141,9 +150,10 @@ def _share(bounds: Bounds, whole: int) -> str:
 
 
 def _curve(points: Sequence[CurvePoint], used: int) -> Html:
-    body = []
-    for exponent in range(_FLOOR + 1, 1):
-        body.append(tag("path", class_="grid", d=f"M0 {_y(10.0**exponent):g}H{_WIDTH}"))
+    body = [
+        tag("path", class_="grid", d=f"M0 {_y(10.0**exponent):g}H{_WIDTH}")
+        for exponent in range(_FLOOR + 1, 1)
+    ]
     for zone in (Zone.SUBNORMAL, Zone.FLUSHED, Zone.OVERFLOW):
         heights = [_y(_zones(point)[zone].low / point.nonzero) for point in points]
         line = "M" + "L".join(f"{_x(index, points):g} {y:.1f}" for index, y in enumerate(heights))
@@ -152,7 +162,9 @@ def _curve(points: Sequence[CurvePoint], used: int) -> Html:
     x = _x(used - points[0].log2_scale, points)
     body.append(tag("path", class_="used", d=f"M{x:g} 0V{_HEIGHT}"))
     body.append(tag("path", class_="now scripted", id="now", d=f"M{x:g} 0V{_HEIGHT}"))
-    axis = [tag("span", percent(10.0**exponent), class_=f"y y{-exponent}") for exponent in (0, -1, -2, -3, -4)]
+    axis = [
+        tag("span", percent(10.0**exponent), class_=f"y y{-exponent}") for exponent in (0, -1, -2, -3, -4)
+    ]
     drawn = tag(
         "svg",
         body,
@@ -200,5 +212,18 @@ def _table(points: Sequence[CurvePoint], used: int) -> Html:
     return tag(
         "details",
         tag("summary", "Every loss scale as a table"),
-        tag("div", tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="figures", id="curve-table"), class_="wide", tabindex="0", role="region", aria_label="Every loss scale"),
+        tag(
+            "div",
+            tag(
+                "table",
+                tag("thead", tag("tr", heads)),
+                tag("tbody", rows),
+                class_="figures",
+                id="curve-table",
+            ),
+            class_="wide",
+            tabindex="0",
+            role="region",
+            aria_label="Every loss scale",
+        ),
     )
