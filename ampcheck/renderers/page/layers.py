@@ -69,7 +69,7 @@ def layers(report: Report, nodes: Sequence[Node]) -> Html:
         "section",
         tag("h2", "Layers ", tag("small", about), id="layers-title"),
         _controls(troubled),
-        tag("div", table, class_="wide", tabindex="0", role="region", aria_labelledby="layers-title"),
+        tag("div", table, class_="wide", tabindex="0", role="region", aria_label="Table of the layers"),
         id="layers",
         aria_labelledby="layers-title",
     )

@@ -106,5 +106,5 @@ function startDetail() {
     if (changes.has("module")) document.getElementById("detail-title").focus({ preventScroll: true });
     aside.scrollTop = changes.has("module") ? 0 : at;
   });
-  aside.addEventListener("keydown", (event) => event.key === "Escape" && closeDetail());
+  addEventListener("keydown", (event) => event.key === "Escape" && chosen.module && closeDetail());
 }

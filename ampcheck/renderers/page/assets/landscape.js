@@ -323,7 +323,8 @@ function startLandscape() {
     arrange();
     redraw();
   };
-  let width = 0;
+  place();
+  let width = Math.round(document.querySelector(".panels").clientWidth);
   new ResizeObserver(([entry]) => {
     if (Math.round(entry.contentRect.width) === width) return;
     width = Math.round(entry.contentRect.width);
