@@ -105,9 +105,19 @@ def test_nothing_is_fetched_and_nothing_runs_but_the_one_script(name):
 
 
 def test_hostile_names_are_text_and_nothing_else():
-    hostile = [*NASTY, "<img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "<!--", "-->", "]]>", "\u2028"]
+    hostile = [
+        *NASTY,
+        "<img src=x onerror=alert(1)>",
+        '"><svg onload=alert(1)>',
+        "<!--",
+        "-->",
+        "]]>",
+        "\u2028",
+    ]
     made = report([Layer(name, name, name, line=index) for index, name in enumerate(hostile)])
-    made = replace(made, patch="--- a\n+++ b\n+</pre><script>alert(1)</script>\x1b[31m\n", advice=tuple(hostile))
+    made = replace(
+        made, patch="--- a\n+++ b\n+</pre><script>alert(1)</script>\x1b[31m\n", advice=tuple(hostile)
+    )
     text = html.render(made)
     text.encode("utf-8")
     outline = Outline(text)
@@ -131,7 +141,11 @@ def test_a_tag_escapes_text_and_keeps_markup():
 @pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.BACKWARD])
 def test_the_embedded_histograms_are_all_that_the_loss_scale_has_to_suit(name, phase):
     made = REPORTS[name]()
-    sites = [site for site in embedded(page(made))["sites"] if site[8] and site[1] == (phase is Phase.BACKWARD)]
+    sites = [
+        site
+        for site in embedded(page(made))["sites"]
+        if site[8] == 2 and site[1] == (phase is Phase.BACKWARD)
+    ]
     counts = merge(TensorStats(site[9], tuple(site[10]), zeros=site[12], amax=site[11]) for site in sites)
     truth = merge(low_tensors(made, phase).values())
     assert (counts.lowest, counts.counts, counts.zeros, counts.amax) == (
@@ -184,7 +198,9 @@ def test_what_overflows_after_the_place_a_finding_starts_in_is_called_passed_on(
 def test_findings_that_do_not_count_are_shown_as_such():
     made = clean()
     origin = next(iter(made.low.sites))
-    held = Suppressed(finding(origin, severity=Severity.WARNING), How.COMMENT, "model.py:12", "known since May")
+    held = Suppressed(
+        finding(origin, severity=Severity.WARNING), How.COMMENT, "model.py:12", "known since May"
+    )
     text = page(replace(made, suppressed=(held,))).text
     assert "1 suppressed finding, not counted" in text
     assert "comment at model.py:12: known since May" in text
@@ -222,7 +238,9 @@ def test_the_tree_holds_whatever_paths_there_are():
 
 def test_shades_tell_powers_of_ten_apart():
     assert [shade(10.0**-exponent) for exponent in range(7)] == [8, 7, 5, 4, 2, 1, 1]
-    assert [shade(share / 1000) for share in range(1, 1001)] == sorted(shade(s / 1000) for s in range(1, 1001))
+    assert [shade(share / 1000) for share in range(1, 1001)] == sorted(
+        shade(s / 1000) for s in range(1, 1001)
+    )
 
 
 def test_a_report_of_5000_sites_takes_under_a_second_and_little_room():

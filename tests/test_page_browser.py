@@ -166,8 +166,8 @@ def test_the_details_of_a_layer_follow_the_slider_and_name_its_lines(show):
     for scale in (0, 12, 24):
         slide(page, scale)
         text = detail.locator("li").last.inner_text()
-        assert f"at 2^{scale}: {span(stats.flushed(made.format, scale))} lost" in text
-        assert f"{span(stats.overflowed(made.format, scale))} overflow" in text
+        assert f"at 2^{scale}: {span(stats.flushed(made.format, scale))} lost, " in text
+        assert f" lost, {span(stats.overflowed(made.format, scale))} overflow" in text
         assert f"{stats.nonzero:,} non-zero" in text
     page.keyboard.press("Escape")
     settle(page)

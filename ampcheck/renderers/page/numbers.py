@@ -1,7 +1,10 @@
 """The numbers that the page's script works with, as compact JSON."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import IntEnum
 from typing import Any
 
 from ampcheck.findings import Severity
@@ -9,7 +12,7 @@ from ampcheck.flat import number
 from ampcheck.formats import SHORT_DTYPE
 from ampcheck.renderers.page.elements import Html
 from ampcheck.renderers.page.tree import Node
-from ampcheck.report import Report, low_tensors
+from ampcheck.report import Report, by_place, low_tensors
 from ampcheck.stats import TensorStats
 from ampcheck.trace import Phase, Site
 from ampcheck.wording import ROOT, clean
@@ -23,18 +26,12 @@ _PHASES = (Phase.FORWARD, Phase.BACKWARD)
 def data(report: Report, nodes: Sequence[Node], scales: range) -> Html:
     """Return everything the script computes with, ready to stand inside of a script element.
 
-    A site is a list: module, phase, op, slot, dtype, file, line, relative error, then what was counted.
-    Whatever counts for the loss scale is counted in the FP32 run, the rest as it was in low precision, both
-    without a loss scale.
+    A site is a list: module, phase, op, slot, dtype, file, line, relative error, which run its numbers are of,
+    and these. Whatever the loss scale has to suit is as the FP32 run has it.
     """
-    texts = _Texts()
     fmt = report.format
-    counted = {phase: low_tensors(report, phase) for phase in _PHASES}
     index = {node.path: node.index for node in nodes}
-    sites = []
-    for site, low in report.low.sites.items():
-        if site.op and site.phase in counted:
-            sites.append(_site(report, site, low, counted[site.phase], index, texts))
+    texts = _Texts()
     content = {
         "format": [fmt.flush_exponent, fmt.min_exponent, fmt.max_exponent, fmt.overflow_from, fmt.has_inf],
         "precision": fmt.name,
@@ -44,11 +41,47 @@ def data(report: Report, nodes: Sequence[Node], scales: range) -> Html:
             [clean(node.path) or ROOT, clean(node.kind), node.depth, node.end, _values(node)]
             for node in nodes
         ],
-        "sites": sites,
+        "sites": [
+            [
+                index[site.module],
+                *_named(site, texts),
+                _error(report, site),
+                int(source),
+                *_counted(held, low),
+            ]
+            for site, source, held, low in _shown(report)
+        ],
         "marks": _marks(report, index),
         "texts": list(texts.places),
     }
     return Html(json.dumps(content, allow_nan=False, separators=(",", ":")).translate(_ESCAPES))
+
+
+class Source(IntEnum):
+    """Which run a site's numbers are of."""
+
+    LOW = 0  #: the low-precision run: the FP32 run has no such result, as of casts
+    REFERENCE = 1
+    COUNTED = 2  #: the FP32 run, and the loss scale has to suit them: low precision holds them
+
+
+def _shown(report: Report) -> Iterator[tuple[Site, Source, TensorStats, TensorStats]]:
+    """Yield each result: its site, where its numbers are from, these without a loss scale, and the low run's."""
+    results = [site for site in report.low.sites if site.op and site.phase in _PHASES]
+    counted = {phase: low_tensors(report, phase) for phase in _PHASES}
+    alone = {place for place, number in Counter(site.place for site in results).items() if number == 1}
+    reference = by_place(report.reference)
+    for site in results:
+        low, place = report.low.sites[site], site.place
+        # What both precisions hold at one place is counted once, at the first site in low precision.
+        mine = counted[site.phase].pop(place, None) if site.dtype == report.dtype else None
+        if mine is not None:
+            yield site, Source.COUNTED, mine, low
+        elif place in alone and place in reference:
+            yield site, Source.REFERENCE, reference[place], low
+        else:
+            scale = report.log2_scale if site.phase is Phase.BACKWARD else 0
+            yield site, Source.LOW, replace(low, lowest=low.lowest - scale, amax=low.amax * 2.0**-scale), low
 
 
 def _marks(report: Report, index: Mapping[str, int]) -> list[list[Any]]:
@@ -83,34 +116,16 @@ class _Texts:
         return self.places.setdefault(clean(text), len(self.places))
 
 
-def _site(
-    report: Report,
-    site: Site,
-    low: TensorStats,
-    counted: dict[Site, TensorStats],
-    index: Mapping[str, int],
-    texts: _Texts,
-) -> list[Any]:
-    # What has no dtype of its own is counted once, at the first site that holds it in low precision.
-    reference = counted.pop(site.place, None) if site.dtype == report.dtype else None
-    shift = report.log2_scale if reference is None and site.phase is Phase.BACKWARD else 0
-    held = low if reference is None else reference
+def _named(site: Site, texts: _Texts) -> list[int]:
+    words = (site.op, site.slot, SHORT_DTYPE.get(site.dtype, site.dtype), site.file)
+    return [_PHASES.index(site.phase), *map(texts.place, words), site.line]
+
+
+def _error(report: Report, site: Site) -> float | str | None:
+    """Return the relative error of a result; None where no pair of finite numbers was compared."""
     error = report.errors.get(site)
-    return [
-        index[site.module],
-        _PHASES.index(site.phase),
-        texts.place(site.op),
-        texts.place(site.slot),
-        texts.place(SHORT_DTYPE.get(site.dtype, site.dtype)),
-        texts.place(site.file),
-        site.line,
-        number(error.relative_rms) if error is not None else None,
-        int(reference is not None),
-        held.lowest - shift,
-        held.counts,
-        held.amax * 2.0**-shift,
-        held.zeros,
-        low.zeros,
-        low.infs,
-        low.nans,
-    ]
+    return number(error.relative_rms) if error is not None and error.sampled > error.nonfinite else None
+
+
+def _counted(held: TensorStats, low: TensorStats) -> list[Any]:
+    return [held.lowest, held.counts, held.amax, held.zeros, low.zeros, low.infs, low.nans]

@@ -20,50 +20,59 @@ function closeDetail() {
 }
 
 /** Return one result as an item of the list: what it is, its histogram, its figures. */
-function item(site) {
+function item(site, range) {
   const place = site.file ? made("code", { class: "place" }, `${site.file}:${site.line}`) : "";
   const about = made("span", { class: "muted" }, `${site.phase} · ${site.slot} · `, made("b", {}, site.dtype));
   const head = made("h3", {}, made("code", {}, site.op), " ", about, " ", place);
-  return made("li", {}, head, site.nonzero ? histogram(site) : "", made("p", { class: "muted" }, figures(site)));
+  return made("li", {}, head, site.nonzero ? histogram(site, range) : "", made("p", { class: "muted" }, figures(site)));
+}
+
+/** Return from which to which power of two the results of a layer reach, for one axis under all of them. */
+function rangeOf(parts) {
+  const filled = parts.filter((site) => site.nonzero);
+  const low = Math.min(...filled.map((site) => site.lowest));
+  const high = Math.max(...filled.map((site) => site.lowest + site.counts.length - 1));
+  return [low, Math.max(high, low + 15)];
 }
 
 /** Return a histogram as bars, each in the colour of what becomes of it. */
-function histogram(site) {
+function histogram(site, [low, high]) {
   const [width, height] = [8, 48];
   const scale = scaleOf(site.phase);
   const top = Math.max(...site.counts);
-  const bars = site.counts.map((number, index) => {
-    const exponent = site.lowest + index;
-    const tall = number ? Math.max(1.5, (height * number) / top) : 0;
-    return made("rect", {
-      class: `bar ${site.counted ? zoneOf(exponent, format, scale) : "other"}`,
-      x: index * width, y: height - tall, width: width - 1, height: tall,
-    });
-  });
-  const words = `${site.phase} ${site.op}: magnitudes from ${power(site.lowest)} to ${power(site.lowest + bars.length - 1)}`;
-  const box = { viewBox: `0 0 ${bars.length * width} ${height}`, role: "img", "aria-label": words, class: "histogram" };
-  const axis = [site.lowest, site.lowest + bars.length - 1].map((exponent) => made("span", {}, power(exponent)));
-  const drawn = made("svg", { ...box, preserveAspectRatio: "none" }, ...bars);
-  drawn.style.width = `min(100%, ${bars.length * width}px)`;
-  const under = made("div", { class: "ends muted" }, ...axis);
-  under.style.width = `min(100%, ${Math.max(80, bars.length * width)}px)`;
-  return made("div", {}, drawn, under);
+  const bars = [];
+  for (let exponent = low; exponent <= high; exponent += 1) {
+    const zone = site.counted ? zoneOf(exponent, format, scale) : "other";
+    const x = (exponent - low) * width;
+    if (site.counted && zone !== "normal") bars.push(made("rect", { class: `ground ${zone}`, x, y: 0, width, height }));
+    const number = site.counts[exponent - site.lowest];
+    if (!number) continue;
+    const tall = Math.max(1.5, (height * number) / top);
+    bars.push(made("rect", { class: `bar ${zone}`, x, y: height - tall, width: width - 1, height: tall }));
+  }
+  const words = `${site.phase} ${site.op}: magnitudes from ${power(site.lowest)} to ${power(site.lowest + site.counts.length - 1)}`;
+  const drawn = made("svg", {
+    viewBox: `0 0 ${(high - low + 1) * width} ${height}`, preserveAspectRatio: "none",
+    role: "img", "aria-label": words, class: "histogram",
+  }, ...bars);
+  const ends = [low, high].map((exponent) => made("span", {}, power(exponent)));
+  return made("div", {}, drawn, made("div", { class: "ends muted" }, ...ends));
 }
 
+/** Return what is known of a result, in words. */
 function figures(site) {
-  const words = [`${count(site.nonzero)} non-zero`, `largest ${magnitude(site.amax)}`];
-  if (site.error !== null) words.push(`error ${percent(site.error)}`);
+  const words = site.nonzero ? [`${count(site.nonzero)} non-zero`, `largest ${magnitude(site.amax)}`] : [];
   if (site.zeros) words.push(`${count(site.zeros)} zero`);
-  if (site.counted) {
-    const lost = site.lowZeros - site.zeros;
-    if (lost > 0) words.push(`measured: ${count(lost)} became zero`);
-    const scale = scaleOf(site.phase);
-    const at = site.phase === "backward" ? `at ${power(scale)}` : "without a scale";
-    words.push(`${at}: ${span(summed("flushed", [site], format, scale))} lost`);
-    words.push(`${span(summed("overflow", [site], format, scale))} overflow`);
+  if (site.own) words.push(`in the ${saved.precision} run`);
+  if (site.error !== null) words.push(`error ${percent(site.error)}`);
+  const lost = site.lowZeros - site.zeros;
+  if (lost > 0) words.push(`measured: ${count(lost)} became zero`);
+  if (site.infs) words.push(`measured: ${count(site.infs)} inf`);
+  if (site.nans) words.push(`measured: ${count(site.nans)} NaN`);
+  if (site.counted && site.phase === "backward") {
+    const [away, over] = ["flushed", "overflow"].map((kind) => span(summed(kind, [site], format, chosen.scale)));
+    words.push(`at ${power(chosen.scale)}: ${away} lost, ${over} overflow`);
   }
-  if (site.infs) words.push(`${count(site.infs)} inf`);
-  if (site.nans) words.push(`${count(site.nans)} NaN`);
   return words.join(" · ");
 }
 
@@ -90,10 +99,10 @@ function showDetail() {
     return text && text !== NONE ? `${key === "casts" ? "casts " : ""}${text}` : "";
   });
   const about = [module.kind, ...cells].filter(Boolean).join(" · ");
-  const note = parts.some((site) => !site.counted) && made("p", { class: "muted note" },
-    `Results held in ${saved.precision} are shown as the FP32 run has them, the others as they were; all without the loss scale.`);
-  const list = made("ol", {}, ...parts.map(item));
-  const body = parts.length ? [list, note || ""] : [made("p", {}, "No operation of its own was recorded.")];
+  const note = made("p", { class: "muted note" }, "Histograms are those of the FP32 run, without the loss scale; casts are as they were.");
+  const range = rangeOf(parts);
+  const list = made("ol", {}, ...parts.map((site) => item(site, range)));
+  const body = parts.length ? [list, note] : [made("p", {}, "No operation of its own was recorded.")];
   aside.replaceChildren(bar, title, made("p", { class: "muted" }, about), ...body);
 }
 

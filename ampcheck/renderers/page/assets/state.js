@@ -16,13 +16,13 @@ function numbered(value) {
 
 function readSite(fields) {
   const text = (place) => saved.texts[place];
-  const [module, phase, op, slot, dtype, file, line, error, counted, lowest, counts, amax, ...rest] = fields;
+  const [module, phase, op, slot, dtype, file, line, error, source, lowest, counts, amax, ...rest] = fields;
   const [zeros, lowZeros, infs, nans] = rest;
   const site = {
     phase: phase ? "backward" : "forward",
     op: text(op), slot: text(slot), dtype: text(dtype), file: text(file), line,
     error: error === null ? null : numbered(error),
-    counted: Boolean(counted), lowest, counts, amax, zeros, lowZeros, infs, nans,
+    counted: source === 2, own: source === 0, lowest, counts, amax, zeros, lowZeros, infs, nans,
     nonzero: counts.reduce((sum, number) => sum + number, 0),
   };
   site.module = modules[module];
