@@ -134,6 +134,23 @@ def report(layers: Sequence[Layer], log2_scale: int = 16, **changes: object) -> 
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
+def repeated(made: Report, times: int) -> Report:
+    """Return a report with every module so many times, under numbered parents: large ones are slow to make by hand."""
+
+    def again(trace: Trace) -> Trace:
+        modules = [replace(m, path=f"{n}.{m.path}") for n in range(times) for m in trace.modules]
+        sites = {
+            replace(site, module=f"{n}.{site.module}"): held
+            for phase in (Phase.FORWARD, Phase.BACKWARD)
+            for n in range(times)
+            for site, held in trace.sites.items()
+            if site.phase is phase
+        }
+        return replace(trace, sites=sites, modules=tuple(modules))
+
+    return replace(made, reference=again(made.reference), low=again(made.low), errors={})
+
+
 def summary(sites: dict[Site, TensorStats], log2_scale: int) -> StepSummary:
     """Return the summary of a run made by hand."""
     backward = [held for site, held in sites.items() if site.phase is Phase.BACKWARD]

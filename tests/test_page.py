@@ -10,7 +10,8 @@ from hashlib import sha256
 from html.parser import HTMLParser
 
 import pytest
-from builders import Layer, finding, report
+from builders import Layer, finding, repeated, report
+from conftest import SNAPSHOTS
 from examples import NASTY, REPORTS, clean, forward_overflow, many_layers, planned
 
 from ampcheck.findings import How, Severity, Suppressed
@@ -26,6 +27,7 @@ from ampcheck.tables import layer_rows, scale_curve
 from ampcheck.trace import ModuleInfo, Phase
 from ampcheck.wording import percent
 
+KEPT = ("clean", "forward_overflow", "gradient_underflow", "planned", "two_ranks", "bf16", "nasty")
 VOID = {"meta", "link", "input", "br", "hr", "img", "col"}
 
 
@@ -64,6 +66,26 @@ class Outline(HTMLParser):
 
 def page(report):
     return Outline(html.render(report))
+
+
+def skeleton(text):
+    """Return the page without its styles, its script and what follows from them, an element a line."""
+    text = re.sub(r"(<(style|script)[^>]*>).*?(</\2>)", r"\1\3", text, flags=re.DOTALL)
+    text = re.sub(r"sha256-[\w+/=]+", "sha256-", text)
+    return re.sub(
+        r"(<(?:section|tr|t[hd]|li|d[dlt]|div|figure|h\d|p|[ou]l|table|details|svg|path|rect|text)\b)",
+        r"\n\1",
+        text,
+    )
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_the_page_reads_as_it_did(name, snapshot):
+    snapshot(skeleton(html.render(REPORTS[name]())), f"html/{name}.html")
+
+
+def test_no_snapshot_is_an_orphan():
+    assert {path.stem for path in (SNAPSHOTS / "html").iterdir()} == set(KEPT)
 
 
 def embedded(outline):
@@ -244,7 +266,7 @@ def test_shades_tell_powers_of_ten_apart():
 
 
 def test_a_report_of_5000_sites_takes_under_a_second_and_little_room():
-    made = report([Layer(f"layers.{index // 10}.{index % 10}", line=index % 90) for index in range(2500)])
+    made = repeated(report([Layer(f"block.{index}", line=index) for index in range(10)]), 250)
     assert len(made.low.sites) == 5000
     html.render(clean())
     start = time.process_time()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from browser import Opened, launched, opener
-from builders import Layer, report
+from builders import Layer, repeated, report
 from examples import NASTY, REPORTS, clean, forward_overflow, gradient_underflow, many_layers, planned
 
 from ampcheck.renderers import html
@@ -31,6 +31,20 @@ HOSTILE = (
 )
 
 
+#: What the policy must refuse, and what it said to that.
+TRESPASS = """async () => {
+  const refused = [];
+  document.addEventListener("securitypolicyviolation", (event) => refused.push(event.effectiveDirective));
+  try {
+    document.body.append(Object.assign(document.createElement("script"), { textContent: "window.ran = true" }));
+  } catch {}
+  const style = document.createElement("style");
+  style.textContent = "body { display: none }";
+  document.head.append(style);
+  await fetch("https://example.org/").catch(() => {});
+  await new Promise((done) => setTimeout(done, 50));
+  return { refused, ran: window.ran === true };
+}"""
 #: The time of each frame while the slider goes to and fro, and while rows are sorted and searched.
 FRAMES = """async () => {
   const times = [];
@@ -52,7 +66,7 @@ FRAMES = """async () => {
     }
   }
   const search = document.getElementById("search");
-  for (const words of ["l", "layers.1", "layers.12", ""]) {
+  for (const words of ["b", "block.1", "12.block", ""]) {
     await during(() => {
       search.value = words;
       search.dispatchEvent(new Event("input"));
@@ -341,22 +355,10 @@ def test_nothing_hostile_runs_or_becomes_an_element(show):
 def test_the_policy_stops_what_would_be_added(show):
     """The policy is alive: an inline script or style, a request, or markup from a string is refused."""
     page = show(html.render(clean())).page
-    tried = page.evaluate(
-        """async () => {
-          const refused = [];
-          document.addEventListener("securitypolicyviolation", (event) => refused.push(event.effectiveDirective));
-          const script = document.createElement("script");
-          try { script.textContent = "window.ran = true"; document.body.append(script); } catch (e) { refused.push("typed"); }
-          const style = document.createElement("style");
-          style.textContent = "body { display: none }";
-          document.head.append(style);
-          await fetch("https://example.org/").catch(() => {});
-          await new Promise((done) => setTimeout(done, 50));
-          return [refused.some((x) => x.startsWith("script") || x === "typed" || x.includes("types")), refused.some((x) => x.startsWith("style")),
-                  refused.includes("connect-src"), window.ran === undefined];
-        }"""
-    )
-    assert tried == [True, True, True, True]
+    tried = page.evaluate(TRESPASS)
+    assert {"connect-src", "style-src-elem"} <= set(tried["refused"])
+    assert any(name.startswith("script-src") or name.endswith("types-for") for name in tried["refused"])
+    assert not tried["ran"]
 
 
 def test_without_scripts_everything_is_there_to_read(show):
@@ -414,7 +416,7 @@ def test_axe_finds_nothing(show, name, scheme):
 
 def test_a_thousand_layers_stay_smooth(show):
     """Frames while the slider is dragged and the table searched and sorted, on whatever machine this is."""
-    made = report([Layer(f"layers.{index // 8}.{index % 8}", line=index % 90) for index in range(1000)])
+    made = repeated(report([Layer(f"block.{index}", line=index) for index in range(10)]), 100)
     page = show(html.render(made)).page
     frames = page.evaluate(FRAMES)
     assert len(frames) >= 50
