@@ -5,6 +5,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from html import escape
 
 import pytest
 from browser import Opened, launched, opener
@@ -372,6 +373,28 @@ def test_without_scripts_everything_is_there_to_read(show):
     page.locator("#picture summary").click()
     assert page.locator("#curve-table tbody tr").count() == 25
     assert page.locator("#curve-table").is_visible()
+
+
+def test_it_works_in_a_frame_that_may_do_nothing_but_run_scripts(show):
+    framed = escape(html.render(forward_overflow()))
+    opened = show(f'<iframe sandbox="allow-scripts" width="1200" height="800" srcdoc="{framed}"></iframe>')
+    frame = opened.page.frame_locator("iframe")
+    frame.locator("#theme").click()
+    assert frame.locator("#theme").inner_text() == "Theme: light"
+    frame.locator("tbody .open").nth(2).click()
+    frame.locator("#detail h2").wait_for()
+    assert opened.trouble == []
+
+
+def test_what_was_measured_is_told_apart_from_what_fp32_has(show):
+    made = forward_overflow()
+    site = next(site for site, stats in made.low.sites.items() if stats.infs)
+    page = show(html.render(made)).page
+    page.locator("#search").fill(site.module)
+    page.locator("tbody .open:visible").first.click()
+    before = made.reference.sites[replace(site, dtype="float32")]
+    new = made.low.sites[site].infs - before.infs
+    assert f"measured: {new:,} became inf" in page.locator("#detail li").first.inner_text()
 
 
 def test_on_paper_the_still_picture_stands_for_the_moving_one(show):

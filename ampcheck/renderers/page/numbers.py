@@ -128,4 +128,5 @@ def _error(report: Report, site: Site) -> float | str | None:
 
 
 def _counted(held: TensorStats, low: TensorStats) -> list[Any]:
-    return [held.lowest, held.counts, held.amax, held.zeros, low.zeros, low.infs, low.nans]
+    here, there = ((stats.zeros, stats.infs, stats.nans) for stats in (held, low))
+    return [held.lowest, held.counts, held.amax, *here, *there]

@@ -7,14 +7,23 @@ let opener = null;
 function select(module, from) {
   opener = from || opener;
   chosen.module = module;
-  history.replaceState(null, "", `#m${module.index}`);
+  remember(`#m${module.index}`);
   changed("module");
+}
+
+/** Keep in the address what is shown, where the page may. */
+function remember(hash) {
+  try {
+    history.replaceState(null, "", hash);
+  } catch {
+    /* a frame without an origin of its own may not */
+  }
 }
 
 function closeDetail() {
   chosen.module = null;
   aside.hidden = true;
-  history.replaceState(null, "", "#layers");
+  remember("#layers");
   changed("module");
   opener?.focus();
 }
@@ -63,12 +72,14 @@ function histogram(site, [low, high]) {
 function figures(site) {
   const words = site.nonzero ? [`${count(site.nonzero)} non-zero`, `largest ${magnitude(site.amax)}`] : [];
   if (site.zeros) words.push(`${count(site.zeros)} zero`);
+  if (site.infs) words.push(`${count(site.infs)} inf`);
+  if (site.nans) words.push(`${count(site.nans)} NaN`);
   if (site.own) words.push(`in the ${saved.precision} run`);
   if (site.error !== null) words.push(`error ${percent(site.error)}`);
-  const lost = site.lowZeros - site.zeros;
-  if (lost > 0) words.push(`measured: ${count(lost)} became zero`);
-  if (site.infs) words.push(`measured: ${count(site.infs)} inf`);
-  if (site.nans) words.push(`measured: ${count(site.nans)} NaN`);
+  const became = { zero: site.lowZeros - site.zeros, inf: site.lowInfs - site.infs, NaN: site.lowNans - site.nans };
+  for (const [what, number] of Object.entries(became)) {
+    if (number > 0) words.push(`measured: ${count(number)} became ${what}`);
+  }
   if (site.counted && site.phase === "backward") {
     const [away, over] = ["flushed", "overflow"].map((kind) => span(summed(kind, [site], format, chosen.scale)));
     words.push(`at ${power(chosen.scale)}: ${away} lost, ${over} overflow`);

@@ -224,7 +224,8 @@ function drawShare(pen, panel, colors, start, end, y) {
   if (!lost && !over) return;
   pen.font = SANS;
   pen.textAlign = "left";
-  pen.fillStyle = `rgb(${colors[lost >= over ? "flushed" : "overflow"].slice(0, 3).join(" ")})`;
+  const tone = `rgb(${colors[lost >= over ? "flushed" : "overflow"].slice(0, 3).join(" ")})`;
+  pen.fillStyle = lost + over < 1e-4 * whole ? colors.ink : tone;
   pen.fillText(percent((lost + over) / whole), panel.left + panel.step * panel.columns + 18, y);
 }
 

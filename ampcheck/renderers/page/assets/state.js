@@ -17,12 +17,12 @@ function numbered(value) {
 function readSite(fields) {
   const text = (place) => saved.texts[place];
   const [module, phase, op, slot, dtype, file, line, error, source, lowest, counts, amax, ...rest] = fields;
-  const [zeros, lowZeros, infs, nans] = rest;
+  const [zeros, infs, nans, lowZeros, lowInfs, lowNans] = rest;
   const site = {
     phase: phase ? "backward" : "forward",
     op: text(op), slot: text(slot), dtype: text(dtype), file: text(file), line,
     error: error === null ? null : numbered(error),
-    counted: source === 2, own: source === 0, lowest, counts, amax, zeros, lowZeros, infs, nans,
+    counted: source === 2, own: source === 0, lowest, counts, amax, zeros, infs, nans, lowZeros, lowInfs, lowNans,
     nonzero: counts.reduce((sum, number) => sum + number, 0),
   };
   site.module = modules[module];
