@@ -7,7 +7,7 @@ from hashlib import sha256
 from importlib.resources import files
 
 from ampcheck.headline import facts, judge
-from ampcheck.renderers.page import answer, layers, numbers, rest, scales
+from ampcheck.renderers.page import answer, findings, layers, numbers, rest, scales
 from ampcheck.renderers.page.elements import Html, joined, tag
 from ampcheck.renderers.page.tree import module_tree
 from ampcheck.report import Report
@@ -42,7 +42,7 @@ def render(report: Report) -> str:
                 answer.verdict(report),
                 answer.plan(report),
                 scales.picture(report, scale_curve(report, span)),
-                answer.findings(report, rows),
+                findings.findings(report, rows),
                 layers.layers(report, nodes),
                 rest.casts(report, rows),
                 rest.limits(report),

@@ -1,16 +1,13 @@
-"""The top of the page: what was audited, the verdict, what to do about it, and the findings."""
+"""The top of the page: what was audited, the verdict, and what to do about it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from ampcheck.findings import Finding, Severity
-from ampcheck.formats import SHORT_DTYPE
-from ampcheck.headline import Health, figures, judge, tally
+from ampcheck.headline import Health, judge
 from ampcheck.plan import Plan, Tried, Verdict
 from ampcheck.renderers.advice import how_tried, scaler_call, unchanged
 from ampcheck.renderers.page.elements import Html, joined, shown, tag
 from ampcheck.report import Report
-from ampcheck.trace import Site
-from ampcheck.wording import ELLIPSIS, ROOT, clean, count, location, plural, power
+from ampcheck.wording import ELLIPSIS, clean, count, power
 
 #: A sign and a word each, so that no meaning hangs on a colour.
 _HEALTH = {
@@ -19,10 +16,7 @@ _HEALTH = {
     Health.UNSAFE: ("✕", "Unsafe"),
     Health.UNKNOWN: ("?", "Unknown"),
 }
-_SEVERITY = {Severity.ERROR: "✕", Severity.WARNING: "!", Severity.INFO: "i"}
 _TRIED = {Tried.CONFIRMED: "✓", Tried.REFUTED: "✕", Tried.NOT_TRIED: "?"}
-#: Findings shown at once; the others wait behind a line to open.
-_FIRST = 8
 #: Names of a list, and characters of a claim, shown at once.
 _NAMES = 6
 _CLAIM = 120
@@ -164,73 +158,3 @@ def _patch_line(line: str, *, diff: bool) -> Html:
 
 def _spaced(line: str) -> str:
     return line if all(char == "\t" or char.isprintable() for char in line) else clean(line)
-
-
-def findings(report: Report, rows: Mapping[str, int]) -> Html:
-    """Return every finding, most important first; `rows` tells which row of the table shows a module."""
-    found = report.findings
-    items = [_finding(finding, rows) for finding in found]
-    rest = items[_FIRST:]
-    return tag(
-        "section",
-        tag("h2", "Findings ", tag("small", tally(report) or "none"), id="findings-title"),
-        tag("ol", items[:_FIRST], class_="findings") if items else None,
-        tag("details", tag("summary", f"{count(len(rest))} more"), tag("ol", rest, class_="findings"))
-        if rest
-        else None,
-        _suppressed(report),
-        id="findings",
-        aria_labelledby="findings-title",
-    )
-
-
-def _suppressed(report: Report) -> Html | None:
-    """Return the findings that were kept from counting, and who said so."""
-    if not report.suppressed:
-        return None
-    lines = []
-    for one in report.suppressed:
-        origin = one.finding.origin
-        at = (location(origin.file, origin.line) or clean(origin.module) or ROOT) if origin else ""
-        name = f"{one.finding.severity} {clean(one.finding.code)} {clean(one.finding.name)}"
-        lines.append(tag("li", " · ".join(part for part in (name, at, clean(one.words)) if part)))
-    title = f"{plural(len(lines), 'suppressed finding')}, not counted"
-    return tag("details", tag("summary", title), tag("ul", lines, class_="muted suppressed"))
-
-
-def _finding(finding: Finding, rows: Mapping[str, int]) -> Html:
-    origin = finding.origin
-    at = location(origin.file, origin.line) if origin else ""
-    severity = finding.severity
-    return tag(
-        "li",
-        tag(
-            "h3",
-            tag(
-                "span",
-                tag("span", _SEVERITY[severity], class_="sign", aria_hidden="true"),
-                str(severity),
-                class_=f"badge {severity}",
-            ),
-            " ",
-            tag("span", clean(finding.name)),
-            " ",
-            tag("code", clean(finding.code), class_="muted"),
-            tag("code", at, class_="place") if at else None,
-        ),
-        tag("p", clean(finding.message)),
-        tag("ul", [tag("li", clean(follower)) for follower in finding.follows], class_="follows")
-        if finding.follows
-        else None,
-        tag("p", _where(origin, rows) if origin else None, " · ".join(figures(finding)), class_="muted"),
-        class_=str(severity),
-    )
-
-
-def _where(site: Site, rows: Mapping[str, int]) -> Html:
-    """Return a link to the module's row, then the operation and its dtype."""
-    name = clean(site.module) or ROOT
-    row = rows.get(site.module)
-    module = tag("a", name, href=f"#m{row}") if row is not None else shown(name)
-    rest = (clean(site.op or site.slot), SHORT_DTYPE.get(site.dtype, clean(site.dtype)), "")
-    return joined([module, *rest], " · ")

@@ -52,7 +52,7 @@ def data(report: Report, nodes: Sequence[Node], scales: range) -> Html:
             for site, source, held, low in _shown(report)
         ],
         "marks": _marks(report, index),
-        "texts": list(texts.places),
+        "texts": [clean(text) for text in texts.places],
     }
     return Html(json.dumps(content, allow_nan=False, separators=(",", ":")).translate(_ESCAPES))
 
@@ -113,7 +113,7 @@ class _Texts:
         self.places: dict[str, int] = {}
 
     def place(self, text: str) -> int:
-        return self.places.setdefault(clean(text), len(self.places))
+        return self.places.setdefault(text, len(self.places))
 
 
 def _named(site: Site, texts: _Texts) -> list[int]:
