@@ -8,6 +8,7 @@ from base64 import b64encode
 from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from builders import Layer, finding, repeated, report
@@ -149,6 +150,11 @@ def test_hostile_names_are_text_and_nothing_else():
     data = outline.raw["script"][0]
     assert not set("<>&") & set(data)
     assert {module[0] for module in json.loads(data)["modules"]} >= {"<!--", "<img src=x onerror=alert(1)>"}
+
+
+def test_no_style_or_script_is_left_out():
+    kept = {path.name for path in (Path(html.__file__).parent / "page" / "assets").iterdir()}
+    assert kept == {*html._STYLES, *html._SCRIPTS}
 
 
 def test_a_tag_escapes_text_and_keeps_markup():

@@ -21,6 +21,7 @@ _SCRIPTS = (
     "words.js",
     "state.js",
     "landscape.js",
+    "pointing.js",
     "scale.js",
     "tree.js",
     "detail.js",
