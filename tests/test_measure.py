@@ -17,7 +17,7 @@ from ampcheck.observe import measure
 from ampcheck.observe.measure import RECORD_WORDS, Arena
 
 ZEROS, INFS, NANS, AMAX, SQUARES, CALLS = range(256, 262)
-ISAS = measure._NATIVE.isas() if measure._NATIVE else []
+ISAS = measure.NATIVE.isas() if measure.NATIVE else []
 PATHS = [*ISAS, "torch"]
 SQUARES_TOLERANCE = 1e-6  # the documented bound
 PYTHON_READS = {  # how someone else's code reads each format
@@ -36,13 +36,13 @@ DTYPES = list(PYTHON_READS)
 def best_isa_afterwards() -> Iterator[None]:
     yield
     if ISAS:
-        measure._NATIVE.force_isa(ISAS[0])
+        measure.NATIVE.force_isa(ISAS[0])
 
 
 def arena(path: str) -> Arena:
     if path == "torch":
         return Arena(kernel="torch")
-    measure._NATIVE.force_isa(path)
+    measure.NATIVE.force_isa(path)
     return Arena(kernel="native")
 
 
@@ -385,4 +385,4 @@ def test_the_kernel_refuses_what_would_crash_it() -> None:
     with pytest.raises(TypeError, match="expected 6 integers, got 2"):
         where._measure(8, 5)
     with pytest.raises(ValueError, match="one of isas"):
-        measure._NATIVE.force_isa("sse")
+        measure.NATIVE.force_isa("sse")

@@ -2,11 +2,7 @@
  *
  * One read of memory gives a tensor's exponent histogram, zeros, infs, nans, amax and sum of squares; how is in
  * _exphist_blocks.h, and the record's layout in measure.py. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "_exphist.h"
 
 #if defined(_WIN32)
 #define HAVE_THREADS 0
@@ -17,8 +13,6 @@
 
 #include "_exphist_blocks.h"
 #include "_exphist_x86.h"
-
-enum { ZEROS = 256, INFS, NANS, AMAX, SUMSQ, CALLS };
 
 #define RELEASE_GIL (1 << 16) /* elements; below it the call is over before another thread could start */
 #define MIN_SHARE (1 << 19)   /* elements that are worth starting a thread for */
@@ -55,10 +49,10 @@ static uint64_t no_flush(void) { return 0; }
 static void restore(uint64_t mode) { (void)mode; }
 #endif
 
-static void run_share(Share *s)
+static void run_kernel(const char *data, int64_t n, int dtype, Tally *tally)
 {
     uint64_t mode = no_flush();
-    kernel(s->data, s->n, s->dtype, &s->tally);
+    kernel(data, n, dtype, tally);
     restore(mode);
 }
 
@@ -73,7 +67,7 @@ static void merge(Tally *into, const Tally *t)
 }
 
 #if HAVE_THREADS
-static void *thread_main(void *share) { run_share(share); return NULL; }
+static void *thread_main(void *share) { Share *s = share; run_kernel(s->data, s->n, s->dtype, &s->tally); return NULL; }
 
 static int run_threads(const char *data, int64_t n, int dtype, int threads, Tally *total)
 {
@@ -91,7 +85,7 @@ static int run_threads(const char *data, int64_t n, int dtype, int threads, Tall
         if (i) started[i] = pthread_create(&ids[i], NULL, thread_main, &shares[i]) == 0;
     }
     for (int i = 0; i < threads; i++)
-        if (!started[i]) run_share(&shares[i]); /* the first, and any that could not start */
+        if (!started[i]) thread_main(&shares[i]); /* the first, and any that could not start */
     for (int i = 0; i < threads; i++) {
         if (started[i]) pthread_join(ids[i], NULL);
         merge(total, &shares[i].tally);
@@ -108,14 +102,10 @@ static void tally_of(const char *data, int64_t n, int dtype, int64_t threads, Ta
     if (threads > MAX_THREADS) threads = MAX_THREADS;
     if (threads > 1 && run_threads(data, n, dtype, (int)threads, total)) return;
 #endif
-    Share share;
-    memset(&share, 0, sizeof share);
-    share.data = data, share.n = n, share.dtype = dtype;
-    run_share(&share);
-    *total = share.tally;
+    run_kernel(data, n, dtype, total);
 }
 
-static void store(const Tally *t, int64_t weight, int64_t *record)
+void store(const Tally *t, int64_t weight, int64_t *record)
 {
     for (int b = 0; b < 256; b++) record[b] += weight * t->bins[b];
     record[ZEROS] += weight * t->zeros;
@@ -124,6 +114,18 @@ static void store(const Tally *t, int64_t weight, int64_t *record)
     if (t->amax > (uint64_t)record[AMAX]) record[AMAX] = (int64_t)t->amax; /* bits of floats >= 0 order as integers */
     record[SUMSQ] = (int64_t)wide_bits_of(as_double((uint64_t)record[SUMSQ]) + (double)weight * t->sumsq);
     record[CALLS]++;
+}
+
+void tally_memory(const void *data, int64_t n, int dtype, int64_t threads, Tally *total)
+{
+    memset(total, 0, sizeof *total);
+    if (n >= RELEASE_GIL) {
+        Py_BEGIN_ALLOW_THREADS
+        tally_of((const char *)data, n, dtype, threads, total);
+        Py_END_ALLOW_THREADS
+    } else if (n) {
+        tally_of((const char *)data, n, dtype, 1, total);
+    }
 }
 
 /* ---- Python ------------------------------------------------------------------------------------------------------ */
@@ -151,14 +153,7 @@ static PyObject *measure(PyObject *self, PyObject *const *args, Py_ssize_t count
     long long v[6];
     Tally total;
     if (!integers(args, count, 6, v) || !readable(v[0], v[1], v[2])) return NULL;
-    memset(&total, 0, sizeof total);
-    if (v[1] >= RELEASE_GIL) {
-        Py_BEGIN_ALLOW_THREADS
-        tally_of((const char *)(intptr_t)v[0], v[1], (int)v[2], v[5], &total);
-        Py_END_ALLOW_THREADS
-    } else if (v[1]) {
-        tally_of((const char *)(intptr_t)v[0], v[1], (int)v[2], 1, &total);
-    }
+    tally_memory((const void *)(intptr_t)v[0], v[1], (int)v[2], v[5], &total);
     store(&total, v[4], (int64_t *)(intptr_t)v[3]); /* under the GIL: two threads may share a record */
     Py_RETURN_NONE;
 }
@@ -227,5 +222,7 @@ PyMODINIT_FUNC PyInit__exphist(void)
 {
     for (int i = ISAS - 1; i >= 0; i--)
         if (supported(i)) kernel = KERNELS[i];
-    return PyModule_Create(&MODULE);
+    PyObject *module = PyModule_Create(&MODULE);
+    if (module && add_path_type(module)) Py_CLEAR(module);
+    return module;
 }

@@ -3,16 +3,13 @@
  * Every float is looked at as the fp32 bits of |x| (float64 as its own) and classified with integers only. A block's
  * exponents go to bytes in the first-level cache; then each exponent that the block spans is compared with all of them,
  * which needs no store per element. Blocks with non-finite, subnormal or extreme elements are read a second time. */
-#include <stdint.h>
-#include <string.h>
+#include "_exphist.h"
 
 #if defined(__GNUC__)
 #define INLINE static inline __attribute__((always_inline))
 #else
 #define INLINE static __forceinline
 #endif
-
-enum { F32, F64, F16, BF16, E4M3, E5M2, DTYPES };
 
 #define INF32 0x7f800000u
 #define INF64 0x7ff0000000000000ull
@@ -28,13 +25,6 @@ enum { F32, F64, F16, BF16, E4M3, E5M2, DTYPES };
 #define GROUP 8               /* exponents compared in one pass over the bytes */
 #define MAX_SPAN 48           /* exponents in a block from which one pass of look-ups is cheaper than comparing */
 #define FEW 12                /* elements for which look-ups, mispredicted, are cheaper than another group */
-
-typedef struct {
-    int64_t bins[256]; /* non-zero finite elements by exponent field */
-    int64_t zeros, infs, nans;
-    uint64_t amax; /* as float64 bits */
-    double sumsq;
-} Tally;
 
 typedef struct {
     uint32_t amax, least;      /* bits of the largest finite |x|; of the smallest non-zero |x|, less one */

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -17,6 +18,8 @@ FLUSH_ROWS = 1024
 SAMPLED_CALLS = 16
 #: The number under which the loss is kept.
 _LOSS = -1
+
+_CPU = torch.device("cpu")
 
 CastKey = tuple[str, str, str, Phase, str, int]  #: the fields of a Cast
 
@@ -55,16 +58,30 @@ class _Shelf:
 class Book:
     """The record of one or more steps, by number of site."""
 
-    def __init__(self, samples: int = 0) -> None:
-        """Begin an empty record; `samples` elements are kept of each result."""
-        self.first_row = 0  #: rows before this one have been added up and cannot be shared any more
-        self.measured = 0
+    def __init__(self, samples: int = 0, ledger: Any = None) -> None:
+        """Begin an empty record; `samples` elements are kept of each result.
+
+        A `ledger`, of compiled.py, adds up what is on the CPU by itself.
+        """
+        self._ledger = ledger
+        self._first_row = 0
+        self._measured = 0
         self._wanted = samples
         self._numbers: dict[Site, int] = {}
         self._shelves: dict[torch.device, _Shelf] = {}
         self._rows: list[tuple[_Shelf, int]] = []
         self._samples: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
         self._casts: dict[CastKey, list[int]] = {}
+
+    @property
+    def first_row(self) -> int:
+        """Rows before this one have been added up and cannot be shared any more."""
+        return self._first_row if self._ledger is None else int(self._ledger.first_row)
+
+    @property
+    def measured(self) -> int:
+        """Return how many tensors were measured."""
+        return self._measured + (0 if self._ledger is None else int(self._ledger.measured))
 
     def number(self, site: Site) -> int:
         """Return the number of a site."""
@@ -79,6 +96,8 @@ class Book:
         shelf = self._shelves.get(tensor.device)
         if shelf is None:
             shelf = self._shelf(tensor.device)
+        if self._ledger is not None and shelf.device == _CPU:
+            return self._add_to_ledger(shelf.arena, number, tensor)
         row = shelf.arena.row()
         shelf.arena.add(row, tensor)
         shelf.rows.append(row)
@@ -87,18 +106,29 @@ class Book:
             kept = self._samples[number]
             if len(kept) < SAMPLED_CALLS:
                 kept.append(shelf.arena.sample(tensor, self._wanted))
-        self.measured += 1
+        self._measured += 1
         self._rows.append((shelf, row))
         if len(self._rows) >= FLUSH_ROWS:
             self.settle()
-        return self.first_row + len(self._rows) - 1
+        # Beside a ledger, whose rows have these numbers, the rows of other devices are not shared.
+        return self._first_row + len(self._rows) - 1 if self._ledger is None else -1
+
+    def _add_to_ledger(self, arena: Arena, number: int, tensor: torch.Tensor) -> int:
+        """Measure what the ledger cannot read by itself."""
+        record = arena.scratch()
+        arena.add(0, tensor)
+        row: int = self._ledger.take(number, record.data_ptr())
+        return row
 
     def _shelf(self, device: torch.device) -> _Shelf:
         return self._shelves.setdefault(device, _Shelf(device))
 
     def alias(self, row: int, number: int) -> None:
         """Count a row, as `add` returned it, for a further site."""
-        shelf, place = self._rows[row - self.first_row]
+        if self._ledger is not None:
+            self._ledger.alias(row, number)
+            return
+        shelf, place = self._rows[row - self._first_row]
         shelf.rows.append(place)
         shelf.numbers.append(number)
 
@@ -109,7 +139,7 @@ class Book:
 
     def settle(self) -> None:
         """Add all rows up by site."""
-        self.first_row += len(self._rows)
+        self._first_row += len(self._rows)
         self._rows = []
         for shelf in self._shelves.values():
             shelf.settle(len(self._numbers))
@@ -126,6 +156,9 @@ class Book:
         """Return everything that was written, crossing to the host once a device."""
         self.settle()
         names = list(self._numbers)
+        if self._ledger is not None and names:
+            sums = torch.frombuffer(self._ledger.sums(len(names)), dtype=torch.int64)
+            self._shelf(_CPU).sums = sums.view(-1, RECORD_WORDS)
         sites: dict[Site, TensorStats] = {}
         samples: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
         for shelf in self._shelves.values():

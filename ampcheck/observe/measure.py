@@ -21,6 +21,7 @@ float32 before float64 takes over, where no square can leave float32's range.
 
 import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, Self
@@ -75,13 +76,15 @@ _BITS64: Final = _Bits.of(torch.int64, mantissa=52)
 
 
 def _load_native() -> Any:
-    if sys.byteorder == "little":  # which the kernel takes for granted
+    # The kernel takes little-endian words for granted. The switch is for comparing both ways.
+    if sys.byteorder == "little" and os.environ.get("AMPCHECK_COMPILED") != "0":
         with contextlib.suppress(ImportError):  # there was no compiler when the package was installed
             return importlib.import_module("ampcheck.observe._exphist")
     return None
 
 
-_NATIVE: Final[Any] = _load_native()
+#: The compiled extension, or None.
+NATIVE: Final[Any] = _load_native()
 
 
 class Arena:
@@ -90,13 +93,13 @@ class Arena:
     def __init__(self, device: torch.device | str = "cpu", kernel: Kernel = "auto") -> None:
         """Make an empty arena on `device`; `kernel` forces a path that "auto" would choose by device."""
         self.device = torch.device(device)
-        possible = self.device.type == "cpu" and _NATIVE is not None
+        possible = self.device.type == "cpu" and NATIVE is not None
         if kernel == "native" and not possible:
             raise RuntimeError(
                 f"expected a compiled kernel for device {str(self.device)!r}, got none; "
                 "use kernel='auto', or install ampcheck again where there is a C compiler"
             )
-        self._measure: Any = _NATIVE.measure if possible and kernel != "torch" else None
+        self._measure: Any = NATIVE.measure if possible and kernel != "torch" else None
         self._gpu: Any = None
         if kernel == "triton" or (kernel == "auto" and self.device.type == "cuda"):
             gpu = importlib.import_module("ampcheck.observe.gpu")  # late: Triton takes half a second to load
@@ -112,6 +115,12 @@ class Arena:
     def native(self) -> bool:
         """Whether the compiled kernel does the measuring."""
         return self._measure is not None
+
+    def scratch(self) -> Tensor:
+        """Return row 0 with nothing in it, for a caller that takes the record away at once."""
+        if not self._pointers:
+            self.row()
+        return self._chunks[0][0].zero_()
 
     def row(self) -> int:
         """Hand out a new record of zeros, whose memory will not move."""
@@ -202,7 +211,7 @@ class Arena:
         code = _CODES.get(tensor.dtype)
         if self._measure is not None and code is not None and tensor.is_cpu and tensor.is_contiguous():
             out = torch.empty(k, dtype=torch.float64, device="cpu")
-            _NATIVE.sample(tensor.data_ptr(), n, code, out.data_ptr(), k)
+            NATIVE.sample(tensor.data_ptr(), n, code, out.data_ptr(), k)
             return out
         if k == 0:
             return torch.empty(0, dtype=torch.float64, device=tensor.device)

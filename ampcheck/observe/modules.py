@@ -64,6 +64,7 @@ class ModuleTracker:
         self._entries = _named_entries(model)
         self._index = {id(entry.module): i for i, entry in enumerate(self._entries)}
         self._boundary: Boundary = _untold
+        self._path: Any = None
         self._thread = threading.get_ident()
         self._stack: list[tuple[torch.nn.Module, int, bool]] = []
         self._handles: list[Any] = []
@@ -72,8 +73,19 @@ class ModuleTracker:
         self.current = 0  #: index of the running module
         self.recomputing = False  #: the running module was called from within a backward
 
-    def install(self, boundary: Boundary) -> None:
-        """Begin to follow module calls; `boundary` is told what enters and leaves."""
+    def install(self, boundary: Boundary, path: Any = None) -> None:
+        """Begin to follow module calls; `boundary` is told what enters and leaves.
+
+        A `path`, of compiled.py, does it by itself.
+        """
+        self._path = path
+        if path is not None:
+            path.start()
+            self._handles = [
+                register_module_forward_pre_hook(path.enter),
+                register_module_forward_hook(path.leave, always_call=True),
+            ]
+            return
         self._boundary = boundary
         self._stack.clear()
         self.current, self.recomputing = 0, False
@@ -89,8 +101,17 @@ class ModuleTracker:
         """Take the hooks away."""
         while self._handles:
             self._handles.pop().remove()
+        if self._path is not None:
+            self._path.start()
+            self._foreign_calls = self._path.foreign
+            for entry, visits in zip(self._entries, self._path.visits(), strict=True):
+                entry.calls, entry.recomputed, entry.order = visits
         self._stack.clear()
         self._boundary = _untold
+
+    def modules(self) -> list[torch.nn.Module]:
+        """Return the modules by their index."""
+        return [entry.module for entry in self._entries]
 
     def path(self, index: int) -> str:
         """Return the qualified name of a module."""

@@ -10,9 +10,12 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampcheck.observe.book import Book, Fetched
+from ampcheck.observe.compiled import compiled_path
 from ampcheck.observe.modules import ModuleTracker, tensors_in
+from ampcheck.observe.nodes import Nodes
 from ampcheck.observe.ops import OpKind, OpPlan, plan_of
-from ampcheck.observe.source import SourceFinder, frames_match
+from ampcheck.observe.seen import Seen
+from ampcheck.observe.source import SourceFinder, Spot, frames_match
 from ampcheck.observe.tally import Origin, Tally
 from ampcheck.trace import Phase, Site, Trace
 
@@ -21,7 +24,8 @@ _CHECKPOINT = {"utils/checkpoint.py": frozenset({"backward", "unpack_hook"})}
 #: The sequence number of nodes that add a gradient to a parameter: no operation of the forward.
 _ACCUMULATE = 2**64 - 1
 
-_SKIP, _SAME, _CAST, _COPY, _MEASURE = OpKind.SKIP, OpKind.SAME, OpKind.CAST, OpKind.COPY, OpKind.MEASURE
+_SKIP, _VIEW, _SAME = OpKind.SKIP, OpKind.VIEW, OpKind.SAME
+_CAST, _COPY, _MEASURE = OpKind.CAST, OpKind.COPY, OpKind.MEASURE
 _FORWARD, _BACKWARD, _RECOMPUTE = Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE
 _grad_enabled = torch.is_grad_enabled
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
@@ -73,30 +77,33 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotations here
         self._execute = execute
         self.tracker = ModuleTracker(model)
-        self.book = Book(samples)
-        self._tally = Tally(self.book, follow=bool(samples))
+        #: Does in C, where it was built, what `__torch_dispatch__` does, on tables of its own.
+        self.path = None if samples else compiled_path(self, model, None if execute is run_op else execute)
+        if self.path is not None:
+            self.__dict__["__torch_dispatch__"] = self.path.handler(self)
+        self._where = self.path or self.tracker
+        self.book = Book(samples, ledger=self.path)
+        self.tally = Tally(self.book, self.path or Seen(), follow=bool(samples))
         self._measure, self._inherit, self._copied = (
-            self._tally.measure,
-            self._tally.inherit,
-            self._tally.copied,
+            self.tally.measure,
+            self.tally.inherit,
+            self.tally.copied,
         )
         self.failed: Failed | None = None  #: the last operation that raised
-        self._source = SourceFinder()
+        self.source = SourceFinder()
         self._plans: dict[int, OpPlan] = {}
         self._known: list[OpOverload] = []
         self._origins: dict[Any, Origin] = {}
-        self._nodes: dict[int, Origin] = {}
-        self._lineage = self._tally.lineage
+        self._nodes = self.path or Nodes()
+        self._lineage = self.tally.lineage
         self._operations = 0
-        self._next_node = 0
         self._depth = 0
 
     def __enter__(self) -> Self:
         """Begin to record; entered again inside itself it changes nothing."""
         if self._depth == 0:
-            self._nodes.clear()
-            self._next_node = _sequence()
-            self.tracker.install(self._cross)
+            self._nodes.begin(_sequence())
+            self.tracker.install(self.crossed, self.path)
             try:
                 super().__enter__()  # type: ignore[no-untyped-call]
             except BaseException:
@@ -116,45 +123,64 @@ class Recorder(TorchDispatchMode):
             super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         finally:
             self.tracker.remove()
-            self._nodes.clear()
-            self._tally.clear()
+            self._nodes.begin(0)
+            self.tally.clear()
 
-    def __torch_dispatch__(  # noqa: C901, PLR0912, PLR0915  # each part made a function would cost a call
+    def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run an operation as it would have run, then note what came out."""
-        if types and any(kind.__torch_dispatch__ is not _NO_DISPATCH for kind in types):
-            # The subclass takes the operation apart, and its parts come here again.
-            self._tally.took_apart(types)
+        if types and self.disassembled(types):
             return NotImplemented
         self._operations += 1
         try:
             out = self._execute(func, args, kwargs or {})
         except Exception as error:
-            self.failed = Failed(id(error), plan_of(func).name, self._nodes.get(_running_number()))
+            self.raised(func, error)
             raise
+        self.note(func, args, out)
+        return out
+
+    def disassembled(self, types: Any) -> bool:
+        """Tell whether a subclass takes the operation apart, whose parts come here again; count it."""
+        if all(kind.__torch_dispatch__ is _NO_DISPATCH for kind in types):
+            return False
+        self.tally.took_apart(types)
+        return True
+
+    def raised(self, func: OpOverload, error: Exception) -> None:
+        """Note that an operation raised."""
+        self.failed = Failed(id(error), plan_of(func).name, self._nodes.get(_running_number()))
+
+    def note(  # noqa: C901, PLR0912  # each part made a function would cost a call
+        self, func: OpOverload, args: tuple[Any, ...], out: Any
+    ) -> None:
+        """Note what came out of an operation."""
         plan = self._plans.get(id(func))
         if plan is None:
-            plan = self._plan(func)
+            plan = self.plan(func)
         sequence = _sequence()
-        if plan.kind is _SKIP and sequence == self._next_node:
-            return out
+        if self._lineage is None and sequence == self._nodes.next:  # no node of the graph is to be attributed
+            if plan.kind is _SKIP or plan.kind is _VIEW:
+                return
+            if plan.kind is _SAME:
+                self._inherit(args[0], out)
+                return
         node = _current_node()
         if node is None:
             phase, origin = _FORWARD, self._here(_FORWARD)
-        elif self.tracker.recomputing:
+        elif self._where.recomputing:
             phase, origin = _RECOMPUTE, self._here(_RECOMPUTE)
         elif _grad_enabled() and frames_match(_CHECKPOINT):
             phase, origin = _RECOMPUTE, self._again(self._nodes.get(node._sequence_nr()))
         else:
             number = node._sequence_nr()
             if number == _ACCUMULATE:
-                return out
-            phase, origin = _BACKWARD, self._nodes.get(number) or self._lost()
+                return
+            phase, origin = _BACKWARD, self._nodes.get(number) or self.lost()
         # Nodes made since the last operation are this one's: its own comes into being just before it runs.
-        while self._next_node < sequence:
-            self._nodes[self._next_node] = origin
-            self._next_node += 1
+        if self._nodes.next < sequence:
+            self._nodes.made(sequence, origin)
         kind = plan.kind
         if self._lineage is not None:
             self._lineage.read(args)
@@ -162,34 +188,36 @@ class Recorder(TorchDispatchMode):
             if type(out) is torch.Tensor:
                 self._measure(origin, phase, plan.name, "output", out)
                 if plan.rounds and phase is _FORWARD:
-                    self._tally.constants(origin, plan.name, args, out)
+                    self.tally.constants(origin, plan.name, args, out)
             else:
                 for slot, tensor in tensors_in(out, "output"):
                     self._measure(origin, phase, plan.name, slot, tensor)
         elif kind is _SAME:
             self._inherit(args[0], out)
         elif kind is _CAST or kind is _COPY:
-            self._copied(plan, origin, phase, args[kind is _COPY], out)
-        if self._lineage is not None and (kind is _SAME or kind is OpKind.VIEW):
+            self._copied(plan.name, origin, phase, args[kind is _COPY], out)
+        if self._lineage is not None and (kind is _SAME or kind is _VIEW):
             self._lineage.passed(out)
-        return out
 
-    def _plan(self, func: Any) -> OpPlan:
+    def plan(self, func: Any) -> OpPlan:
         """Work out once how to record an overload; known by identity, which hashing goes through C++ for."""
         self._known.append(func)
         plan = self._plans[id(func)] = plan_of(func)
         if not isinstance(func, OpOverload):
-            self._tally.not_audited[f"the inside of {plan.name}: only its results are seen"] += 1
+            self.tally.not_audited[f"the inside of {plan.name}: only its results are seen"] += 1
         return plan
 
     def _here(self, phase: Phase) -> Origin:
         """Return the origin at the running module and the user's running line."""
-        spot = self._source.spot(3)
-        key = (self.tracker.current, spot, phase)
+        return self.origin(self.source.spot(3), phase)
+
+    def origin(self, spot: Spot | None, phase: Phase) -> Origin:
+        """Return the origin at the running module and a line."""
+        key = (self._where.current, spot, phase)
         origin = self._origins.get(key)
         if origin is None:
-            module = self.tracker.path(self.tracker.current)
-            origin = self._origins[key] = Origin(module, phase, *self._source.line(spot))
+            module = self.tracker.path(self._where.current)
+            origin = self._origins[key] = Origin(module, phase, *self.source.line(spot))
         return origin
 
     def _again(self, around: Origin | None) -> Origin:
@@ -197,7 +225,7 @@ class Recorder(TorchDispatchMode):
 
         `around` is where the running node comes from: the line's module is that one or lies above it.
         """
-        spot = self._source.spot(3)
+        spot = self.source.spot(3)
         base = around.module if around is not None else ""
         key = (base, spot, _RECOMPUTE)
         origin = self._origins.get(key)
@@ -209,19 +237,23 @@ class Recorder(TorchDispatchMode):
             }
             above = [module for module in ran if f"{base}.".startswith(f"{module}." if module else "")]
             module = max(above, key=len, default=base)
-            origin = self._origins[key] = Origin(module, _RECOMPUTE, *self._source.line(spot))
+            origin = self._origins[key] = Origin(module, _RECOMPUTE, *self.source.line(spot))
         return origin
 
-    def _lost(self) -> Origin:
+    def lost(self) -> Origin:
         """Return the origin of backward operations whose forward was not recorded."""
         return self._origins.setdefault(None, Origin("", Phase.BACKWARD, "", 0))
 
-    def _cross(self, module: int, slot: str, value: Any) -> None:
+    def crossed(self, module: int, slot: str, value: Any) -> None:
         """Note the tensors that enter or leave a module."""
+        self.tally.crossed(self.door(module), slot, value)
+
+    def door(self, module: int) -> Origin:
+        """Return the origin of what enters and leaves a module."""
         origin = self._origins.get(module)
         if origin is None:
             origin = self._origins[module] = Origin(self.tracker.path(module), _FORWARD, "", 0)
-        self._tally.crossed(origin, slot, value)
+        return origin
 
     def state(self, module: str, slot: str, tensor: torch.Tensor) -> None:
         """Measure a parameter or its gradient; call it outside of the recording."""
@@ -229,7 +261,7 @@ class Recorder(TorchDispatchMode):
 
     def sources(self) -> dict[Site, list[Site]]:
         """Return what each operation's results were made of, in order of execution."""
-        return self._tally.sources()
+        return self.tally.sources()
 
     def fetch(self) -> Fetched:
         """Bring what was recorded to the host."""
@@ -241,8 +273,8 @@ class Recorder(TorchDispatchMode):
             sites=fetched.sites,
             casts=fetched.casts,
             modules=self.tracker.infos(),
-            not_audited=dict(self._tally.not_audited) | self.tracker.not_audited(),
-            operations=self._operations,
+            not_audited=dict(self.tally.not_audited) | self.tracker.not_audited(),
+            operations=self._operations if self.path is None else self.path.operations,
             measured=self.book.measured,
-            constants=self._tally.rounded(),
+            constants=self.tally.rounded(),
         )

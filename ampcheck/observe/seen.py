@@ -9,19 +9,17 @@ _REMEMBERED = 256
 
 
 class Seen:
-    """The rows of the tensors measured last, and the dtypes that casts came from."""
+    """The rows of the tensors measured last."""
 
-    __slots__ = ("_origins", "_rows")
+    __slots__ = ("_rows",)
 
     def __init__(self) -> None:
         """Start with nothing seen."""
         self._rows: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
-        self._origins: dict[int, tuple[weakref.ref[torch.Tensor], torch.dtype]] = {}
 
-    def clear(self) -> None:
+    def forget(self) -> None:
         """Forget everything."""
         self._rows.clear()
-        self._origins.clear()
 
     def remember(self, tensor: torch.Tensor, row: int) -> None:
         """Note that a row holds a tensor's numbers, as they are now."""
@@ -40,6 +38,20 @@ class Seen:
         if hit is None or hit[0]() is not tensor or hit[1] != tensor._version:
             return None
         return hit[2]
+
+
+class CastInputs:
+    """The dtypes that the results of the last casts came from."""
+
+    __slots__ = ("_origins",)
+
+    def __init__(self) -> None:
+        """Start with nothing seen."""
+        self._origins: dict[int, tuple[weakref.ref[torch.Tensor], torch.dtype]] = {}
+
+    def forget(self) -> None:
+        """Forget everything."""
+        self._origins.clear()
 
     def undoes(self, source: torch.Tensor, out: torch.Tensor) -> bool:
         """Note a cast; tell whether it undoes the one that its input came from."""

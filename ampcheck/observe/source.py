@@ -40,7 +40,7 @@ class SourceFinder:
             code = frame.f_code
             kind = kinds.get(id(code))
             if kind is None:
-                kind = self._classify(code)
+                kind = self.classify(code)
             if kind:
                 return (id(code), frame.f_lasti) if kind == _USER else None
             frame = frame.f_back
@@ -52,7 +52,7 @@ class SourceFinder:
         while frame is not None:
             code = frame.f_code
             if self._kinds.get(id(code), -1) < 0:
-                self._classify(code)
+                self.classify(code)
             if self._kinds[id(code)]:
                 return (id(code), frame.f_lasti) if self._kinds[id(code)] == _USER else None
             if code.co_name == "_call_impl" and code.co_filename.startswith(_TORCH):
@@ -60,7 +60,8 @@ class SourceFinder:
             frame = frame.f_back
         return None
 
-    def _classify(self, code: CodeType) -> int:
+    def classify(self, code: CodeType) -> int:
+        """Tell of a code object what `classify` tells of its file, and keep it alive."""
         self._codes[id(code)] = code
         kind = self._kinds[id(code)] = classify(code.co_filename)
         return kind

@@ -9,8 +9,7 @@ import torch
 from ampcheck.observe.book import Book
 from ampcheck.observe.lineage import Lineage
 from ampcheck.observe.modules import tensors_in
-from ampcheck.observe.ops import OpPlan
-from ampcheck.observe.seen import Seen
+from ampcheck.observe.seen import CastInputs
 from ampcheck.observe.unusual import readable
 from ampcheck.trace import Constant, Phase, Site
 
@@ -43,17 +42,19 @@ class Origin:
 class Tally:
     """What is written down of results, and which tensors the last ones were. No tensor is kept alive."""
 
-    def __init__(self, book: Book, *, follow: bool) -> None:
+    def __init__(self, book: Book, seen: Any, *, follow: bool) -> None:
         """Write into a book; with `follow` also what each result was made of."""
         self._book = book
-        self._seen = Seen()
+        self._seen = seen
+        self._cast_inputs = CastInputs()
         self.lineage = Lineage() if follow else None
         self.not_audited: Counter[str] = Counter()
         self._constants: dict[tuple[Origin, str, torch.dtype, float], None] = {}
 
     def clear(self) -> None:
         """Forget which tensors were seen."""
-        self._seen.clear()
+        self._seen.forget()
+        self._cast_inputs.forget()
         if self.lineage is not None:
             self.lineage.clear()
 
@@ -91,8 +92,12 @@ class Tally:
             self.not_audited[found] += 1
         elif found.dtype in _FLOATING:
             key = (op, slot, phase, _FLOATING[found.dtype])
-            number = origin.numbers.get(key)
-            self._book.add(self._number(origin, key) if number is None else number, found)
+            self._book.add(self.number(origin, key), found)
+
+    def number(self, origin: Origin, key: tuple[str, str, Phase, str]) -> int:
+        """Return the number of a site: operation, slot, phase and dtype at an origin."""
+        number = origin.numbers.get(key)
+        return self._number(origin, key) if number is None else number
 
     def _number(self, origin: Origin, key: tuple[str, str, Phase, str]) -> int:
         op, slot, phase, dtype = key
@@ -118,22 +123,22 @@ class Tally:
             for origin, op, dtype, value in self._constants
         )
 
-    def copied(self, plan: OpPlan, origin: Origin, phase: Phase, source: Any, out: torch.Tensor) -> None:
+    def copied(self, op: str, origin: Origin, phase: Phase, source: Any, out: torch.Tensor) -> None:
         """Note a copy: a cast where the dtype changes, and otherwise nothing new."""
         before, after = source.dtype if isinstance(source, torch.Tensor) else out.dtype, out.dtype
         if before == after:
             self.inherit(source, out)
             if self._row(out) is None:
-                self.measure(origin, phase, plan.name, "output", out)
+                self.measure(origin, phase, op, "output", out)
             return
-        self.measure(origin, phase, plan.name, "output", out)
+        self.measure(origin, phase, op, "output", out)
         if before in _FLOATING and after in _FLOATING:
             key = (origin.module, _FLOATING[before], _FLOATING[after], phase, origin.file, origin.line)
-            self._book.cast(key, out, undoes=self._seen.undoes(source, out))
+            self._book.cast(key, out, undoes=self._cast_inputs.undoes(source, out))
 
     def _row(self, tensor: torch.Tensor) -> int | None:
         """Return the row of a tensor measured in this step and not written to since."""
-        row = self._seen.row(tensor)
+        row: int | None = self._seen.row(tensor)
         return row if row is not None and row >= self._book.first_row else None
 
     def inherit(self, source: Any, out: Any) -> None:
@@ -152,8 +157,7 @@ class Tally:
                 self._measure_boundary(origin, place, tensor)
                 continue
             key = ("", place, Phase.FORWARD, _FLOATING[tensor.dtype])
-            number = origin.numbers.get(key)
-            self._book.alias(row, self._number(origin, key) if number is None else number)
+            self._book.alias(row, self.number(origin, key))
 
     def _measure_boundary(self, origin: Origin, place: str, tensor: torch.Tensor) -> None:
         """Measure a tensor that the user's code holds: its own overrides of operations are not run."""

@@ -23,7 +23,7 @@ from ampcheck.observe import measure
 from ampcheck.observe.measure import Arena
 
 SIZES = (1_000, 100_000, 10_000_000)
-ISAS = measure._NATIVE.isas() if measure._NATIVE else []
+ISAS = measure.NATIVE.isas() if measure.NATIVE else []
 DEVICE_SIZES = (
     1_000,
     1_000_000,
@@ -82,7 +82,7 @@ def nanoseconds(x: Tensor, rounds: int) -> dict[str, list[float]]:
     for turn in range(rounds + 1):
         for name in order.sample(list(found), len(found)):
             if name in ISAS:
-                measure._NATIVE.force_isa(name)
+                measure.NATIVE.force_isa(name)
             call = found[name]
             start = clock()
             for _ in range(calls):

@@ -1,0 +1,196 @@
+/* The tables of _path.c: a map of addresses, the tensors measured last, and what was measured, by site. */
+#include "_exphist.h"
+
+/* ---- a map from three words to one ------------------------------------------------------------------------------- */
+
+typedef struct { uint64_t a, b, c; int64_t value; int used; } Slot;
+typedef struct { Slot *slots; size_t size, count; } Map; /* size is a power of two */
+
+static Slot *map_slot(const Map *m, uint64_t a, uint64_t b, uint64_t c)
+{
+    uint64_t hash = (a ^ b * 0x9e3779b97f4a7c15ull ^ c * 0xc2b2ae3d27d4eb4full) * 0xff51afd7ed558ccdull;
+    for (size_t i = (hash >> 32) & (m->size - 1);; i = (i + 1) & (m->size - 1)) {
+        Slot *slot = &m->slots[i];
+        if (!slot->used || (slot->a == a && slot->b == b && slot->c == c)) return slot;
+    }
+}
+
+static int map_get(const Map *m, uint64_t a, uint64_t b, uint64_t c, int64_t *value)
+{
+    const Slot *slot = m->size ? map_slot(m, a, b, c) : NULL;
+    if (!slot || !slot->used) return 0;
+    *value = slot->value;
+    return 1;
+}
+
+static int map_put(Map *m, uint64_t a, uint64_t b, uint64_t c, int64_t value)
+{
+    if (2 * (m->count + 1) > m->size) { /* at most half full */
+        Map wide = {NULL, m->size ? 2 * m->size : 256, m->count};
+        wide.slots = calloc(wide.size, sizeof *wide.slots);
+        if (!wide.slots) { PyErr_NoMemory(); return -1; }
+        for (size_t i = 0; i < m->size; i++)
+            if (m->slots[i].used) *map_slot(&wide, m->slots[i].a, m->slots[i].b, m->slots[i].c) = m->slots[i];
+        free(m->slots);
+        *m = wide;
+    }
+    Slot *slot = map_slot(m, a, b, c);
+    m->count += !slot->used;
+    *slot = (Slot){a, b, c, value, 1};
+    return 0;
+}
+
+/* ---- seen.py: the rows of the tensors measured last ---------------------------------------------------------------- */
+
+#define REMEMBERED 256 /* as in seen.py */
+#define BUCKETS 512
+#define NONE (-1)
+
+typedef struct {
+    PyObject *tensor, *weak; /* an address to compare with, and what tells whether it still is that tensor */
+    int64_t version, row;
+    int next, older, newer; /* in the bucket; by time of remembering */
+} Memory;
+
+typedef struct {
+    Memory memories[REMEMBERED];
+    int buckets[BUCKETS];
+    int count, oldest, newest;
+} Seen;
+
+static int bucket_of(PyObject *tensor) { return (int)(((uintptr_t)tensor >> 4) * 2654435761u >> 7) & (BUCKETS - 1); }
+
+static void seen_start(Seen *s)
+{
+    for (int i = 0; i < BUCKETS; i++) s->buckets[i] = NONE;
+    s->count = 0;
+    s->oldest = s->newest = NONE;
+}
+
+static void seen_forget(Seen *s)
+{
+    int count = s->count;
+    PyObject *weak[REMEMBERED];
+    for (int i = 0; i < count; i++) weak[i] = s->memories[i].weak;
+    seen_start(s);
+    for (int i = 0; i < count; i++) Py_XDECREF(weak[i]);
+}
+
+static int seen_find(const Seen *s, PyObject *tensor)
+{
+    int at = s->buckets[bucket_of(tensor)];
+    while (at != NONE && s->memories[at].tensor != tensor) at = s->memories[at].next;
+    return at;
+}
+
+static void seen_unlink(Seen *s, int at)
+{
+    Memory *m = &s->memories[at];
+    int *link = &s->buckets[bucket_of(m->tensor)];
+    while (*link != at) link = &s->memories[*link].next;
+    *link = m->next;
+    if (m->older == NONE) s->oldest = m->newer; else s->memories[m->older].newer = m->newer;
+    if (m->newer == NONE) s->newest = m->older; else s->memories[m->newer].older = m->older;
+}
+
+/* Takes over the reference `weak`. */
+static void seen_remember(Seen *s, PyObject *tensor, PyObject *weak, int64_t version, int64_t row)
+{
+    PyObject *dropped = NULL;
+    int at = seen_find(s, tensor);
+    if (at == NONE && s->count < REMEMBERED) {
+        at = s->count++;
+    } else {
+        if (at == NONE) at = s->oldest;
+        seen_unlink(s, at);
+        dropped = s->memories[at].weak;
+    }
+    int *bucket = &s->buckets[bucket_of(tensor)];
+    s->memories[at] = (Memory){tensor, weak, version, row, *bucket, s->newest, NONE};
+    *bucket = at;
+    if (s->newest == NONE) s->oldest = at; else s->memories[s->newest].newer = at;
+    s->newest = at;
+    Py_XDECREF(dropped);
+}
+
+/* ---- book.py: what was measured, by site --------------------------------------------------------------------------- */
+
+#define FLUSH_ROWS 1024 /* as in book.py: older rows cannot be shared any more, on either path */
+
+typedef struct {
+    int64_t zeros, infs, nans, amax, start; /* start: of its counts */
+    double sumsq;
+    int lo, hi;
+} Row;
+
+typedef struct {
+    int64_t *sums; /* a record a site */
+    int64_t sites, first_row, measured;
+    Row rows[FLUSH_ROWS];
+    int held;
+    int64_t *counts; /* of the rows held, without their empty ends */
+    int64_t used, room;
+} Ledger;
+
+static int grown(int64_t **block, int64_t *room, int64_t wanted, int64_t words)
+{
+    if (wanted <= *room) return 0;
+    int64_t size = 2 * *room > wanted ? 2 * *room : wanted + 64;
+    int64_t *wide = realloc(*block, (size_t)(size * words) * sizeof **block);
+    if (!wide) { PyErr_NoMemory(); return -1; }
+    memset(wide + *room * words, 0, (size_t)((size - *room) * words) * sizeof *wide);
+    *block = wide;
+    *room = size;
+    return 0;
+}
+
+static int ledger_add(Ledger *l, int64_t number, const Row *row)
+{
+    if (grown(&l->sums, &l->sites, number + 1, RECORD_WORDS)) return -1;
+    int64_t *record = l->sums + number * RECORD_WORDS;
+    const int64_t *counts = l->counts + row->start;
+    double squares;
+    for (int b = row->lo; b <= row->hi; b++) record[b] += counts[b - row->lo];
+    record[ZEROS] += row->zeros;
+    record[INFS] += row->infs;
+    record[NANS] += row->nans;
+    if (row->amax > record[AMAX]) record[AMAX] = row->amax;
+    memcpy(&squares, &record[SUMSQ], 8);
+    squares += row->sumsq;
+    memcpy(&record[SUMSQ], &squares, 8);
+    record[CALLS]++;
+    return 0;
+}
+
+enum { STRIDE = 16 };
+
+static int any(const int64_t *bins)
+{
+    int64_t all = 0;
+    for (int i = 0; i < STRIDE; i++) all |= bins[i];
+    return all != 0;
+}
+
+/* Adds a tensor's tally to a site; returns its row, -1 on failure. */
+static int64_t ledger_take(Ledger *l, int64_t number, const Tally *t)
+{
+    int lo = 0, hi = 255;
+    while (lo < 256 && !any(t->bins + lo)) lo += STRIDE; /* most are empty */
+    while (hi > lo && !any(t->bins + hi + 1 - STRIDE)) hi -= STRIDE;
+    while (lo < 256 && !t->bins[lo]) lo++;
+    while (hi >= lo && !t->bins[hi]) hi--;
+    int64_t start = l->used, row = l->first_row + l->held;
+    if (grown(&l->counts, &l->room, start + hi - lo + 1, 1)) return -1;
+    Row *kept = &l->rows[l->held];
+    *kept = (Row){t->zeros, t->infs, t->nans, (int64_t)t->amax, start, t->sumsq, lo, hi};
+    memcpy(l->counts + start, t->bins + lo, (size_t)(hi - lo + 1) * sizeof *l->counts);
+    if (ledger_add(l, number, kept)) return -1;
+    l->used = start + hi - lo + 1;
+    l->measured++;
+    if (++l->held == FLUSH_ROWS) {
+        l->first_row += l->held;
+        l->held = 0;
+        l->used = 0;
+    }
+    return row;
+}

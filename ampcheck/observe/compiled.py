@@ -1,0 +1,141 @@
+"""The path of an operation in C, where that was built, and what it asks of Python.
+
+`Path` of _path.c stands in for the recorder's `__torch_dispatch__`, for `Seen`, `Nodes` and the CPU's rows of a
+`Book`. It does what is common, one plain tensor after the other, and calls back for the rest. Both ways write
+the same trace.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OpOverload
+
+from ampcheck.observe.measure import NATIVE
+from ampcheck.observe.modules import tensors_in
+from ampcheck.observe.ops import OpKind
+from ampcheck.observe.structure import modules
+from ampcheck.observe.tally import Origin
+from ampcheck.trace import Phase
+
+if TYPE_CHECKING:
+    from ampcheck.observe.recorder import Recorder
+
+#: As in _path.c.
+_KINDS = (OpKind.SKIP, OpKind.VIEW, OpKind.SAME, OpKind.CAST, OpKind.COPY, OpKind.MEASURE)
+#: By the codes of _exphist.h.
+_DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+def compiled_path(recorder: "Recorder", model: Any, execute: Callable[..., Any] | None) -> Any:
+    """Return what handles a recorder's operations in C, or None where it was not built or does not help."""
+    exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    if NATIVE is None or exchange is None or not _on_cpu(model):
+        return None
+    found = NATIVE.Path(exchange, _asked(_Answers(recorder), execute), torch.get_num_threads())
+    found.name([(module, _filled_by(module)) for module in recorder.tracker.modules()])
+    return found
+
+
+def _filled_by(module: torch.nn.Module) -> int:
+    """Return by how many positional arguments a module's call leaves no room for keywords, -1 if by none.
+
+    Keywords are looked for in a frame of torch's, which takes longer than all else at a module's border.
+    """
+    forward = inspect.getattr_static(type(module), "forward", None)
+    if "forward" in module.__dict__ or not isinstance(forward, FunctionType):
+        return -1
+    code = forward.__code__
+    open_ended = code.co_kwonlyargcount or code.co_flags & (inspect.CO_VARKEYWORDS | inspect.CO_VARARGS)
+    return -1 if open_ended else code.co_argcount - 1
+
+
+def _on_cpu(model: Any) -> bool:
+    """Tell whether a model's tensors are on the CPU: elsewhere measuring is launched from Python."""
+    tables = (module.__dict__.get(name) for module in modules(model) for name in ("_parameters", "_buffers"))
+    tensors = (tensor for table in tables for tensor in (table or {}).values() if tensor is not None)
+    return all(tensor.is_cpu for tensor in tensors)
+
+
+def _asked(answers: "_Answers", execute: Callable[..., Any] | None) -> Sequence[Any]:
+    """Return the arguments of Path, in its order."""
+    return (
+        execute,
+        answers.disassembled,
+        answers.raised,
+        answers.plan,
+        answers.classify,
+        answers.origin,
+        answers.lost,
+        answers.number,
+        answers.note,
+        answers.measure,
+        answers.copied,
+        answers.constants,
+        answers.door,
+        answers.crossed,
+        torch.is_grad_enabled,
+        torch._C._current_autograd_node,
+        torch._C._autograd._get_sequence_nr,
+        torch.Tensor,
+        torch.nn.Parameter,
+    )
+
+
+def _phase(backward: bool) -> Phase:  # noqa: FBT001
+    return Phase.BACKWARD if backward else Phase.FORWARD
+
+
+class _Answers:
+    """A recorder's methods, with the words that C has for things."""
+
+    __slots__ = ("recorder",)
+
+    def __init__(self, recorder: "Recorder") -> None:
+        self.recorder = recorder
+
+    def disassembled(self, types: Any) -> bool:
+        return self.recorder.disassembled(types)
+
+    def raised(self, func: OpOverload, error: Exception) -> None:
+        self.recorder.raised(func, error)
+
+    def plan(self, func: Any) -> tuple[str, int, int, Any]:
+        plan = self.recorder.plan(func)
+        # What an overload's own call does, less a frame.
+        call = func._op if type(func) is OpOverload else func
+        return plan.name, _KINDS.index(plan.kind), int(plan.rounds), call
+
+    def classify(self, code: Any) -> int:
+        return self.recorder.source.classify(code)
+
+    def origin(self, code: int, lasti: int) -> Origin:
+        return self.recorder.origin((code, lasti) if code else None, Phase.FORWARD)
+
+    def lost(self) -> Origin:
+        return self.recorder.lost()
+
+    def number(self, origin: Origin, backward: bool, op: str, slot: str, dtype: int) -> int:  # noqa: FBT001
+        return self.recorder.tally.number(origin, (op, slot, _phase(backward), _DTYPES[dtype]))
+
+    def note(self, func: Any, args: Any, out: Any) -> None:
+        self.recorder.note(func, args, out)
+
+    def measure(self, origin: Origin, backward: bool, op: str, slot: str, value: Any) -> None:  # noqa: FBT001
+        for place, tensor in tensors_in(value, slot):
+            self.recorder.tally.measure(origin, _phase(backward), op, place, tensor)
+
+    def copied(self, op: str, origin: Origin, backward: bool, source: Any, out: Any) -> None:  # noqa: FBT001
+        self.recorder.tally.copied(op, origin, _phase(backward), source, out)
+
+    def constants(self, origin: Origin, op: str, args: Any, out: torch.Tensor) -> None:
+        self.recorder.tally.constants(origin, op, args, out)
+
+    def door(self, module: int, slot: str, dtype: int) -> int:
+        key = ("", slot, Phase.FORWARD, _DTYPES[dtype])
+        return self.recorder.tally.number(self.recorder.door(module), key)
+
+    def crossed(self, module: int, slot: str, value: Any) -> None:
+        self.recorder.crossed(module, slot, value)
