@@ -141,8 +141,9 @@ class Book:
         """Add all rows up by site."""
         self._first_row += len(self._rows)
         self._rows = []
-        for shelf in self._shelves.values():
-            shelf.settle(len(self._numbers))
+        with torch._C._DisableTorchDispatch():  # an outer recorder is not to see this
+            for shelf in self._shelves.values():
+                shelf.settle(len(self._numbers))
 
     def cast(self, key: CastKey, out: torch.Tensor, *, undoes: bool) -> None:
         """Count a cast that wrote `out`."""

@@ -145,7 +145,7 @@ class Arena:
             if code is not None and (tensor.is_contiguous() or _is_dense(tensor)):
                 self._measure(tensor.data_ptr(), tensor.numel(), code, self._pointers[row], 1, self._threads)
                 return
-        self._add_view(row, tensor.detach())
+        self._add_view(row, tensor)
 
     def add_all(self, rows: Sequence[int], tensors: Sequence[Tensor]) -> None:
         """Add each tensor to a record of its own; on CUDA, small ones of a dtype share a launch."""
@@ -161,7 +161,11 @@ class Arena:
             self._gpu.measure_all(together)
 
     def _add_view(self, row: int, tensor: Tensor) -> None:
-        tensor, weight = _without_repeats(_real(tensor))
+        with torch._C._DisableTorchDispatch():  # what this computes with is nobody else's operation
+            self._add_pieces(row, tensor)
+
+    def _add_pieces(self, row: int, tensor: Tensor) -> None:
+        tensor, weight = _without_repeats(_real(tensor.detach()))
         pieces = 0
         for pieces, piece in enumerate(_dense_pieces(tensor), 1):  # noqa: B007  (counted below)
             if self._measure is not None and piece.is_cpu is self._on_cpu:

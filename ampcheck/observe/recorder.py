@@ -69,16 +69,21 @@ class Recorder(TorchDispatchMode):
         # The wrapper that this would put around each operation costs as much as recording it.
         return False
 
-    def __init__(self, model: Any, *, samples: int = 0, execute: Execute = run_op) -> None:
+    def __init__(
+        self, model: Any, *, samples: int = 0, execute: Execute = run_op, compiled: bool = True
+    ) -> None:
         """Prepare to record steps of a model.
 
-        `samples` elements of each result are kept for comparison; `execute` runs an operation.
+        `samples` elements of each result are kept for comparison; `execute` runs an operation; `compiled`
+        lets C do what it can, where it was built and no samples are wanted: the trace is the same.
         """
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotations here
         self._execute = execute
         self.tracker = ModuleTracker(model)
         #: Does in C, where it was built, what `__torch_dispatch__` does, on tables of its own.
-        self.path = None if samples else compiled_path(self, model, None if execute is run_op else execute)
+        self.path = None
+        if compiled and not samples:
+            self.path = compiled_path(self, model, None if execute is run_op else execute)
         if self.path is not None:
             self.__dict__["__torch_dispatch__"] = self.path.handler(self)
         self._where = self.path or self.tracker

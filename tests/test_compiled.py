@@ -1,0 +1,158 @@
+"""What C does and what Python does are one recorder: the same trace, on every model there is."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ampcheck.observe import measure
+from ampcheck.observe.recorder import Recorder
+from ampcheck.observe.state import Snapshot
+from ampcheck.observe.step import casting_rules
+from ampcheck.observe.wide import execute
+from tests.awkward_runs import CASES
+from tests.transparency import options
+from tests.witness import seed
+
+if measure.NATIVE is None:
+    pytest.skip("the extension was not built, or AMPCHECK_COMPILED=0", allow_module_level=True)
+
+#: Whose calls in threads race each other, so that no two runs are alike.
+RACING = {"threads", "data_parallel"}
+MODELS = "torchvision:mobilenet_v3_small timm:convnext_atto transformers:llama transformers:t5".split()
+
+
+def exact(trace):
+    """Return a trace without its sums of squares, which depend on the order of additions, and those."""
+    sites = {site: replace(stats, sum_squares=0.0) for site, stats in trace.sites.items()}
+    squares = [stats.sum_squares for stats in trace.sites.values()]
+    return replace(trace, sites=sites), list(sites), squares
+
+
+def traced(model, batch, loss, dtype, steps, **options):
+    recorder = Recorder(model, **options)
+    assert (recorder.path is not None) == options["compiled"]
+    before = Snapshot(model, batch)
+    for _ in range(steps):
+        before.restore()
+        seed()
+        with casting_rules(torch.device("cpu"), dtype), recorder:
+            with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+                value = loss(model, batch)
+            value.backward()
+    before.restore()
+    return exact(recorder.trace(recorder.fetch()))
+
+
+def assert_the_same(model, batch, loss, dtype, steps=1, **options):
+    # The first one alone may do more: a nested tensor computes its sizes once.
+    found = [traced(model, batch, loss, dtype, steps, compiled=c, **options) for c in (True, True, False)][1:]
+    assert found[0][0] == found[1][0]
+    assert found[0][1] == found[1][1]  # in the same order
+    assert found[0][2] == pytest.approx(found[1][2], rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float16], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("name", sorted(CASES.keys() - RACING))
+def test_awkward_models(name, dtype):
+    model, batch, loss = CASES[name]()
+    if name == "lazy":
+        model(batch)
+    assert_the_same(model, batch, loss, dtype, execute=execute)
+
+
+@pytest.mark.parametrize("spec", MODELS)
+def test_models_as_they_are(spec):
+    from ampcheck.targets import load
+
+    target = load(spec, options(spec))
+    assert_the_same(target.model, target.batch(0), target.loss, None)
+    assert_the_same(target.model, target.batch(0), target.loss, torch.bfloat16, steps=2)
+
+
+def test_more_results_than_are_remembered():
+    class Loop(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            kept = [x]
+            for i in range(700):
+                kept.append(self.cell(kept[-1]).tanh())
+                if i % 100 == 0:
+                    kept.append(kept[i // 2] + kept[-1])
+            return torch.stack(kept).sum()
+
+    assert_the_same(Loop(), torch.randn(2, 4), lambda model, x: model(x), None, steps=2)
+
+
+def test_what_raises_is_the_operation_s_own_error():
+    model = torch.nn.Linear(3, 3)
+    for compiled in (True, False):
+        recorder = Recorder(model, compiled=compiled)
+        with recorder, pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            model(torch.ones(2, 5))
+        assert recorder.failed is not None
+        assert recorder.failed.op == "addmm"
+        assert recorder.tracker.infos()[0].calls == 1
+        with recorder:
+            model(torch.ones(2, 3)).sum().backward()
+        assert recorder.trace(recorder.fetch()).modules[0].calls == 2
+
+
+def test_a_recorder_can_be_collected():
+    import gc
+    import weakref
+
+    recorder = Recorder(torch.nn.Linear(3, 3))
+    with recorder:
+        pass
+    alive = weakref.ref(recorder)
+    del recorder
+    gc.collect()
+    assert alive() is None
+
+
+def test_an_operation_seen_before_runs_no_python_of_ours():
+    import sys
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(20)))
+    x = torch.randn(4, 8)
+    recorder = Recorder(model)
+    ours = []
+
+    def called(frame, event, _):
+        if event == "call" and "/ampcheck/" in frame.f_code.co_filename.replace("\\", "/"):
+            ours.append(frame.f_code.co_name)
+
+    def step():
+        model(x).sum().backward()
+
+    with recorder:
+        step()
+        step()  # adds to the gradients, as the first did not
+        sys.setprofile(called)
+        try:
+            step()
+        finally:
+            sys.setprofile(None)
+    assert recorder.path.operations > 200
+    assert ours == []
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_bits_in_another_dtype_are_other_numbers(compiled):
+    class Bits(torch.nn.Module):
+        def forward(self, x):
+            return (x * 2).view(torch.int32), (x * 4).view(torch.float32)
+
+    recorder = Recorder(Bits(), compiled=compiled)
+    with recorder, torch.no_grad():
+        recorder.tracker.modules()[0](torch.ones(4))
+    sites = recorder.trace(recorder.fetch()).sites
+    assert {(site.op, site.slot, site.dtype) for site in sites} == {
+        ("", "input[0]", "float32"),
+        ("mul", "output", "float32"),
+        ("", "output[1]", "float32"),
+    }
