@@ -147,9 +147,10 @@ def test_bits_in_another_dtype_are_other_numbers(compiled):
         def forward(self, x):
             return (x * 2).view(torch.int32), (x * 4).view(torch.float32)
 
-    recorder = Recorder(Bits(), compiled=compiled)
+    model, x = Bits(), torch.ones(4)
+    recorder = Recorder(model, compiled=compiled)
     with recorder, torch.no_grad():
-        recorder.tracker.modules()[0](torch.ones(4))
+        model(x)
     sites = recorder.trace(recorder.fetch()).sites
     assert {(site.op, site.slot, site.dtype) for site in sites} == {
         ("", "input[0]", "float32"),

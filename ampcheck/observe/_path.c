@@ -33,7 +33,7 @@ enum { INTEGER = 0, UNSIGNED = 1, FLOAT = 2, BFLOAT = 4, BOOLEAN = 6 };
 
 /* What is asked of Python, in the order of Path's arguments; see compiled.py. */
 enum { EXECUTE, DISASSEMBLED, FAILED, PLAN, CLASSIFY, ORIGIN, LOST, NUMBER, NOTE, MEASURE, COPIED, CONSTANTS,
-       DOOR, CROSSED, GRAD_ENABLED, CURRENT_NODE, SEQUENCE, PLAIN, PARAMETER, CALLS_WANTED };
+       DOOR, CROSSED, HOOK, GRADIENT, GRAD_ENABLED, CURRENT_NODE, SEQUENCE, PLAIN, PARAMETER, CALLS_WANTED };
 enum { SKIP, VIEW, SAME, CAST, COPY, MEASURED }; /* as in ops.py */
 
 typedef struct { PyObject *name, *call; int kind, rounds; } Plan; /* call: runs it */
@@ -57,7 +57,7 @@ typedef struct {
     Call *stack;
     int64_t depth, stack_room, current, foreign, ran, module_count;
     Visits *visits;
-    int recomputing;
+    int recomputing, layers; /* layers: modules' results are measured, and operations not */
 } Path;
 
 static PyObject *F_BACK, *F_LASTI, *F_LOCALS, *KWARGS, *VERSION, *SEQUENCE_NR, *PATH;
@@ -441,9 +441,21 @@ static PyObject *dispatch(PyObject *mode, PyObject *const *argv, Py_ssize_t coun
 
 /* ---- modules ------------------------------------------------------------------------------------------------------- */
 
-static const char *const SLOT[] = {"input", "output"};
+enum { INPUT, OUTPUT, RESULT, GRADIENT_OF }; /* what is measured of a module */
+static const char *const SLOT[] = {"input", "output", "output", "output"};
 
-static int cross_one(Path *p, int64_t module, int output, int place, PyObject *tensor)
+static int door(Path *p, int64_t module, int side, int place, const Tensor *t, int64_t *number)
+{
+    uint64_t where = (uint64_t)(place + 1) << 16 | (uint64_t)dtype_of(t) << 8 | (uint64_t)side;
+    if (map_get(&p->doors, (uint64_t)module, where, 0, number)) return 0;
+    PyObject *name = slot_name(SLOT[side], place), *found = NULL;
+    if (name) found = PyObject_CallFunction(p->calls[DOOR], "LiOi", (long long)module, side, name, dtype_of(t));
+    Py_XDECREF(name);
+    return integer(found, number) || map_put(&p->doors, (uint64_t)module, where, 0, *number) ? -1 : 0;
+}
+
+/* 1 where Python has to look. */
+static int cross_one(Path *p, int64_t module, int side, int place, PyObject *tensor)
 {
     Tensor t;
     int64_t number;
@@ -451,14 +463,33 @@ static int cross_one(Path *p, int64_t module, int output, int place, PyObject *t
     if (no_float(&t)) return 0;
     int64_t row = shared_row(p, tensor);
     if (dtype_of(&t) == NONE || (row < 0 && !readable(&t))) return 1;
-    uint64_t where = (uint64_t)(place + 1) << 8 | (uint64_t)dtype_of(&t) << 1 | (uint64_t)output;
-    if (!map_get(&p->doors, (uint64_t)module, where, 0, &number)) {
-        PyObject *name = slot_name(SLOT[output], place), *found = NULL;
-        if (name) found = PyObject_CallFunction(p->calls[DOOR], "LOi", (long long)module, name, dtype_of(&t));
-        Py_XDECREF(name);
-        if (integer(found, &number) || map_put(&p->doors, (uint64_t)module, where, 0, number)) return -1;
+    if (row < 0 && p->layers && side == OUTPUT) { /* as of an operation; then it has a row */
+        if (door(p, module, RESULT, place, &t, &number) || measure(p, tensor, &t, number)) return -1;
+        PyObject *done = PyObject_CallFunction(p->calls[HOOK], "LiO", (long long)module, place, tensor);
+        Py_XDECREF(done);
+        if (!done) return -1;
+        row = shared_row(p, tensor);
     }
+    if (door(p, module, side, place, &t, &number)) return -1;
     return row < 0 ? measure(p, tensor, &t, number) : ledger_add(&p->ledger, number, &p->ledger.rows[row - p->ledger.first_row]);
+}
+
+static PyObject *py_gradient(PyObject *self, PyObject *const *argv, Py_ssize_t count)
+{
+    Path *p = (Path *)self;
+    Tensor t;
+    int64_t number;
+    long long module = count == 3 ? PyLong_AsLongLong(argv[0]) : 0, place = count == 3 ? PyLong_AsLongLong(argv[1]) : 0;
+    if (PyErr_Occurred()) return NULL;
+    if (count != 3) return PyErr_Format(PyExc_TypeError, "expected module, place and gradient, got %zd values", count);
+    if (!plain(p, argv[2], &t) || !readable(&t)) {
+        PyObject *done = PyObject_CallFunction(p->calls[GRADIENT], "LLO", module, place, argv[2]);
+        Py_XDECREF(done);
+        if (!done) return NULL;
+    } else if (door(p, module, GRADIENT_OF, (int)place, &t, &number) || measure(p, argv[2], &t, number)) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
 }
 
 static int cross_in_python(Path *p, int64_t module, PyObject *slot, PyObject *value)
@@ -567,9 +598,10 @@ static PyObject *py_leave(PyObject *self, PyObject *const *argv, Py_ssize_t coun
     Py_RETURN_NONE;
 }
 
-static PyObject *py_start(PyObject *self, PyObject *unused)
+static PyObject *py_start(PyObject *self, PyObject *layers)
 {
     Path *p = (Path *)self;
+    p->layers = PyObject_IsTrue(layers);
     while (p->depth) left(p);
     p->current = p->recomputing = 0;
     p->thread = PyThread_get_thread_ident();
@@ -757,7 +789,8 @@ static PyMethodDef METHODS[] = {
     FAST("alias", py_alias, "alias(row, number): counts a row for a further site."),
     FAST("enter", py_enter, "enter(module, args): as ModuleTracker does."),
     FAST("leave", py_leave, "leave(module, args, output): as ModuleTracker does."),
-    {"start", py_start, METH_NOARGS, "start(): begins to follow module calls in this thread."},
+    {"start", py_start, METH_O, "start(layers): begins to follow module calls in this thread, and to measure what they give."},
+    FAST("gradient", py_gradient, "gradient(module, place, grad): measures the gradient of a module's result."),
     {"name", py_name, METH_O, "name(pairs): knows modules by their place in this list, and how many arguments fill them."},
     {"visits", py_visits, METH_NOARGS, "visits(): calls, recomputations and order of each module."},
     {"sums", py_sums, METH_O, "sums(sites): the records of so many sites."},

@@ -17,7 +17,7 @@ from ampcheck.observe.measure import NATIVE
 from ampcheck.observe.modules import tensors_in
 from ampcheck.observe.ops import OpKind
 from ampcheck.observe.structure import modules
-from ampcheck.observe.tally import Origin
+from ampcheck.observe.tally import BACKWARD_OP, FORWARD_OP, Origin
 from ampcheck.trace import Phase
 
 if TYPE_CHECKING:
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 _KINDS = (OpKind.SKIP, OpKind.VIEW, OpKind.SAME, OpKind.CAST, OpKind.COPY, OpKind.MEASURE)
 #: By the codes of _exphist.h.
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
+#: Operation and phase of what is measured at a module: entering, leaving, made there, and its gradient.
+_SIDES = (
+    ("", Phase.FORWARD),
+    ("", Phase.FORWARD),
+    (FORWARD_OP, Phase.FORWARD),
+    (BACKWARD_OP, Phase.BACKWARD),
+)
 
 
 def compiled_path(recorder: "Recorder", model: Any, execute: Callable[..., Any] | None) -> Any:
@@ -76,6 +83,8 @@ def _asked(answers: "_Answers", execute: Callable[..., Any] | None) -> Sequence[
         answers.constants,
         answers.door,
         answers.crossed,
+        answers.hook,
+        answers.gradient,
         torch.is_grad_enabled,
         torch._C._current_autograd_node,
         torch._C._autograd._get_sequence_nr,
@@ -133,9 +142,16 @@ class _Answers:
     def constants(self, origin: Origin, op: str, args: Any, out: torch.Tensor) -> None:
         self.recorder.tally.constants(origin, op, args, out)
 
-    def door(self, module: int, slot: str, dtype: int) -> int:
-        key = ("", slot, Phase.FORWARD, _DTYPES[dtype])
-        return self.recorder.tally.number(self.recorder.door(module), key)
+    def door(self, module: int, side: int, slot: str, dtype: int) -> int:
+        return self.recorder.tally.number(
+            self.recorder.door(module), (_SIDES[side][0], slot, _SIDES[side][1], _DTYPES[dtype])
+        )
 
     def crossed(self, module: int, slot: str, value: Any) -> None:
         self.recorder.crossed(module, slot, value)
+
+    def hook(self, module: int, place: int, tensor: torch.Tensor) -> None:
+        self.recorder.follow_gradient(module, place, tensor)
+
+    def gradient(self, module: int, place: int, grad: torch.Tensor) -> None:
+        self.recorder.gradient(module, place, grad)

@@ -73,14 +73,14 @@ class ModuleTracker:
         self.current = 0  #: index of the running module
         self.recomputing = False  #: the running module was called from within a backward
 
-    def install(self, boundary: Boundary, path: Any = None) -> None:
+    def install(self, boundary: Boundary, path: Any = None, *, layers: bool = False) -> None:
         """Begin to follow module calls; `boundary` is told what enters and leaves.
 
-        A `path`, of compiled.py, does it by itself.
+        A `path`, of compiled.py, does it by itself; with `layers` it measures what modules give.
         """
         self._path = path
         if path is not None:
-            path.start()
+            path.start(layers)
             self._handles = [
                 register_module_forward_pre_hook(path.enter),
                 register_module_forward_hook(path.leave, always_call=True),
@@ -102,7 +102,7 @@ class ModuleTracker:
         while self._handles:
             self._handles.pop().remove()
         if self._path is not None:
-            self._path.start()
+            self._path.start(False)  # noqa: FBT003  # of C
             self._foreign_calls = self._path.foreign
             for entry, visits in zip(self._entries, self._path.visits(), strict=True):
                 entry.calls, entry.recomputed, entry.order = visits

@@ -61,6 +61,7 @@ class Recorder(TorchDispatchMode):
     Statistics stay on the tensors' device until `trace` reads them, once. No tensor is kept alive.
     """
 
+    layers = False  #: whether only what enters and leaves modules is measured
     #: Without this an operator of higher order, such as flex_attention, raises.
     supports_higher_order_operators = True
 
@@ -78,7 +79,7 @@ class Recorder(TorchDispatchMode):
         lets C do what it can, where it was built and no samples are wanted: the trace is the same.
         """
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotations here
-        self._execute = execute
+        self.execute = execute
         self.tracker = ModuleTracker(model)
         #: Does in C, where it was built, what `__torch_dispatch__` does, on tables of its own.
         self.path = None
@@ -108,9 +109,9 @@ class Recorder(TorchDispatchMode):
         """Begin to record; entered again inside itself it changes nothing."""
         if self._depth == 0:
             self._nodes.begin(_sequence())
-            self.tracker.install(self.crossed, self.path)
+            self.tracker.install(self.crossed, self.path, layers=self.layers)
             try:
-                super().__enter__()  # type: ignore[no-untyped-call]
+                self._begin()
             except BaseException:
                 self.tracker.remove()
                 raise
@@ -125,11 +126,17 @@ class Recorder(TorchDispatchMode):
         if self._depth:
             return
         try:
-            super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+            self._end(kind, error, trace)
         finally:
             self.tracker.remove()
             self._nodes.begin(0)
             self.tally.clear()
+
+    def _begin(self) -> None:
+        super().__enter__()  # type: ignore[no-untyped-call]
+
+    def _end(self, *raised: Any) -> None:
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -139,7 +146,7 @@ class Recorder(TorchDispatchMode):
             return NotImplemented
         self._operations += 1
         try:
-            out = self._execute(func, args, kwargs or {})
+            out = self.execute(func, args, kwargs or {})
         except Exception as error:
             self.raised(func, error)
             raise
@@ -271,6 +278,14 @@ class Recorder(TorchDispatchMode):
     def fetch(self) -> Fetched:
         """Bring what was recorded to the host."""
         return self.book.fetch()
+
+    def follow_gradient(self, module: int, place: int, result: torch.Tensor) -> None:
+        """See to it that the gradient of a module's result is measured, where only modules are."""
+        raise NotImplementedError
+
+    def gradient(self, module: int, place: int, grad: torch.Tensor) -> None:
+        """Measure the gradient of a module's result, where only modules are measured."""
+        raise NotImplementedError
 
     def trace(self, fetched: Fetched) -> Trace:
         """Return the trace of what was recorded."""

@@ -13,6 +13,9 @@ from ampcheck.observe.seen import CastInputs
 from ampcheck.observe.unusual import readable
 from ampcheck.trace import Constant, Phase, Site
 
+#: What stands for an operation where whole modules are measured.
+FORWARD_OP, BACKWARD_OP = "forward", "backward"
+
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _STRIDED = torch.strided
 _transformed = torch._C._functorch.is_functorch_wrapped_tensor
@@ -154,16 +157,22 @@ class Tally:
         for place, tensor in tensors_in(value, slot):
             row = self._row(tensor)
             if row is None:
-                self._measure_boundary(origin, place, tensor)
+                self.measure_outside(origin, Phase.FORWARD, "", place, tensor)
                 continue
             key = ("", place, Phase.FORWARD, _FLOATING[tensor.dtype])
             self._book.alias(row, self.number(origin, key))
 
-    def _measure_boundary(self, origin: Origin, place: str, tensor: torch.Tensor) -> None:
+    def measure_outside(
+        self, origin: Origin, phase: Phase, op: str, slot: str, tensor: torch.Tensor
+    ) -> None:
         """Measure a tensor that the user's code holds: its own overrides of operations are not run."""
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             measure = self._measure_unusual if _transformed(tensor) else self.measure
-            measure(origin, Phase.FORWARD, "", place, tensor)
+            measure(origin, phase, op, slot, tensor)
+
+    def known(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor has been measured already, as it is now."""
+        return self._row(tensor) is not None
 
     def sources(self) -> dict[Site, list[Site]]:
         """Return what each operation's results were made of, in order of execution."""
