@@ -10,6 +10,7 @@ import torch
 from ampcheck.advise import Advisor
 from ampcheck.groups import group_sentences
 from ampcheck.observe.book import Fetched
+from ampcheck.observe.layers import LayerRecorder
 from ampcheck.observe.lineage import leaps
 from ampcheck.observe.measure import Arena
 from ampcheck.observe.pair import SAMPLES, pair_errors
@@ -73,6 +74,8 @@ def audit(target: Target, settings: Settings, progress: Progress = lambda _: Non
 def _audit(target: Target, settings: Settings, progress: Progress) -> Report:
     with target.active():
         notes = target.notes + _prepare(target)
+        if settings.layers_only:
+            notes += ("layers only: operations inside modules were not measured, so less can be found and placed",)
         report = Report(
             target.name,
             settings.precision,
@@ -166,7 +169,7 @@ def _pair(report: Report, step: Step, settings: Settings, progress: Progress) ->
     before = Snapshot(step.model, step.batch, step.loss)
     try:
         progress("FP32 reference")
-        reference, grads, note = _reference(step, before)
+        reference, grads, note = _reference(step, before, _recorder(settings))
         after = Snapshot(step.model, step.loss) if settings.steps > 1 else before
         scale, refused, low = _low(report, step, settings, before, progress)
     finally:
@@ -187,7 +190,7 @@ def _pair(report: Report, step: Step, settings: Settings, progress: Progress) ->
     return _Pair(added, after, grads)
 
 
-def _reference(step: Step, before: Snapshot) -> tuple[_Run, list[torch.Tensor | None], tuple[str, ...]]:
+def _reference(step: Step, before: Snapshot, kind: type[Recorder]) -> tuple[_Run, list[torch.Tensor | None], tuple[str, ...]]:
     """Run the step in FP32; return the run, its gradients and what is to be said of it.
 
     Parameters stored in half precision are held in FP32 meanwhile, unless the model does not run that way.
@@ -195,12 +198,12 @@ def _reference(step: Step, before: Snapshot) -> tuple[_Run, list[torch.Tensor | 
     widened = Widened(step.model, step.batch)
     note: tuple[str, ...] = ()
     try:
-        run = _record(step, None, 0)
+        run = _record(step, None, 0, kind)
     except StepRaised as raised:
         before.restore()
         if not widened or raised.out_of_memory:
             raise
-        run = _record(step, None, 0)
+        run = _record(step, None, 0, kind)
         note = (
             f"the reference keeps half-precision parameters, since with FP32 ones the model raises: {raised}",
         )
@@ -220,7 +223,7 @@ def _low(
         progress(f"{settings.precision} at loss scale 2^{scale}")
         before.restore()
         try:
-            low = _record(step, _DTYPES[settings.precision], scale)
+            low = _record(step, _DTYPES[settings.precision], scale, _recorder(settings))
         except StepRaised as raised:
             if raised.out_of_memory:
                 raise
@@ -232,12 +235,16 @@ def _low(
         scale -= 1
 
 
+def _recorder(settings: Settings) -> type[Recorder]:
+    return LayerRecorder if settings.layers_only else Recorder
+
+
 def _finite(value: float) -> bool:
     return value - value == 0.0
 
 
-def _record(step: Step, dtype: torch.dtype | None, log2_scale: int) -> _Run:
-    recorder = Recorder(step.model, samples=SAMPLES, execute=execute)
+def _record(step: Step, dtype: torch.dtype | None, log2_scale: int, kind: type[Recorder]) -> _Run:
+    recorder = kind(step.model, samples=SAMPLES, execute=execute)
     run(step, recorder, dtype, log2_scale)
     fetched = recorder.fetch()
     trace = recorder.trace(fetched)

@@ -31,6 +31,7 @@ class Config:
     verify: bool = True
     verify_steps: int = 0
     budget: float = 60.0  #: seconds
+    layers_only: bool = False
     fail_on: str = "error"
     select: tuple[str, ...] = ()  #: codes, families or names; nothing: all of them
     ignore: tuple[str, ...] = ()
@@ -48,7 +49,15 @@ class Config:
     @property
     def settings(self) -> Settings:
         """Return what an audit is to be run with."""
-        return Settings(self.precision, self.scale, self.steps, self.verify, self.verify_steps, self.budget)
+        return Settings(
+            self.precision,
+            self.scale,
+            self.steps,
+            self.verify,
+            self.verify_steps,
+            self.budget,
+            self.layers_only,
+        )
 
 
 #: What can be set, as pyproject.toml writes it; the command line puts -- before it.
@@ -185,6 +194,7 @@ _READERS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "verify": ("true or false", _yes),
     "verify-steps": ("a whole number from 0 on", lambda value: _whole(value, 0)),
     "budget": ("a number of seconds", _seconds),
+    "layers-only": ("true or false", _yes),
     "fail-on": _one_of(FAIL_ON),
     "select": (_CODES, _codes),
     "ignore": (_CODES, _codes),

@@ -17,6 +17,7 @@ class Settings:
     verify: bool = True  #: re-run the step to try what is claimed and to look for a remedy
     verify_steps: int = 0  #: training steps over which the plan is compared with FP32
     budget: float = 60.0  #: seconds for the search of a remedy
+    layers_only: bool = False  #: measure what enters and leaves modules, and no operation inside
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""

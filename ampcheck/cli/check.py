@@ -63,6 +63,12 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
     audit.add_argument(
         "--budget", type=float, default=None, metavar="S", help="seconds to look for a remedy (default: 60)"
     )
+    audit.add_argument(
+        "--layers-only",
+        action="store_true",
+        default=None,
+        help="measure what enters and leaves modules, and no operation inside: cheaper, and less is found",
+    )
     audit.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
     _add_target_arguments(parser)
 

@@ -45,10 +45,9 @@ class LayerRecorder(Recorder):
     def crossed(self, module: int, slot: str, value: Any) -> None:
         """Note the tensors that enter or leave a module; measure what it made as its result."""
         for place, tensor in tensors_in(value, slot):
-            made = slot.startswith("output") and not self.tally.known(tensor)
-            if made:
+            numbers = tensor.is_floating_point() or tensor.is_complex()
+            if numbers and slot.startswith("output") and not self.tally.known(tensor):
                 self.tally.measure_outside(self.door(module), Phase.FORWARD, FORWARD_OP, place, tensor)
-            if made and self.tally.known(tensor):
                 self._follow(module, place, tensor)
             self.tally.crossed(self.door(module), place, tensor)
 
