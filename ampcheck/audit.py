@@ -75,7 +75,9 @@ def _audit(target: Target, settings: Settings, progress: Progress) -> Report:
     with target.active():
         notes = target.notes + _prepare(target)
         if settings.layers_only:
-            notes += ("layers only: operations inside modules were not measured, so less can be found and placed",)
+            notes += (
+                "layers only: operations inside modules were not measured, so less can be found and placed",
+            )
         report = Report(
             target.name,
             settings.precision,
@@ -190,7 +192,9 @@ def _pair(report: Report, step: Step, settings: Settings, progress: Progress) ->
     return _Pair(added, after, grads)
 
 
-def _reference(step: Step, before: Snapshot, kind: type[Recorder]) -> tuple[_Run, list[torch.Tensor | None], tuple[str, ...]]:
+def _reference(
+    step: Step, before: Snapshot, kind: type[Recorder]
+) -> tuple[_Run, list[torch.Tensor | None], tuple[str, ...]]:
     """Run the step in FP32; return the run, its gradients and what is to be said of it.
 
     Parameters stored in half precision are held in FP32 meanwhile, unless the model does not run that way.

@@ -23,6 +23,7 @@ steps = 3
 verify = false
 verify-steps = 2
 budget = 5
+layers-only = true
 fail-on = "info"
 select = ["AMP1", "gradient-underflow"]
 ignore = ["AMP102"]
@@ -49,7 +50,9 @@ def test_every_name_is_read(project):
     assert set(NAMES) == {"per-module-ignores"} | {
         line.split(" = ")[0] for line in EVERYTHING.splitlines() if " = " in line and line[0] != '"'
     }
-    assert config.settings == Settings("bf16", 10, 3, verify=False, verify_steps=2, budget=5.0)
+    assert config.settings == Settings(
+        "bf16", 10, 3, verify=False, verify_steps=2, budget=5.0, layers_only=True
+    )
     assert config.per_module_ignores == {"encoder.*": ("AMP101",)}
     assert config.baseline == config.source.parent / "base.json"
     assert (config.fail_on, config.select, config.ignore) == (

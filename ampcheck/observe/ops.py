@@ -81,7 +81,9 @@ def plan_of(func: Any) -> OpPlan:  # noqa: PLR0911  # one line a kind
     tensors = [ret for ret in schema.returns if "Tensor" in str(ret.type)]
     if name in _UNWRITTEN or not tensors:
         return OpPlan(name, OpKind.SKIP)
-    if name in _SAME and schema.overload_name != "dtype":  # the bits of a view in another dtype are other numbers
+    if (
+        name in _SAME and schema.overload_name != "dtype"
+    ):  # the bits of a view in another dtype are other numbers
         return OpPlan(name, OpKind.SAME)
     if name in _CASTS:
         return OpPlan(name, OpKind.CAST)

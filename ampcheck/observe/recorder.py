@@ -164,7 +164,7 @@ class Recorder(TorchDispatchMode):
         """Note that an operation raised."""
         self.failed = Failed(id(error), plan_of(func).name, self._nodes.get(_running_number()))
 
-    def note(  # noqa: C901, PLR0912  # each part made a function would cost a call
+    def note(  # noqa: C901, PLR0912, PLR0915  # each part made a function would cost a call
         self, func: OpOverload, args: tuple[Any, ...], out: Any
     ) -> None:
         """Note what came out of an operation."""

@@ -162,9 +162,7 @@ class Tally:
             key = ("", place, Phase.FORWARD, _FLOATING[tensor.dtype])
             self._book.alias(row, self.number(origin, key))
 
-    def measure_outside(
-        self, origin: Origin, phase: Phase, op: str, slot: str, tensor: torch.Tensor
-    ) -> None:
+    def measure_outside(self, origin: Origin, phase: Phase, op: str, slot: str, tensor: torch.Tensor) -> None:
         """Measure a tensor that the user's code holds: its own overrides of operations are not run."""
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             measure = self._measure_unusual if _transformed(tensor) else self.measure
