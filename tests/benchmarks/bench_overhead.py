@@ -120,7 +120,7 @@ def loading(layers: int = 10_000) -> str:
     )
 
 
-def report(measured: dict[str, Times], rounds: int) -> str:
+def report(measured: dict[str, Times]) -> str:
     bare = ", ".join(f"{name} {1e3 * statistics.median(t['bare']):.1f} ms" for name, t in measured.items())
     asked = [
         [
@@ -134,6 +134,7 @@ def report(measured: dict[str, Times], rounds: int) -> str:
     ]
     header = ["workload", "asked for, every operation", "is", "asked for, layers only", "is"]
     lines = ["| " + " | ".join(line) + " |" for line in (header, ["---"] + ["---:"] * 4, *asked)]
+    rounds = ", ".join(f"{name} {len(t['bare'])}" for name, t in measured.items())
     text = INTRODUCTION.format(machine=machine(), rounds=rounds, bare=bare)
     return "\n\n".join(
         [HEADER, text.strip(), table(["step", *measured], rows(measured)), "\n".join(lines), loading()]
@@ -157,7 +158,7 @@ def main() -> int:
         print(name, {arm: ratio(measured[name], arm) for arm in measured[name]}, file=sys.stderr)
     if options.save:
         options.save.write_text(json.dumps(measured))
-    text = report(measured, len(next(iter(measured.values()))["bare"]))
+    text = report(measured)
     if options.write:
         (options.write / "overhead.md").write_text(text + "\n", encoding="utf-8")
         bars = {w: {arm: ratio(t, arm) for arm in ARMS if arm in t} for w, t in measured.items()}

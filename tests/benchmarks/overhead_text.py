@@ -7,9 +7,13 @@ HEADER = "# What ampcheck costs a step, beside others"
 INTRODUCTION = """
 Made by `python tests/benchmarks/bench_overhead.py --write reports`.
 
-{machine}; one thread, processor time, {rounds} rounds. A figure is the median [quartiles] of the time of a step
-over that of a bare step of the same round; all arms of a workload ran in one process, in random order in each
-round. "bare, again" is the noise. Bare steps: {bare}.
+{machine}; one thread, processor time on a shared machine; rounds: {rounds}.
+A figure is the median [quartiles] of the time of a step over that of a bare step of the same round;
+all arms of a workload ran in one process, in random order in each round. "bare, again" is the noise.
+Bare steps: {bare}.
+
+What was asked for on the many tiny operations of *lstm* is not reached: a dispatch mode that does nothing, the
+only way to see operations of the backward and casts, takes most of it.
 
 The workloads are those of [cost](cost.md). Every operation, forward and backward, is recorded by the three rows
 "every operation": the exact exponent histogram of each result with zeros, infinities, NaNs, largest magnitude and
@@ -17,7 +21,7 @@ sum of squares, module inputs and outputs, casts, the user's line. "Layers only"
 take and give, and the gradients of what they give. The extension is optional: without it the last of the three
 rows is what recording costs. No figure is of a GPU.
 
-The peers record less: the two of Hugging Face and the naive one look at module outputs (the naive one at their
+The peers record less: transformers' and the naive one look at module outputs (the naive one at their
 gradients too), anomaly mode looks for NaN in the backward, and the idle dispatch mode does nothing at all.
 
 ![bars](overhead.svg)
