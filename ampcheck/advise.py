@@ -13,7 +13,7 @@ from ampcheck.scaling.advice import ScaleAdvice, advise_scale
 from ampcheck.scaling.gradients import gradient_tensors, maxima
 from ampcheck.search import SINGLES, Found, Search
 from ampcheck.trace import Phase, Site
-from ampcheck.trials import DEFAULT_LOG2_SCALE, Trials
+from ampcheck.trials import DEFAULT_LOG2_SCALE, Times, Trials
 from ampcheck.verify import Lab
 from ampcheck.wording import plural, size
 
@@ -32,7 +32,7 @@ class Advisor:
         self.report = report
         self._trials = Trials(lab, report.precision)
         self._progress = progress
-        self._times = (0.0, 0.0)
+        self._times: Times | None = None
         outcomes = {"settled": self._trials.attempt(report.log2_scale)}
         if report.precision == "fp16":
             outcomes["unscaled"] = self._trials.attempt(0)
@@ -188,11 +188,8 @@ class Advisor:
         if plan.fp32_modules:
             more = size(_extra_bytes(self.report, plan))
             told.append(f"FP32 there keeps {more} more of activations (estimated from the trace)")
-        if self._times[0]:
-            factor = self._times[1] / self._times[0]
-            told.append(
-                f"a step takes {factor:.2f} times as long with the plan (measured here, one run each)"
-            )
+        if self._times is not None:
+            told.append(self._times.words)
         if found is not None and found.heals and not found.minimal:
             told.append("the budget ended the search: a smaller set may exist")
         return tuple(told)

@@ -1,6 +1,9 @@
 """Runs of the audited step with places in FP32, at one scale or at whichever lets it."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
 
 import torch
 
@@ -14,6 +17,27 @@ DEFAULT_LOG2_SCALE = 16
 #: ones where gradients still overflow, as a scaler would.
 _SEARCH_LOG2_SCALES = (8, 4, 0)
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+#: Runs of each kind that times are told from, fewer where they take longer than the seconds.
+_TIMED_ROUNDS = 3
+_TIMED_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of steps that were run in turns, without and with places in FP32."""
+
+    without: tuple[float, ...]
+    kept: tuple[float, ...]
+
+    @property
+    def words(self) -> str:
+        """Return the ratio, or that there is none to tell because the times of both kinds overlap."""
+        runs = "one run each" if len(self.kept) == 1 else f"{len(self.kept)} runs each, in turns"
+        apart = max(self.without) < min(self.kept) or max(self.kept) < min(self.without)
+        if not apart or len(self.kept) == 1:
+            return f"no difference measured here in the time of a step with the plan ({runs})"
+        factor = median(self.kept) / median(self.without)
+        return f"a step takes {factor:.2f} times as long with the plan (measured here, {runs})"
 
 
 class Trials:
@@ -55,9 +79,13 @@ class Trials:
         """Return how FP32 comes out with its weights rounded to the precision."""
         return self._lab.rounded(_DTYPES[self._precision])
 
-    def timed(self, items: Iterable[Suspect], log2_scale: int) -> tuple[float, float]:
-        """Return the seconds of a step without and with these places in FP32."""
-        self.attempt(log2_scale)
-        before = self._lab.seconds
-        self.attempt(log2_scale, items)
-        return before, self._lab.seconds
+    def timed(self, items: Sequence[Suspect], log2_scale: int) -> Times:
+        """Return how long a step takes without and with these places in FP32, run in turns."""
+        without: list[float] = []
+        kept: list[float] = []
+        begun = time.monotonic()
+        while len(kept) < _TIMED_ROUNDS and time.monotonic() - begun < _TIMED_SECONDS:
+            for seconds, places in (without, ()), (kept, items):
+                self.attempt(log2_scale, places)
+                seconds.append(self._lab.seconds)
+        return Times(tuple(without), tuple(kept))
