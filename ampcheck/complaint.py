@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from ampcheck.findings import Finding
-from ampcheck.headline import figures
+from ampcheck.headline import consequences, figures
 from ampcheck.plan import Tried
 from ampcheck.report import Report
 from ampcheck.rules import RULES
@@ -53,7 +53,7 @@ def finding_lines(findings: Iterable[Finding]) -> list[str]:
         at = f"  {location(origin.file, origin.line)}" if origin else ""
         lines += ["", f"{finding.severity}[{clean(finding.code)}] {clean(finding.name)}{at}"]
         numbers = " · ".join(figures(finding))
-        lines += [f"  {text}" for text in (clean(finding.message), numbers) if text]
+        lines += [f"  {text}" for text in (clean(finding.message), numbers, *consequences(finding)) if text]
         lines += _source(origin) if origin else []
     left = len(every) - FINDINGS
     return [*lines, f"{ELLIPSIS} and {plural(left, 'more finding')}"] if left > 0 else lines

@@ -56,6 +56,11 @@ def _ranks(finding: Finding) -> str:
     return ", ".join(names) if len(names) <= NAMED_RANKS else plural(len(names), "rank")
 
 
+def consequences(finding: Finding) -> list[str]:
+    """Return what else was found and goes away with a finding's cause, a sentence each."""
+    return [f"goes away with it: {clean(follower)}" for follower in finding.follows]
+
+
 def tally(report: Report) -> str:
     """Return how many findings there are of each severity, the worst first; '' where there are none."""
     numbers = [(kind, sum(finding.severity is kind for finding in report.findings)) for kind in Severity]

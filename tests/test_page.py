@@ -6,6 +6,7 @@ import re
 import time
 from base64 import b64encode
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from builders import Layer, finding, repeated, report
 from conftest import SNAPSHOTS
 from examples import NASTY, REPORTS, clean, forward_overflow, many_layers, planned
+from saved_reports import SAVED, saved
 
 from ampcheck.findings import How, Severity, Suppressed
 from ampcheck.headline import verdict
@@ -29,6 +31,9 @@ from ampcheck.trace import ModuleInfo, Phase
 from ampcheck.wording import percent
 
 KEPT = ("clean", "forward_overflow", "gradient_underflow", "planned", "two_ranks", "bf16", "nasty")
+KEPT_REPORTS = {name: REPORTS[name] for name in KEPT} | {
+    f"saved_{name}": partial(saved, name) for name in SAVED
+}
 VOID = {"meta", "link", "input", "br", "hr", "img", "col"}
 
 
@@ -80,13 +85,13 @@ def skeleton(text):
     )
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", KEPT_REPORTS)
 def test_the_page_reads_as_it_did(name, snapshot):
-    snapshot(skeleton(html.render(REPORTS[name]())), f"html/{name}.html")
+    snapshot(skeleton(html.render(KEPT_REPORTS[name]())), f"html/{name}.html")
 
 
 def test_no_snapshot_is_an_orphan():
-    assert {path.stem for path in (SNAPSHOTS / "html").iterdir()} == set(KEPT)
+    assert {path.stem for path in (SNAPSHOTS / "html").iterdir()} == set(KEPT_REPORTS)
 
 
 def embedded(outline):

@@ -52,6 +52,15 @@ def test_a_saved_report_looks_as_it_did(name: str, form: str, snapshot: Callable
     snapshot(shown(saved(name), form), f"saved/{name}.{form}.{ENDINGS[form]}")
 
 
+@pytest.mark.parametrize("form", sorted(set(RENDERERS) - {"csv", "github-summary"}))
+def test_what_goes_away_with_a_cause_is_told_beside_it(form: str) -> None:
+    made = saved("t5")
+    first, *others = made.findings
+    told = render(replace(made, findings=(replace(first, follows=("gradients overflow",)), *others)), form)
+    assert "gradients overflow" in told
+    assert "gradients overflow" not in render(made, form)
+
+
 @pytest.mark.parametrize("name", SAVED)
 def test_the_json_of_a_saved_report_is_that_report(name: str) -> None:
     version = re.compile(r'"version":"[^"]*"')

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from ampcheck.findings import Finding, Severity
-from ampcheck.headline import Health, figures, judge
+from ampcheck.headline import Health, consequences, figures, judge
 from ampcheck.report import Report
 from ampcheck.rules import RULES
 from ampcheck.rules.manual import page
@@ -43,6 +43,7 @@ def _message(finding: Finding) -> Iterator[str]:
     told = [*([place(finding.origin)] if finding.origin else []), *figures(finding)]
     if told:
         yield " · ".join(told)
+    yield from consequences(finding)
     if finding.code in RULES:
         yield f"What to do: {clean(page(finding.code).sections['What to do'])}"
 

@@ -3,7 +3,7 @@
 from html import escape
 
 from ampcheck.findings import Finding, Severity
-from ampcheck.headline import Health, facts, figures, judge
+from ampcheck.headline import Health, consequences, facts, figures, judge
 from ampcheck.report import Report
 from ampcheck.rules import RULES
 from ampcheck.rules.manual import page
@@ -85,5 +85,6 @@ def _text(finding: Finding) -> str:
         f"{finding.severity}: {clean(finding.message)}",
         " · ".join(filter(None, spots)),
         " · ".join(figures(finding)),
+        *consequences(finding),
     ]
     return "\n".join(filter(None, lines))

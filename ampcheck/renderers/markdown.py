@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from ampcheck.findings import Finding, Suppressed
 from ampcheck.formats import SHORT_DTYPE
-from ampcheck.headline import facts, figures, judge, measured, tally
+from ampcheck.headline import consequences, facts, figures, judge, measured, tally
 from ampcheck.renderers.advice import how_tried, scaler_call, unchanged
 from ampcheck.renderers.drawing import NONE, module_name
 from ampcheck.renderers.layers import layer_cells
@@ -88,12 +88,12 @@ def _finding(finding: Finding) -> Iterator[str]:
     at = f" at {code(location(origin.file, origin.line))}" if origin and origin.file else ""
     yield f"### {finding.severity} {code(finding.code)} {inline(finding.name)}{at}"
     yield prose(finding.message)
-    told = [f"so also: {inline(follower)}" for follower in finding.follows]
+    told = []
     if origin:
         dtype = SHORT_DTYPE.get(origin.dtype, origin.dtype)
         told.append(f"{named(origin.module)}: {inline(origin.op or origin.slot)} in {inline(dtype)}")
     told += [prose(" · ".join(figures(finding)))] if figures(finding) else []
-    told += [f"goes away with it: {inline(follower)}" for follower in finding.follows]
+    told += [inline(consequence) for consequence in consequences(finding)]
     if finding.code in RULES:
         told.append(f"what to do: {inline(page(finding.code).sections['What to do'])}")
     if told:

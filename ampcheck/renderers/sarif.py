@@ -10,7 +10,7 @@ from urllib.parse import quote
 from ampcheck.codec import TOOL, tool_version
 from ampcheck.findings import Finding, How, Severity, Suppressed
 from ampcheck.flat import number
-from ampcheck.headline import judge
+from ampcheck.headline import consequences, judge
 from ampcheck.report import Report
 from ampcheck.rules import RULES
 from ampcheck.rules.manual import Page, page
@@ -95,7 +95,7 @@ def _result(finding: Finding, codes: list[str]) -> Sarif:
     result: Sarif = {
         "ruleId": clean(finding.code),
         "level": _LEVELS[finding.severity],
-        "message": {"text": _plain(finding.message or finding.name)},
+        "message": {"text": _plain(" · ".join([finding.message or finding.name, *consequences(finding)]))},
         "properties": {
             "numbers": {clean(name): number(float(value)) for name, value in finding.numbers.items()}
         },
