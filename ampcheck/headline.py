@@ -83,7 +83,7 @@ def verdict(report: Report) -> str:
 
 def judge(report: Report) -> tuple[Health, str]:
     """Return how the step is, and the sentence that says why."""
-    broken = _raised(report) or _unknown(report)
+    broken = _raised(report) or _untrained(report) or _unknown(report) or _unlowered(report)
     if broken is None and not _came_out_well(report) and not _explained(report):
         broken = _forward_overflow(report) or _backward_overflow(report)
     return broken or _by_loss(report)
@@ -134,6 +134,22 @@ def _unknown(report: Report) -> tuple[Health, str] | None:
     if any(stats.numel for stats in report.low.sites.values()):
         return None
     return Health.UNKNOWN, "nothing can be said: no floating-point result was recorded"
+
+
+def _untrained(report: Report) -> tuple[Health, str] | None:
+    if report.loop is None or report.loop.steps:
+        return None
+    return (
+        Health.UNKNOWN,
+        "no training was seen: no optimizer stepped, and nothing was updated after a backward",
+    )
+
+
+def _unlowered(report: Report) -> tuple[Health, str] | None:
+    """Return what can be said of a script that trains in FP32."""
+    if report.precision != "fp32" or report.worst is Severity.ERROR:
+        return None
+    return Health.UNKNOWN, "the script trains in FP32: nothing was held in half precision"
 
 
 def _forward_overflow(report: Report) -> tuple[Health, str] | None:

@@ -57,7 +57,7 @@ class Report:
     @property
     def dtype(self) -> str:
         """Return the low-precision dtype as sites write it."""
-        return {"fp16": "float16", "bf16": "bfloat16"}[self.precision]
+        return {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[self.precision]
 
     @property
     def worst(self) -> Severity | None:

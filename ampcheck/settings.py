@@ -43,3 +43,19 @@ def parse_scale(text: str) -> int | None:
     if mantissa != 0.5:  # noqa: PLR2004 - frexp of a power of two
         raise ValueError(f"expected a power of two such as 1024 or 2^10, got {text!r}")
     return exponent - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Which steps of a script are recorded in full."""
+
+    first: int = 2  #: steps from the beginning
+    every: int = 50  #: then one in so many; 0 for none
+    steps: frozenset[int] | None = None  #: these and no others
+    most: int = 64  #: recorded steps in all
+
+    def wants(self, step: int, in_turn: int = 1) -> bool:
+        """Tell whether a step is recorded; optimizers that step in turn have each of theirs."""
+        if self.steps is not None:
+            return step in self.steps
+        return step < self.first * in_turn or bool(self.every and step % (self.every * in_turn) < in_turn)

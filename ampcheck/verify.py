@@ -1,7 +1,7 @@
 """Re-running a step from the identical state: what every claim of ampcheck is tried by."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -103,24 +103,31 @@ class Lab:
             before = self._grads.get(name)
             if before is not None and before.shape == grad.shape:
                 names.append(name)
-                rows.append(_row(before, grad, log2_scale))
-        table = torch.stack(rows).cpu() if rows else torch.zeros(0, 5, dtype=torch.float64)
-        error, norm, bad, lost, live = table.T.tolist() if rows else ([], [], [], [], [])
-        value, reference = float(loss), float(self._loss)
-        finite = value - value == 0.0
-        return Outcome(
-            log2_scale,
-            loss=value,
-            loss_error=abs(value - reference) / max(abs(reference), 1e-12) if finite else float("inf"),
-            loss_nonfinite=not finite and reference - reference == 0.0,
-            grads_nonfinite=tuple(name for name, count in zip(names, bad, strict=True) if count),
-            grad_error=_ratio(sum(error), sum(norm)) ** 0.5,
-            vanished=_ratio(sum(lost), sum(live)),
-            vanished_by={name: a / b for name, a, b in zip(names, lost, live, strict=True) if a},
-        )
+                rows.append(comparison(before, grad, log2_scale))
+        table = torch.stack(rows).cpu().tolist() if rows else []
+        return outcome_of(dict(zip(names, table, strict=True)), float(loss), float(self._loss), log2_scale)
 
 
-def _row(before: torch.Tensor, scaled: torch.Tensor, log2_scale: int) -> torch.Tensor:
+def outcome_of(
+    rows: Mapping[str, Sequence[float]], value: float, reference: float, log2_scale: int
+) -> Outcome:
+    """Return what a run came to: its gradients' comparisons by parameter, its loss and the FP32 loss."""
+    names = list(rows)
+    error, norm, bad, lost, live = zip(*rows.values(), strict=True) if rows else ((), (), (), (), ())
+    finite = value - value == 0.0
+    return Outcome(
+        log2_scale,
+        loss=value,
+        loss_error=abs(value - reference) / max(abs(reference), 1e-12) if finite else float("inf"),
+        loss_nonfinite=not finite and reference - reference == 0.0,
+        grads_nonfinite=tuple(name for name, count in zip(names, bad, strict=True) if count),
+        grad_error=_ratio(sum(error), sum(norm)) ** 0.5,
+        vanished=_ratio(sum(lost), sum(live)),
+        vanished_by={name: a / b for name, a, b in zip(names, lost, live, strict=True) if a},
+    )
+
+
+def comparison(before: torch.Tensor, scaled: torch.Tensor, log2_scale: int) -> torch.Tensor:
     """Return error energy, reference energy, new non-finites, elements lost and elements that matter."""
     zero = scaled == 0
     error = _energy(torch.sub(scaled * 2.0**-log2_scale, before))

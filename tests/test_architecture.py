@@ -12,18 +12,18 @@ import ampcheck
 PACKAGE = Path(ampcheck.__file__).parent
 #: A unit may import from lines above its own, and from within itself.
 LAYERS = [
-    {"errors", "formats", "search"},
+    {"errors", "formats", "search", "imports"},
     {"stats"},
-    {"trace", "plan", "loop"},
-    {"wording", "findings", "patch"},
+    {"trace", "plan", "loop", "settings"},
+    {"wording", "findings", "patch", "launch"},
     {"outcome"},
-    {"report", "observe", "settings", "targets"},
+    {"report", "observe", "targets"},
     {"tables", "landscape", "scaling", "evidence", "flat", "applying", "config"},
     {"rules", "headline", "flat_advice", "flat_loop", "verify", "training", "groups"},
     {"codec", "select", "merge", "trials", "baseline"},
     {"instead", "differences", "flat_baseline"},
     {"advise", "comparison"},
-    {"renderers", "audit", "complaint"},
+    {"renderers", "audit", "complaint", "script"},
     {"expectations"},
     {"api"},
     {"cli", "pytest_plugin"},
@@ -31,10 +31,10 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 #: What may load torch when it is imported.
-TORCH = {"groups", "observe", "applying", "verify", "training", "trials", "instead", "advise", "audit", "api"}
+TORCH = {"groups", "observe", "applying", "verify", "training", "trials", "instead", "advise", "audit", "api", "script"}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 #: Lazily, a plan reaches the half of it that needs torch.
-LATE = {("plan", "applying"), ("cli", "audit")}
+LATE = {("plan", "applying"), ("cli", "audit"), ("cli", "script")}
 
 
 def unit(path):

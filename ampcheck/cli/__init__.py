@@ -5,12 +5,13 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ampcheck.cli import baseline, check, diff, explain, merge, show
+from ampcheck.cli import baseline, check, diff, explain, merge, run, show
 from ampcheck.cli.output import complain, configure
 from ampcheck.errors import AmpcheckError
 
 COMMANDS = {
     "check": check,
+    "run": run,
     "show": show,
     "merge": merge,
     "baseline": baseline,
@@ -22,6 +23,7 @@ INTERRUPTED = 130
 
 _USAGE = """\
 ampcheck [check] TARGET [options]
+       ampcheck run [options] SCRIPT [ARGUMENTS]
        ampcheck show REPORT.json
        ampcheck diff OLD.json NEW.json
        ampcheck merge REPORT.json ... -o FILE
@@ -32,6 +34,7 @@ examples:
   ampcheck model.py                       audit the model, batch and loss that a file defines
   ampcheck torchvision:resnet18           audit an architecture by name, with random weights
   ampcheck model.py --precision bf16      ... in bfloat16
+  ampcheck run train.py --epochs 1        watch a training script that knows nothing of it
   ampcheck model.py -o r.json ; ampcheck show r.json -o r.md -o r.sarif
   ampcheck baseline model.py -o b.json    accept what there is; from then on:
   ampcheck model.py --baseline b.json     ... whatever is better or worse than that makes the status 1

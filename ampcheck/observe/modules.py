@@ -22,6 +22,8 @@ _NAMED = 20
 _current_node = torch._C._current_autograd_node
 #: What a container's forward is: it only holds modules that others call.
 _NO_FORWARD = torch.nn.Module.forward
+#: Stands for the root where several modules stand side by side.
+_NOTHING = torch.nn.Module()
 
 
 class Boundary(Protocol):
@@ -72,6 +74,28 @@ class ModuleTracker:
         self._foreign_calls = 0
         self.current = 0  #: index of the running module
         self.recomputing = False  #: the running module was called from within a backward
+
+    def adopt(self, model: torch.nn.Module, name: str) -> None:
+        """Follow one more model, whose modules' names begin with this one."""
+        known = {entry.path for entry in self._entries}
+        for entry in _named_entries(model):
+            if id(entry.module) not in self._index and entry.module is not _NOTHING:
+                entry.path = _joined(name, entry.path)
+                entry.aliases = [_joined(name, alias) for alias in entry.aliases]
+                while entry.path in known:
+                    entry.path += "'"
+                self._index[id(entry.module)] = len(self._entries)
+                self._entries.append(entry)
+
+    def parameters(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """Yield every parameter: the path of the module that owns it, its name there, and itself."""
+        for entry in self._entries:
+            for name, parameter in own_parameters(entry.module):
+                yield entry.path, name, parameter
+
+    def call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take note of a module whose call had begun before the hooks were there."""
+        self._enter(module, args, kwargs)
 
     def install(self, boundary: Boundary, path: Any = None, *, layers: bool = False) -> None:
         """Begin to follow module calls; `boundary` is told what enters and leaves.
@@ -126,7 +150,9 @@ class ModuleTracker:
         # Autograd's own threads carry the recorder with them; a thread of the user's does not.
         return threading.get_ident() != self._thread and _current_node() is None
 
-    def _enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+    def _enter(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
         if self._elsewhere():
             self._foreign_calls += 1
             return
@@ -146,7 +172,7 @@ class ModuleTracker:
             entry.order, self._ran = self._ran, self._ran + 1
         self._boundary(index, "input", args)
         # A global hook is not given them: they are a variable of the function that calls it.
-        kwargs = sys._getframe(1).f_locals.get("kwargs")
+        kwargs = sys._getframe(1).f_locals.get("kwargs") if kwargs is None else kwargs
         if kwargs and isinstance(kwargs, dict):
             self._boundary(index, "input", kwargs)
 
@@ -182,6 +208,10 @@ class ModuleTracker:
         """Return what ran, in order of first execution."""
         ran = sorted((entry for entry in self._entries if entry.calls), key=lambda entry: entry.order)
         return tuple(_info(entry) for entry in ran)
+
+
+def _joined(name: str, path: str) -> str:
+    return f"{name}.{path}" if path else name
 
 
 def _runs(entry: _Entry) -> bool:
@@ -220,7 +250,7 @@ def _named_entries(model: Any) -> list[_Entry]:
         elif path not in (entries[id(module)].path, *entries[id(module)].aliases):
             entries[id(module)].aliases.append(path)
     found = list(entries.values())
-    return found if found and not found[0].path else [_Entry(torch.nn.Module(), "", []), *found]
+    return found if found and not found[0].path else [_Entry(_NOTHING, "", []), *found]
 
 
 def tensors_in(value: Any, slot: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:

@@ -71,12 +71,19 @@ class Recorder(TorchDispatchMode):
         return False
 
     def __init__(
-        self, model: Any, *, samples: int = 0, execute: Execute = run_op, compiled: bool = True
+        self,
+        model: Any,
+        *,
+        samples: int = 0,
+        execute: Execute = run_op,
+        compiled: bool = True,
+        book: Book | None = None,
     ) -> None:
         """Prepare to record steps of a model.
 
         `samples` elements of each result are kept for comparison; `execute` runs an operation; `compiled`
-        lets C do what it can, where it was built and no samples are wanted: the trace is the same.
+        lets C do what it can, where it was built and no samples are wanted: the trace is the same; `book` is
+        written into instead of a new one.
         """
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotations here
         self.execute = execute
@@ -88,7 +95,7 @@ class Recorder(TorchDispatchMode):
         if self.path is not None:
             self.__dict__["__torch_dispatch__"] = self.path.handler(self)
         self._where = self.path or self.tracker
-        self.book = Book(samples, ledger=self.path)
+        self.book = Book(samples, ledger=self.path) if book is None else book
         self.tally = Tally(self.book, self.path or Seen(), follow=bool(samples))
         self._measure, self._inherit, self._copied = (
             self.tally.measure,
@@ -274,6 +281,11 @@ class Recorder(TorchDispatchMode):
     def sources(self) -> dict[Site, list[Site]]:
         """Return what each operation's results were made of, in order of execution."""
         return self.tally.sources()
+
+    @property
+    def operations(self) -> int:
+        """Return how many operations were seen."""
+        return self._operations
 
     def fetch(self) -> Fetched:
         """Bring what was recorded to the host."""

@@ -97,7 +97,8 @@ def _answer(view: _View) -> Parts:
         )
     settled = report.outcomes.get("settled")
     if settled is not None:
-        yield bullet("·", f"run again at {power(settled.log2_scale)}: {clean(settled.words)}", "dim")
+        how = "run again at" if report.loop is None else "against FP32 beside it, at"
+        yield bullet("·", f"{how} {power(settled.log2_scale)}: {clean(settled.words)}", "dim")
     if report.refused_scales:
         tried = [power(scale) for scale in report.refused_scales]
         tried = tried if len(tried) <= 3 else [tried[0], ELLIPSIS, tried[-1]]  # noqa: PLR2004 - short enough

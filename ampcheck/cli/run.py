@@ -1,0 +1,124 @@
+"""Run a training script as it is, and report what mixed precision does in it.
+
+The script's exit status, output and random numbers are its own; the report goes to standard error, or to a file
+with -o. A few steps are recorded in full, the others run as always.
+"""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ampcheck.cli import output
+from ampcheck.cli.check import count
+from ampcheck.imports import after_import
+from ampcheck.launch import Program, launch, parse
+from ampcheck.settings import Schedule
+
+if TYPE_CHECKING:
+    from ampcheck.script import Session
+
+NO_TRAINING = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `ampcheck run`."""
+    program = parser.add_argument_group("program")
+    program.add_argument(
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT [ARGUMENTS]",
+        help="a file, a folder with a __main__.py, or a command on the PATH",
+    )
+    program.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module instead"
+    )
+    program.add_argument(
+        "-c", dest="code", nargs=argparse.REMAINDER, metavar="CODE", help="run a line of Python instead"
+    )
+    watch = parser.add_argument_group("what is recorded")
+    watch.add_argument(
+        "--every", type=count, default=50, metavar="N", help="record one step in N in full (default: 50)"
+    )
+    watch.add_argument(
+        "--first", type=count, default=2, metavar="N", help="and the first N steps (default: 2)"
+    )
+    watch.add_argument(
+        "--steps",
+        type=steps,
+        default=None,
+        metavar="N,N",
+        help="record these steps, from 0 on, and no others",
+    )
+    watch.add_argument(
+        "--as-cuda",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="let the CPU stand in for CUDA (default: where the script asks for CUDA and there is none)",
+    )
+    output.add_arguments(parser)
+    parser.set_defaults(fail_on="never")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a script, watched, and publish the report; the exit status is the script's."""
+    program = _program(options)
+    watched = _Watched(options, program)
+    stop = after_import("torch", watched.begin)
+    try:
+        ended = launch(program)
+    finally:
+        stop()
+        watched.end()
+    status = watched.publish()
+    return ended.status or status
+
+
+class _Watched:
+    """The watch over a script, from when it first imports torch."""
+
+    def __init__(self, options: argparse.Namespace, program: Program) -> None:
+        self._options, self._program = options, program
+        self._session: Session | None = None
+        self._context: Any = None
+
+    def begin(self) -> None:
+        """Begin to watch."""
+        from ampcheck.script import Session
+
+        options = self._options
+        schedule = Schedule(options.first, options.every, options.steps)
+        named = any("cuda" in word for word in self._program.arguments)
+        self._session = Session(schedule, as_cuda=options.as_cuda, cuda_named=named)
+        self._context = self._session.watching()
+        self._context.__enter__()
+
+    def end(self) -> None:
+        """Stop watching."""
+        if self._context is not None:
+            self._context.__exit__(None, None, None)
+
+    def publish(self) -> int:
+        """Write the report; return the exit status for a script that went well."""
+        if self._session is None:
+            print("ampcheck: no training was seen: the script never imported torch", file=sys.stderr)
+            return NO_TRAINING
+        report = self._session.report(self._program.shown)
+        status = output.publish(report, self._options, stream=sys.stderr)
+        trained = report.loop is not None and bool(report.loop.steps)
+        return status if trained else NO_TRAINING
+
+
+def _program(options: argparse.Namespace) -> Program:
+    if options.module:
+        return parse(options.module[1:], options.module[0], None)
+    if options.code:
+        return parse(options.code[1:], None, options.code[0])
+    return parse(options.program, None, None)
+
+
+def steps(text: str) -> frozenset[int]:
+    """Return step numbers written as 0,10,20."""
+    parts = text.split(",")
+    if not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"expected step numbers such as 0,10,20, got {text!r}")
+    return frozenset(map(int, parts))

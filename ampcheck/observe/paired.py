@@ -1,0 +1,58 @@
+"""The record of a step and of its FP32 twin: two books with the same pages."""
+
+from dataclasses import replace
+
+import torch
+
+from ampcheck.observe.book import Book, Fetched
+from ampcheck.observe.shadow import Shadow
+from ampcheck.trace import Site
+
+_LOW = frozenset({"float16", "bfloat16"})
+
+
+class PairedBook(Book):
+    """Writes down what the script computed, and in `reference` what FP32 would have there."""
+
+    def __init__(self, shadow: Shadow, samples: int) -> None:
+        """Begin two empty records."""
+        super().__init__(samples)
+        self.reference = Book(samples)
+        self._shadow = shadow
+
+    def number(self, site: Site) -> int:
+        """Return the number of a site, the same in both."""
+        self.reference.number(site)
+        return super().number(site)
+
+    def add(self, number: int, tensor: torch.Tensor) -> int:
+        """Measure a tensor and its twin for a site; return their row."""
+        twin = self._shadow.of(tensor)
+        self.reference.add(number, tensor if twin is None else twin)
+        return super().add(number, tensor)
+
+    def alias(self, row: int, number: int) -> None:
+        """Count a row for a further site."""
+        self.reference.alias(row, number)
+        super().alias(row, number)
+
+    def keep_loss(self, loss: torch.Tensor) -> None:
+        """Keep a loss and its twin."""
+        twin = self._shadow.of(loss)
+        self.reference.keep_loss(loss if twin is None else twin)
+        super().keep_loss(loss)
+
+    def fetch_reference(self) -> Fetched:
+        """Return the FP32 record, its sites under FP32's name."""
+        fetched = self.reference.fetch()
+        sites = {_wide(site): stats for site, stats in fetched.sites.items()}
+        if len(sites) < len(fetched.sites):  # a line that runs in both precisions
+            sites = {}
+            for site, stats in fetched.sites.items():
+                wide = _wide(site)
+                sites[wide] = sites[wide] + stats if wide in sites else stats
+        return Fetched(sites, fetched.samples, {}, fetched.losses)
+
+
+def _wide(site: Site) -> Site:
+    return replace(site, dtype="float32") if site.dtype in _LOW else site

@@ -1,0 +1,1 @@
+"""Watching a training script that knows nothing of it: its events, its recorded steps, its loss scale."""

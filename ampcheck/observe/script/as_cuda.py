@@ -1,0 +1,245 @@
+"""A CPU that stands in for CUDA for a whole script: devices, autocast, scaler and queries.
+
+Only calls that name a device are wrapped, none that computes: an operation costs what it did. Tensors stay CPU
+tensors and say so; what a script asks of `torch.cuda` is answered as one GPU would.
+"""
+
+import functools
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.utils._device as device_module
+from torch.amp import autocast_mode, grad_scaler
+
+from ampcheck.observe.emulation import cuda_casting
+from ampcheck.observe.script.patches import Patches
+from ampcheck.observe.wide import WideCompute
+
+_NAME = "a CPU standing in for CUDA"
+_METHODS = ("to", "new_tensor", "new_zeros", "new_ones", "new_full", "new_empty")
+_NOTHING = """set_device synchronize empty_cache reset_peak_memory_stats reset_max_memory_allocated manual_seed
+manual_seed_all ipc_collect init _lazy_init set_rng_state set_rng_state_all set_per_process_memory_fraction
+reset_accumulated_memory_stats""".split()
+_ZERO = """memory_allocated max_memory_allocated memory_reserved max_memory_reserved current_device utilization
+memory_cached max_memory_cached""".split()
+
+
+class AsCuda:
+    """The stand-in; autocast on "cuda" acts on the CPU, by CUDA's rules, from the first region on."""
+
+    def __init__(self, *, available: bool) -> None:
+        """Begin to stand in; `available` is what `torch.cuda.is_available()` answers."""
+        self._patches = Patches()
+        self._stack = ExitStack()
+        self._emulating = False
+        self.used = False  #: the script asked for something of CUDA's, and got it
+        self._devices()
+        self._amp()
+        self._queries(available=available)
+
+    @property
+    def emulating(self) -> bool:
+        """Tell whether CUDA's casting rules are in force."""
+        return self._emulating
+
+    def close(self) -> None:
+        """Take everything away."""
+        self._patches.restore()
+        self._stack.close()
+
+    def _touch(self) -> None:
+        self.used = True
+
+    def _emulate(self) -> None:
+        """Begin to cast as CUDA does; half precision is computed as on a GPU, and faster than natively."""
+        self.used = True
+        if not self._emulating:
+            self._emulating = True
+            self._stack.enter_context(cuda_casting())
+            self._stack.enter_context(WideCompute())
+
+    # -- devices
+
+    def _mapped(self, device: Any) -> Any:
+        """Return the CPU for a CUDA device, and anything else as it is."""
+        if isinstance(device, torch.device):
+            named = device.type == "cuda"
+        elif isinstance(device, str):
+            named = device.partition(":")[0] == "cuda"
+        else:
+            named = False
+        if not named:
+            return device
+        self._touch()
+        return torch.device("cpu")
+
+    def _on_cpu(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def on_cpu(*args: Any, **kwargs: Any) -> Any:
+            if "device" in kwargs:
+                kwargs["device"] = self._mapped(kwargs["device"])
+            return original(*args, **kwargs)
+
+        return on_cpu
+
+    def _moved(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if "device" in kwargs:
+                kwargs["device"] = self._mapped(kwargs["device"])
+            if args and not isinstance(args[0], torch.Tensor):
+                args = (self._mapped(args[0]), *args[1:])
+            return original(tensor, *args, **kwargs)
+
+        return to
+
+    def _devices(self) -> None:
+        wrap = self._patches.wrap
+        makers = device_module._device_constructors()
+        for owner in (torch, torch.fft):
+            for name, value in list(vars(owner).items()):
+                if callable(value) and _hashable(value) and value in makers:
+                    wrap(owner, name, self._on_cpu)
+        for name in _METHODS:
+            method = getattr(torch.Tensor, name)
+            wrap(torch.Tensor, name, functools.partial(_instead, self._moved(method)))
+        wrap(torch.Tensor, "cuda", lambda _: self._cuda)
+        wrap(torch.Tensor, "pin_memory", lambda _: lambda tensor, *_, **__: tensor)
+        wrap(torch.Tensor, "record_stream", lambda _: lambda *_: None)
+        wrap(device_module.DeviceContext, "__init__", self._context)
+        wrap(torch, "Generator", self._generator)
+        wrap(torch, "load", self._load)
+
+    def _cuda(self, tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        self._touch()
+        return tensor
+
+    def _context(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda context, device: original(context, self._mapped(device))
+
+    def _generator(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        mapped = self._mapped
+
+        class Kind(type):
+            def __instancecheck__(cls, value: object) -> bool:
+                return isinstance(value, original)  # type: ignore[arg-type]  # it is a class
+
+        class Generator(metaclass=Kind):
+            def __new__(cls, device: Any = "cpu") -> Any:  # one of torch's own
+                return original(mapped(device))
+
+        return Generator
+
+    def _load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def load(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+            return original(file, self._mapped(map_location), *args, **kwargs)
+
+        return load
+
+    # -- mixed precision
+
+    def _amp(self) -> None:
+        wrap = self._patches.wrap
+        wrap(autocast_mode.autocast, "__init__", self._region)
+        wrap(grad_scaler.GradScaler, "__init__", self._scaler)
+        for name in ("is_autocast_enabled", "get_autocast_dtype"):
+            wrap(torch, name, self._query)
+        wrap(torch, "set_autocast_enabled", self._query)
+        wrap(torch, "set_autocast_dtype", self._query)
+        wrap(autocast_mode, "_cast", self._cast)
+        wrap(torch, "get_autocast_gpu_dtype", lambda _: lambda: torch.get_autocast_dtype("cpu"))
+        wrap(torch.cuda.amp.common, "amp_definitely_not_available", lambda _: lambda: False)
+
+    def _region(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def __init__(  # noqa: N807  # it takes the place of one
+            region: Any,
+            device_type: str,
+            dtype: torch.dtype | None = None,
+            enabled: bool = True,  # noqa: FBT001, FBT002  # torch's own signature
+            cache_enabled: bool | None = None,  # noqa: FBT001
+        ) -> None:
+            if str(device_type).partition(":")[0] == "cuda":
+                dtype = dtype or torch.float16
+                device_type = "cpu"
+                if enabled:
+                    self._emulate()
+            original(region, device_type, dtype, enabled, cache_enabled)
+
+        return __init__
+
+    def _scaler(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def __init__(scaler: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            if device == "cuda":
+                self._touch()
+            original(scaler, "cpu" if device == "cuda" else device, *args, **kwargs)
+
+        return __init__
+
+    def _query(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def query(*args: Any) -> Any:
+            if not args or isinstance(args[0], (bool, torch.dtype)):
+                return original("cpu", *args)
+            return original("cpu" if args[0] == "cuda" else args[0], *args[1:])
+
+        return query
+
+    def _cast(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda value, device, dtype: original(value, "cpu" if device == "cuda" else device, dtype)
+
+    # -- torch.cuda
+
+    def _queries(self, *, available: bool) -> None:
+        answers: dict[str, Callable[..., Any]] = {name: lambda *_, **__: None for name in _NOTHING}
+        answers |= {name: lambda *_, **__: 0 for name in _ZERO}
+        answers |= {
+            "is_initialized": lambda: True,
+            "is_bf16_supported": lambda *_, **__: True,
+            "get_device_name": lambda *_: _NAME,
+            "get_device_capability": lambda *_: (8, 0),
+            "get_device_properties": lambda *_: SimpleNamespace(
+                name=_NAME, major=8, minor=0, total_memory=2**34, multi_processor_count=1
+            ),
+            "mem_get_info": lambda *_: (2**34, 2**34),
+            "memory_summary": lambda *_, **__: "",
+            "memory_stats": lambda *_, **__: {},
+            "get_rng_state": lambda *_: torch.get_rng_state(),
+            "get_rng_state_all": lambda: [torch.get_rng_state()],
+            "current_stream": _Stream,
+            "Stream": _Stream,
+            "Event": _Stream,
+            "stream": lambda *_: ExitStack(),
+        }
+        if available:
+            answers |= {"is_available": lambda: True, "device_count": lambda: 1}
+        for name, answer in answers.items():
+            if hasattr(torch.cuda, name):
+                self._patches.wrap(torch.cuda, name, functools.partial(_instead, answer))
+
+
+class _Stream:
+    """A stream or an event of a device that does everything at once."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __getattr__(self, _: str) -> Callable[..., Any]:
+        return lambda *_, **__: 0.0
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _instead(answer: Any, _original: Any) -> Any:
+    return answer

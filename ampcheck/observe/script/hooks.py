@@ -1,0 +1,273 @@
+"""Where a watcher hears of what a script does: torch's entry points, wrapped while it watches.
+
+None of them is called for an operation: between recorded steps a step costs a dozen calls.
+"""
+
+import functools
+import multiprocessing.process
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.amp import autocast_mode, grad_scaler
+from torch.nn.utils import clip_grad
+from torch.optim import lr_scheduler
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from ampcheck.loop import Kind
+from ampcheck.observe.script.patches import Patches
+from ampcheck.observe.script.watcher import Watcher
+
+_current_node = torch._C._current_autograd_node
+_CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "clip_grad_norm")
+_PRIVATE = "_found_inf"
+
+
+class Hooks:
+    """A watcher's ears; `close` takes all of them away."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        """Begin to listen for a watcher."""
+        self._watcher = watcher
+        self._patches = Patches()
+        self._handles: list[Any] = []
+        self._open = True
+        wrap = self._patches.wrap
+        self._handles.append(
+            register_optimizer_step_pre_hook(lambda optimizer, *_: watcher.step_begins(optimizer))
+        )
+        self._handles.append(register_optimizer_step_post_hook(lambda *_: watcher.step_ends()))
+        wrap(torch.autograd, "backward", functools.partial(_backward, watcher))
+        wrap(Optimizer, "add_param_group", functools.partial(_add_group, watcher))
+        wrap(Optimizer, "zero_grad", functools.partial(_zero_grad, watcher, "optimizer"))
+        wrap(torch.nn.Module, "zero_grad", functools.partial(_zero_grad, watcher, "model"))
+        wrap(torch.nn.Module, "train", functools.partial(_train, watcher))
+        for scheduler in {value for value in vars(lr_scheduler).values() if isinstance(value, type)}:
+            if issubclass(scheduler, lr_scheduler.LRScheduler) and "step" in vars(scheduler):
+                wrap(scheduler, "step", functools.partial(_schedule, watcher))
+        self._scalers()
+        self._clipping()
+        for name, kind in (("__enter__", Kind.AUTOCAST), ("__exit__", Kind.AUTOCAST_END)):
+            wrap(autocast_mode.autocast, name, functools.partial(_region, watcher, kind))
+        wrap(autocast_mode.autocast, "__init__", functools.partial(_asks, watcher))
+        wrap(torch, "save", functools.partial(_noted, watcher, Kind.SAVE))
+        wrap(multiprocessing.process.BaseProcess, "start", functools.partial(_child, watcher))
+        os.register_at_fork(after_in_child=self.close)
+
+    def _scalers(self) -> None:
+        wrap, watcher, scaler = self._patches.wrap, self._watcher, grad_scaler.GradScaler
+        wrap(scaler, "__init__", functools.partial(_scaler, watcher))
+        wrap(scaler, "scale", functools.partial(_scale, watcher))
+        wrap(scaler, "unscale_", functools.partial(_unscale, watcher))
+        wrap(scaler, "step", functools.partial(_scaler_step, watcher))
+        wrap(scaler, "update", functools.partial(_update, watcher))
+        wrap(scaler, "state_dict", functools.partial(_noted, watcher, Kind.SAVE_SCALER))
+        wrap(scaler, "__getattr__", functools.partial(_peek, watcher))
+
+    def _clipping(self) -> None:
+        for name in _CLIPS:
+            original = getattr(clip_grad, name, None)
+            if original is not None:
+                wrapped = _clip(self._watcher, name, original)
+                for owner in (clip_grad, torch.nn.utils):
+                    if vars(owner).get(name) is original:
+                        self._patches.wrap(owner, name, functools.partial(_instead, wrapped))
+
+    def close(self) -> None:
+        """Take everything away."""
+        if not self._open:
+            return
+        self._open = False
+        for handle in self._handles:
+            handle.remove()
+        self._patches.restore()
+        self._watcher.roots.deafen()
+
+
+def _backward(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if _current_node() is None:
+            tensors = tensors if isinstance(tensors, torch.Tensor) else tuple(tensors)
+            watcher.backward(tensors)
+        return original(tensors, *args, **kwargs)
+
+    return backward
+
+
+def _add_group(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def add_param_group(self: Any, param_group: Any) -> Any:
+        out = original(self, param_group)
+        watcher.owns(self, self.param_groups[-1]["params"])
+        return out
+
+    return add_param_group
+
+
+def _zero_grad(watcher: Watcher, family: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+        watcher.zeroed(self, family)
+        return original(self, *args, **kwargs)
+
+    return zero_grad
+
+
+def _train(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def train(self: Any, mode: bool = True) -> Any:  # noqa: FBT001, FBT002  # torch's own signature
+        if not mode:
+            watcher.roots.listen()  # what is validated, and in which precision
+        return original(self, mode)
+
+    return train
+
+
+def _schedule(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        label = watcher.journal.label(self, "scheduler")
+        watcher.journal.note(Kind.SCHEDULE, label)
+        watcher.journal.enter(label)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            watcher.journal.leave()
+
+    return step
+
+
+def _scaler(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+    names = ("device", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
+    defaults = ("cuda", 2.0**16, 2.0, 0.5, 2000, True)
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  # it takes the place of one
+        label = watcher.journal.label(self, "scaler")
+        original(self, *args, **kwargs)
+        asked = dict(zip(names, defaults, strict=True)) | dict(zip(names, args, strict=False)) | kwargs
+        watcher.journal.describe(label, **asked, live=bool(self._enabled))
+
+    return __init__
+
+
+def _scale(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def scale(self: Any, outputs: Any) -> Any:
+        watcher.scale(self, outputs)
+        out = original(self, outputs)
+        watcher.scaled(self, out)
+        return out
+
+    return scale
+
+
+def _unscale(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def unscale_(self: Any, optimizer: Any) -> Any:
+        if watcher.journal.inside != watcher.journal.label(self, "scaler"):  # not from within its own step
+            watcher.unscale(self, optimizer)
+        return original(self, optimizer)
+
+    return unscale_
+
+
+def _scaler_step(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        watcher.scaler_step_begins(self, optimizer)
+        try:
+            return original(self, optimizer, *args, **kwargs)
+        finally:
+            watcher.scaler_step_ends(self, optimizer)
+
+    return step
+
+
+def _update(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def update(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return watcher.update(self, lambda: original(self, *args, **kwargs))
+
+    return update
+
+
+def _noted(watcher: Watcher, kind: Kind, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        watcher.journal.note(kind)
+        return original(*args, **kwargs)
+
+    return noted
+
+
+def _peek(watcher: Watcher, _: None) -> Callable[..., Any]:
+    def __getattr__(self: Any, name: str) -> Any:  # noqa: N807  # it takes the place of one
+        if name.startswith(_PRIVATE):
+            watcher.journal.note(Kind.PEEK, watcher.journal.label(self, "scaler"), name=name)
+        message = f"{type(self).__name__!r} object has no attribute {name!r}"
+        raise AttributeError(message, name=name, obj=self)
+
+    return __getattr__
+
+
+def _clip(watcher: Watcher, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        if watcher.journal.inside != name:
+            watcher.changed(Kind.CLIP, name, held)
+        return original(held, *args, **kwargs)
+
+    return clip
+
+
+def _asks(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __init__(  # noqa: N807  # it takes the place of one
+        self: Any,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,  # noqa: FBT001, FBT002  # torch's own signature
+        *rest: Any,
+        **more: Any,
+    ) -> None:
+        if enabled and isinstance(device_type, str):
+            watcher.asks(device_type.partition(":")[0], dtype)
+        original(self, device_type, dtype, enabled, *rest, **more)
+
+    return __init__
+
+
+def _region(watcher: Watcher, kind: Kind, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def region(self: Any, *args: Any) -> Any:
+        inside = watcher.roots.inside or _current_node() is not None
+        if not inside and kind is Kind.AUTOCAST_END:
+            watcher.journal.note(kind)
+        out = original(self, *args)
+        if not inside and kind is Kind.AUTOCAST:
+            watcher.journal.note(kind, name=str(self.device))
+        return out
+
+    return region
+
+
+def _child(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start(self: Any) -> Any:
+        # Workers that load data do not train.
+        watcher.children += "_worker_loop" not in str(getattr(self, "_target", ""))
+        return original(self)
+
+    return start
+
+
+def _instead(wrapped: Any, _original: Any) -> Any:
+    return wrapped

@@ -1,0 +1,115 @@
+"""What the script does, written down as events: folded into rounds, with a label for every object."""
+
+import weakref
+from typing import Any
+
+import torch
+
+from ampcheck.loop import Event, Kind, Round, Thing
+from ampcheck.observe.source import SourceFinder
+
+#: Different rounds kept; a loop that never repeats itself says no more with another.
+MOST_ROUNDS = 256
+#: Runs of equal rounds kept.
+MOST_RUNS = 4096
+#: Events kept of one round: a round that long is no round, but a script without updates.
+MOST_EVENTS = 4096
+
+#: Events that begin a new round when the weights have been updated before.
+_BEGINNING = frozenset({Kind.AUTOCAST, Kind.FORWARD, Kind.SCALE, Kind.BACKWARD})
+
+
+class Journal:
+    """The events of a script, in order."""
+
+    def __init__(self) -> None:
+        """Begin an empty journal."""
+        self._finder = SourceFinder()
+        self._now: list[Event] = []
+        self._rounds: dict[Round, int] = {}
+        self._order: list[list[int]] = []
+        self._labels: dict[int, tuple[Any, str]] = {}
+        self._counts: dict[str, int] = {}
+        self.things: dict[str, Thing] = {}
+        self._updated = False
+        self._inside: list[str] = []  #: labels of the objects in whose methods the script is
+
+    def note(self, kind: Kind, thing: str = "", **said: Any) -> None:
+        """Write an event down, with the line of the script that it comes from."""
+        grad = torch.is_grad_enabled()
+        if self._updated and kind in _BEGINNING and grad:
+            self.turn()
+        if len(self._now) >= MOST_EVENTS:
+            return
+        file, line = self.place()
+        by = self._inside[-1] if self._inside else ""
+        said = {"by": by, "grad": grad, "autocast": autocast_dtype(), **said}
+        self._now.append(Event(kind, thing, file=file, line=line, **said))
+
+    def place(self) -> tuple[str, int]:
+        """Return the line of the script that is running."""
+        return self._finder.line(self._finder.spot(3))
+
+    def updated(self) -> None:
+        """Say that the weights were updated, or would have been: what follows belongs to another round."""
+        self._updated = True
+
+    def turn(self) -> None:
+        """End a round."""
+        events, self._now, self._updated = tuple(self._now), [], False
+        if not events or (events not in self._rounds and len(self._rounds) >= MOST_ROUNDS):
+            return
+        which = self._rounds.setdefault(events, len(self._rounds))
+        if self._order and self._order[-1][0] == which:
+            self._order[-1][1] += 1
+        elif len(self._order) < MOST_RUNS:
+            self._order.append([which, 1])
+
+    def enter(self, label: str) -> None:
+        """Say that what follows happens in a method of an object."""
+        self._inside.append(label)
+
+    def leave(self) -> None:
+        """Say that the method has returned."""
+        self._inside.pop()
+
+    @property
+    def inside(self) -> str:
+        """Return the label of the object in whose method the script is, '' for none."""
+        return self._inside[-1] if self._inside else ""
+
+    def label(self, made: Any, family: str) -> str:
+        """Return the label of an object, a new one when it is first seen."""
+        known = self._labels.get(id(made))
+        if known is not None and known[0]() is made:
+            return known[1]
+        number = self._counts[family] = self._counts.get(family, 0) + 1
+        label = f"{family} {number}"
+        self._labels[id(made)] = (_reference(made), label)
+        file, line = self.place()
+        self.things[label] = Thing(label, type(made).__name__, {}, file, line)
+        return label
+
+    def describe(self, label: str, **settings: Any) -> None:
+        """Add what is known of an object."""
+        known = self.things[label]
+        self.things[label] = Thing(label, known.kind, {**known.settings, **settings}, known.file, known.line)
+
+    def rounds(self) -> tuple[tuple[Round, ...], tuple[tuple[int, int], ...]]:
+        """Return the different rounds and the order they came in."""
+        return tuple(self._rounds), tuple((which, times) for which, times in self._order)
+
+
+def autocast_dtype() -> str:
+    """Return the dtype that autocast would cast to now, '' where it is off."""
+    for device in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(device):
+            return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+    return ""
+
+
+def _reference(made: Any) -> Any:
+    try:
+        return weakref.ref(made)
+    except TypeError:  # an object without a place for weak references is kept
+        return lambda: made

@@ -1,0 +1,155 @@
+"""One step of a script, recorded in full: what it computed, and what FP32 would have there."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
+
+from ampcheck.observe.lineage import leaps
+from ampcheck.observe.pair import SAMPLES, pair_errors
+from ampcheck.observe.paired import PairedBook
+from ampcheck.observe.recorder import Execute, Recorder
+from ampcheck.observe.shadow import Shadow
+from ampcheck.trace import Leap, PairError, Phase, Site, StepSummary, Trace
+
+#: Operations after which a step is given up: it is no step, but a script that never updates its weights.
+MOST_OPERATIONS = 100_000
+
+#: From a gradient in FP32 and in the script's precision, scaled, to what is to be known of their difference.
+Compare = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What one recorded step came to."""
+
+    step: int
+    low: Trace
+    reference: Trace
+    errors: Mapping[Site, PairError]
+    leaps: tuple[Leap, ...]
+    precision: str  #: fp16, bf16 or fp32: what its operations ran in
+    log2_scale: int
+    losses: tuple[float, float]  #: the script's, and FP32's
+    rows: Mapping[str, Sequence[float]]  #: by parameter, what `Compare` said
+
+
+class Recording:
+    """A step being recorded."""
+
+    def __init__(self, step: int, execute: Execute) -> None:
+        """Prepare to record; `execute` runs an operation as the script wants it."""
+        self.step = step
+        self._shadow = Shadow(execute)
+        self.book = PairedBook(self._shadow, SAMPLES)
+        self.recorder = Recorder((), samples=SAMPLES, execute=self._shadow.run, book=self.book)
+        self.scale = 1.0
+        self._compared: dict[str, torch.Tensor] = {}
+        self._losses = 0
+        self.backwards = 0
+
+    def open(self) -> None:
+        """Begin to record."""
+        self.recorder.__enter__()
+
+    def close(self) -> None:
+        """Stop recording; what was recorded stays."""
+        stack = _get_current_dispatch_mode_stack()
+        above = stack[stack.index(self.recorder) + 1 :] if self.recorder in stack else []
+        # The script may have entered modes of its own meanwhile, and not left them yet.
+        for _ in above:
+            _pop_mode()
+        self.recorder.__exit__(None, None, None)
+        for mode in above:
+            _push_mode(mode)
+
+    def too_long(self) -> bool:
+        """Tell whether this is no step any more."""
+        return self.recorder.operations > MOST_OPERATIONS
+
+    def scaled_by(self, scale: torch.Tensor) -> None:
+        """Take note of the loss scale: in FP32 there is none."""
+        with _unseen():
+            self.scale = float(scale)
+            self._shadow.set(scale, 1.0)
+
+    def keep_loss(self, loss: torch.Tensor) -> None:
+        """Keep a loss, as it is before it is scaled."""
+        with _unseen():
+            if loss.numel() == 1 and loss.is_floating_point():
+                self.book.keep_loss(loss.detach())
+                self._losses += 1
+
+    def gradients(self, parameters: Iterable[tuple[str, str, torch.Tensor]], compare: Compare) -> None:
+        """Measure gradients as they are after the backward: scaled, and not clipped."""
+        with _unseen():
+            for module, name, parameter in parameters:
+                grad, full = parameter.grad, f"{module}.{name}".lstrip(".")
+                if grad is None or full in self._compared:
+                    continue
+                self.recorder.state(module, f"param_grad[{name}]", grad)
+                self.recorder.state(module, f"param[{name}]", parameter.detach())
+                if grad.layout is torch.strided and not grad.is_complex():
+                    twin = self._shadow.of(grad)
+                    wide = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
+                    before = wide / self.scale if twin is None else twin
+                    self._compared[full] = compare(before, wide * self._correction(), self._log2_scale())
+
+    def _log2_scale(self) -> int:
+        return round(math.log2(self.scale)) if 0 < self.scale < math.inf else 0
+
+    def _correction(self) -> float:
+        """Return what a scale that is no power of two is off by."""
+        return 2.0 ** self._log2_scale() / self.scale if self.scale else 1.0
+
+    def finish(self) -> Recorded:
+        """Bring everything to the host."""
+        fetched = self.recorder.fetch()
+        reference = self.book.fetch_reference()
+        trace = self.recorder.trace(fetched)
+        log2_scale = self._log2_scale()
+        rows = torch.stack(list(self._compared.values())).cpu().tolist() if self._compared else []
+        failed = {f"results of {name} that FP32 takes over": n for name, n in self._shadow.failed.items()}
+        trace = replace(trace, not_audited={**trace.not_audited, **failed})
+        precision = _precision(trace)
+        losses = (math.fsum(fetched.losses), math.fsum(reference.losses))
+        errors = pair_errors(reference, fetched, log2_scale) if precision != "fp32" else {}
+        low_dtype = {"fp16": "float16", "bf16": "bfloat16"}.get(precision, "float32")
+        self._shadow.clear()
+        wide = replace(trace, sites=reference.sites, casts={}, not_audited={}, constants=())
+        return Recorded(
+            self.step,
+            replace(trace, steps=(_summary(trace, losses[0], log2_scale, low_dtype),)),
+            replace(wide, steps=(_summary(wide, losses[1], 0, "float32"),)),
+            errors,
+            leaps(self.recorder.sources(), errors, low_dtype) if errors else (),
+            precision,
+            log2_scale,
+            losses,
+            dict(zip(self._compared, rows, strict=True)),
+        )
+
+
+def _unseen() -> ExitStack:
+    """Return a context in which nothing that runs is seen by the script or a recorder."""
+    stack = ExitStack()
+    stack.enter_context(torch._C._DisableTorchDispatch())
+    stack.enter_context(torch._C.DisableTorchFunction())
+    stack.enter_context(torch.no_grad())
+    for key in (torch._C.DispatchKey.AutocastCPU, torch._C.DispatchKey.AutocastCUDA):
+        stack.enter_context(torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)))
+    return stack
+
+
+def _precision(trace: Trace) -> str:
+    dtypes = {site.dtype for site in trace.sites if site.op and site.phase is not Phase.STATE}
+    return "fp16" if "float16" in dtypes else "bf16" if "bfloat16" in dtypes else "fp32"
+
+
+def _summary(trace: Trace, loss: float, log2_scale: int, low: str) -> StepSummary:
+    backward = [s.amax for k, s in trace.sites.items() if k.phase is Phase.BACKWARD and k.dtype == low]
+    bad = any(s.nonfinite for k, s in trace.sites.items() if k.slot.startswith("param_grad"))
+    return StepSummary(loss, log2_scale, max(backward, default=0.0), bad)

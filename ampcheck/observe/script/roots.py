@@ -1,0 +1,95 @@
+"""Finds the outermost modules that a script calls, and what the script calls them."""
+
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from ampcheck.observe.source import is_user_file
+
+_current_node = torch._C._current_autograd_node
+#: Frames above a call in which the module's name is looked for.
+_FRAMES = 6
+
+Called = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]
+
+
+class RootFinder:
+    """Tells of outermost module calls while it listens; deaf, it costs nothing."""
+
+    def __init__(self, called: Called) -> None:
+        """Tell `called` of each call, before it runs."""
+        self._called = called
+        self._handles: list[Any] = []
+        self._inside: torch.nn.Module | None = None
+        self._thread = threading.get_ident()
+
+    @property
+    def listening(self) -> bool:
+        """Tell whether calls are followed."""
+        return bool(self._handles)
+
+    @property
+    def inside(self) -> bool:
+        """Tell whether a module is known to be running."""
+        return self._inside is not None
+
+    def listen(self) -> None:
+        """Begin to follow calls."""
+        if not self._handles:
+            self._inside = None
+            self._handles = [
+                register_module_forward_pre_hook(self._enter),
+                register_module_forward_hook(self._leave, always_call=True),
+            ]
+
+    def deafen(self) -> None:
+        """Stop following calls."""
+        while self._handles:
+            self._handles.pop().remove()
+        self._inside = None
+
+    def _enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        if self._inside is not None or threading.get_ident() != self._thread or _current_node() is not None:
+            return
+        self._inside = module
+        kwargs = sys._getframe(1).f_locals.get("kwargs")
+        self._called(module, args, kwargs if isinstance(kwargs, dict) else {})
+
+    def _leave(self, module: torch.nn.Module, _args: Any, _output: Any) -> None:
+        if module is self._inside:
+            self._inside = None
+
+
+def name_in_script(module: torch.nn.Module) -> str:
+    """Return what the code that calls a module calls it: a variable, an attribute of self, or its class."""
+    frame: FrameType | None = sys._getframe(1)
+    seen = 0
+    while frame is not None and seen < _FRAMES:
+        if is_user_file(frame.f_code.co_filename) or frame.f_code.co_filename.startswith("<"):
+            seen += 1
+            found = _name_in(frame, module)
+            if found:
+                return found
+        frame = frame.f_back
+    return type(module).__name__
+
+
+def _name_in(frame: FrameType, module: torch.nn.Module) -> str:
+    for names in (frame.f_locals, frame.f_globals):
+        for name, value in list(names.items()):
+            if value is module and name != "self":
+                return name
+    owner = frame.f_locals.get("self")
+    held = getattr(owner, "__dict__", None)
+    if isinstance(held, dict):
+        tables = [held, held.get("_modules") or {}]
+        for table in tables:
+            for name, value in list(table.items()):
+                if value is module:
+                    return str(name)
+    return ""

@@ -1,0 +1,101 @@
+"""The loss scale over time: every change of it, every skipped step, and the gradient behind it.
+
+A scale lies on the device, and reading it would make the program wait. So copies are put aside there, and read
+when a step is recorded, or at the end; on a CPU, where nothing waits, at once.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+
+from ampcheck.loop import Cause, ScaleEvent
+
+Named = Callable[[torch.Tensor], tuple[str, str]]  #: from a parameter to its layer and its full name
+
+#: Events put aside on a device before they are read after all.
+_MOST = 256
+
+
+@dataclass(slots=True)
+class _Update:
+    """What is known of one `scaler.update`, part of it still on the device."""
+
+    step: int
+    scaler: str
+    values: torch.Tensor  #: scale before, scale after, sum of found infinities
+    suspects: list["_Suspect"] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Suspect:
+    """The gradients of one optimizer whose step was skipped."""
+
+    optimizer: str
+    parameters: list[tuple[str, str]]
+    bad: torch.Tensor  #: whether each gradient holds an inf or NaN
+
+
+class ScaleWatch:
+    """Follows the scalers of a script."""
+
+    def __init__(self, named: Named) -> None:
+        """Begin; `named` says what a parameter is called."""
+        self._named = named
+        self._waiting: list[_Update] = []
+        self._suspects: list[_Suspect] = []
+        self._last: dict[str, float] = {}
+        self.first: dict[str, float] = {}
+        self.events: list[ScaleEvent] = []
+        self.history: list[tuple[int, str, float]] = []  #: (step, scaler, scale), where the scale changed
+
+    def skipped(self, optimizer: str, parameters: Iterable[torch.Tensor]) -> None:
+        """Put aside which gradients were not finite when an optimizer was not allowed to step."""
+        held = [p for p in parameters if p.grad is not None]
+        if held:
+            with torch.no_grad():
+                bad = torch.stack([_not_finite(p.grad) for p in held if p.grad is not None])
+            self._suspects.append(_Suspect(optimizer, [self._named(p) for p in held], bad))
+
+    def updated(
+        self, step: int, scaler: str, before: torch.Tensor, after: torch.Tensor, found: list[torch.Tensor]
+    ) -> None:
+        """Put aside what an update did to the scale."""
+        parts = [before, after.detach(), *(value.detach().to(after.device) for value in found)]
+        values = torch.stack([part.to(torch.float64).reshape(()) for part in parts])
+        self._waiting.append(_Update(step, scaler, values, self._suspects))
+        self._suspects = []
+        if values.is_cpu or len(self._waiting) >= _MOST:
+            self.settle()
+
+    def settle(self) -> None:
+        """Read what was put aside."""
+        waiting, self._waiting = self._waiting, []
+        for update in waiting:
+            before, after, *found = update.values.tolist()
+            self.first.setdefault(update.scaler, before)
+            if any(found) or before != after:
+                cause = _cause(update.suspects) if any(found) else None
+                self.events.append(
+                    ScaleEvent(update.step, update.scaler, before, after, skipped=any(found), cause=cause)
+                )
+
+    @property
+    def current(self) -> float | None:
+        """Return the last scale known."""
+        return self.events[-1].after if self.events else next(iter(self.first.values()), None)
+
+
+def _not_finite(grad: torch.Tensor) -> torch.Tensor:
+    values = grad.coalesce().values() if grad.is_sparse else grad
+    return (~values.isfinite()).any()
+
+
+def _cause(suspects: list[_Suspect]) -> Cause | None:
+    """Return the parameter whose gradient the backward reaches first, among those that are not finite."""
+    for suspect in suspects:
+        bad = [name for name, flag in zip(suspect.parameters, suspect.bad.tolist(), strict=True) if flag]
+        if bad:
+            layer, parameter = bad[-1]
+            return Cause(parameter, layer, suspect.optimizer, others=len(bad) - 1)
+    return None

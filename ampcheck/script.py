@@ -1,0 +1,159 @@
+"""A training script, watched while it runs, and the report of what was seen."""
+
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import torch
+
+from ampcheck.loop import Cause, Loop, ScaleEvent
+from ampcheck.observe.measure import Arena
+from ampcheck.observe.recorder import Execute, run_op
+from ampcheck.observe.script.as_cuda import AsCuda
+from ampcheck.observe.script.hooks import Hooks
+from ampcheck.observe.script.recording import Recorded
+from ampcheck.observe.script.watcher import Watcher
+from ampcheck.observe.wide import execute
+from ampcheck.outcome import Outcome
+from ampcheck.report import Report
+from ampcheck.rules import diagnose
+from ampcheck.settings import Schedule
+from ampcheck.trace import PairError, Phase, Site, Trace, add_maps
+from ampcheck.verify import comparison, outcome_of
+
+Told = Callable[[Watcher], None]
+
+
+class Session:
+    """The watch over one script: what `ampcheck run` and `ampcheck.watch` are made of."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        told: Told = lambda _: None,
+        *,
+        as_cuda: bool | None = False,
+        cuda_named: bool = False,
+    ) -> None:
+        """Prepare to watch; `told` hears of every step.
+
+        With `as_cuda` the CPU stands in for CUDA; None: where there is none and the script asks for it. It may
+        then still be told that there is none, unless `cuda_named`: its command line asks for CUDA.
+        """
+        self.watcher = Watcher(schedule, comparison, self._execute, told)
+        self._as_cuda, self._available = as_cuda, bool(as_cuda) or cuda_named
+        self._stand_in: AsCuda | None = None
+
+    def _execute(self) -> Execute:
+        """Return how operations are run: half precision as on a GPU where a CPU stands in for one."""
+        return execute if self._stand_in is not None and self._stand_in.emulating else run_op
+
+    @contextmanager
+    def watching(self) -> Iterator[Watcher]:
+        """Watch what runs inside; whatever happens, nothing stays behind."""
+        with ExitStack() as stack:
+            if self._as_cuda or (self._as_cuda is None and not torch.cuda.is_available()):
+                self._stand_in = AsCuda(available=self._available)
+                stack.callback(self._stand_in.close)
+            stack.callback(Hooks(self.watcher).close)
+            stack.callback(self.watcher.end)
+            self.watcher.begin()
+            yield self.watcher
+
+    def report(
+        self, target: str, notes: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    ) -> Report:
+        """Return what was seen, judged."""
+        watcher = self.watcher
+        counted = _comparable(watcher.recorded)
+        low, reference = Trace(), Trace()
+        errors: dict[Site, PairError] = {}
+        for recorded in counted:
+            low, reference = low + recorded.low, reference + recorded.reference
+            errors = add_maps(errors, recorded.errors)
+        low = replace(low, not_audited={**low.not_audited, **watcher.not_seen})
+        last = counted[-1] if counted else None
+        report = Report(
+            target,
+            precision=_precision(watcher),
+            log2_scale=last.log2_scale if last else 0,
+            reference=reference,
+            low=low,
+            errors=errors,
+            leaps=next((recorded.leaps for recorded in counted if recorded.leaps), ()),
+            notes=(*notes, *self._cast(), *_said(watcher)),
+            environment={**_environment(), **self._casting(), **(environment or {})},
+            outcomes={"settled": _outcome(last)} if last and last.precision != "fp32" else {},
+            loop=_with_origins(watcher.loop(), watcher.recorded),
+        )
+        return replace(report, findings=diagnose(report))
+
+    def _casting(self) -> dict[str, str]:
+        emulated = self._stand_in is not None and self._stand_in.emulating
+        return {"casting": "CUDA's rules on CPU tensors"} if emulated else {}
+
+    def _cast(self) -> Iterator[str]:
+        """Yield what has to be said of a CPU that stood in for CUDA."""
+        if self._stand_in is not None and self._stand_in.used:
+            yield "the script asked for CUDA: the CPU stood in for it, with CUDA's casting rules and a live scaler"
+
+
+def _comparable(recorded: Sequence[Recorded]) -> list[Recorded]:
+    """Return the recorded steps that can be added up: those at the last loss scale and in its precision."""
+    if not recorded:
+        return []
+    low = [step for step in recorded if step.precision != "fp32"] or list(recorded)
+    last = low[-1]
+    return [step for step in low if (step.precision, step.log2_scale) == (last.precision, last.log2_scale)]
+
+
+def _precision(watcher: Watcher) -> str:
+    found = [step.precision for step in watcher.recorded if step.precision != "fp32"]
+    return found[-1] if found else "fp32"
+
+
+def _outcome(recorded: Recorded) -> Outcome:
+    return outcome_of(recorded.rows, *recorded.losses, recorded.log2_scale)
+
+
+def _said(watcher: Watcher) -> Iterator[str]:
+    """Yield what has to be said of how this was seen."""
+    steps, recorded = watcher.steps, len(watcher.recorded)
+    yield f"{recorded} of {steps} steps recorded in full; the others were only counted"
+    if recorded:
+        yield (
+            "the FP32 reference is run beside the script: every operation a second time, from FP32 inputs, with the "
+            "script's random draws and decisions; nothing was run again"
+        )
+    if watcher.children:
+        yield f"{watcher.children} child processes were started; what they did was not seen"
+
+
+def _with_origins(loop: Loop, recorded: Sequence[Recorded]) -> Loop:
+    """Return the loop with the backward operation behind each skip that fell on a recorded step."""
+    known = {step.step: step for step in recorded}
+    return replace(loop, scales=tuple(_with_origin(event, known.get(event.step)) for event in loop.scales))
+
+
+def _with_origin(event: ScaleEvent, step: Recorded | None) -> ScaleEvent:
+    if step is None or not event.skipped:
+        return event
+    healthy = {site.place: stats.nonfinite for site, stats in step.reference.sites.items()}
+    computed = (site for site in step.low.sites if site.op and site.phase in {Phase.FORWARD, Phase.BACKWARD})
+    for site in computed:
+        if step.low.sites[site].nonfinite > healthy.get(site.place, 0):
+            cause = event.cause or Cause("", site.module)
+            return replace(event, cause=replace(cause, op=site.op, file=site.file, line=site.line))
+    return event
+
+
+def _environment() -> dict[str, str]:
+    gpu = torch.cuda.is_available()
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "device": torch.cuda.get_device_name() if gpu else "CPU",
+        "kernel": "compiled" if Arena("cpu").native() else "torch operations",
+    }
