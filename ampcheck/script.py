@@ -66,13 +66,13 @@ class Session:
     ) -> Report:
         """Return what was seen, judged."""
         watcher = self.watcher
-        counted = _comparable(watcher.recorded)
+        counted = _comparable(watcher.tape.recorded)
         low, reference = Trace(), Trace()
         errors: dict[Site, PairError] = {}
         for recorded in counted:
             low, reference = low + recorded.low, reference + recorded.reference
             errors = add_maps(errors, recorded.errors)
-        low = replace(low, not_audited={**low.not_audited, **watcher.not_seen})
+        low = replace(low, not_audited={**low.not_audited, **watcher.not_seen, **watcher.tape.given_up})
         last = counted[-1] if counted else None
         report = Report(
             target,
@@ -85,7 +85,7 @@ class Session:
             notes=(*notes, *self._cast(), *_said(watcher)),
             environment={**_environment(), **self._casting(), **(environment or {})},
             outcomes={"settled": _outcome(last)} if last and last.precision != "fp32" else {},
-            loop=_with_origins(watcher.loop(), watcher.recorded),
+            loop=_with_origins(watcher.loop(), watcher.tape.recorded),
         )
         return replace(report, findings=diagnose(report))
 
@@ -109,7 +109,7 @@ def _comparable(recorded: Sequence[Recorded]) -> list[Recorded]:
 
 
 def _precision(watcher: Watcher) -> str:
-    found = [step.precision for step in watcher.recorded if step.precision != "fp32"]
+    found = [step.precision for step in watcher.tape.recorded if step.precision != "fp32"]
     return found[-1] if found else "fp32"
 
 
@@ -119,7 +119,7 @@ def _outcome(recorded: Recorded) -> Outcome:
 
 def _said(watcher: Watcher) -> Iterator[str]:
     """Yield what has to be said of how this was seen."""
-    steps, recorded = watcher.steps, len(watcher.recorded)
+    steps, recorded = watcher.steps, len(watcher.tape.recorded)
     yield f"{recorded} of {steps} steps recorded in full; the others were only counted"
     if recorded:
         yield (

@@ -31,7 +31,19 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 #: What may load torch when it is imported.
-TORCH = {"groups", "observe", "applying", "verify", "training", "trials", "instead", "advise", "audit", "api", "script"}
+TORCH = {
+    "groups",
+    "observe",
+    "applying",
+    "verify",
+    "training",
+    "trials",
+    "instead",
+    "advise",
+    "audit",
+    "api",
+    "script",
+}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 #: Lazily, a plan reaches the half of it that needs torch.
 LATE = {("plan", "applying"), ("cli", "audit"), ("cli", "script")}

@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     watch.add_argument(
         "--steps",
+        dest="only",
         type=steps,
         default=None,
         metavar="N,N",
@@ -86,7 +87,7 @@ class _Watched:
         from ampcheck.script import Session
 
         options = self._options
-        schedule = Schedule(options.first, options.every, options.steps)
+        schedule = Schedule(options.first, options.every, options.only)
         named = any("cuda" in word for word in self._program.arguments)
         self._session = Session(schedule, as_cuda=options.as_cuda, cuda_named=named)
         self._context = self._session.watching()

@@ -132,9 +132,7 @@ def _train(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]
 def _schedule(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        label = watcher.journal.label(self, "scheduler")
-        watcher.journal.note(Kind.SCHEDULE, label)
-        watcher.journal.enter(label)
+        watcher.note(Kind.SCHEDULE, self, "scheduler", within=True)
         try:
             return original(self, *args, **kwargs)
         finally:
@@ -149,10 +147,9 @@ def _scaler(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  # it takes the place of one
-        label = watcher.journal.label(self, "scaler")
         original(self, *args, **kwargs)
         asked = dict(zip(names, defaults, strict=True)) | dict(zip(names, args, strict=False)) | kwargs
-        watcher.journal.describe(label, **asked, live=bool(self._enabled))
+        watcher.made(self, asked)
 
     return __init__
 
@@ -171,8 +168,7 @@ def _scale(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]
 def _unscale(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def unscale_(self: Any, optimizer: Any) -> Any:
-        if watcher.journal.inside != watcher.journal.label(self, "scaler"):  # not from within its own step
-            watcher.unscale(self, optimizer)
+        watcher.unscale(self, optimizer)
         return original(self, optimizer)
 
     return unscale_
@@ -193,7 +189,10 @@ def _scaler_step(watcher: Watcher, original: Callable[..., Any]) -> Callable[...
 def _update(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def update(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return watcher.update(self, lambda: original(self, *args, **kwargs))
+        watcher.update_begins(self)
+        out = original(self, *args, **kwargs)
+        watcher.update_ends(self)
+        return out
 
     return update
 
@@ -201,7 +200,7 @@ def _update(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any
 def _noted(watcher: Watcher, kind: Kind, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def noted(*args: Any, **kwargs: Any) -> Any:
-        watcher.journal.note(kind)
+        watcher.note(kind)
         return original(*args, **kwargs)
 
     return noted
@@ -210,7 +209,7 @@ def _noted(watcher: Watcher, kind: Kind, original: Callable[..., Any]) -> Callab
 def _peek(watcher: Watcher, _: None) -> Callable[..., Any]:
     def __getattr__(self: Any, name: str) -> Any:  # noqa: N807  # it takes the place of one
         if name.startswith(_PRIVATE):
-            watcher.journal.note(Kind.PEEK, watcher.journal.label(self, "scaler"), name=name)
+            watcher.note(Kind.PEEK, self, "scaler", name=name)
         message = f"{type(self).__name__!r} object has no attribute {name!r}"
         raise AttributeError(message, name=name, obj=self)
 
@@ -221,8 +220,7 @@ def _clip(watcher: Watcher, name: str, original: Callable[..., Any]) -> Callable
     @functools.wraps(original)
     def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        if watcher.journal.inside != name:
-            watcher.changed(Kind.CLIP, name, held)
+        watcher.changed(Kind.CLIP, name, held)
         return original(held, *args, **kwargs)
 
     return clip
@@ -250,10 +248,10 @@ def _region(watcher: Watcher, kind: Kind, original: Callable[..., Any]) -> Calla
     def region(self: Any, *args: Any) -> Any:
         inside = watcher.roots.inside or _current_node() is not None
         if not inside and kind is Kind.AUTOCAST_END:
-            watcher.journal.note(kind)
+            watcher.note(kind)
         out = original(self, *args)
         if not inside and kind is Kind.AUTOCAST:
-            watcher.journal.note(kind, name=str(self.device))
+            watcher.note(kind, name=str(self.device))
         return out
 
     return region

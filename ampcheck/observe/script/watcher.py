@@ -1,9 +1,10 @@
 """The watcher of a training script: told of its events, it decides which steps are recorded."""
 
-import weakref
+import functools
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -11,13 +12,31 @@ from ampcheck.loop import Kind, Loop
 from ampcheck.observe.recorder import Execute, run_op
 from ampcheck.observe.script.journal import Journal
 from ampcheck.observe.script.losses import behind, is_scaled, mark_scaled
-from ampcheck.observe.script.recording import Compare, Recorded, Recording
-from ampcheck.observe.script.roots import RootFinder, name_in_script
+from ampcheck.observe.script.recording import Compare
+from ampcheck.observe.script.roots import RootFinder
 from ampcheck.observe.script.scales import ScaleWatch
-from ampcheck.observe.structure import named_modules, own_parameters
+from ampcheck.observe.script.tape import Tape
 from ampcheck.settings import Schedule
 
 _OTHER_LABEL = "optimizer 0"
+
+Told = TypeVar("Told", bound=Callable[..., Any])
+
+
+def guarded(method: Told) -> Told:
+    """Let a script go on, unwatched, where watching it fails."""
+
+    @functools.wraps(method)
+    def tell(self: "Watcher", *args: Any, **kwargs: Any) -> Any:
+        if self.broken:
+            return None
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the script
+            self.give_in(error)
+            return None
+
+    return tell  # type: ignore[return-value]  # it takes the place of the method
 
 
 @dataclass(slots=True)
@@ -26,15 +45,6 @@ class _Update:
 
     label: str
     reached: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Root:
-    """An outermost module."""
-
-    module: Callable[[], torch.nn.Module | None]
-    name: str
-    owns: bool  #: it has parameters
 
 
 class Watcher:
@@ -48,23 +58,21 @@ class Watcher:
         told: Callable[["Watcher"], None] = lambda _: None,
     ) -> None:
         """Begin before the first step; `execute` says how operations are run, `told` hears of every step."""
-        self.schedule = schedule
         self.journal = Journal()
-        self.scales = ScaleWatch(self.name)
+        self.tape = Tape(schedule, compare, execute)
+        self.scales = ScaleWatch(self.tape.name)
         self.roots = RootFinder(self.called)
-        self.recorded: list[Recorded] = []
         self.not_seen: dict[str, int] = {}
         self.steps = 0
         self.backwards = 0
         self.children = 0
         #: What regions of autocast were asked for, whether or not they were given: (device, dtype) -> place.
         self.asked: dict[tuple[str, str], str] = {}
-        self._compare, self._execute, self._told = compare, execute, told
-        self._recording: Recording | None = None
-        self._names: dict[int, tuple[Any, str, str]] = {}
-        self._known: dict[int, _Root] = {}
+        self._told = told
         self._scaler_step: _Update | None = None
         self._owners: dict[int, str] = {}
+        self._before: tuple[torch.Tensor, list[torch.Tensor]] | None = None
+        self.broken = False  #: watching failed, and the script goes on alone
         self._pending = False  #: gradients were computed and no optimizer has stepped since
 
     # -- modules
@@ -73,94 +81,39 @@ class Watcher:
         """Begin to watch."""
         self.roots.listen()
 
+    @guarded
     def end(self) -> None:
         """Stop watching; an open recording is kept if it saw a backward."""
-        self._close()
+        self._end_recording()
         self.roots.deafen()
         self.scales.settle()
         self.journal.turn()
 
+    @guarded
     def called(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take note of an outermost module call that is about to begin."""
-        root = self._adopt(module)
         if self._pending and not self._owners and torch.is_grad_enabled():
-            self._close()
+            self._end_recording()
             self.stepped()  # weights that are updated by hand: a forward after a backward is a new step
-        label = self.journal.label(module, "model") if root.owns else ""
+        label = self.journal.label(module, "model") if self.tape.root(module).owns else ""
         self.journal.note(Kind.FORWARD, label, name=type(module).__name__, training=module.training)
-        recording = self._recording
-        opens = recording is None and torch.is_grad_enabled() and label and self._wanted()
-        if opens:
-            recording = self._open()
-        if recording is not None:
-            recording.recorder.tracker.adopt(module, root.name)
-            if opens:
-                recording.recorder.tracker.call(module, args, kwargs)
-            if recording.too_long():
-                self._give_up("steps too long to be recorded: nothing updated the weights")
+        begins = torch.is_grad_enabled() and bool(label) and self._wanted()
+        if begins or self.tape.now is not None:
+            self.tape.follow(module, args, kwargs, self.steps)
         elif label and not self._wanted() and self._owners:
             self.roots.deafen()
 
-    def _adopt(self, module: torch.nn.Module) -> "_Root":
-        known = self._known.get(id(module))
-        if known is not None and known.module() is module:
-            return known
-        name = name_in_script(module)
-        owned = [
-            (f"{name}.{path}" if path else name, own, parameter)
-            for path, part in named_modules(module)
-            for own, parameter in own_parameters(part)
-        ]
-        for layer, own, parameter in owned:
-            self._names.setdefault(id(parameter), (weakref.ref(parameter), layer, own))
-        found = self._known[id(module)] = _Root(weakref.ref(module), name, owns=bool(owned))
-        return found
-
-    def name(self, parameter: torch.Tensor) -> tuple[str, str]:
-        """Return the layer that owns a parameter, and the parameter's full name."""
-        known = self._names.get(id(parameter))
-        if known is None or known[0]() is not parameter:
-            return "", f"a parameter of shape {tuple(parameter.shape)}"
-        return known[1], f"{known[1]}.{known[2]}"
-
-    # -- recording
+    def _end_recording(self, parameters: Iterable[torch.Tensor] | None = None) -> None:
+        if self.tape.now is not None:
+            self.tape.close(parameters)
+            self.scales.settle()
 
     def _wanted(self) -> bool:
-        if len(self.recorded) >= self.schedule.most:
-            return False
-        return self.schedule.wants(self.steps, max(1, len(set(self._owners.values()))))
-
-    def _open(self) -> Recording:
-        self._recording = Recording(self.steps, self._execute())
-        self._recording.open()
-        return self._recording
-
-    def _close(self, parameters: Iterable[torch.Tensor] | None = None) -> None:
-        """End the recorded step, before gradients are changed or used."""
-        recording, self._recording = self._recording, None
-        if recording is None:
-            return
-        recording.close()
-        if not recording.backwards:
-            return
-        wanted = None if parameters is None else {id(parameter) for parameter in parameters}
-        held = [
-            item
-            for item in recording.recorder.tracker.parameters()
-            if wanted is None or id(item[2]) in wanted
-        ]
-        recording.gradients(held, self._compare)
-        self.recorded.append(recording.finish())
-        self.scales.settle()
-
-    def _give_up(self, why: str) -> None:
-        if self._recording is not None:
-            self._recording.close()
-            self._recording = None
-            self.not_seen[why] = self.not_seen.get(why, 0) + 1
+        return self.tape.wants(self.steps, max(1, len(set(self._owners.values()))))
 
     # -- gradients
 
+    @guarded
     def backward(self, tensors: Any) -> None:
         """Take note of a backward that is about to begin."""
         loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
@@ -173,19 +126,21 @@ class Watcher:
         self.journal.note(Kind.BACKWARD, scaled=scaled, **said)
         self.backwards += 1
         self._pending = True
-        if self._recording is not None:
-            self._recording.backwards += 1
+        if self.tape.now is not None:
+            self.tape.now.backwards += 1
             if isinstance(loss, torch.Tensor) and not scaled:
-                self._recording.keep_loss(loss)
+                self.tape.now.keep_loss(loss)
 
+    @guarded
     def changed(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:
         """Take note of gradients about to be clipped."""
         targets = {self._owners.get(id(parameter), _OTHER_LABEL) for parameter in parameters}
-        self._close()
+        self._end_recording()
         self.journal.note(kind, name=name, targets=tuple(sorted(targets - {_OTHER_LABEL})))
 
     # -- optimizers
 
+    @guarded
     def owns(self, optimizer: Any, parameters: Iterable[Any]) -> str:
         """Remember which optimizer has which parameters; return its label."""
         label = self.journal.label(optimizer, "optimizer")
@@ -194,20 +149,22 @@ class Watcher:
                 self._owners[id(parameter)] = label
         return label
 
+    @guarded
     def step_begins(self, optimizer: Any) -> None:
         """Take note of an optimizer that is about to change the weights."""
         label = self.owns(optimizer, _parameters(optimizer))
         if self._scaler_step is not None:
             self._scaler_step.reached = True
-        self._close()
+        self._end_recording()
         self.journal.note(Kind.STEP, label)
         self.journal.enter(label)
         self.journal.describe(label, **_described(optimizer))
 
+    @guarded
     def step_ends(self) -> None:
         """Take note of an optimizer that has changed the weights."""
         self.journal.leave()
-        self._close()
+        self._end_recording()
         if self._scaler_step is None:
             self.stepped()
 
@@ -222,6 +179,7 @@ class Watcher:
         else:
             self.roots.deafen()
 
+    @guarded
     def zeroed(self, owner: Any, family: str) -> None:
         """Take note of gradients that are cleared."""
         label = self.journal.label(owner, family)
@@ -229,6 +187,7 @@ class Watcher:
 
     # -- autocast
 
+    @guarded
     def asks(self, device: str, dtype: torch.dtype | None) -> None:
         """Take note of an autocast region that the script wants."""
         wanted = dtype or (torch.float16 if device == "cuda" else torch.get_autocast_dtype(device))
@@ -238,37 +197,51 @@ class Watcher:
 
     # -- scalers
 
+    @guarded
     def scale(self, scaler: Any, outputs: Any) -> None:
         """Take note of a loss about to be scaled."""
         label = self.journal.label(scaler, "scaler")
         loss = outputs if isinstance(outputs, torch.Tensor) else None
         self.journal.note(Kind.SCALE, label, dtype="" if loss is None else str(loss.dtype)[6:])
-        if self._recording is not None and loss is not None:
-            self._recording.keep_loss(loss)
+        if self.tape.now is not None and loss is not None:
+            self.tape.now.keep_loss(loss)
 
+    @guarded
     def scaled(self, scaler: Any, outputs: Any) -> None:
         """Remember that this loss was scaled."""
-        if self._recording is not None and scaler.is_enabled() and scaler._scale is not None:
-            self._recording.scaled_by(scaler._scale)
+        if self.tape.now is not None and scaler.is_enabled() and scaler._scale is not None:
+            self.tape.now.scaled_by(scaler._scale)
         for tensor in outputs if isinstance(outputs, (list, tuple)) else (outputs,):
             if isinstance(tensor, torch.Tensor):
                 mark_scaled(tensor)
 
+    @guarded
+    def made(self, scaler: Any, asked: dict[str, Any]) -> None:
+        """Take note of a scaler and of what was asked of it."""
+        label = self.journal.label(scaler, "scaler")
+        known = {name: value for name, value in asked.items() if isinstance(value, (str, float, int))}
+        self.journal.describe(label, **known, live=bool(scaler._enabled))
+
+    @guarded
     def unscale(self, scaler: Any, optimizer: Any) -> None:
         """Take note of gradients about to be unscaled."""
+        if self._scaler_step is not None:  # from within the scaler's own step
+            return
         label = self.owns(optimizer, _parameters(optimizer))
-        self._close(_parameters(optimizer))
+        self._end_recording(_parameters(optimizer))
         self.journal.note(Kind.UNSCALE, self.journal.label(scaler, "scaler"), targets=(label,))
 
+    @guarded
     def scaler_step_begins(self, scaler: Any, optimizer: Any) -> None:
         """Take note of a scaler that is about to step an optimizer, or to skip it."""
         label = self.owns(optimizer, _parameters(optimizer))
-        self._close(_parameters(optimizer))
+        self._end_recording(_parameters(optimizer))
         own = self.journal.label(scaler, "scaler")
         self.journal.note(Kind.SCALER_STEP, own, targets=(label,))
         self.journal.enter(own)
         self._scaler_step = _Update(label)
 
+    @guarded
     def scaler_step_ends(self, scaler: Any, optimizer: Any) -> None:
         """Take note of whether the step was skipped."""
         self.journal.leave()
@@ -280,18 +253,45 @@ class Watcher:
                 self.scales.skipped(update.label, _parameters(optimizer))
         self.stepped()
 
-    def update(self, scaler: Any, run: Callable[[], Any]) -> Any:
-        """Run scaler.update and take note of what it did."""
-        label = self.journal.label(scaler, "scaler")
-        self.journal.note(Kind.UPDATE, label)
-        if not scaler.is_enabled() or scaler._scale is None:
-            return run()
-        before = scaler._scale.detach().clone()
-        states = scaler._per_optimizer_states.values()
-        found = [value.clone() for state in states for value in state["found_inf_per_device"].values()]
-        out = run()
-        self.scales.updated(max(0, self.steps - 1), label, before, scaler._scale, found)
-        return out
+    @guarded
+    def update_begins(self, scaler: Any) -> None:
+        """Take note of a scale that is about to be updated."""
+        self.journal.note(Kind.UPDATE, self.journal.label(scaler, "scaler"))
+        self._before = None
+        if scaler.is_enabled() and scaler._scale is not None:
+            states = scaler._per_optimizer_states.values()
+            found = [value.clone() for state in states for value in state["found_inf_per_device"].values()]
+            self._before = (scaler._scale.detach().clone(), found)
+
+    @guarded
+    def update_ends(self, scaler: Any) -> None:
+        """Take note of what the update did to the scale."""
+        if self._before is not None:
+            before, found = self._before
+            label = self.journal.label(scaler, "scaler")
+            self.scales.updated(max(0, self.steps - 1), label, before, scaler._scale, found)
+
+    # -- anything else
+
+    @guarded
+    def note(
+        self, kind: Kind, thing: Any = None, family: str = "", *, within: bool = False, name: str = ""
+    ) -> None:
+        """Take note of something an object does; with `within` what follows happens in its method."""
+        label = self.journal.label(thing, family) if thing is not None else ""
+        self.journal.note(kind, label, name=name)
+        if within:
+            self.journal.enter(label)
+
+    def give_in(self, error: Exception) -> None:
+        """Stop watching because of an error of our own."""
+        self.broken = True
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
+        what = f"everything after an error of ampcheck's own: {type(error).__name__}: {error} ({where})"
+        self.not_seen[what] = 1
+        self.roots.deafen()
+        self.tape.discard()
 
     def loop(self) -> Loop:
         """Return what was seen of the loop."""
@@ -303,7 +303,7 @@ class Watcher:
             scales=tuple(self.scales.events),
             first_scales=dict(self.scales.first),
             steps=self.steps,
-            recorded=tuple(recorded.step for recorded in self.recorded),
+            recorded=tuple(recorded.step for recorded in self.tape.recorded),
             children=self.children,
         )
 

@@ -1,0 +1,102 @@
+"""The recorded steps of a script: which are wanted, the one that is open, and the ones that are done."""
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ampcheck.observe.recorder import Execute
+from ampcheck.observe.script.recording import Compare, Recorded, Recording
+from ampcheck.observe.script.roots import name_in_script
+from ampcheck.observe.structure import named_modules, own_parameters
+from ampcheck.settings import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """An outermost module."""
+
+    module: Callable[[], torch.nn.Module | None]
+    name: str  #: what the script calls it
+    owns: bool  #: it has parameters
+
+
+class Tape:
+    """Opens and closes recordings, under the names that the script uses."""
+
+    def __init__(self, schedule: Schedule, compare: Compare, execute: Callable[[], Execute]) -> None:
+        """Begin with nothing recorded; `execute` says how the operations of a step are run."""
+        self.recorded: list[Recorded] = []
+        self.given_up: dict[str, int] = {}
+        self.now: Recording | None = None  #: the step being recorded
+        self._schedule, self._compare, self._execute = schedule, compare, execute
+        self._names: dict[int, tuple[Any, str, str]] = {}
+        self._roots: dict[int, Root] = {}
+
+    def root(self, module: torch.nn.Module) -> Root:
+        """Return what is known of an outermost module, looking into it when it is first seen."""
+        known = self._roots.get(id(module))
+        if known is not None and known.module() is module:
+            return known
+        name = name_in_script(module)
+        owned = [
+            (f"{name}.{path}" if path else name, own, parameter)
+            for path, part in named_modules(module)
+            for own, parameter in own_parameters(part)
+        ]
+        for layer, own, parameter in owned:
+            self._names.setdefault(id(parameter), (weakref.ref(parameter), layer, own))
+        found = self._roots[id(module)] = Root(weakref.ref(module), name, owns=bool(owned))
+        return found
+
+    def name(self, parameter: torch.Tensor) -> tuple[str, str]:
+        """Return the layer that owns a parameter, and the parameter's full name."""
+        known = self._names.get(id(parameter))
+        if known is None or known[0]() is not parameter:
+            return "", f"a parameter of shape {tuple(parameter.shape)}"
+        return known[1], f"{known[1]}.{known[2]}"
+
+    def wants(self, step: int, in_turn: int) -> bool:
+        """Tell whether a step is to be recorded."""
+        return len(self.recorded) < self._schedule.most and self._schedule.wants(step, in_turn)
+
+    def follow(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], step: int
+    ) -> None:
+        """Record a module's call as part of a step, from here on if nothing is recorded yet."""
+        opens = self.now is None
+        if self.now is None:
+            self.now = Recording(step, self._execute())
+            self.now.open()
+        self.now.recorder.tracker.adopt(module, self.root(module).name)
+        if opens:
+            self.now.recorder.tracker.call(module, args, kwargs)
+        elif self.now.too_long():
+            self.discard("steps too long to be recorded: nothing updated the weights")
+
+    def close(self, parameters: Iterable[torch.Tensor] | None = None) -> None:
+        """End the recorded step, before gradients (of these parameters) are changed or used."""
+        recording, self.now = self.now, None
+        if recording is None:
+            return
+        recording.close()
+        if not recording.backwards:
+            return
+        wanted = None if parameters is None else {id(parameter) for parameter in parameters}
+        held = [
+            item
+            for item in recording.recorder.tracker.parameters()
+            if wanted is None or id(item[2]) in wanted
+        ]
+        recording.gradients(held, self._compare)
+        self.recorded.append(recording.finish())
+
+    def discard(self, why: str = "") -> None:
+        """Give the open recording up."""
+        recording, self.now = self.now, None
+        if recording is not None:
+            recording.close()
+            if why:
+                self.given_up[why] = self.given_up.get(why, 0) + 1
