@@ -13,9 +13,10 @@ the strings "inf", "-inf" and "nan".
     stand_in_loss   true: the loss is ampcheck's, gradient magnitudes are not the user's
     refused_scales  log2 of larger loss scales tried before, which overflowed
     findings        [{code, name, severity: error|warning|info, kind, module, op, dtype, location, message,
-                    numbers: {name: number}, sites: [site*], ranks: [names] if merged, follows: [what goes away
-                    with the same cause]}], most important first; module, op, dtype and location {file, line} are
-                    those of the first site; null where there is none
+                    numbers: {name: number}, sites: [site*], ranks: [names] if merged,
+                    follows: [what goes away with the same cause], fix: [lines of code]}], most important
+                    first; module, op, dtype and location {file, line} are those of the first site; null
+                    where there is none
     suppressed      findings that do not count: the fields above and {how, entry, reason}
     ranks           [{name, steps, reference_steps}]: the parts of a merged report, in the order of its steps
     plan            {precision, fp32_modules, fp32_lines: ["file:line"], grad_scaler: {init_scale, growth_factor,
@@ -255,6 +256,7 @@ def _finding(finding: Finding) -> Json:
         "sites": [flat(site) for site in finding.sites],
         **({"ranks": list(finding.ranks)} if finding.ranks else {}),
         "follows": list(finding.follows),
+        **({"fix": list(finding.fix)} if finding.fix else {}),
     }
 
 
@@ -320,4 +322,5 @@ def _read_finding(item: Json) -> Finding:
         {name: float(value) for name, value in item["numbers"].items()},
         tuple(item.get("ranks", ())),
         tuple(item.get("follows", ())),
+        tuple(item.get("fix", ())),
     )

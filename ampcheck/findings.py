@@ -33,6 +33,7 @@ class Finding:
     numbers: Mapping[str, float] = field(default_factory=dict)
     ranks: tuple[str, ...] = ()  #: of a merged report, those that have it
     follows: tuple[str, ...] = ()  #: what else was found and goes away with this one's cause
+    fix: tuple[str, ...] = ()  #: the lines of code as they should be
 
     @property
     def origin(self) -> Site | None:

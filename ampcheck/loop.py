@@ -28,6 +28,7 @@ class Kind(StrEnum):
     ZERO_GRAD = "zero_grad"
     SAVE = "save"  #: torch.save
     SAVE_SCALER = "scaler state"  #: scaler.state_dict
+    SAVE_OPTIMIZER = "optimizer state"  #: optimizer.state_dict
     PEEK = "peek"  #: a private attribute of the scaler was read that it does not have
 
 
@@ -47,6 +48,7 @@ class Event:
     scaled: bool = False  #: the loss had gone through scaler.scale
     file: str = ""
     line: int = 0
+    code: str = ""  #: that line of source
 
     @property
     def location(self) -> str:

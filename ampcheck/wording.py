@@ -25,6 +25,11 @@ def clean(text: str) -> str:
     return " ".join("".join(char for char in spaced if unicodedata.category(char)[0] != "C").split())
 
 
+def clean_line(text: str) -> str:
+    """Return a line of code with its indentation and nothing in it but visible characters."""
+    return " " * (len(text) - len(text.lstrip(" "))) + clean(text)
+
+
 def percent(share: float) -> str:
     """Return a share as percent; what is not zero never looks like zero, what is not all never like all.
 

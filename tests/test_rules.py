@@ -67,7 +67,8 @@ def test_codes_and_functions_are_used_once():
 
 
 def test_every_rule_has_a_model():
-    assert set(CASES) == set(RULES)
+    loops = {code for code in RULES if code.startswith("AMP4")}  # theirs are in loop_scripts.py
+    assert set(CASES) == set(RULES) - loops
 
 
 def test_the_readme_lists_the_rules():

@@ -1,5 +1,6 @@
 """Which line of the user's program is running."""
 
+import linecache
 import os
 import sys
 import sysconfig
@@ -65,6 +66,13 @@ class SourceFinder:
         self._codes[id(code)] = code
         kind = self._kinds[id(code)] = classify(code.co_filename)
         return kind
+
+    def text(self, spot: Spot | None) -> str:
+        """Return the line of source at a spot; '' where it cannot be read."""
+        if spot is None:
+            return ""
+        code = self._codes[spot[0]]
+        return linecache.getline(code.co_filename, line_of(code, spot[1])).strip()
 
     def line(self, spot: Spot | None) -> tuple[str, int]:
         """Return the file and line of a spot; ('', 0) for None."""

@@ -9,6 +9,7 @@ from ampcheck.renderers.advice import plan_lines
 from ampcheck.renderers.drawing import TIMES, cells, fitted, module_name
 from ampcheck.renderers.layers import layer_table
 from ampcheck.renderers.layout import Parts, bullet, drawn, fixed, hanging, indented, text, title
+from ampcheck.renderers.loop import loop_lines
 from ampcheck.renderers.pictures import drawn_curve, drawn_landscape
 from ampcheck.report import Report
 from ampcheck.tables import cast_rows, layer_rows
@@ -16,6 +17,7 @@ from ampcheck.trace import CastCount, Phase, Site
 from ampcheck.wording import (
     ELLIPSIS,
     clean,
+    clean_line,
     count,
     location,
     plural,
@@ -63,6 +65,7 @@ def render(report: Report, *, width: int = 100, color: bool = False, details: bo
         _header,
         _answer,
         _findings,
+        _loop,
         _suppressed,
         _plan,
         _layers,
@@ -151,14 +154,21 @@ def _finding(finding: Finding, width: int) -> Parts:
     yield indented(text(clean(finding.message)), 4)
     for follower in finding.follows:
         yield hanging(text(("    └", "dim")), text((clean(follower), "dim")), 2)
-    told = [*([_where(origin)] if origin else []), *figures(finding)]
+    told = [*([_where(origin)] if origin and origin.dtype else []), *figures(finding)]
     if told:
         yield indented(text((" · ".join(told), "dim")), 4)
+    yield from fixed(
+        [text(("      ", ""), (fitted(clean_line(line), width - 6), "green")) for line in finding.fix]
+    )
 
 
 def _where(site: Site) -> str:
     names = (module_name(site.module, 40), fitted(clean(site.op or site.slot), 30), _short(site.dtype))
     return " · ".join(names)
+
+
+def _loop(view: _View) -> Parts:
+    return loop_lines(view.report, details=view.details)
 
 
 def _plan(view: _View) -> Parts:

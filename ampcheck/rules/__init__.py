@@ -14,6 +14,26 @@ from ampcheck.rules.constants import lost_constant
 from ampcheck.rules.dtypes import step_raises
 from ampcheck.rules.gradients import gradient_overflow, gradient_underflow, no_scale_fits, scaler_missing
 from ampcheck.rules.half import half_precision_parameters, half_precision_reduction, scaler_useless
+from ampcheck.rules.loop_order import (
+    clip_after_step,
+    clip_before_unscale,
+    scale_not_updated,
+    step_beside_scaler,
+    unscaled_twice,
+)
+from ampcheck.rules.loop_regions import (
+    amp_switched_off,
+    backward_inside_autocast,
+    forward_outside_autocast,
+    unscaled_backward,
+    validated_in_another_precision,
+)
+from ampcheck.rules.loop_rest import (
+    private_overflow_check,
+    scaler_not_saved,
+    schedule_on_skipped_steps,
+    undivided_accumulation,
+)
 from ampcheck.rules.range import forward_overflow, forward_underflow, near_overflow
 from ampcheck.rules.rounding import lost_update, precision_loss
 
@@ -36,6 +56,20 @@ RULES: dict[str, Rule] = {
     "AMP302": half_precision_parameters,
     "AMP205": scaler_useless,
     "AMP303": cast_ping_pong,
+    "AMP401": clip_before_unscale,
+    "AMP402": clip_after_step,
+    "AMP403": step_beside_scaler,
+    "AMP404": unscaled_twice,
+    "AMP405": scale_not_updated,
+    "AMP406": forward_outside_autocast,
+    "AMP407": backward_inside_autocast,
+    "AMP408": unscaled_backward,
+    "AMP409": validated_in_another_precision,
+    "AMP410": amp_switched_off,
+    "AMP411": undivided_accumulation,
+    "AMP412": schedule_on_skipped_steps,
+    "AMP413": scaler_not_saved,
+    "AMP414": private_overflow_check,
 }
 
 

@@ -106,14 +106,14 @@ class AsCuda:
         for name in _METHODS:
             method = getattr(torch.Tensor, name)
             wrap(torch.Tensor, name, functools.partial(_instead, self._moved(method)))
-        wrap(torch.Tensor, "cuda", lambda _: self._cuda)
+        wrap(torch.Tensor, "cuda", lambda _: lambda tensor, *_, **__: self._stayed(tensor))
         wrap(torch.Tensor, "pin_memory", lambda _: lambda tensor, *_, **__: tensor)
         wrap(torch.Tensor, "record_stream", lambda _: lambda *_: None)
         wrap(device_module.DeviceContext, "__init__", self._context)
         wrap(torch, "Generator", self._generator)
         wrap(torch, "load", self._load)
 
-    def _cuda(self, tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    def _stayed(self, tensor: torch.Tensor) -> torch.Tensor:
         self._touch()
         return tensor
 
@@ -221,6 +221,13 @@ class AsCuda:
         for name, answer in answers.items():
             if hasattr(torch.cuda, name):
                 self._patches.wrap(torch.cuda, name, functools.partial(_instead, answer))
+        for name in ("set_device_index", "synchronize"):
+            self._patches.wrap(torch.accelerator, name, lambda _: lambda *_: None)
+        self._patches.wrap(torch.accelerator, "current_device_index", lambda _: lambda: 0)
+        self._patches.wrap(torch.accelerator, "current_stream", lambda _: _Stream)
+        # No step is captured into a graph here; asking whether one is would need a driver.
+        check = "_accelerator_graph_capture_health_check"
+        self._patches.wrap(torch.optim.Optimizer, check, lambda _: lambda _: None)
 
 
 class _Stream:

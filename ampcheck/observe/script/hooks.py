@@ -6,7 +6,9 @@ None of them is called for an operation: between recorded steps a step costs a d
 import functools
 import multiprocessing.process
 import os
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -44,6 +46,7 @@ class Hooks:
         self._handles.append(register_optimizer_step_post_hook(lambda *_: watcher.step_ends()))
         wrap(torch.autograd, "backward", functools.partial(_backward, watcher))
         wrap(Optimizer, "add_param_group", functools.partial(_add_group, watcher))
+        wrap(Optimizer, "state_dict", functools.partial(_noted, watcher, Kind.SAVE_OPTIMIZER))
         wrap(Optimizer, "zero_grad", functools.partial(_zero_grad, watcher, "optimizer"))
         wrap(torch.nn.Module, "zero_grad", functools.partial(_zero_grad, watcher, "model"))
         wrap(torch.nn.Module, "train", functools.partial(_train, watcher))
@@ -70,13 +73,15 @@ class Hooks:
         wrap(scaler, "__getattr__", functools.partial(_peek, watcher))
 
     def _clipping(self) -> None:
+        """Wrap the functions that clip, also under the names that modules have imported them by."""
         for name in _CLIPS:
             original = getattr(clip_grad, name, None)
-            if original is not None:
-                wrapped = _clip(self._watcher, name, original)
-                for owner in (clip_grad, torch.nn.utils):
-                    if vars(owner).get(name) is original:
-                        self._patches.wrap(owner, name, functools.partial(_instead, wrapped))
+            if original is None:
+                continue
+            wrapped = _clip(self._watcher, name, original)
+            for module in list(sys.modules.values()):
+                if type(module) is ModuleType and vars(module).get(name) is original:
+                    self._patches.wrap(module, name, functools.partial(_instead, wrapped))
 
     def close(self) -> None:
         """Take everything away."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ampcheck.loop import Event, Kind, Round, Thing
-from ampcheck.observe.source import SourceFinder
+from ampcheck.observe.source import SourceFinder, Spot
 
 #: Different rounds kept; a loop that never repeats itself says no more with another.
 MOST_ROUNDS = 256
@@ -25,6 +25,7 @@ class Journal:
     def __init__(self) -> None:
         """Begin an empty journal."""
         self._finder = SourceFinder()
+        self._text: dict[Spot | None, str] = {}
         self._now: list[Event] = []
         self._rounds: dict[Round, int] = {}
         self._order: list[list[int]] = []
@@ -41,10 +42,13 @@ class Journal:
             self.turn()
         if len(self._now) >= MOST_EVENTS:
             return
-        file, line = self.place()
+        spot = self._finder.spot(2)
+        file, line = self._finder.line(spot)
+        if spot not in self._text:
+            self._text[spot] = self._finder.text(spot)
         by = self._inside[-1] if self._inside else ""
         said = {"by": by, "grad": grad, "autocast": autocast_dtype(), **said}
-        self._now.append(Event(kind, thing, file=file, line=line, **said))
+        self._now.append(Event(kind, thing, file=file, line=line, code=self._text[spot], **said))
 
     def place(self) -> tuple[str, int]:
         """Return the line of the script that is running."""

@@ -1,0 +1,53 @@
+"""A training loop on the terminal: what the script used, and the loss scale over time."""
+
+from collections.abc import Iterator
+
+from ampcheck.loop import Loop, ScaleEvent
+from ampcheck.renderers.layout import Parts, bullet, text, title
+from ampcheck.report import Report
+from ampcheck.wording import clean, location, plural
+
+#: Changes of the loss scale that are told one by one.
+EVENTS = 6
+
+
+def loop_lines(report: Report, *, details: bool) -> Parts:
+    """Return what is to be said of a script's loop; nothing where there was none."""
+    loop = report.loop
+    if loop is None or not loop.first_scales:
+        return
+    skipped = f"{plural(loop.skipped, 'skipped step')} in {plural(loop.steps, 'step')}"
+    yield from title("Loss scale over time", f"{_course(loop)} · {skipped}")
+    shown = loop.scales if details else loop.scales[:EVENTS]
+    for event in shown:
+        yield bullet("!" if event.skipped else "·", _told(event), "bold yellow" if event.skipped else "dim")
+    if len(loop.scales) > len(shown):
+        yield text((f"  … and {plural(len(loop.scales) - len(shown), 'more change')}", "dim"))
+
+
+def _course(loop: Loop) -> str:
+    return ", ".join(
+        f"{label}: {first:g} → {_last(loop, label, first):g}" for label, first in loop.first_scales.items()
+    )
+
+
+def _last(loop: Loop, label: str, first: float) -> float:
+    return next((event.after for event in reversed(loop.scales) if event.scaler == label), first)
+
+
+def _told(event: ScaleEvent) -> str:
+    change = f"{event.before:g} → {event.after:g}"
+    what = "skipped" if event.skipped else "grew" if event.after > event.before else "changed"
+    return " ".join([f"step {event.step} {what}, {change}", *_cause(event)])
+
+
+def _cause(event: ScaleEvent) -> Iterator[str]:
+    cause = event.cause
+    if cause is None:
+        return
+    if cause.parameter:
+        yield f"· gradient of {clean(cause.parameter)} not finite"
+    if cause.others:
+        yield f"(and {plural(cause.others, 'more parameter')})"
+    if cause.op:
+        yield f"· begins in {clean(cause.op)} {location(cause.file, cause.line)}".rstrip()

@@ -1,0 +1,272 @@
+"""Calls of a training loop that come in the wrong order."""
+
+from ampcheck.findings import Finding, Severity
+from ampcheck.loop import Event, Kind, Loop
+from ampcheck.report import Report
+from ampcheck.rules.loop_state import (
+    Moment,
+    active_scalers,
+    first_by_place,
+    label,
+    line_of,
+    loop_of,
+    moments,
+    rounds_of,
+    told,
+    unscaling,
+)
+from ampcheck.wording import clean
+
+
+def clip_before_unscale(report: Report) -> list[Finding]:
+    """Gradients are clipped while they are still multiplied by the loss scale.
+
+    What it finds: torch.nn.utils.clip_grad_norm_ or clip_grad_value_ on gradients of a scaled loss, before
+    scaler.unscale_(optimizer).
+
+    Why it matters: the limit is compared with gradients that are 65536 times too large, so that nearly every step is
+    clipped, and to a length divided by the scale: training slows down without any message, and changes whenever
+    the scale does.
+
+    What to do: call scaler.unscale_(optimizer) between the backward and the clipping.
+
+    Example: scaler.scale(loss).backward(); clip_grad_norm_(model.parameters(), 1.0); scaler.step(optimizer).
+
+    When to ignore it: when the limit is meant for scaled gradients and multiplied by scaler.get_scale().
+    """
+    loop = loop_of(report)
+    bad = [m for m in moments(loop) if m.event.kind is Kind.CLIP and _holds_scale(m)]
+    return [
+        told(
+            "AMP401 clip-before-unscale",
+            Severity.ERROR,
+            f"{clean(event.name)} limits gradients that are still multiplied by the loss scale"
+            f"{_scale_words(loop)}: unscale them first",
+            [event],
+            [
+                line_of(loop, Kind.BACKWARD, "scaler.scale(loss).backward()"),
+                f"{unscaling(loop, event.targets)}  # before clipping",
+                event.code or f"{event.name}(...)",
+                line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
+            ],
+        )
+        for event in first_by_place(moment.event for moment in bad)
+    ]
+
+
+def _holds_scale(moment: Moment) -> bool:
+    targets = set(moment.event.targets)
+    return bool(targets & moment.scaled if targets else moment.scaled and not moment.unscaled)
+
+
+def _scale_words(loop: Loop) -> str:
+    scales = list(loop.first_scales.values())
+    return f" ({scales[0]:g})" if scales else ""
+
+
+def clip_after_step(report: Report) -> list[Finding]:
+    """Gradients are clipped after the optimizer has used them.
+
+    What it finds: clipping between an optimizer's step and the next backward.
+
+    Why it matters: the step was taken with gradients of any length; the clipping does nothing, or, where the optimizer
+    is stepped once more, belongs to a second update that nobody asked for.
+
+    What to do: clip between scaler.unscale_(optimizer) and scaler.step(optimizer).
+
+    Example: scaler.step(optimizer); scaler.update(); clip_grad_norm_(model.parameters(), 1.0).
+
+    When to ignore it: when the clipped gradients are only looked at.
+    """
+    loop = loop_of(report)
+    bad = [
+        moment.event
+        for moment in moments(loop)
+        if moment.event.kind is Kind.CLIP and set(moment.event.targets or {""}) <= moment.stepped
+    ]
+    return [
+        told(
+            "AMP402 clip-after-step",
+            Severity.ERROR,
+            f"{clean(event.name)} comes after the step that should have used the clipped gradients",
+            [event],
+            _right_order(loop, event),
+        )
+        for event in first_by_place(bad)
+    ]
+
+
+def _right_order(loop: Loop, clip: Event) -> list[str]:
+    clipping = clip.code or "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
+    if not active_scalers(loop):
+        return [clipping, line_of(loop, Kind.STEP, "optimizer.step()")]
+    return [
+        unscaling(loop, clip.targets),
+        clipping,
+        line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
+        line_of(loop, Kind.UPDATE, "scaler.update()"),
+    ]
+
+
+def step_beside_scaler(report: Report) -> list[Finding]:
+    """The optimizer is stepped directly although its gradients belong to a scaler.
+
+    What it finds: optimizer.step() on gradients of a scaled loss, or of an optimizer that scaler.step steps as well.
+
+    Why it matters: a direct step applies gradients multiplied by the loss scale, or applies the same gradients a second
+    time, and no overflow is skipped: infinite gradients end up in the weights.
+
+    What to do: step through scaler.step(optimizer) only.
+
+    Example: scaler.step(optimizer); scaler.update(); optimizer.step().
+
+    When to ignore it: when you unscale and check the gradients for overflow yourself.
+    """
+    loop = loop_of(report)
+    through = {
+        target
+        for _, event in loop.sequence(1)
+        if event.kind is Kind.SCALER_STEP and event.thing in active_scalers(loop)
+        for target in event.targets
+    }
+    bad = [
+        moment
+        for moment in moments(loop)
+        if moment.event.kind is Kind.STEP and not moment.event.by
+        if moment.event.thing in moment.scaled or moment.event.thing in through
+    ]
+    twice = {moment.event for moment in bad if moment.event.thing in moment.stepped}
+    return [
+        told(
+            "AMP403 step-beside-scaler",
+            Severity.ERROR,
+            "optimizer.step() applies the same gradients once more, besides scaler.step"
+            if event in twice
+            else "optimizer.step() applies gradients that are multiplied by the loss scale, past the scaler",
+            [event],
+            [
+                line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
+                line_of(loop, Kind.UPDATE, "scaler.update()"),
+                f"# without: {event.code or 'optimizer.step()'}",
+            ],
+        )
+        for event in first_by_place(moment.event for moment in bad)
+    ]
+
+
+def unscaled_twice(report: Report) -> list[Finding]:
+    """Gradients are unscaled twice, or go on growing after they were unscaled.
+
+    What it finds: two calls of scaler.unscale_(optimizer) without scaler.update() between them, and a backward of a
+    scaled loss into gradients that were unscaled already.
+
+    Why it matters: torch raises at the second call; gradients that are accumulated after unscale_ are a sum of parts
+    with and without the scale, in which the last part drowns all others.
+
+    What to do: unscale once, after the last backward of an accumulation, right before clipping.
+
+    Example: unscale_ inside the loop over micro-batches instead of behind it.
+
+    When to ignore it: when the backward after it fills the gradients of other parameters only.
+    """
+    loop = loop_of(report)
+    again = [
+        moment.event
+        for moment in moments(loop)
+        if moment.event.kind is Kind.UNSCALE and set(moment.event.targets) & moment.unscaled
+    ]
+    return [
+        told(
+            "AMP404 unscaled-twice",
+            Severity.ERROR,
+            "unscale_ is called again for an optimizer that was unscaled and not stepped since",
+            [event],
+            [
+                "if last_micro_batch:",
+                f"    {unscaling(loop, event.targets)}",
+                f"    {line_of(loop, Kind.SCALER_STEP, 'scaler.step(optimizer)')}",
+                f"    {line_of(loop, Kind.UPDATE, 'scaler.update()')}",
+            ],
+        )
+        for event in first_by_place([*again, *_grown_after_unscale(loop)])
+    ]
+
+
+def _grown_after_unscale(loop: Loop) -> list[Event]:
+    """Return the calls of unscale_ that a scaled backward follows before the optimizer they are for is stepped."""
+    found: list[Event] = []
+    waiting: dict[str, Event] = {}
+    several = len(label(loop, "optimizer")) > 1
+    for moment in moments(loop):
+        event = moment.event
+        if event.kind is Kind.UNSCALE:
+            waiting |= dict.fromkeys(event.targets, event)
+        elif event.kind is Kind.SCALER_STEP:
+            for target in event.targets:
+                waiting.pop(target, None)
+        elif event.kind is Kind.BACKWARD and event.scaled and not several:
+            found += waiting.values()
+            waiting.clear()
+    return found
+
+
+def scale_not_updated(report: Report) -> list[Finding]:
+    """scaler.update() is missing, doubled, or comes between two optimizers of one iteration.
+
+    What it finds: scaler.step without any scaler.update; two updates without a step between them; an update after
+    which another optimizer is stepped with gradients of the scale before.
+
+    Why it matters: without update the scale never falls after an overflow, and torch raises at the next step; an update
+    between two steps changes the scale that the second optimizer's gradients are divided by.
+
+    What to do: call scaler.update() once an iteration, after the last scaler.step.
+
+    Example: scaler.step(opt_d); scaler.update(); scaler.step(opt_g); scaler.update(), after both backwards.
+
+    When to ignore it: never where torch raises; else where each optimizer has a scaler of its own.
+    """
+    loop = loop_of(report)
+    scalers = active_scalers(loop)
+    found = [*_missing(loop, scalers), *_doubled(loop, scalers), *_between(loop, scalers)]
+    last = line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)")
+    fix = [last, f"{line_of(loop, Kind.UPDATE, 'scaler.update()')}  # once, after the last step"]
+    return [
+        told("AMP405 scale-not-updated", Severity.ERROR, message, [event], fix) for message, event in found
+    ]
+
+
+def _missing(loop: Loop, scalers: frozenset[str]) -> list[tuple[str, Event]]:
+    events = [event for _, event in loop.sequence(1) if event.thing in scalers]
+    steps = [event for event in events if event.kind is Kind.SCALER_STEP]
+    updated = any(event.kind is Kind.UPDATE for event in events)
+    # One step may be the script's last act; torch raises at the second.
+    stopped = steps and not updated and (loop.count(Kind.SCALER_STEP) > 1 or loop.steps > 1)
+    return [("scaler.step without scaler.update(): the scale never adapts", steps[0])] if stopped else []
+
+
+def _doubled(loop: Loop, scalers: frozenset[str]) -> list[tuple[str, Event]]:
+    found, done = [], dict.fromkeys(scalers, False)
+    for _, event in loop.sequence():
+        if event.thing not in scalers:
+            continue
+        if event.kind is Kind.UPDATE and done[event.thing]:
+            found.append(event)
+        done[event.thing] = event.kind is Kind.UPDATE
+    words = "scaler.update() is called again before another step"
+    return [(words, event) for event in first_by_place(found)]
+
+
+def _between(loop: Loop, scalers: frozenset[str]) -> list[tuple[str, Event]]:
+    """Return updates after which an optimizer is stepped with gradients from before."""
+    found = []
+    for events in rounds_of(loop).values():
+        update = None
+        for event in events:
+            if event.kind is Kind.BACKWARD:
+                update = None
+            elif event.thing in scalers and event.kind is Kind.UPDATE:
+                update = event
+            elif event.thing in scalers and event.kind is Kind.SCALER_STEP and update is not None:
+                found.append(update)
+    words = "scaler.update() comes before the step of another optimizer, whose gradients have the old scale"
+    return [(words, event) for event in first_by_place(found)]

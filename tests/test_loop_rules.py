@@ -1,0 +1,99 @@
+"""Rules of training loops: the tutorial's loops are clean, and each mistake is found at its line."""
+
+import contextlib
+import inspect
+import re
+import warnings
+
+import loop_scripts
+import pytest
+import torch
+from loop_scripts import BROKEN, TUTORIALS, resumed
+
+from ampcheck.codec import from_json, to_json
+from ampcheck.findings import Severity
+from ampcheck.rules import RULES, diagnose
+from ampcheck.script import Session
+from ampcheck.settings import Schedule
+
+LOOP_RULES = {code: rule for code, rule in RULES.items() if code.startswith("AMP4")}
+
+
+def watched(train, *, as_cuda=True):
+    """Return the report of a loop that ends as it likes."""
+    session = Session(Schedule(first=1, every=2), as_cuda=as_cuda)
+    with warnings.catch_warnings(), session.watching(), contextlib.suppress(RuntimeError, AssertionError):
+        warnings.simplefilter("ignore")
+        train()
+    assert not session.watcher.broken, session.watcher.not_seen
+    return session.report("loop")
+
+
+def found(report):
+    return {finding.code: finding for rule in LOOP_RULES.values() for finding in rule(report)}
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_the_tutorials_loops_are_clean(name):
+    report = watched(TUTORIALS[name])
+    assert report.loop.steps >= 2
+    assert not found(report)
+    assert report.worst is not Severity.ERROR
+
+
+def test_a_resumed_loop_is_clean(tmp_path):
+    report = watched(lambda: resumed(tmp_path / "checkpoint.pt"))
+    assert report.loop.steps == 4
+    assert not found(report)
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("loops")
+    return {name: watched(lambda name=name: BROKEN[name](folder / "model.pt")) for name in BROKEN}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_mistake_is_found_at_its_line(reports, name):
+    code = name.split()[0]
+    finding = found(reports[name])[code]
+    lines = inspect.getsource(loop_scripts).splitlines()
+    assert finding.origin.file.endswith("loop_scripts.py")
+    assert 0 < finding.origin.line <= len(lines)
+    assert finding.kind == "training-loop"
+
+
+def test_the_line_of_the_clipping_is_named_and_the_unscaling_written_out(reports):
+    finding = found(reports["AMP401"])["AMP401"]
+    lines = inspect.getsource(loop_scripts).splitlines()
+    assert "clip_grad_norm_" in lines[finding.origin.line - 1]
+    assert finding.fix == (
+        "(scaler.scale(loss) if scaled else loss).backward()",
+        "scaler.unscale_(optimizer)  # before clipping",
+        "clip_grad_norm_(model.parameters(), 1.0)",
+        "scaler.step(optimizer)",
+    )
+
+
+def test_every_rule_of_loops_has_a_broken_loop():
+    assert {name.split()[0] for name in BROKEN} | {"AMP410"} == set(LOOP_RULES)
+
+
+def test_a_scaler_that_torch_switched_off_is_told_of():
+    report = watched(lambda: torch.amp.GradScaler("cuda"), as_cuda=False)
+    assert set(found(report)) == {"AMP410"}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_same_findings_follow_from_a_saved_report(reports, name):
+    report = reports[name]
+    again = from_json(to_json(report))
+    assert again.loop == report.loop
+    assert diagnose(again) == report.findings
+
+
+def test_fixes_and_messages_hold_one_line_each(reports):
+    for report in reports.values():
+        for finding in found(report).values():
+            assert all("\n" not in line for line in finding.fix)
+            assert re.fullmatch(r"[^\n]+", finding.message)
