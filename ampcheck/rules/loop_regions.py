@@ -50,7 +50,7 @@ def forward_outside_autocast(report: Report) -> list[Finding]:
     return [
         told(
             "AMP406 forward-outside-autocast",
-            Severity.WARNING,
+            Severity.WARNING if loop.count(Kind.AUTOCAST) else Severity.INFO,
             f"the forward of {clean(event.name)} runs outside of autocast, in FP32: {what}",
             [event],
             [opening, f"    {event.code or 'output = model(input)'}", "    loss = criterion(output, target)"],
