@@ -14,6 +14,9 @@ from types import ModuleType, TracebackType
 from ampcheck.errors import TargetError
 
 
+_PACKAGE = str(Path(__file__).parent) + os.sep
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """What is to be run."""
@@ -106,7 +109,7 @@ def _main(path: str | None) -> ModuleType:
     import builtins
 
     main = ModuleType("__main__")
-    main.__dict__["__builtins__"] = builtins
+    main.__dict__.update({"__builtins__": builtins, "__annotations__": {}})
     if path is not None:
         main.__file__ = path
         main.__dict__["__cached__"] = None
@@ -147,10 +150,14 @@ def _show(error: BaseException) -> None:
 
 
 def _without_ours(tb: TracebackType | None) -> TracebackType | None:
-    here = {__file__, runpy.__file__, "<frozen runpy>"}
-    while tb is not None and tb.tb_frame.f_code.co_filename in here:
-        tb = tb.tb_next
-    return tb
+    """Return a traceback without what this package and the running of modules have added to it."""
+    if tb is None:
+        return None
+    rest = _without_ours(tb.tb_next)
+    name = tb.tb_frame.f_code.co_filename
+    if name.startswith(_PACKAGE) or name in {runpy.__file__, "<frozen runpy>"}:
+        return rest
+    return TracebackType(rest, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
 
 
 def parse(words: Sequence[str], module: str | None, command: str | None) -> Program:
