@@ -13,7 +13,6 @@ from types import ModuleType, TracebackType
 
 from ampcheck.errors import TargetError
 
-
 _PACKAGE = str(Path(__file__).parent) + os.sep
 
 

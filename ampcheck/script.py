@@ -22,6 +22,8 @@ from ampcheck.settings import Schedule
 from ampcheck.trace import PairError, Phase, Site, Trace, add_maps
 from ampcheck.verify import comparison, outcome_of
 
+_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
 Told = Callable[[Watcher], None]
 
 
@@ -35,19 +37,22 @@ class Session:
         *,
         as_cuda: bool | None = False,
         cuda_named: bool = False,
+        what_if: str = "",
     ) -> None:
         """Prepare to watch; `told` hears of every step.
 
         With `as_cuda` the CPU stands in for CUDA; None: where there is none and the script asks for it. It may
         then still be told that there is none, unless `cuda_named`: its command line asks for CUDA.
         """
-        self.watcher = Watcher(schedule, comparison, self._execute, told)
+        self._what_if = what_if
+        self.watcher = Watcher(schedule, comparison, self._execute, told, _DTYPES.get(what_if))
         self._as_cuda, self._available = as_cuda, bool(as_cuda) or cuda_named
         self._stand_in: AsCuda | None = None
 
     def _execute(self) -> Execute:
         """Return how operations are run: half precision as on a GPU where a CPU stands in for one."""
-        return execute if self._stand_in is not None and self._stand_in.emulating else run_op
+        emulating = self._stand_in is not None and self._stand_in.emulating
+        return execute if emulating or self._what_if else run_op
 
     @contextmanager
     def watching(self) -> Iterator[Watcher]:
@@ -94,7 +99,12 @@ class Session:
         return {"casting": "CUDA's rules on CPU tensors"} if emulated else {}
 
     def _cast(self) -> Iterator[str]:
-        """Yield what has to be said of a CPU that stood in for CUDA."""
+        """Yield what has to be said of a precision or a device that the script did not have."""
+        if self._what_if:
+            yield (
+                f"the script trains without {self._what_if}: its recorded steps ran under {self._what_if} autocast, "
+                "with CUDA's casting rules, and were given back the gradients and running averages of FP32"
+            )
         if self._stand_in is not None and self._stand_in.used:
             yield "the script asked for CUDA: the CPU stood in for it, with CUDA's casting rules and a live scaler"
 

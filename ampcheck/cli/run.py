@@ -56,6 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="let the CPU stand in for CUDA (default: where the script asks for CUDA and there is none)",
     )
+    watch.add_argument(
+        "--what-if",
+        choices=("fp16", "bf16"),
+        default="",
+        help="audit a script that trains in FP32 as if mixed precision were added to it",
+    )
     output.add_arguments(parser)
     parser.set_defaults(fail_on="never")
 
@@ -89,7 +95,7 @@ class _Watched:
         options = self._options
         schedule = Schedule(options.first, options.every, options.only)
         named = any("cuda" in word for word in self._program.arguments)
-        self._session = Session(schedule, as_cuda=options.as_cuda, cuda_named=named)
+        self._session = Session(schedule, as_cuda=options.as_cuda, cuda_named=named, what_if=options.what_if)
         self._context = self._session.watching()
         self._context.__enter__()
 

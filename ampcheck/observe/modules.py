@@ -93,6 +93,12 @@ class ModuleTracker:
             for name, parameter in own_parameters(entry.module):
                 yield entry.path, name, parameter
 
+    def buffers(self) -> Iterator[torch.Tensor]:
+        """Yield every buffer."""
+        for entry in self._entries:
+            held = (entry.module.__dict__.get("_buffers") or {}).values()
+            yield from (buffer for buffer in held if buffer is not None)
+
     def call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take note of a module whose call had begun before the hooks were there."""
         self._enter(module, args, kwargs)

@@ -96,11 +96,16 @@ class Hooks:
 
 def _backward(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if _current_node() is None:
-            tensors = tensors if isinstance(tensors, torch.Tensor) else tuple(tensors)
-            watcher.backward(tensors)
-        return original(tensors, *args, **kwargs)
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if _current_node() is not None:
+            return original(tensors, grad_tensors, *args, **kwargs)
+        tensors = tensors if isinstance(tensors, torch.Tensor) else tuple(tensors)
+        seed = watcher.backward(tensors) if grad_tensors is None else None
+        try:
+            return original(tensors, grad_tensors if seed is None else seed, *args, **kwargs)
+        finally:
+            if seed is not None:
+                watcher.backward_ends()
 
     return backward
 

@@ -48,7 +48,7 @@ class Recording:
         self.recorder = Recorder((), samples=SAMPLES, execute=self._shadow.run, book=self.book)
         self.scale = 1.0
         self._compared: dict[str, torch.Tensor] = {}
-        self._losses = 0
+        self._measured: dict[int, torch.Tensor] = {}  #: by parameter, where its gradient is no longer its own
         self.backwards = 0
 
     def open(self) -> None:
@@ -72,22 +72,42 @@ class Recording:
 
     def scaled_by(self, scale: torch.Tensor) -> None:
         """Take note of the loss scale: in FP32 there is none."""
-        with _unseen():
+        with unseen():
             self.scale = float(scale)
             self._shadow.set(scale, 1.0)
 
     def keep_loss(self, loss: torch.Tensor) -> None:
         """Keep a loss, as it is before it is scaled."""
-        with _unseen():
+        with unseen():
             if loss.numel() == 1 and loss.is_floating_point():
                 self.book.keep_loss(loss.detach())
-                self._losses += 1
+
+    def measured(self, leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+        """Keep a low-precision gradient, and return what FP32 has beside it."""
+        before = self._measured.get(id(leaf))
+        twin = self._shadow.of(grad)
+        wide = grad / self.scale if twin is None else twin.clone()
+        together = grad if before is None else self._shadow.run(torch.ops.aten.add.Tensor, (before, grad), {})
+        self._measured[id(leaf)] = together
+        return wide.to(leaf.dtype)
+
+    def overflowed(self) -> bool:
+        """Tell whether a gradient was not finite that is finite in FP32."""
+        return any(bool(row[2]) for row in self._compared.values())
+
+    def restore_buffers(self) -> None:
+        """Give the modules the running averages that FP32 has."""
+        for buffer in self.recorder.tracker.buffers():
+            twin = self._shadow.of(buffer)
+            if twin is not None:
+                buffer.copy_(twin)
 
     def gradients(self, parameters: Iterable[tuple[str, str, torch.Tensor]], compare: Compare) -> None:
         """Measure gradients as they are after the backward: scaled, and not clipped."""
-        with _unseen():
+        with unseen():
             for module, name, parameter in parameters:
-                grad, full = parameter.grad, f"{module}.{name}".lstrip(".")
+                full = f"{module}.{name}".lstrip(".")
+                grad = self._measured.get(id(parameter), parameter.grad)
                 if grad is None or full in self._compared:
                     continue
                 self.recorder.state(module, f"param_grad[{name}]", grad)
@@ -133,7 +153,7 @@ class Recording:
         )
 
 
-def _unseen() -> ExitStack:
+def unseen() -> ExitStack:
     """Return a context in which nothing that runs is seen by the script or a recorder."""
     stack = ExitStack()
     stack.enter_context(torch._C._DisableTorchDispatch())

@@ -10,6 +10,7 @@ import torch
 from ampcheck.observe.recorder import Execute
 from ampcheck.observe.script.recording import Compare, Recorded, Recording
 from ampcheck.observe.script.roots import name_in_script
+from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.structure import named_modules, own_parameters
 from ampcheck.settings import Schedule
 
@@ -26,8 +27,15 @@ class Root:
 class Tape:
     """Opens and closes recordings, under the names that the script uses."""
 
-    def __init__(self, schedule: Schedule, compare: Compare, execute: Callable[[], Execute]) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        compare: Compare,
+        execute: Callable[[], Execute],
+        what_if: WhatIf | None = None,
+    ) -> None:
         """Begin with nothing recorded; `execute` says how the operations of a step are run."""
+        self.what_if = what_if
         self.recorded: list[Recorded] = []
         self.given_up: dict[str, int] = {}
         self.now: Recording | None = None  #: the step being recorded
@@ -70,6 +78,8 @@ class Tape:
         if self.now is None:
             self.now = Recording(step, self._execute())
             self.now.open()
+            if self.what_if is not None:
+                self.what_if.enter()
         self.now.recorder.tracker.adopt(module, self.root(module).name)
         if opens:
             self.now.recorder.tracker.call(module, args, kwargs)
@@ -81,7 +91,7 @@ class Tape:
         recording, self.now = self.now, None
         if recording is None:
             return
-        recording.close()
+        self._stop(recording)
         if not recording.backwards:
             return
         wanted = None if parameters is None else {id(parameter) for parameter in parameters}
@@ -91,12 +101,19 @@ class Tape:
             if wanted is None or id(item[2]) in wanted
         ]
         recording.gradients(held, self._compare)
+        if self.what_if is not None:
+            self.what_if.settle(recording)
         self.recorded.append(recording.finish())
+
+    def _stop(self, recording: Recording) -> None:
+        if self.what_if is not None:
+            self.what_if.stop()
+        recording.close()
 
     def discard(self, why: str = "") -> None:
         """Give the open recording up."""
         recording, self.now = self.now, None
         if recording is not None:
-            recording.close()
+            self._stop(recording)
             if why:
                 self.given_up[why] = self.given_up.get(why, 0) + 1

@@ -16,6 +16,7 @@ from ampcheck.observe.script.recording import Compare
 from ampcheck.observe.script.roots import RootFinder
 from ampcheck.observe.script.scales import ScaleWatch
 from ampcheck.observe.script.tape import Tape
+from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.settings import Schedule
 
 _OTHER_LABEL = "optimizer 0"
@@ -56,10 +57,11 @@ class Watcher:
         compare: Compare,
         execute: Callable[[], Execute] = lambda: run_op,
         told: Callable[["Watcher"], None] = lambda _: None,
+        what_if: torch.dtype | None = None,
     ) -> None:
         """Begin before the first step; `execute` says how operations are run, `told` hears of every step."""
         self.journal = Journal()
-        self.tape = Tape(schedule, compare, execute)
+        self.tape = Tape(schedule, compare, execute, WhatIf(what_if) if what_if is not None else None)
         self.scales = ScaleWatch(self.tape.name)
         self.roots = RootFinder(self.called)
         self.not_seen: dict[str, int] = {}
@@ -114,8 +116,11 @@ class Watcher:
     # -- gradients
 
     @guarded
-    def backward(self, tensors: Any) -> None:
-        """Take note of a backward that is about to begin."""
+    def backward(self, tensors: Any) -> torch.Tensor | None:
+        """Take note of a backward that is about to begin; return what it is to start from, None for the usual."""
+        what_if = self.tape.what_if
+        if what_if is not None:
+            what_if.leave()
         loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         scaled = isinstance(loss, torch.Tensor) and is_scaled(loss)
         said = (
@@ -130,6 +135,15 @@ class Watcher:
             self.tape.now.backwards += 1
             if isinstance(loss, torch.Tensor) and not scaled:
                 self.tape.now.keep_loss(loss)
+            if what_if is not None and isinstance(loss, torch.Tensor) and loss.numel() == 1:
+                return what_if.seed(loss, self.tape.now)
+        return None
+
+    @guarded
+    def backward_ends(self) -> None:
+        """Give the script the gradients that FP32 has."""
+        if self.tape.what_if is not None and self.tape.now is not None:
+            self.tape.what_if.give_back(self.tape.now)
 
     @guarded
     def changed(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:

@@ -1,0 +1,97 @@
+"""What mixed precision would do to a script that does not use it: its recorded steps run under autocast.
+
+The forward of such a step runs in low precision with FP32 beside it, the backward starts from the loss scale, and
+then the script gets back the gradients and running averages that FP32 has: it goes on training as it always did.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from ampcheck.observe.emulation import cuda_casting
+from ampcheck.observe.script.recording import Recording, unseen
+
+#: Where GradScaler starts.
+FIRST_SCALE = 2.0**16
+
+
+class WhatIf:
+    """The recorded steps of a script, run in another precision."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        """Prepare to run steps in a dtype; float16 has a loss scale, which falls as GradScaler's does."""
+        self.dtype = dtype
+        self.scale = FIRST_SCALE if dtype is torch.float16 else 1.0
+        self._region, self._rules = ExitStack(), ExitStack()
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+
+    def enter(self) -> None:
+        """Begin to cast; the region ends with `leave`, wherever that is called."""
+        self._rules.enter_context(cuda_casting())
+        enabled, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        torch.autocast_increment_nesting()
+        torch.set_autocast_enabled("cpu", True)  # noqa: FBT003  # torch's own signature
+        torch.set_autocast_dtype("cpu", self.dtype)
+        self._region.callback(_restore, enabled, dtype)
+
+    def leave(self) -> None:
+        """Stop casting; the backward still needs CUDA's kernels."""
+        self._region.close()
+
+    def stop(self) -> None:
+        """Take everything away."""
+        self._region.close()
+        self._rules.close()
+
+    def seed(self, loss: torch.Tensor, recording: Recording) -> torch.Tensor:
+        """Return what the backward of a loss starts from, and put aside what it would be added to."""
+        self._before = {}
+        for leaf in _leaves(loss):
+            self._before[id(leaf)] = (leaf, leaf.grad)
+            leaf.grad = None
+        with unseen():
+            seed = torch.full_like(loss.detach(), self.scale)
+        recording.scaled_by(seed)
+        return seed
+
+    def give_back(self, recording: Recording) -> None:
+        """Measure the gradients of a backward, and leave those of FP32 in their place."""
+        before, self._before = self._before, {}
+        with unseen():
+            for leaf, grad in before.values():
+                if leaf.grad is None:
+                    leaf.grad = grad
+                    continue
+                wide = recording.measured(leaf, leaf.grad)
+                leaf.grad = wide if grad is None else grad + wide
+
+    def settle(self, recording: Recording) -> None:
+        """Leave FP32's running averages behind, and lower the scale where gradients were not finite."""
+        with unseen():
+            recording.restore_buffers()
+        if recording.overflowed() and self.scale > 1:
+            self.scale /= 2
+
+
+def _restore(enabled: bool, dtype: torch.dtype) -> None:  # noqa: FBT001  # what torch takes
+    if torch.autocast_decrement_nesting() == 0:
+        torch.clear_autocast_cache()
+    torch.set_autocast_enabled("cpu", enabled)
+    torch.set_autocast_dtype("cpu", dtype)
+
+
+def _leaves(loss: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield every tensor that the backward of a loss leaves a gradient in."""
+    waiting: list[Any] = [loss.grad_fn]
+    seen = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, torch.Tensor):
+            yield variable
+        waiting += [after for after, _ in node.next_functions]
