@@ -192,6 +192,9 @@ def _error(report: Report) -> tuple[Health, str] | None:
     settled = report.outcomes.get("settled")
     if settled is None or not settled.harmed:
         return None
+    if report.loop is not None and settled.finite:
+        told = "nothing was run again, so this may be rounding that the model magnifies"
+        return Health.RISK, f"{_setting(report)} is not like FP32 here: {clean(settled.words)}; {told}"
     if magnified(report.outcomes):
         why = magnification(report.outcomes, report.precision)
         return (

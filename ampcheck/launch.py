@@ -37,7 +37,7 @@ class Ended:
     """How a program ended."""
 
     status: int
-    interrupted: bool = False
+    error: BaseException | None = None  #: what the program raised, an exit left out
 
 
 def find(name: str) -> str:
@@ -123,10 +123,10 @@ def _guarded(run: Callable[[], None]) -> Ended:
         return Ended(_status(ended.code))
     except KeyboardInterrupt as error:
         _show(error)
-        return Ended(130, interrupted=True)
+        return Ended(130, error)
     except BaseException as error:  # noqa: BLE001  # whatever it is, it is the script's
         _show(error)
-        return Ended(1)
+        return Ended(1, error)
     return Ended(0)
 
 

@@ -77,11 +77,15 @@ class Session:
         for recorded in counted:
             low, reference = low + recorded.low, reference + recorded.reference
             errors = add_maps(errors, recorded.errors)
-        low = replace(low, not_audited={**low.not_audited, **watcher.not_seen, **watcher.tape.given_up})
+        low = replace(
+            low,
+            not_audited={**low.not_audited, **watcher.not_seen, **watcher.tape.given_up},
+            failure=watcher.tape.failure,
+        )
         last = counted[-1] if counted else None
         report = Report(
             target,
-            precision=_precision(watcher),
+            precision=_precision(watcher, self._what_if),
             log2_scale=last.log2_scale if last else 0,
             reference=reference,
             low=low,
@@ -118,9 +122,9 @@ def _comparable(recorded: Sequence[Recorded]) -> list[Recorded]:
     return [step for step in low if (step.precision, step.log2_scale) == (last.precision, last.log2_scale)]
 
 
-def _precision(watcher: Watcher) -> str:
+def _precision(watcher: Watcher, otherwise: str) -> str:
     found = [step.precision for step in watcher.tape.recorded if step.precision != "fp32"]
-    return found[-1] if found else "fp32"
+    return found[-1] if found else otherwise or "fp32"
 
 
 def _outcome(recorded: Recorded) -> Outcome:

@@ -71,11 +71,13 @@ def run(options: argparse.Namespace) -> int:
     program = _program(options)
     watched = _Watched(options, program)
     stop = after_import("torch", watched.begin)
+    error: BaseException | None = None
     try:
         ended = launch(program)
+        error = ended.error
     finally:
         stop()
-        watched.end()
+        watched.end(error)
     status = watched.publish()
     return ended.status or status
 
@@ -99,8 +101,10 @@ class _Watched:
         self._context = self._session.watching()
         self._context.__enter__()
 
-    def end(self) -> None:
-        """Stop watching."""
+    def end(self, error: BaseException | None) -> None:
+        """Stop watching a script that ended with an error, or without."""
+        if self._session is not None and error is not None:
+            self._session.watcher.raised(error)
         if self._context is not None:
             self._context.__exit__(None, None, None)
 

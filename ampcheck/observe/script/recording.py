@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
+from ampcheck.observe.failure import locate
 from ampcheck.observe.lineage import leaps
 from ampcheck.observe.pair import SAMPLES, pair_errors
 from ampcheck.observe.paired import PairedBook
 from ampcheck.observe.recorder import Execute, Recorder
 from ampcheck.observe.shadow import Shadow
-from ampcheck.trace import Leap, PairError, Phase, Site, StepSummary, Trace
+from ampcheck.trace import Failure, Leap, PairError, Phase, Site, StepSummary, Trace
 
 #: Operations after which a step is given up: it is no step, but a script that never updates its weights.
 MOST_OPERATIONS = 100_000
@@ -69,6 +70,10 @@ class Recording:
     def too_long(self) -> bool:
         """Tell whether this is no step any more."""
         return self.recorder.operations > MOST_OPERATIONS
+
+    def failed(self, error: Exception) -> Failure:
+        """Return what a step raised, and where."""
+        return locate(error, self.recorder.tracker, self.recorder.failed)
 
     def scaled_by(self, scale: torch.Tensor) -> None:
         """Take note of the loss scale: in FP32 there is none."""

@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +13,10 @@ from ampcheck.observe.script.roots import name_in_script
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.structure import named_modules, own_parameters
 from ampcheck.settings import Schedule
+
+
+if TYPE_CHECKING:
+    from ampcheck.trace import Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ class Tape:
         self.what_if = what_if
         self.recorded: list[Recorded] = []
         self.given_up: dict[str, int] = {}
+        self.failure: Failure | None = None
         self.now: Recording | None = None  #: the step being recorded
         self._schedule, self._compare, self._execute = schedule, compare, execute
         self._names: dict[int, tuple[Any, str, str]] = {}
@@ -78,8 +83,8 @@ class Tape:
         if self.now is None:
             self.now = Recording(step, self._execute())
             self.now.open()
-            if self.what_if is not None:
-                self.what_if.enter()
+        if self.what_if is not None:
+            self.what_if.enter()
         self.now.recorder.tracker.adopt(module, self.root(module).name)
         if opens:
             self.now.recorder.tracker.call(module, args, kwargs)
@@ -104,6 +109,14 @@ class Tape:
         if self.what_if is not None:
             self.what_if.settle(recording)
         self.recorded.append(recording.finish())
+
+    def raised(self, error: BaseException) -> None:
+        """Take note of what ended the script, if a step was running in a precision that it did not ask for."""
+        recording, self.now = self.now, None
+        if recording is None or self.what_if is None or not isinstance(error, Exception):
+            return
+        self._stop(recording)
+        self.failure = recording.failed(error)
 
     def _stop(self, recording: Recording) -> None:
         if self.what_if is not None:

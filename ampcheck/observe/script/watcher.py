@@ -92,6 +92,11 @@ class Watcher:
         self.journal.turn()
 
     @guarded
+    def raised(self, error: BaseException) -> None:
+        """Take note of what ended the script."""
+        self.tape.raised(error)
+
+    @guarded
     def called(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take note of an outermost module call that is about to begin."""
         if self._pending and not self._owners and torch.is_grad_enabled():

@@ -25,11 +25,16 @@ class WhatIf:
         self.dtype = dtype
         self.scale = FIRST_SCALE if dtype is torch.float16 else 1.0
         self._region, self._rules = ExitStack(), ExitStack()
+        self._casting = self._ruled = False
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
 
     def enter(self) -> None:
         """Begin to cast; the region ends with `leave`, wherever that is called."""
-        self._rules.enter_context(cuda_casting())
+        if self._casting:
+            return
+        if not self._ruled:
+            self._rules.enter_context(cuda_casting())
+        self._casting = self._ruled = True
         enabled, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         torch.autocast_increment_nesting()
         torch.set_autocast_enabled("cpu", True)  # noqa: FBT003  # torch's own signature
@@ -38,11 +43,13 @@ class WhatIf:
 
     def leave(self) -> None:
         """Stop casting; the backward still needs CUDA's kernels."""
+        self._casting = False
         self._region.close()
 
     def stop(self) -> None:
         """Take everything away."""
-        self._region.close()
+        self.leave()
+        self._ruled = False
         self._rules.close()
 
     def seed(self, loss: torch.Tensor, recording: Recording) -> torch.Tensor:
