@@ -44,6 +44,11 @@ def cuda_casting(backend: str = "cuda") -> Iterator[None]:
         _installation.leave()
 
 
+def prepare(backend: str = "cuda") -> None:
+    """Work out what `cuda_casting` installs: torch is asked for it, so nothing of torch may be replaced yet."""
+    _kernels(backend)
+
+
 class _Installation:
     """The kernels in the dispatcher, and how many users they have."""
 

@@ -14,7 +14,7 @@ import torch
 import torch.utils._device as device_module
 from torch.amp import autocast_mode, grad_scaler
 
-from ampcheck.observe.emulation import cuda_casting
+from ampcheck.observe.emulation import cuda_casting, prepare
 from ampcheck.observe.script.patches import Patches
 from ampcheck.observe.wide import WideCompute
 
@@ -32,6 +32,7 @@ class AsCuda:
 
     def __init__(self, *, available: bool) -> None:
         """Begin to stand in; `available` is what `torch.cuda.is_available()` answers."""
+        prepare()
         self._patches = Patches()
         self._stack = ExitStack()
         self._emulating = False

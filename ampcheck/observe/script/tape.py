@@ -14,7 +14,6 @@ from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.structure import named_modules, own_parameters
 from ampcheck.settings import Schedule
 
-
 if TYPE_CHECKING:
     from ampcheck.trace import Failure
 
