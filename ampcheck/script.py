@@ -8,12 +8,14 @@ from dataclasses import replace
 import torch
 
 from ampcheck.loop import Cause, Loop, ScaleEvent
+from ampcheck.observe.emulation import prepare
 from ampcheck.observe.measure import Arena
 from ampcheck.observe.recorder import Execute, run_op
 from ampcheck.observe.script.as_cuda import AsCuda
 from ampcheck.observe.script.hooks import Hooks
 from ampcheck.observe.script.recording import Recorded
 from ampcheck.observe.script.watcher import Watcher
+from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.wide import execute
 from ampcheck.outcome import Outcome
 from ampcheck.report import Report
@@ -45,9 +47,15 @@ class Session:
         then still be told that there is none, unless `cuda_named`: its command line asks for CUDA.
         """
         self._what_if = what_if
-        self.watcher = Watcher(schedule, comparison, self._execute, told, _DTYPES.get(what_if))
+        self.watcher = Watcher(schedule, comparison, self._execute, told, self._lower(what_if))
         self._as_cuda, self._available = as_cuda, bool(as_cuda) or cuda_named
         self._stand_in: AsCuda | None = None
+
+    def _lower(self, precision: str) -> WhatIf | None:
+        return WhatIf(_DTYPES[precision], self._prepare) if precision else None
+
+    def _prepare(self) -> None:
+        (prepare if self._stand_in is None else self._stand_in.prepare)()
 
     def _execute(self) -> Execute:
         """Return how operations are run: half precision as on a GPU where a CPU stands in for one."""

@@ -32,7 +32,6 @@ class AsCuda:
 
     def __init__(self, *, available: bool) -> None:
         """Begin to stand in; `available` is what `torch.cuda.is_available()` answers."""
-        prepare()
         self._patches = Patches()
         self._stack = ExitStack()
         self._emulating = False
@@ -51,6 +50,11 @@ class AsCuda:
         self._patches.restore()
         self._stack.close()
 
+    def prepare(self) -> None:
+        """Work out CUDA's casting rules: torch is asked for them, as it is by itself."""
+        with self._patches.paused():
+            prepare()
+
     def _touch(self) -> None:
         self.used = True
 
@@ -59,6 +63,7 @@ class AsCuda:
         self.used = True
         if not self._emulating:
             self._emulating = True
+            self.prepare()
             self._stack.enter_context(cuda_casting())
             self._stack.enter_context(WideCompute())
 

@@ -1,6 +1,7 @@
 """Names of torch replaced for a while, and put back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _ABSENT = object()
@@ -19,11 +20,27 @@ class Patches:
         self._done.append((owner, name, original))
         setattr(owner, name, make(None if original is _ABSENT else original))
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Put everything back for a while."""
+        now = [(owner, name, vars(owner)[name]) for owner, name, _ in self._done]
+        for owner, name, original in reversed(self._done):
+            _put(owner, name, original)
+        try:
+            yield
+        finally:
+            for owner, name, value in now:
+                setattr(owner, name, value)
+
     def restore(self) -> None:
         """Put everything back, the last first."""
         while self._done:
             owner, name, original = self._done.pop()
-            if original is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
+            _put(owner, name, original)
+
+
+def _put(owner: Any, name: str, original: Any) -> None:
+    if original is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, original)

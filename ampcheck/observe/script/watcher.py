@@ -57,11 +57,11 @@ class Watcher:
         compare: Compare,
         execute: Callable[[], Execute] = lambda: run_op,
         told: Callable[["Watcher"], None] = lambda _: None,
-        what_if: torch.dtype | None = None,
+        what_if: WhatIf | None = None,
     ) -> None:
         """Begin before the first step; `execute` says how operations are run, `told` hears of every step."""
         self.journal = Journal()
-        self.tape = Tape(schedule, compare, execute, WhatIf(what_if) if what_if is not None else None)
+        self.tape = Tape(schedule, compare, execute, what_if)
         self.scales = ScaleWatch(self.tape.name)
         self.roots = RootFinder(self.called)
         self.not_seen: dict[str, int] = {}

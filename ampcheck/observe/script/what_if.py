@@ -4,13 +4,13 @@ The forward of such a step runs in low precision with FP32 beside it, the backwa
 then the script gets back the gradients and running averages that FP32 has: it goes on training as it always did.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 
-from ampcheck.observe.emulation import cuda_casting
+from ampcheck.observe.emulation import cuda_casting, prepare
 from ampcheck.observe.script.recording import Recording, unseen
 
 #: Where GradScaler starts.
@@ -20,8 +20,9 @@ FIRST_SCALE = 2.0**16
 class WhatIf:
     """The recorded steps of a script, run in another precision."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, prepare: Callable[[], None] = prepare) -> None:
         """Prepare to run steps in a dtype; float16 has a loss scale, which falls as GradScaler's does."""
+        self._prepare = prepare
         self.dtype = dtype
         self.scale = FIRST_SCALE if dtype is torch.float16 else 1.0
         self._region, self._rules = ExitStack(), ExitStack()
@@ -33,6 +34,7 @@ class WhatIf:
         if self._casting:
             return
         if not self._ruled:
+            self._prepare()
             self._rules.enter_context(cuda_casting())
         self._casting = self._ruled = True
         enabled, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
