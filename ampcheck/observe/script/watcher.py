@@ -74,6 +74,7 @@ class Watcher:
         self._scaler_step: _Update | None = None
         self._owners: dict[int, str] = {}
         self._before: tuple[torch.Tensor, list[torch.Tensor]] | None = None
+        self._scales = False  #: a loss has been scaled before
         self.broken = False  #: watching failed, and the script goes on alone
         self._pending = False  #: gradients were computed and no optimizer has stepped since
 
@@ -127,13 +128,9 @@ class Watcher:
         if what_if is not None:
             what_if.leave()
         loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-        scaled = isinstance(loss, torch.Tensor) and is_scaled(loss)
-        said = (
-            {"dtype": str(loss.dtype).removeprefix("torch."), "name": behind(loss)}
-            if loss is not None
-            else {}
-        )
-        self.journal.note(Kind.BACKWARD, scaled=scaled, **said)
+        scaled = self._scales and isinstance(loss, torch.Tensor) and is_scaled(loss)
+        dtype = "" if loss is None else str(loss.dtype).removeprefix("torch.")
+        self.journal.note(Kind.BACKWARD, scaled=scaled, dtype=dtype, name=behind(loss))
         self.backwards += 1
         self._pending = True
         if self.tape.now is not None:
@@ -228,6 +225,7 @@ class Watcher:
     @guarded
     def scaled(self, scaler: Any, outputs: Any) -> None:
         """Remember that this loss was scaled."""
+        self._scales = True
         if self.tape.now is not None and scaler.is_enabled() and scaler._scale is not None:
             self.tape.now.scaled_by(scaler._scale)
         for tensor in outputs if isinstance(outputs, (list, tuple)) else (outputs,):
