@@ -1,4 +1,4 @@
-"""A session over a training loop: what it costs between recorded steps, what it leaves behind, what it makes of scales."""
+"""A session over a training loop: what it costs between recorded steps, what it leaves behind, its scales."""
 
 import sys
 import threading

@@ -5,6 +5,7 @@ with -o. A few steps are recorded in full, the others run as always.
 """
 
 import argparse
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +115,9 @@ class _Watched:
             print("ampcheck: no training was seen: the script never imported torch", file=sys.stderr)
             return NO_TRAINING
         report = self._session.report(self._program.shown)
-        status = output.publish(report, self._options, stream=sys.stderr)
+        # Standard output is the script's.
+        with contextlib.redirect_stdout(sys.stderr):
+            status = output.publish(report, self._options)
         trained = report.loop is not None and bool(report.loop.steps)
         return status if trained else NO_TRAINING
 

@@ -14,7 +14,7 @@ from ampcheck.script import Session
 from ampcheck.settings import Schedule
 
 STEPS = 200
-ROUNDS = 3
+ROUNDS = 5
 REPORT = Path(__file__).parents[2] / "reports" / "run_cost.md"
 
 
@@ -70,7 +70,8 @@ def main():
         f"`python tests/benchmarks/run_cost.py`: {STEPS} steps under bf16 autocast on one CPU",
     ]
     lines += [
-        f"thread, bare and watched in turns, {ROUNDS} rounds; ratio of times to the bare run before, median (lowest to highest).",
+        f"thread, bare and watched in turns, {ROUNDS} rounds; ratio of times to the bare run before, median (lowest",
+        "to highest).",
         "",
     ]
     lines += ["| loop | bare | " + " | ".join(WAYS) + " |", "|---|---|" + "---|" * len(WAYS)]

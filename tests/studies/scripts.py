@@ -20,6 +20,7 @@ from ampcheck.wording import plural
 
 REPORT = Path(__file__).parents[2] / "reports" / "scripts.md"
 #: Times, speeds and version numbers: what no two runs have in common.
+# ruff: noqa: E501  command lines are as long as they are
 _CHANGES = re.compile(
     r"time:? *[\d.]+ ?m?s?|\( *[\d.]+s?\)|[\d.]+ ?(?:ms|s|it/s|img/s)\b|[\d.]+ms/batch|ms/batch +[\d.]+|Time +[\d.]+"
     r"|Data +[\d.]+|SPS: \d+|iter_dt [\d.]+ms|eta: [\d:]+|img/s: [\d.]+|mfu [-\d.]+%|v_num: [\d.]+|\d+:\d\d:\d\d|Took [\d.e-]+"

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ampcheck.loop import Event, Kind, Round, Thing
-from ampcheck.observe.source import SourceFinder, Spot
+from ampcheck.observe.source import SourceFinder
 
 #: Different rounds kept; a loop that never repeats itself says no more with another.
 MOST_ROUNDS = 256
@@ -25,9 +25,11 @@ class Journal:
     def __init__(self) -> None:
         """Begin an empty journal."""
         self._finder = SourceFinder()
-        self._text: dict[Spot | None, str] = {}
-        self._now: list[Event] = []
-        self._rounds: dict[Round, int] = {}
+        #: Events by what makes them different, so that an event seen before costs one look-up.
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._events: list[Event] = []
+        self._now: list[int] = []
+        self._rounds: dict[tuple[int, ...], int] = {}
         self._order: list[list[int]] = []
         self._labels: dict[int, tuple[Any, str]] = {}
         self._counts: dict[str, int] = {}
@@ -43,12 +45,17 @@ class Journal:
         if len(self._now) >= MOST_EVENTS:
             return
         spot = self._finder.spot(2)
-        file, line = self._finder.line(spot)
-        if spot not in self._text:
-            self._text[spot] = self._finder.text(spot)
         by = self._inside[-1] if self._inside else ""
-        said = {"by": by, "grad": grad, "autocast": autocast_dtype(), **said}
-        self._now.append(Event(kind, thing, file=file, line=line, code=self._text[spot], **said))
+        autocast = autocast_dtype()
+        key = (kind, thing, spot, by, grad, autocast, *said.values())
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._events)
+            file, line = self._finder.line(spot)
+            text = self._finder.text(spot)
+            around: dict[str, Any] = {"by": by, "grad": grad, "autocast": autocast, **said}
+            self._events.append(Event(kind, thing, file=file, line=line, code=text, **around))
+        self._now.append(number)
 
     def place(self) -> tuple[str, int]:
         """Return the line of the script that is running."""
@@ -101,7 +108,8 @@ class Journal:
 
     def rounds(self) -> tuple[tuple[Round, ...], tuple[tuple[int, int], ...]]:
         """Return the different rounds and the order they came in."""
-        return tuple(self._rounds), tuple((which, times) for which, times in self._order)
+        different = tuple(tuple(self._events[number] for number in numbers) for numbers in self._rounds)
+        return different, tuple((which, times) for which, times in self._order)
 
 
 def autocast_dtype() -> str:

@@ -73,12 +73,11 @@ class Watcher:
         self._told = told
         self._scaler_step: _Update | None = None
         self._owners: dict[int, str] = {}
+        self._optimizers: set[str] = set()
         self._before: tuple[torch.Tensor, list[torch.Tensor]] | None = None
         self._scales = False  #: a loss has been scaled before
         self.broken = False  #: watching failed, and the script goes on alone
         self._pending = False  #: gradients were computed and no optimizer has stepped since
-
-    # -- modules
 
     def begin(self) -> None:
         """Begin to watch."""
@@ -117,7 +116,7 @@ class Watcher:
             self.scales.settle()
 
     def _wanted(self) -> bool:
-        return self.tape.wants(self.steps, max(1, len(set(self._owners.values()))))
+        return self.tape.wants(self.steps, max(1, len(self._optimizers)))
 
     # -- gradients
 
@@ -160,6 +159,7 @@ class Watcher:
     def owns(self, optimizer: Any, parameters: Iterable[Any]) -> str:
         """Remember which optimizer has which parameters; return its label."""
         label = self.journal.label(optimizer, "optimizer")
+        self._optimizers.add(label)
         for parameter in parameters:
             if isinstance(parameter, torch.Tensor):
                 self._owners[id(parameter)] = label
@@ -168,13 +168,15 @@ class Watcher:
     @guarded
     def step_begins(self, optimizer: Any) -> None:
         """Take note of an optimizer that is about to change the weights."""
-        label = self.owns(optimizer, _parameters(optimizer))
+        label = self.journal.label(optimizer, "optimizer")
+        if not self.journal.things[label].settings:
+            self.owns(optimizer, _parameters(optimizer))
+            self.journal.describe(label, **_described(optimizer))
         if self._scaler_step is not None:
             self._scaler_step.reached = True
         self._end_recording()
         self.journal.note(Kind.STEP, label)
         self.journal.enter(label)
-        self.journal.describe(label, **_described(optimizer))
 
     @guarded
     def step_ends(self) -> None:
@@ -200,8 +202,6 @@ class Watcher:
         """Take note of gradients that are cleared."""
         label = self.journal.label(owner, family)
         self.journal.note(Kind.ZERO_GRAD, label)
-
-    # -- autocast
 
     @guarded
     def asks(self, device: str, dtype: torch.dtype | None) -> None:
@@ -287,8 +287,6 @@ class Watcher:
             before, found = self._before
             label = self.journal.label(scaler, "scaler")
             self.scales.updated(max(0, self.steps - 1), label, before, scaler._scale, found)
-
-    # -- anything else
 
     @guarded
     def note(
