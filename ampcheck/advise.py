@@ -214,7 +214,8 @@ def _recommended(report: Report, plan: Plan) -> str:
     """Return which precision to train in and why, from the runs in both."""
     other = _OTHER[report.precision]
     outcome = report.outcomes[other]
-    state = "comes out wrong too" if outcome.harmed else "comes out healthy without any change"
+    wrong = "comes out wrong too" if report.outcomes["settled"].harmed else "comes out wrong"
+    state = wrong if outcome.harmed else "comes out healthy without any change"
     if not plan.fp32_modules and not plan.fp32_lines and magnified(report.outcomes):
         scaler = " with the scaler above" if plan.scaler is not None else ""
         return (
