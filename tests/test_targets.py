@@ -393,6 +393,7 @@ def test_ctrl_c_passes_through_and_leaves_nothing(user_file):
         ("missing/model.py", "no such file: 'missing/model.py'"),
         ("resnet18", "no such file: 'resnet18'"),
         (".", "got the folder '.'"),
+        ("report.json", "expected a Python file, got 'report.json'"),
         ("no_such_package_here:x", "no module named 'no_such_package_here'"),
         ("model.py:Nett", "model.py: no 'Nett' in it; did you mean Net"),
         ("model.py:width", "model.py: expected width to be a model"),

@@ -88,6 +88,10 @@ def parse_spec(text: str) -> Spec:
     # On Windows "C:\model.py" holds a colon too: what follows ours is a dotted name.
     named = bool(colon) and all(part.isidentifier() for part in tail.split("."))
     source, name = (head, tail) if named and not Path(text).is_file() else (text, "")
+    if source.endswith(".json"):
+        raise TargetError(
+            f"expected a Python file, got {source!r}", hint=f"to show a saved report: ampcheck show {source}"
+        )
     if source.endswith(".py") or Path(source).is_file():
         return Spec(text, "file", str(_existing(source)), name)
     if name and all(part.isidentifier() for part in source.split(".")):
