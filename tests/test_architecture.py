@@ -26,6 +26,7 @@ LAYERS = [
     {"renderers", "audit", "complaint", "script"},
     {"expectations"},
     {"api"},
+    {"bench"},
     {"cli", "pytest_plugin"},
     {"__main__"},
 ]

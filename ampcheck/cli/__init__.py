@@ -5,13 +5,14 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ampcheck.cli import baseline, check, diff, explain, merge, run, show
+from ampcheck.cli import baseline, bench, check, diff, explain, merge, run, show
 from ampcheck.cli.output import complain, configure
 from ampcheck.errors import AmpcheckError
 
 COMMANDS = {
     "check": check,
     "run": run,
+    "bench": bench,
     "show": show,
     "merge": merge,
     "baseline": baseline,

@@ -9,11 +9,15 @@ import contextlib
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ampcheck.cli import output
 from ampcheck.codec import write
 from ampcheck.report import Report
 from ampcheck.settings import PRECISIONS, parse_scale
+
+if TYPE_CHECKING:
+    from ampcheck.targets import Options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,10 +74,11 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure what enters and leaves modules, and no operation inside: cheaper, and less is found",
     )
     audit.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
-    _add_target_arguments(parser)
+    add_target_arguments(parser)
 
 
-def _add_target_arguments(parser: argparse.ArgumentParser) -> None:
+def add_target_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how a target is built."""
     target = parser.add_argument_group("target")
     target.add_argument("--batch-size", type=count, metavar="N", help="samples in a batch")
     target.add_argument(
@@ -111,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
 
 def audited(options: argparse.Namespace) -> Report:
     """Return the report of the target that was asked for."""
-    from ampcheck.targets import Options, load, parse_shape
+    from ampcheck.targets import load
     from ampcheck.targets.spec import parse_spec
 
     # On a machine that is shared, threads that spin while they wait for each other cost minutes.
@@ -122,17 +127,8 @@ def audited(options: argparse.Namespace) -> Report:
     # What the user's code prints must not get into a report on standard output.
     with contextlib.redirect_stdout(sys.stderr):
         say(f"loading {options.target}")
-        shape = parse_shape(options.input) if options.input else None
-        wanted = Options(
-            options.batch_size,
-            shape,
-            options.weights,
-            options.device or _device(),
-            options.small,
-            options.seed,
-        )
         try:
-            target = load(options.target, wanted)
+            target = load(options.target, options_of(options))
             from ampcheck.audit import audit
             from ampcheck.targets.seeding import seeded
 
@@ -140,6 +136,16 @@ def audited(options: argparse.Namespace) -> Report:
                 return audit(target, options.config.settings, say)
         finally:
             say("")
+
+
+def options_of(options: argparse.Namespace) -> "Options":
+    """Return how a target is to be built."""
+    from ampcheck.targets import Options, parse_shape
+
+    shape = parse_shape(options.input) if options.input else None
+    return Options(
+        options.batch_size, shape, options.weights, options.device or _device(), options.small, options.seed
+    )
 
 
 def _device() -> str:

@@ -147,6 +147,10 @@ class ModuleTracker:
         """Return the qualified name of a module."""
         return self._entries[index].path
 
+    def module(self, index: int) -> torch.nn.Module:
+        """Return a module."""
+        return self._entries[index].module
+
     def name_of(self, module: torch.nn.Module) -> str | None:
         """Return the qualified name of a module of the model, None for any other."""
         index = self._index.get(id(module))

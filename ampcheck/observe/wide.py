@@ -4,6 +4,7 @@ The CPU's own half-precision kernels are slow (resnet18, forward and backward: 1
 The heavy ones are run in float32 on the same, already rounded inputs, and the results are rounded back.
 """
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -215,3 +216,9 @@ def _heavy_rules() -> dict[Operator, _Rule]:
 
 
 _rules = _heavy_rules()
+
+
+@functools.cache
+def heavy() -> frozenset[Operator]:
+    """Return the operators that multiply matrices: those which Tensor Cores run."""
+    return frozenset(func for func, rule in _rules.items() if not rule.learned)

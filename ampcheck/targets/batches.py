@@ -38,6 +38,15 @@ def find_batches(scope: Scope, model: Any, options: Options) -> tuple[list[Any],
     return [move(batch, options.device) for batch in batches], notes
 
 
+def find_validation(scope: Scope, options: Options) -> list[Any]:
+    """Return the batches a trained model is scored on; none where the file names none."""
+    value = scope.names.get("validation")
+    if value is None:
+        return []
+    batches, _ = _several(scope, "validation", scope.call(value) if callable(value) else value)
+    return [move(batch, options.device) for batch in batches]
+
+
 def _value(scope: Scope, name: str, value: Any, options: Options) -> Any:
     """Return the value behind a name: a function is called, with the batch size where it takes one."""
     is_function = callable(value) and not isinstance(value, torch.Tensor | Mapping | Iterable)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ampcheck.errors import TargetError
-from ampcheck.targets.batches import find_batches
+from ampcheck.targets.batches import find_batches, find_validation
 from ampcheck.targets.lossfinder import find_loss
 from ampcheck.targets.modelfinder import build_model
 from ampcheck.targets.scope import BATCH_NAMES, CRITERION_NAMES, MODEL_NAMES, OTHER_NAMES, Scope
@@ -27,6 +27,7 @@ def from_user(spec: Spec, options: Options) -> Target:
         batches, notes = find_batches(scope, model, options)
         loss = find_loss(scope, model, batches[0], options.device)
         optimizer = _optimizer(scope)
+        validation = find_validation(scope, options)
     if options.small:
         notes += ("--small has no effect on a model of your own",)
     return Target(
@@ -36,6 +37,8 @@ def from_user(spec: Spec, options: Options) -> Target:
         loss=loss.function,
         optimizer=optimizer,
         after_step=_function(scope, "after_step"),
+        metric=_function(scope, "metric"),
+        validation=validation,
         stand_in_loss=loss.stand_in,
         notes=notes + loss.notes,
         file=user.file,

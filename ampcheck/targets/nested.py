@@ -33,7 +33,7 @@ def move(value: Any, device: str | torch.device) -> Any:
     def to(leaf: Any) -> Any:
         return leaf.to(device)
 
-    return _mapped(to, value)
+    return mapped(to, value)
 
 
 def input_shapes(batch: object) -> tuple[str, ...]:
@@ -44,11 +44,12 @@ def input_shapes(batch: object) -> tuple[str, ...]:
     )
 
 
-def _mapped(to: Callable[[Any], Any], value: Any) -> Any:
+def mapped(to: Callable[[Any], Any], value: Any) -> Any:
+    """Return the value with `to` applied to every tensor in it, and to what moves itself."""
     if isinstance(value, tuple) and hasattr(value, "_fields") and not hasattr(value, "to"):
-        return type(value)(*(_mapped(to, item) for item in value))
+        return type(value)(*(mapped(to, item) for item in value))
     if isinstance(value, PLAIN) and type(value) in PLAIN:
-        return type(value)(_mapped(to, item) for item in value)
+        return type(value)(mapped(to, item) for item in value)
     if isinstance(value, MutableMapping):
         return _mapped_mapping(to, value)
     if isinstance(value, type | torch.nn.Module):
@@ -61,7 +62,7 @@ def _mapped(to: Callable[[Any], Any], value: Any) -> Any:
 def _mapped_mapping(to: Callable[[Any], Any], value: MutableMapping[Any, Any]) -> MutableMapping[Any, Any]:
     moved = copy.copy(value)
     for key, item in value.items():
-        moved[key] = _mapped(to, item)
+        moved[key] = mapped(to, item)
     return moved
 
 
@@ -69,5 +70,5 @@ def _mapped_dataclass(to: Callable[[Any], Any], value: Any) -> Any:
     moved = copy.copy(value)
     for field in dataclasses.fields(value):
         if hasattr(value, field.name):
-            object.__setattr__(moved, field.name, _mapped(to, getattr(value, field.name)))  # frozen ones too
+            object.__setattr__(moved, field.name, mapped(to, getattr(value, field.name)))  # frozen ones too
     return moved

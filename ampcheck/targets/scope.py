@@ -20,7 +20,7 @@ BATCH_NAMES = (
     "x",
 )
 CRITERION_NAMES = ("criterion", "loss_fn", "loss_function")
-OTHER_NAMES = ("loss", "optimizer", "after_step")
+OTHER_NAMES = ("loss", "optimizer", "after_step", "metric", "validation")
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,9 @@ class Target:
     loss: "Callable[[Any, Any], torch.Tensor]"
     optimizer: "Callable[[Any], torch.optim.Optimizer] | None" = None
     after_step: Callable[[Any], object] | None = None
+    #: What the bench scores trained models by: a larger `metric(model, batch)` is better.
+    metric: "Callable[[Any, Any], float | torch.Tensor] | None" = None
+    validation: Sequence[Any] = ()
     #: The loss is invented here, so gradient magnitudes are not the user's.
     stand_in_loss: bool = False
     #: Sentences: what was assumed, because nobody said it.

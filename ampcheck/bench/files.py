@@ -1,0 +1,113 @@
+"""The files of a bench: reports in a folder, partial results beside them, and the folder's index."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ampcheck.bench import saved
+from ampcheck.bench.compare import Change
+from ampcheck.bench.markdown import escaped, to_markdown
+from ampcheck.bench.page import to_html
+from ampcheck.bench.result import BASE, Bench
+from ampcheck.bench.table import records
+from ampcheck.bench.verdicts import verdict
+from ampcheck.codec import write
+from ampcheck.errors import ReportError
+
+_TITLE = re.compile(r"^# +(.+)$", re.MULTILINE)
+
+
+def write_all(folder: Path, name: str, bench: Bench, changes: Sequence[Change] = ()) -> tuple[Path, ...]:
+    """Write a bench in every format; return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        ".md": to_markdown(bench, changes),
+        ".html": to_html(bench, changes),
+        ".csv": saved.to_csv(records(bench)),
+        ".json": saved.to_json(bench),
+    }
+    for suffix, text in texts.items():
+        write(folder / (name + suffix), text)
+    return tuple(folder / (name + suffix) for suffix in texts)
+
+
+def report_name(target: str) -> str:
+    """Return a file name for a target.
+
+    >>> report_name("torchvision:resnet18"), report_name("a/b/net.py:Net")
+    ('resnet18', 'net_Net')
+    """
+    source, _, name = target.rpartition(":")
+    stem = Path(source or name).stem
+    parts = (
+        [name] if source in {"torchvision", "timm", "transformers"} else [stem, name] if source else [stem]
+    )
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", "_".join(parts)) or "bench"
+
+
+def partial(folder: Path, name: str) -> Path:
+    """Return where the results of a bench lie until it is complete."""
+    return folder / f"{name}.partial.json"
+
+
+def resumed(path: Path, empty: Bench) -> Bench:
+    """Return the partial results of the same request, or the empty bench where there are none."""
+    if not path.is_file():
+        return empty
+    found = saved.read(path)
+    if found.fingerprint != empty.fingerprint:
+        raise ReportError(
+            f"expected the partial results of this very bench, got those of another one in {str(path)!r}; "
+            "ask for the same again, or leave --resume out"
+        )
+    return found
+
+
+def write_index(folder: Path) -> Path:
+    """Write README.md: every report of a folder, benches with what they found."""
+    path = folder / "README.md"
+    write(path, index(folder))
+    return path
+
+
+def index(folder: Path) -> str:
+    """Return the index of a folder of reports."""
+    out = ["# Reports", "", "Written by `ampcheck bench --index`. Every report says how it was made.", ""]
+    benches = {file.stem: _bench(file) for file in sorted(folder.rglob("*.json"))}
+    found = {stem: bench for stem, bench in benches.items() if bench is not None}
+    for file in sorted(folder.rglob("*.md")):
+        if file.name == "README.md":
+            continue
+        title = _TITLE.search(file.read_text(encoding="utf-8"))
+        link = file.relative_to(folder).as_posix()
+        out.append(f"- [{title[1] if title else file.stem}]({link})" + _formats(folder, file))
+        bench = found.get(file.stem)
+        out += [f"  - {text}" for text in _findings(bench)] if bench is not None else []
+    return "\n".join(out) + "\n"
+
+
+def _bench(file: Path) -> Bench | None:
+    try:
+        return saved.read(file)
+    except ReportError:
+        return None  # another tool's
+
+
+def _formats(folder: Path, file: Path) -> str:
+    beside = [file.with_suffix(suffix) for suffix in (".html", ".csv", ".json")]
+    links = [
+        f"[{other.suffix[1:]}]({other.relative_to(folder).as_posix()})" for other in beside if other.is_file()
+    ]
+    return f" ({', '.join(links)})" if links else ""
+
+
+def _findings(bench: Bench) -> list[str]:
+    return [
+        f"{escaped(case.key)}: "
+        + "; ".join(
+            f"{row.precision}: {escaped(verdict(bench, case, row))}"
+            for row in case.rows
+            if row.precision != BASE
+        )
+        for case in bench.cases
+    ]

@@ -1,0 +1,184 @@
+"""A bench as Markdown, and as plain text for a terminal."""
+
+from collections.abc import Iterable, Sequence
+
+from ampcheck.bench.compare import Change
+from ampcheck.bench.result import Bench, Case, Row
+from ampcheck.bench.table import MIB, columns, headings, legend, lines, remarks
+from ampcheck.wording import clean, percent
+
+_SHOWN_LAYERS = 5
+_MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>#|!~"})
+
+
+def to_markdown(bench: Bench, changes: Sequence[Change] = ()) -> str:
+    """Return the report as Markdown."""
+    out = [f"# Bench: {escaped(bench.target)}", ""]
+    if bench.command:
+        out += [f"Made by `{clean(bench.command).replace('`', '')}`.", ""]
+    if bench.interrupted:
+        out += ["**Interrupted**: what was done until then.", ""]
+    out += [" · ".join(f"{escaped(name)} {escaped(value)}" for name, value in bench.environment.items()), ""]
+    out += [f"- {escaped(note)}" for note in (*legend(bench), *bench.notes)]
+    for case in bench.cases:
+        out += ["", *_case(bench, case)]
+    if changes:
+        out += ["", "## Since before", "", *_table(("what", "before", "now", ""), [c.cells for c in changes])]
+    return "\n".join(out) + "\n"
+
+
+def _case(bench: Bench, case: Case) -> Iterable[str]:
+    shown = lines(bench, case)
+    names, titles = columns(shown), headings(bench)
+    yield f"## {escaped(case.key).capitalize()}"
+    yield ""
+    yield from _table(
+        [titles[name] for name in names], [[getattr(line, name) for name in names] for line in shown]
+    )
+    yield ""
+    yield from (f"- {escaped(text)}" for text in remarks(case))
+    yield from _memory(case)
+    yield from _one_step(case)
+    yield from _courses(case)
+    if case.reasons:
+        yield from ("", "### What stands in the way of a speed-up", "")
+        for reason in case.reasons:
+            yield f"- **{escaped(reason.message)}**: {escaped(reason.evidence)}. {escaped(reason.gain)}."
+
+
+def _memory(case: Case) -> Iterable[str]:
+    """Yield the predicted peak by role, and the layers that keep the most for the backward."""
+    splits = {row.precision: row.memory.predicted for row in case.rows if row.memory and row.memory.predicted}
+    if not splits:
+        return
+    roles = list(dict.fromkeys(role for split in splits.values() for role in split.roles))
+    yield from ("", "### Memory at the predicted peak, MiB", "")
+    yield from _table(
+        ("precision", "peak", "in the", *roles),
+        [
+            (name, _mib(split.peak_bytes), split.moment, *(_mib(split.roles.get(role, 0)) for role in roles))
+            for name, split in splits.items()
+        ],
+    )
+    first = next(iter(splits.values()))
+    layers = list(first.layers)[:_SHOWN_LAYERS]
+    if layers:
+        yield from ("", "Kept for the backward by the largest layers, MiB:", "")
+        yield from _table(
+            ("precision", *(layer or "(root)" for layer in layers)),
+            [
+                (name, *(_mib(split.layers.get(layer, 0)) for layer in layers))
+                for name, split in splits.items()
+            ],
+        )
+
+
+def _one_step(case: Case) -> Iterable[str]:
+    rows = [row for row in case.rows if row.one_step is not None]
+    if not rows:
+        return
+    yield from ("", "### One step against the golden run", "")
+    yield from _table(
+        ("precision", "golden", "loss", "outputs", "gradients", "cosine", "bias", "worst gradient"),
+        [_step_cells(row) for row in rows],
+    )
+
+
+def _step_cells(row: Row) -> tuple[str, ...]:
+    step = row.one_step
+    assert step is not None
+    return (
+        row.precision,
+        step.reference,
+        _share(step.loss_error),
+        _share(step.outputs.relative_rms) if step.outputs else "–",
+        _share(step.gradients.relative_rms),
+        f"{step.gradients.cosine:.6f}",
+        f"{step.gradients.bias:+.1e}",
+        f"{step.worst} ({_share(step.worst_error)})",
+    )
+
+
+def _courses(case: Case) -> Iterable[str]:
+    rows = [row for row in case.rows if row.courses]
+    if not rows:
+        return
+    yield from ("", "### Training, seed by seed", "")
+    yield from _table(
+        (
+            "precision",
+            "seed",
+            "ended",
+            "final loss",
+            "validation loss",
+            "in its precision",
+            "metric",
+            "in its precision",
+            "skips",
+        ),
+        [
+            (
+                row.precision,
+                str(course.seed),
+                course.status,
+                _number(course.final_loss),
+                _number(course.validation_loss),
+                _number(course.validation_loss_low),
+                _number(course.metric),
+                _number(course.metric_low),
+                str(course.skipped),
+            )
+            for row in rows
+            for course in row.courses
+        ],
+    )
+
+
+def to_text(bench: Bench) -> str:
+    """Return the tables for a terminal, at most 100 columns wide where names are short."""
+    wanted = ("precision", "step", "speedup", "share", "error", "verdict")
+    titles = {"step": "ms (IQR)", "speedup": "× as fast", "share": "× CUDA", "error": "gradients off"}
+    out: list[str] = []
+    for case in bench.cases:
+        shown = lines(bench, case)
+        names = [name for name in wanted if name in columns(shown)]
+        rows = [[titles.get(name, name) for name in names]]
+        rows += [[getattr(line, name) for name in names] for line in shown]
+        out += [f"{clean(bench.target)} · {case.key}", *aligned(rows)]
+        out += [f"  · {text}" for text in remarks(case)]
+        out += [f"  ! {reason.message}: {reason.evidence}" for reason in case.reasons]
+        out.append("")
+    out += [f"  {text}" for text in legend(bench)[-3:]] if not bench.cuda else []
+    return "\n".join(out) + "\n"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows with their columns under each other."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def escaped(text: str) -> str:
+    """Return text from elsewhere so that Markdown shows it as it is."""
+    return clean(text).translate(_MARKS)
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
+    yield "| " + " | ".join(escaped(title) for title in titles) + " |"
+    yield "| --- " * len(titles) + "|"
+    yield from ("| " + " | ".join(escaped(cell) for cell in row) + " |" for row in rows)
+
+
+def _mib(number: int) -> str:
+    return f"{number / MIB:.2f}" if number < 100 * MIB else f"{number / MIB:.0f}"
+
+
+def _share(value: float) -> str:
+    return percent(value) if value == value and (value >= 1e-4 or value == 0) else f"{value:.1e}"  # noqa: PLR0124, PLR2004
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"

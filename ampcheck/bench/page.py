@@ -1,0 +1,121 @@
+"""A bench as one HTML page: no script, nothing loaded from elsewhere, readable in the light and in the dark."""
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from ampcheck.bench import svg
+from ampcheck.bench.compare import Change
+from ampcheck.bench.result import Bench, Case
+from ampcheck.bench.table import columns, headings, legend, lines, remarks
+from ampcheck.wording import clean
+
+_ROLES = ("#3b6fb6", "#c2703d", "#3f8f5f", "#9a5fb0", "#b5484d", "#7a7a3a", "#3c8f9c", "#8a6d5a")
+_DARK_ROLES = ("#7aa7e0", "#e0a070", "#7cc398", "#c79ad8", "#e08a8e", "#bdbd74", "#7cc5cf", "#c4a890")
+
+
+def _style() -> str:
+    light = "".join(f".role{at}{{fill:{c}}}.stroke{at}{{stroke:{c}}}" for at, c in enumerate(_ROLES))
+    dark = "".join(f".role{at}{{fill:{c}}}.stroke{at}{{stroke:{c}}}" for at, c in enumerate(_DARK_ROLES))
+    return (
+        ":root{color-scheme:light dark;--ink:#1d2430;--dim:#5b6472;--paper:#fff;--edge:#d5dae2;--soft:#f3f5f8;"
+        "--good:#1d6b3c;--bad:#a3222a}"
+        "@media(prefers-color-scheme:dark){:root{--ink:#e4e8ee;--dim:#9aa4b2;--paper:#14181f;--edge:#333b47;"
+        "--soft:#1c222b;--good:#7fd3a0;--bad:#ff9a9f}}"
+        "body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);margin:2rem auto;"
+        "max-width:76rem;padding:0 1.2rem}h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2.2rem}"
+        "h3{font-size:1rem;margin-top:1.6rem}code{font-family:ui-monospace,monospace;background:var(--soft);"
+        "padding:.1em .3em;overflow-wrap:anywhere}.scroll{overflow-x:auto}table{border-collapse:collapse;"
+        "font-size:.87rem;font-variant-numeric:tabular-nums}th,td{text-align:left;padding:.35rem .7rem;"
+        "border-bottom:1px solid var(--edge);vertical-align:top}thead th{color:var(--dim);font-weight:600}"
+        "tbody th{font-weight:600}td{white-space:nowrap}td.verdict{white-space:normal;min-width:14rem}"
+        ".good{color:var(--good)}.bad{color:var(--bad);font-weight:600}.dim{color:var(--dim)}"
+        "figure{margin:1rem 0;max-width:46rem}svg{width:100%;height:auto}svg text{font:12px system-ui,sans-serif;"
+        "fill:var(--ink)}.one{stroke:var(--dim);stroke-width:1}.interval{stroke:var(--ink);stroke-width:1.6}"
+        ".mark{fill:var(--ink)}.floor{fill:var(--edge);opacity:.7}.band{opacity:.18}.curve{fill:none;"
+        "stroke-width:1.8}.dash1{stroke-dasharray:7 3}.dash2{stroke-dasharray:2 3}ul{padding-left:1.2rem}"
+        + light
+        + "@media(prefers-color-scheme:dark){"
+        + dark
+        + "}"
+    )
+
+
+def to_html(bench: Bench, changes: Sequence[Change] = ()) -> str:
+    """Return the report as a page."""
+    style = _style()
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    body = "\n".join(_body(bench, changes))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        f"style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>Bench: {_safe(bench.target)}</title>\n<style>{style}</style></head>\n<body>\n{body}\n</body></html>\n"
+    )
+
+
+def _body(bench: Bench, changes: Sequence[Change]) -> Iterable[str]:
+    yield f"<h1>Bench: {_safe(bench.target)}</h1>"
+    yield f'<p class="dim">{" · ".join(f"{_safe(k)} {_safe(v)}" for k, v in bench.environment.items())}</p>'
+    if bench.command:
+        yield f"<p>Made by <code>{_safe(bench.command)}</code></p>"
+    if bench.interrupted:
+        yield '<p class="bad">Interrupted: what was done until then.</p>'
+    for case in bench.cases:
+        yield from _case(bench, case)
+    if changes:
+        yield "<h2>Since before</h2>"
+        yield _table(("what", "before", "now", ""), [change.cells for change in changes])
+    yield "<h2>How to read this</h2>"
+    yield _list((*legend(bench), *bench.notes))
+
+
+def _case(bench: Bench, case: Case) -> Iterable[str]:
+    shown, titles = lines(bench, case), headings(bench)
+    names = columns(shown)
+    yield f"<h2>{_safe(case.key).capitalize()}</h2>"
+    cells = [[getattr(line, name) for name in names] for line in shown]
+    yield _table([titles[name] for name in names], cells, last="verdict")
+    yield _list(remarks(case))
+    for chart in (svg.ratios(case), svg.memory(case), svg.curves(case)):
+        if chart:
+            caption = chart.partition("<title>")[2].partition("</title>")[0]
+            yield f'<figure><figcaption class="dim">{caption}</figcaption>{chart}</figure>'
+    if case.reasons:
+        yield "<h3>What stands in the way of a speed-up</h3>"
+        items = [
+            f"<li><b>{_safe(reason.message)}</b>: {_safe(reason.evidence)}. {_safe(reason.gain)}.</li>"
+            for reason in case.reasons
+        ]
+        yield f"<ul>{''.join(items)}</ul>"
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], last: str = "") -> str:
+    head = "".join(f'<th scope="col">{_safe(title)}</th>' for title in titles)
+    body = "".join(f"<tr>{_cells(row, last)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cells(row: Sequence[str], last: str) -> str:
+    first, *rest = row
+    out = f'<th scope="row">{_safe(first)}</th>'
+    for at, cell in enumerate(rest):
+        style = ""
+        if last and at == len(rest) - 1:
+            bad = any(
+                word in cell for word in ("fails", "worse", "not finite", "does not run", "out of memory")
+            )
+            style = f' class="{last} bad"' if bad else f' class="{last}"'
+        out += f"<td{style}>{_safe(cell)}</td>"
+    return out
+
+
+def _list(texts: Iterable[str]) -> str:
+    items = "".join(f"<li>{_safe(text)}</li>" for text in texts)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _safe(text: str) -> str:
+    return escape(clean(text))

@@ -1,0 +1,140 @@
+"""An arm: one precision's own model, optimizer and scaler, and the step they take together."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ampcheck.bench.running.precisions import Precision, as_it_is
+from ampcheck.observe.step import Step, clear_gradients, users_code
+from ampcheck.observe.structure import named_parameters
+from ampcheck.targets.spec import Target
+
+Rules = Callable[[torch.device, Precision, Any], AbstractContextManager[None]]
+
+#: Updates in a row that have to be applied before a scaler counts as settled, and tries until it has failed.
+APPLIED_IN_A_ROW = 5
+PATIENCE = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """How a scaler came to rest."""
+
+    ok: bool
+    skipped: int
+    scale: float
+
+
+class Arm:
+    """Takes training steps or inferences in one precision; nothing is shared with another arm."""
+
+    def __init__(
+        self, target: Target, chosen: Precision, rules: Rules = as_it_is, clip: float | None = None
+    ) -> None:
+        """Build the optimizer and the scaler; a target is taken over, its model trained in place."""
+        self.target, self.precision, self.clip = target, chosen, clip
+        self.device = Step(target.model, None, target.loss).device
+        self._rules = rules
+        self.parameters = [parameter for _, _, parameter in named_parameters(target.model)]
+        self.optimizer = _optimizer(target)
+        self.scaler = chosen.scaler(self.device.type)
+        self._taken = 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Set up what holds for a whole block of steps: rules, flags, a plan's places."""
+        with self.target.active(), users_code(), self._rules(self.device, self.precision, self.target.model):
+            yield
+
+    def train(self) -> torch.Tensor:
+        """Take one training step; return the loss, unscaled."""
+        loss = self.forward()
+        self.scaler.scale(loss).backward()
+        self.update()
+        return loss
+
+    def forward(self, batch: Any = None) -> torch.Tensor:
+        """Return the loss of the next batch; the gradients of the step before are gone first."""
+        clear_gradients(self.target.model)
+        chosen = self.target.batch(self._taken) if batch is None else batch
+        self._taken += 1
+        with self.precision.region(self.device.type):
+            loss: torch.Tensor = self.target.loss(self.target.model, chosen)
+        return loss
+
+    def update(self) -> None:
+        """Clip, unless nothing is to be clipped, and update the weights through the scaler."""
+        if self.clip is not None:
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self.target.after_step is not None:
+            self.target.after_step(self.target.model)
+
+    def infer(self) -> torch.Tensor:
+        """Return the loss of the next batch without gradients."""
+        with torch.no_grad():
+            return self.forward()
+
+    def settle(self) -> Settled:
+        """Train until enough updates in a row were applied, so that what follows is made of real steps."""
+        skipped = in_a_row = 0
+        for _ in range(PATIENCE):
+            before = self.scaler.get_scale()
+            self.train()
+            lost = self.scaler.get_scale() < before
+            skipped += lost
+            in_a_row = 0 if lost else in_a_row + 1
+            if in_a_row == APPLIED_IN_A_ROW or not self.scaler.is_enabled():
+                break
+        return Settled(bool(in_a_row), skipped, self.scaler.get_scale())
+
+    def skipped_since(self, before: dict[str, Any], steps: int) -> int:
+        """Return how many of the last updates were skipped; exact where all or none were, else at least."""
+        after = self.scaler.state_dict()
+        if not after:
+            return 0
+        applied_all = (
+            after["_growth_tracker"] == (before["_growth_tracker"] + steps) % after["growth_interval"]
+        )
+        if applied_all and after["scale"] >= before["scale"]:
+            return 0
+        halvings = 0
+        scale = before["scale"]
+        while scale > after["scale"] and halvings < steps:
+            scale *= after["backoff_factor"]
+            halvings += 1
+        return max(halvings, 1)
+
+    def held(self) -> list[torch.Tensor]:
+        """Return what stays between steps: parameters, buffers, optimizer state."""
+        found = {id(parameter): parameter for parameter in self.parameters}
+        found |= {id(tensor): tensor for tensor in buffers(self.target.model)}
+        found |= {id(tensor): tensor for tensor in optimizer_state(self.optimizer)}
+        return list(found.values())
+
+
+def _optimizer(target: Target) -> torch.optim.Optimizer:
+    if target.optimizer is not None:
+        with users_code():
+            return target.optimizer(target.model)
+    return torch.optim.AdamW([parameter for _, _, parameter in named_parameters(target.model)])
+
+
+def buffers(model: Any) -> Iterator[torch.Tensor]:
+    """Yield the buffers of a model."""
+    from ampcheck.observe.structure import modules
+
+    for module in modules(model):
+        table = module.__dict__.get("_buffers") or {}
+        yield from (tensor for tensor in table.values() if tensor is not None)
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """Yield the tensors an optimizer keeps."""
+    for state in optimizer.state.values():
+        yield from (value for value in state.values() if isinstance(value, torch.Tensor))

@@ -1,0 +1,77 @@
+"""Memory that was really used: on a GPU by its allocator, on Linux by the process's high-water mark."""
+
+import ctypes
+import gc
+import sys
+from pathlib import Path
+
+import torch
+
+from ampcheck.bench.running.arms import Arm
+
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_FORGET_PEAK = "5"
+
+
+def cpu_peak(arm: Arm) -> tuple[int | None, str]:
+    """Return the peak of a training step on this CPU and how it is known, or None and why it is not.
+
+    The peak is what the step added to the resident memory before it, with the model's own tensors. Call it
+    after an update was applied, so that the optimizer's state exists.
+    """
+    if arm.device.type != "cpu" or not _RESET.exists():
+        return None, "the high-water mark of memory can be reset on Linux only"
+    with arm.running():
+        gc.collect()
+        _trim()
+        before = _kib("VmRSS")
+        try:
+            _RESET.write_text(_FORGET_PEAK, encoding="ascii")
+        except OSError as error:
+            return None, f"the high-water mark of memory cannot be reset here: {error.strerror}"
+        arm.train()
+        grown = _kib("VmHWM") - before
+    held = {id(tensor): tensor.numel() * tensor.element_size() for tensor in arm.held()}
+    return max(grown, 0) * 1024 + sum(held.values()), "high-water mark of the process"
+
+
+def cuda_peak(arm: Arm) -> tuple[int, int, int]:
+    """Return peak allocated and reserved bytes and allocation retries of a step on a GPU."""
+    device = arm.device
+    with arm.running():
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device) - _bytes(arm)
+        retries = torch.cuda.memory_stats(device).get("num_alloc_retries", 0)
+        arm.train()
+        torch.cuda.synchronize(device)
+    stats = torch.cuda.memory_stats(device)
+    allocated = torch.cuda.max_memory_allocated(device) - before
+    return allocated, torch.cuda.max_memory_reserved(device), stats.get("num_alloc_retries", 0) - retries
+
+
+def _bytes(arm: Arm) -> int:
+    from ampcheck.targets.nested import tensors
+
+    held = [*arm.held(), *(leaf for batch in arm.target.batches for leaf in tensors(batch))]
+    return sum(
+        tensor.untyped_storage().nbytes() for tensor in {id(tensor): tensor for tensor in held}.values()
+    )
+
+
+def _kib(name: str) -> int:
+    for line in _STATUS.read_text(encoding="ascii").splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1])
+    raise OSError(f"no {name} in {_STATUS}")
+
+
+def _trim() -> None:
+    """Give free memory back to the system: what is still resident would hide what a step needs."""
+    if sys.platform != "linux":
+        return
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # not in every C library
+    if trim is not None:
+        trim(0)

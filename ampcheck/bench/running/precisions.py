@@ -1,0 +1,98 @@
+"""The precisions: each a context to run the forward in, and a scaler."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ampcheck.bench.result import PRECISIONS
+from ampcheck.bench.running.rounded import RoundedProducts
+from ampcheck.observe.promote import in_fp32
+from ampcheck.observe.stand_in import autocast_stands_in
+from ampcheck.observe.step import casting_rules
+from ampcheck.observe.wide import WideCompute
+from ampcheck.plan import Plan, ScalerPlan
+
+_PLAIN = Plan("fp32")
+_DTYPES = {"fp16": torch.float16, "amp": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """How a step is run: the dtype autocast casts to, the scaler, TF32, and a plan's places in FP32."""
+
+    name: str
+    dtype: torch.dtype | None = None
+    tf32: bool = False
+    plan: Plan = _PLAIN
+
+    def scaler(self, device: str) -> torch.amp.GradScaler:
+        """Return a new scaler; one that does nothing where there is none."""
+        return self.plan.grad_scaler(device)
+
+    @contextmanager
+    def places(self, model: Any) -> Iterator[None]:
+        """Hold a plan's modules and lines in FP32."""
+        lines = [
+            (file, int(line)) for file, _, line in (text.rpartition(":") for text in self.plan.fp32_lines)
+        ]
+        with in_fp32(model, self.plan.fp32_modules, lines):
+            yield
+
+    @contextmanager
+    def region(self, device: str) -> Iterator[None]:
+        """Run the forward and the loss in this precision."""
+        with torch.autocast(device, dtype=self.dtype or torch.bfloat16, enabled=self.dtype is not None):
+            yield
+
+
+def precision(name: str, plan: Plan | None = None) -> Precision:
+    """Return a precision by name."""
+    if name not in PRECISIONS:
+        raise ValueError(f"expected a precision of {', '.join(PRECISIONS)}, got {name!r}")
+    if name == "plan":
+        held = plan or Plan("fp16", scaler=ScalerPlan(2.0**16))
+        return Precision(name, _DTYPES.get(held.precision), plan=held)
+    scaled = Plan("fp16", scaler=ScalerPlan(2.0**16)) if name == "amp" else Plan("fp32")
+    return Precision(name, _DTYPES.get(name), name == "tf32", scaled)
+
+
+@contextmanager
+def as_it_is(device: torch.device, chosen: Precision, model: Any) -> Iterator[None]:
+    """Let the machine do what it does in a precision: its own autocast, its own kernels. For time and memory."""
+    with ExitStack() as stack:
+        stack.enter_context(autocast_stands_in(device.type, enabled=chosen.dtype is not None))
+        stack.enter_context(_tf32(allowed=chosen.tf32))
+        stack.enter_context(chosen.places(model))
+        yield
+
+
+@contextmanager
+def as_cuda_casts(device: torch.device, chosen: Precision, model: Any) -> Iterator[None]:
+    """Cast as CUDA does, on a CPU too: products of rounded numbers, summed in FP32. For accuracy."""
+    with ExitStack() as stack:
+        stack.enter_context(casting_rules(device, chosen.dtype))
+        stack.enter_context(_tf32(allowed=chosen.tf32))
+        if device.type == "cpu" and chosen.dtype is not None:
+            stack.enter_context(WideCompute())
+        if device.type == "cpu" and chosen.tf32:
+            stack.enter_context(RoundedProducts())
+        stack.enter_context(chosen.places(model))
+        yield
+
+
+@contextmanager
+def _tf32(*, allowed: bool) -> Iterator[None]:
+    """Set what FP32 products are made of, and put it back."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    try:
+        matmul.allow_tf32 = cudnn.allow_tf32 = allowed
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before

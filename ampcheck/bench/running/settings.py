@@ -1,0 +1,80 @@
+"""A target put into one setting of a sweep: checkpointing, memory format, the compiler."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from ampcheck.bench.result import Case
+from ampcheck.errors import TargetError
+from ampcheck.observe.structure import children, modules
+from ampcheck.targets.nested import mapped, tensors
+from ampcheck.targets.spec import Target
+
+_IMAGES = 4  #: dimensions of a tensor that has channels_last
+#: So many children of one class in a container are blocks of a repeated body.
+_REPEATED = 2
+
+
+def put(target: Target, case: Case) -> Target:
+    """Return the target in the setting of a case; the compiler is left to `compiled`."""
+    if case.mode == "infer":
+        target.model.eval()
+    if case.checkpointing:
+        _checkpoint(target.model)
+    if case.channels_last:
+        target.model.to(memory_format=torch.channels_last)
+        target = replace(target, batches=[mapped(_last, batch) for batch in target.batches])
+    return target
+
+
+def compiled(target: Target, case: Case) -> Target:
+    """Return the target with its model compiled, where the case asks for it."""
+    return replace(target, model=torch.compile(target.model)) if case.compiled else target
+
+
+def batch_size(target: Target) -> int:
+    """Return the number of samples in a batch: the first size of its first tensor."""
+    return next((tensor.shape[0] for tensor in tensors(target.batch(0)) if tensor.dim()), 1)
+
+
+def _last(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor) and leaf.dim() == _IMAGES:
+        return leaf.to(memory_format=torch.channels_last)
+    return leaf
+
+
+def _checkpoint(model: Any) -> None:
+    """Let a model compute its blocks' activations again in the backward: its own way, or block by block."""
+    for name in ("gradient_checkpointing_enable", "set_grad_checkpointing"):
+        if callable(getattr(model, name, None)):
+            getattr(model, name)()
+            return
+    blocks = _blocks(model)
+    if not blocks:
+        raise TargetError(
+            "expected a model with repeated blocks to checkpoint, found no Sequential or ModuleList that holds "
+            "several modules of one class; leave --checkpointing out"
+        )
+    for block in blocks:
+        block.__dict__["forward"] = _again(block.forward)
+
+
+def _blocks(model: Any) -> list[torch.nn.Module]:
+    """Return the outermost repeated blocks."""
+    for module in modules(model):
+        inside = [child for _, child in children(module)]
+        kinds = [type(child) for child in inside if any(True for _ in child.parameters())]
+        common = max(kinds, key=kinds.count, default=None)
+        if common is not None and kinds.count(common) >= _REPEATED and any(True for _ in children(inside[0])):
+            return [child for child in inside if type(child) is common]
+    return []
+
+
+def _again(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+    return run

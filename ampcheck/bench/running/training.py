@@ -1,0 +1,114 @@
+"""Short training runs in every precision, paired by seed; whatever ends one is a result."""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+
+from ampcheck.bench.result import Course
+from ampcheck.bench.running.arms import Arm
+from ampcheck.bench.running.precisions import Precision, as_cuda_casts
+from ampcheck.observe.step import StepRaised
+from ampcheck.targets.spec import Target
+
+#: The final loss is the mean over this share of the steps.
+LAST_SHARE = 0.1
+#: Losses kept of a run, evenly over its steps: enough for a curve.
+KEPT = 100
+
+
+@dataclass(slots=True)
+class _Run:
+    """What became of the steps of one run."""
+
+    losses: list[float]
+    skipped: int = 0
+    status: str = "ok"
+    message: str = ""
+
+
+def train(
+    make: Callable[[int], Target], chosen: Precision, seed: int, steps: int, clip: float | None = None
+) -> Course:
+    """Train from the weights and batches of a seed; the random state outside is left as it was."""
+    arm = Arm(make(seed), chosen, as_cuda_casts, clip)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        run = _run(arm, steps)
+    finite = [loss for loss in run.losses if math.isfinite(loss)]
+    last = run.losses[-max(1, round(LAST_SHARE * steps)) :] or [math.nan]
+    if run.status == "ok" and run.skipped == steps:
+        run.status = "skipped"
+    elif run.status == "ok" and not all(map(math.isfinite, last)):
+        run.status = "diverged"
+    course = Course(
+        seed,
+        run.status,
+        thinned(run.losses),
+        fmean(last) if run.status in {"ok", "skipped"} and finite else math.nan,
+        run.skipped,
+        arm.scaler.get_scale(),
+        message=run.message,
+    )
+    return _validated(course, arm)
+
+
+def _run(arm: Arm, steps: int) -> _Run:
+    run = _Run([])
+    try:
+        with arm.running():
+            for _ in range(steps):
+                before = arm.scaler.get_scale()
+                run.losses.append(float(arm.train().detach()))
+                run.skipped += arm.scaler.get_scale() < before
+    except StepRaised as raised:
+        run.status, run.message = "raised", str(raised)
+    return run
+
+
+def _validated(course: Course, arm: Arm) -> Course:
+    """Add loss and metric on the validation batches, in FP32 and in the training precision."""
+    from dataclasses import replace
+
+    if not arm.target.validation or course.status == "raised":
+        return course
+    low = _scores(arm, arm.precision)
+    full = _scores(arm, Precision("fp32"))
+    return replace(
+        course,
+        validation_loss=full[0],
+        validation_loss_low=low[0],
+        metric=full[1],
+        metric_low=low[1],
+    )
+
+
+def _scores(arm: Arm, chosen: Precision) -> tuple[float, float | None]:
+    """Return mean loss and metric over the validation batches, the model in evaluation mode meanwhile."""
+    target, model = arm.target, arm.target.model
+    training = getattr(model, "training", False)
+    if training:
+        model.eval()
+    losses, metrics = [], []
+    try:
+        with target.active(), as_cuda_casts(arm.device, chosen, model), torch.no_grad():
+            for batch in target.validation:
+                with chosen.region(arm.device.type):
+                    losses.append(float(target.loss(model, batch)))
+                    if target.metric is not None:
+                        metrics.append(float(target.metric(model, batch)))
+    finally:
+        if training:
+            model.train()
+    return fmean(losses), fmean(metrics) if metrics else None
+
+
+def thinned(losses: list[float]) -> tuple[float, ...]:
+    """Return at most so many of the losses, each the mean of its stretch, so that curves stay small."""
+    if len(losses) <= KEPT:
+        return tuple(losses)
+    edges = [round(i * len(losses) / KEPT) for i in range(KEPT + 1)]
+    return tuple(fmean(losses[a:b]) for a, b in itertools.pairwise(edges))

@@ -1,0 +1,200 @@
+"""The rows of a bench as text and numbers: what every format shows, worked out once."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ampcheck.bench.result import BASE, PRECISIONS, Bench, Case, Closeness, Row
+from ampcheck.bench.verdicts import judgement, said, speed, verdict
+from ampcheck.wording import clean, percent, power
+
+MIB = 1024 * 1024
+_NONE = "–"
+_PREDICTED = (
+    "CUDA peak: predicted from the step's operations under CUDA's casting rules, on tensors without storage; "
+    "workspaces of cuBLAS and cuDNN and fragmentation are not in it, and no GPU has confirmed it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One precision as it is shown."""
+
+    precision: str
+    step: str  #: ms, with the interquartile range
+    speedup: str
+    memory: str  #: peak on CUDA, MiB
+    share: str  #: of FP32's peak
+    host: str  #: peak measured on this CPU, MiB
+    error: str  #: of the gradients in one step
+    training: str
+    scale: str
+    skipped: str
+    fits: str  #: largest batch that fits
+    verdict: str
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Return the columns in order."""
+        return tuple(getattr(self, name) for name in COLUMNS)
+
+
+COLUMNS = {
+    "precision": "precision",
+    "step": "step, ms (IQR)",
+    "speedup": "× as fast [95 %]",
+    "memory": "CUDA peak, MiB",
+    "share": "× memory",
+    "host": "CPU peak, MiB",
+    "error": "gradient error",
+    "training": "trained",
+    "scale": "loss scale",
+    "skipped": "skips",
+    "fits": "largest batch",
+    "verdict": "verdict",
+}
+
+
+def lines(bench: Bench, case: Case) -> tuple[Line, ...]:
+    """Return the rows of a case as text."""
+    return tuple(_line(bench, case, row) for row in case.rows)
+
+
+def columns(shown: tuple[Line, ...]) -> list[str]:
+    """Return the columns that say anything."""
+    always = {"precision", "verdict"}
+    return [name for name in COLUMNS if name in always or any(getattr(line, name) != _NONE for line in shown)]
+
+
+def headings(bench: Bench) -> dict[str, str]:
+    """Return what each column is called, and where its numbers come from."""
+    where = bench.environment.get("device", "CPU") if bench.cuda else "this CPU"
+    kind = "measured" if bench.cuda else "predicted"
+    rules = "" if bench.cuda else ", emulated"
+    return COLUMNS | {
+        "step": f"step on {where}, ms (IQR)",
+        "speedup": f"× as fast on {where} [95 %]",
+        "memory": f"CUDA peak, {kind}, MiB",
+        "error": f"gradient error{rules}",
+        "training": f"trained{rules}",
+    }
+
+
+def _line(bench: Bench, case: Case, row: Row) -> Line:
+    time, memory, fast = row.time, row.memory, speed(case, row)
+    ratio = case.memory_ratio(row)
+    found = judgement(bench, case, row)
+    return Line(
+        row.precision,
+        _NONE if time is None else f"{time.median * 1000:.3g} ({percent(time.spread)})",
+        "1" if row.precision == BASE and time else _NONE if fast is None else _interval(fast.interval),
+        _NONE if memory is None or memory.cuda_bytes is None else f"{memory.cuda_bytes / MIB:.4g}",
+        _NONE if ratio is None else f"{ratio:.2f}",
+        _NONE if memory is None or memory.cpu_peak is None else f"{memory.cpu_peak / MIB:.4g}",
+        _error(row.one_step.gradients if row.one_step else None),
+        _NONE if found is None else said(found),
+        _scale(row),
+        _skips(row),
+        _NONE if row.largest_batch is None else f"{row.largest_batch:,}",
+        verdict(bench, case, row),
+    )
+
+
+def _interval(value: Any) -> str:
+    return f"{value.estimate:.2f} [{value.low:.2f}, {value.high:.2f}]"
+
+
+def _error(found: Closeness | None) -> str:
+    if found is None:
+        return _NONE
+    return percent(found.relative_rms) if found.finite else "not finite"
+
+
+def _scale(row: Row) -> str:
+    scale = row.scale or (row.courses[-1].scale if row.courses and row.precision in {"amp", "plan"} else None)
+    if not scale:
+        return _NONE
+    exponent = scale.hex().rpartition("p")[2]
+    return power(int(exponent)) if float.fromhex(f"0x1p{exponent}") == scale else f"{scale:g}"
+
+
+def _skips(row: Row) -> str:
+    if row.precision not in {"amp", "plan"} or not (row.courses or row.time):
+        return _NONE
+    trained = sum(course.skipped for course in row.courses)
+    timed = row.time.skipped if row.time else 0
+    return f"{row.settling} settling, {timed} timed, {trained} training"
+
+
+def remarks(case: Case) -> tuple[str, ...]:
+    """Return what has to be known beside the table, in sentences."""
+    found: list[str] = []
+    if case.floor is not None:
+        found.append(
+            f"FP32 measured a second time: {_interval(case.floor)}; differences inside that are noise"
+        )
+    found += [clean(note) for note in case.notes]
+    for row in case.rows:
+        if row.message:
+            found.append(f"{row.precision}: {clean(row.message)}")
+        if row.memory is not None and row.memory.cuda_retries:
+            found.append(f"{row.precision}: the allocator had to retry {row.memory.cuda_retries} times")
+    notes = {row.memory.note for row in case.rows if row.memory is not None and row.memory.note}
+    found += sorted(f"memory: {clean(note)}" for note in notes)
+    return tuple(dict.fromkeys(found))
+
+
+def legend(bench: Bench) -> tuple[str, ...]:
+    """Return how the numbers were made."""
+    names = dict.fromkeys(row.precision for case in bench.cases for row in case.rows)
+    text = [f"{name}: {PRECISIONS[name]}" for name in names]
+    if bench.cuda:
+        return tuple(text)
+    return (
+        *text,
+        "time: this CPU under torch's own CPU autocast and kernels; it says nothing about a GPU",
+        _PREDICTED,
+        "gradient error and training: CUDA's casting rules on CPU tensors, products of halves summed in FP32",
+    )
+
+
+def records(bench: Bench) -> list[dict[str, Any]]:
+    """Return the rows as numbers, for CSV."""
+    return [_record(bench, case, row) for case in bench.cases for row in case.rows]
+
+
+def _record(bench: Bench, case: Case, row: Row) -> dict[str, Any]:
+    fast, found, memory, one = speed(case, row), judgement(bench, case, row), row.memory, row.one_step
+    split = memory.predicted if memory else None
+    return {
+        "target": bench.target,
+        "case": case.key,
+        "precision": row.precision,
+        "status": row.status,
+        "device": bench.environment.get("device", ""),
+        "median_s": row.time.median if row.time else None,
+        "iqr_share": row.time.spread if row.time else None,
+        "speedup": fast.interval.estimate if fast else None,
+        "speedup_low": fast.interval.low if fast else None,
+        "speedup_high": fast.interval.high if fast else None,
+        "speed": fast.word if fast else None,
+        "cuda_predicted_bytes": split.peak_bytes if split else None,
+        "cuda_allocated_bytes": memory.cuda_allocated if memory else None,
+        "cuda_reserved_bytes": memory.cuda_reserved if memory else None,
+        "cpu_peak_bytes": memory.cpu_peak if memory else None,
+        "memory_ratio": case.memory_ratio(row),
+        "loss_error": one.loss_error if one else None,
+        "gradient_error": one.gradients.relative_rms if one else None,
+        "gradient_cosine": one.gradients.cosine if one else None,
+        "gradient_bias": one.gradients.bias if one else None,
+        "output_error": one.outputs.relative_rms if one and one.outputs else None,
+        "trained": found.word if found else None,
+        "measure": found.measure if found else None,
+        "trained_mean": found.own if found else None,
+        "margin": found.margin if found else None,
+        "seeds": found.seeds if found else None,
+        "scale": row.scale,
+        "settling_skips": row.settling,
+        "timed_skips": row.time.skipped if row.time else None,
+        "largest_batch": row.largest_batch,
+        "verdict": verdict(bench, case, row),
+    }

@@ -1,0 +1,145 @@
+"""What rows say, judged: speed under a noise floor, accuracy by a test of equivalence, one word for all."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from ampcheck.bench.intervals import Interval, equivalence
+from ampcheck.bench.result import BASE, Bench, Case, Course, Row
+
+#: A spread of the samples, IQR over median, from which times are called noisy; torch.utils.benchmark warns there.
+NOISY = 0.25
+#: A peak this close to FP32's is the same: allocators round.
+SAME_MEMORY = 0.02
+#: Courses that ended in nothing that could be compared.
+FAILED = ("diverged", "skipped", "raised")
+_TWO = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How a precision's time compares with FP32's."""
+
+    word: str  #: faster, slower, no difference measured
+    interval: Interval
+    noisy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Whether training in a precision comes to what FP32 comes to, over paired seeds."""
+
+    word: str  #: equivalent, better, worse, undecided, fails, reference
+    measure: str  #: what was compared: metric, validation loss or training loss
+    own: float  #: mean over the seeds
+    reference: float
+    difference: Interval  #: mean over seeds; positive is worse
+    margin: float
+    seeds: int
+    failed: int = 0
+
+
+def speed(case: Case, row: Row) -> Speed | None:
+    """Return how fast a row is; within what FP32 measured twice differs by, nothing is said to differ."""
+    interval = case.speedup(row)
+    if interval is None or row.time is None:
+        return None
+    floor = case.floor or Interval(1.0, 1.0, 1.0)
+    word = "no difference measured"
+    if interval.low > max(1.0, floor.high):
+        word = "faster"
+    elif interval.high < min(1.0, floor.low):
+        word = "slower"
+    return Speed(word, interval, row.time.spread > NOISY)
+
+
+def judgement(bench: Bench, case: Case, row: Row) -> Judgement | None:
+    """Return what the training runs of a row say beside those of FP32 with the same seeds."""
+    base = case.row(BASE)
+    if base is None or not row.courses or not base.courses:
+        return None
+    measure, sign = _measure(base.courses)
+    failed = sum(course.status in FAILED for course in row.courses)
+    reference = {course.seed: _value(course, measure) for course in base.courses}
+    own = [_value(course, measure) for course in row.courses]
+    known = [value for value in reference.values() if math.isfinite(value)]
+    if len(known) < len(reference):
+        return None  # FP32 itself came to nothing
+    spread = stdev(known) if len(known) >= _TWO else 0.0
+    margin = max(bench.margin * abs(fmean(known)), spread)
+    if failed or not all(map(math.isfinite, own)):
+        word, interval = "fails", Interval(math.nan, math.nan, math.nan)
+    elif row is base:
+        word, interval = "reference", Interval(0.0, 0.0, 0.0)
+    else:
+        word, interval = equivalence(
+            [sign * (value - reference[course.seed]) for value, course in zip(own, row.courses, strict=True)],
+            margin,
+        )
+    mean = fmean(value for value in own if math.isfinite(value)) if any(map(math.isfinite, own)) else math.nan
+    return Judgement(word, measure, mean, fmean(known), interval, margin, len(own), failed)
+
+
+def _measure(courses: Sequence[Course]) -> tuple[str, int]:
+    """Return what to compare, and the sign that makes more of it worse."""
+    if courses[0].metric is not None:
+        return "metric", -1
+    return ("validation loss" if courses[0].validation_loss is not None else "training loss"), 1
+
+
+def _value(course: Course, measure: str) -> float:
+    value = {
+        "metric": course.metric,
+        "validation loss": course.validation_loss,
+        "training loss": course.final_loss,
+    }[measure]
+    return math.nan if value is None or course.status in FAILED else value
+
+
+def _trained(found: Judgement) -> str:
+    if found.word == "undecided":
+        return "accuracy undecided (n too small)"
+    return f"equivalent within ±{found.margin:.2g}" if found.word == "equivalent" else f"trains {found.word}"
+
+
+def said(found: Judgement) -> str:
+    """Return a judgement in words."""
+    if found.word == "reference":
+        return f"{found.own:.4g}"
+    if found.word == "fails":
+        return f"fails: {found.failed or found.seeds} of {found.seeds} runs"
+    return f"{found.own:.4g} ({found.word})"
+
+
+def verdict(bench: Bench, case: Case, row: Row) -> str:
+    """Return a row in one phrase: what stands against it, else what it buys."""
+    if row.precision == BASE:
+        return "the reference"
+    if row.status != "ok":
+        return {"oom": "out of memory", "overflow": "no loss scale fits"}.get(row.status, "does not run")
+    found = judgement(bench, case, row)
+    if found is not None and found.word in {"fails", "worse"}:
+        return "training fails" if found.word == "fails" else "trains worse"
+    if row.one_step is not None and not row.one_step.gradients.finite:
+        return "gradients are not finite"
+    words = _bought(case, row)
+    if found is not None:
+        words.append(_trained(found))
+    return ", ".join(words) or "nothing measured"
+
+
+def _bought(case: Case, row: Row) -> list[str]:
+    words: list[str] = []
+    fast = speed(case, row)
+    if fast is not None:
+        share = f"{fast.interval.estimate:.2f}× as fast"
+        words.append(
+            f"{share}{' (noisy)' * fast.noisy}" if fast.word != "no difference measured" else fast.word
+        )
+    if row.time is not None and row.time.skipped:
+        words.append(f"{row.time.skipped} timed updates were skipped: not comparable")
+    memory = case.memory_ratio(row)
+    if memory is not None:
+        words.append("same memory" if abs(memory - 1) <= SAME_MEMORY else f"{memory:.2f}× memory")
+    return words

@@ -1,0 +1,239 @@
+"""Measure what each precision buys here and what it costs: time, memory and accuracy, a row for each.
+
+A target is what `ampcheck check` takes; its file may also define metric(model, batch) and validation, a list of
+batches. Reports are written into a folder as Markdown, HTML, CSV and JSON. On a CPU the times are the CPU's own;
+memory is predicted for CUDA, and accuracy follows CUDA's casting rules.
+"""
+
+import argparse
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ampcheck.bench import files, saved
+from ampcheck.bench.compare import compare
+from ampcheck.bench.gates import Gates, broken
+from ampcheck.bench.markdown import aligned, to_text
+from ampcheck.bench.request import PARTS, Request
+from ampcheck.bench.result import PRECISIONS, Bench
+from ampcheck.cli import output
+from ampcheck.cli.check import add_target_arguments, count, options_of
+from ampcheck.codec import write
+from ampcheck.errors import AmpcheckError
+from ampcheck.plan import Plan
+
+if TYPE_CHECKING:
+    from ampcheck.targets.spec import Target
+
+_INTERRUPTED = 130
+_DEFAULT = ("fp32", "tf32", "fp16", "amp", "bf16")
+_FRESH = "fresh"
+_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `ampcheck bench`."""
+    parser.add_argument("target", nargs="?", metavar="TARGET", help="as for ampcheck check")
+    what = parser.add_argument_group("what to measure")
+    what.add_argument(
+        "--precisions",
+        type=_names(PRECISIONS),
+        default=_DEFAULT,
+        metavar="P,P",
+        help=f"of {', '.join(PRECISIONS)}",
+    )
+    what.add_argument(
+        "--parts", type=_names(PARTS), default=PARTS, metavar="P,P", help=f"of {', '.join(PARTS)}"
+    )
+    what.add_argument("--plan", metavar="FILE", help="a saved plan as one more row, or 'fresh': audit first")
+    what.add_argument(
+        "--steps", type=count, default=30, metavar="N", help="of each training run (default: 30)"
+    )
+    what.add_argument("--seeds", type=count, default=3, metavar="N", help="training runs each (default: 3)")
+    what.add_argument(
+        "--margin", type=float, default=0.02, metavar="M",
+        help="of FP32's result, within which training is equivalent (default: 0.02; the spread of FP32's seeds "
+        "where that is larger)",
+    )  # fmt: skip
+    what.add_argument(
+        "--budget", type=float, default=20.0, metavar="S", help="seconds to time a case (default: 20)"
+    )
+    what.add_argument(
+        "--clip", type=float, metavar="NORM", help="clip gradients to this norm, after unscaling"
+    )
+    what.add_argument(
+        "--fits", type=_bytes, dest="room", metavar="SIZE", help="the largest batch that fits, such as 16GiB"
+    )
+    _add_sweep(parser)
+    _add_output(parser)
+    add_target_arguments(parser)
+
+
+def _add_sweep(parser: argparse.ArgumentParser) -> None:
+    sweep = parser.add_argument_group("sweeps, each a list such as on,off")
+    sweep.add_argument("--batch-sizes", type=_sizes, default=(None,), metavar="N,N")
+    sweep.add_argument("--mode", type=_names(("train", "infer")), default=("train",), metavar="train,infer")
+    for name in ("--checkpointing", "--channels-last", "--compile"):
+        sweep.add_argument(name, type=_switches, default=(False,), metavar="on,off")
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "-o",
+        "--output",
+        default="reports",
+        metavar="DIR",
+        help="folder of the reports (default: reports; -: none)",
+    )
+    group.add_argument("--name", help="of the report's files (default: from the target)")
+    group.add_argument(
+        "--resume", action="store_true", help="go on with the partial results of the same bench"
+    )
+    group.add_argument("--compare", type=Path, metavar="OLD.json", help="say what changed since")
+    group.add_argument(
+        "--index", type=Path, metavar="DIR", help="write DIR/README.md, an index of its reports"
+    )
+    group.add_argument("--min-speedup", type=float, metavar="X", help="gate: exit with 1 below")
+    group.add_argument("--max-memory", type=float, metavar="X", help="gate: of FP32's peak")
+    group.add_argument(
+        "--max-loss", type=float, metavar="X", help="gate: share by which training may be worse"
+    )
+    group.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Bench a target, or write an index."""
+    if options.target is None:
+        if options.index is None:
+            raise AmpcheckError("expected a target to bench, or --index DIR; got neither")
+        print(files.write_index(options.index))
+        return 0
+    bench = _measured(options)
+    changes = compare(saved.read(options.compare), bench) if options.compare else ()
+    sys.stdout.write(to_text(bench))
+    if changes:
+        print(
+            "\n".join(aligned([("since before", "before", "now", ""), *(change.cells for change in changes)]))
+        )
+    if options.output != "-":
+        folder, name = Path(options.output), options.name or files.report_name(bench.target)
+        if bench.interrupted:
+            print(f"interrupted; go on with --resume ({files.partial(folder, name)})", file=sys.stderr)
+            return _INTERRUPTED
+        for path in files.write_all(folder, name, bench, changes):
+            print(path)
+        files.partial(folder, name).unlink(missing_ok=True)
+    if options.index is not None:
+        files.write_index(options.index)
+    found = broken(Gates(options.min_speedup, options.max_memory, options.max_loss), bench)
+    for text in found:
+        print(f"gate: {text}")
+    return _INTERRUPTED if bench.interrupted else int(bool(found))
+
+
+def _measured(options: argparse.Namespace) -> Bench:
+    """Return the bench, run in the foreground, with what it had already where it is resumed."""
+    from ampcheck.targets import load
+    from ampcheck.targets.spec import parse_spec
+
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    parse_spec(options.target)  # what names nothing is refused before torch is loaded
+    say = output.progress()
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            say(f"loading {options.target}")
+            wanted = options_of(options)
+
+            def make(size: int | None, seed: int) -> "Target":
+                return load(options.target, replace(wanted, batch_size=size or wanted.batch_size, seed=seed))
+
+            from ampcheck.bench.running.bench import Bencher
+
+            request = _request(options, make)
+            folder, name = Path(options.output), options.name or files.report_name(options.target)
+            part = files.partial(folder, name)
+            empty = Bench(
+                options.target,
+                command=_command(),
+                margin=options.margin,
+                fingerprint=request.fingerprint(options.target, wanted),
+            )
+            bench = files.resumed(part, empty) if options.resume else empty
+
+            def keep(state: Bench) -> None:
+                if options.output != "-":
+                    folder.mkdir(parents=True, exist_ok=True)
+                    write(part, saved.to_json(state))
+
+            return Bencher(make, request, say, keep, options.seed).run(bench)
+        finally:
+            say("")
+
+
+def _request(options: argparse.Namespace, make: Callable[[int | None, int], "Target"]) -> Request:
+    plan = None
+    if options.plan == _FRESH:
+        from ampcheck.audit import audit
+        from ampcheck.settings import Settings
+
+        plan = audit(make(None, options.seed), Settings()).plan
+    elif options.plan:
+        plan = Plan.load(options.plan)
+    return Request(
+        options.precisions,
+        options.parts,
+        options.batch_sizes,
+        options.mode,
+        options.checkpointing,
+        options.channels_last,
+        options.compile,
+        options.steps,
+        options.seeds,
+        options.margin,
+        options.budget,
+        options.clip,
+        options.room,
+        plan,
+    )
+
+
+def _command() -> str:
+    return shlex.join(["ampcheck", *sys.argv[1:]])
+
+
+def _names(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
+    names = tuple(known)
+
+    def parse(text: str) -> tuple[str, ...]:
+        found = tuple(part.strip() for part in text.split(","))
+        unknown = [part for part in found if part not in names]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"expected some of {', '.join(names)}, got {', '.join(unknown)}")
+        return found
+
+    return parse
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(count(part.strip()) for part in text.split(","))
+
+
+def _switches(text: str) -> tuple[bool, ...]:
+    known = {"on": True, "off": False}
+    if not all(part.strip() in known for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"expected on, off or on,off, got {text!r}")
+    return tuple(known[part.strip()] for part in text.split(","))
+
+
+def _bytes(text: str) -> int:
+    for unit, factor in _UNITS.items():
+        number = text.removesuffix(unit).strip()
+        if text.endswith(unit) and number.replace(".", "", 1).isdecimal():
+            return int(float(number) * factor)
+    raise argparse.ArgumentTypeError(f"expected a size such as 16GiB or 800MB, got {text!r}")
