@@ -22,7 +22,7 @@ def test_quantiles_are_numpys(found, share):
 
 @given(st.floats(-50, 50), st.integers(1, 60))
 def test_students_t_is_scipys(value, freedom):
-    assert t_below(value, freedom) == pytest.approx(scipy.stats.t.cdf(value, freedom), abs=1e-12)
+    assert t_below(value, freedom) == pytest.approx(scipy.stats.t.cdf(value, freedom), abs=1e-9)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 30])

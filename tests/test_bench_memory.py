@@ -8,10 +8,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ampcheck.bench.ledger import BLOCK, Ledger, Taken
-from ampcheck.bench.running.predict import fitting_batch, measured_on_cpu, predict
-from ampcheck.bench.running.precisions import precision
-from ampcheck.bench.running.settings import put
 from ampcheck.bench.result import Case
+from ampcheck.bench.running.precisions import precision
+from ampcheck.bench.running.predict import fitting_batch, measured_on_cpu, predict
+from ampcheck.bench.running.settings import put
 from ampcheck.bench.running.watching import Watch
 from ampcheck.targets.spec import Target
 
@@ -53,11 +53,11 @@ def test_what_the_forward_keeps_is_what_a_person_computes(name):
     size, low = 512, 4 if name == "fp32" else 2
     split = predict(lambda: perceptron(size), precision(name)).split
     layers = split.layers
-    casts = 0 if name == "fp32" else blocks((INSIDE, WIDE), size=2)
-    first = 0 if name == "fp32" else blocks((size, WIDE), size=2)
-    # The linear layer keeps its input, which is the batch, or its cast; ReLU keeps its output.
-    assert layers.get("0", 0) == first + casts
+    # A linear layer keeps its input: the batch itself, or its cast. Its weight it keeps for the gradient of the
+    # input, which nobody asks of the first layer; the cast of the second one's is kept. ReLU keeps its output.
+    assert layers.get("0", 0) == (0 if name == "fp32" else blocks((size, WIDE), size=2))
     assert layers["1"] == blocks((size, INSIDE), size=low)
+    assert layers.get("2", 0) == (0 if name == "fp32" else blocks((CLASSES, INSIDE), size=2))
 
 
 @pytest.mark.parametrize("size", [4, 64, 1000])
@@ -110,7 +110,9 @@ def _square(model, batch):
     return model(batch).float().square().mean()
 
 
-@pytest.mark.skipif(not CAN_DIFFERENTIATE, reason="this torch is built without CUDA, so it has no CUDA autograd")
+@pytest.mark.skipif(
+    not CAN_DIFFERENTIATE, reason="this torch is built without CUDA, so it has no CUDA autograd"
+)
 @pytest.mark.parametrize("name", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("case", CASES)
 def test_what_the_forward_keeps_is_what_cudas_own_autocast_keeps(case, name):
@@ -134,9 +136,7 @@ def test_what_the_forward_keeps_is_what_cudas_own_autocast_keeps(case, name):
             watch.ledger.forward_end = len(watch.ledger.events)
     cuda = watch.ledger.split().layers
     torch.manual_seed(0)
-    ours = predict(
-        lambda: Target(case, build(), [torch.randn(shape)], _square), chosen
-    ).split.layers
+    ours = predict(lambda: Target(case, build(), [torch.randn(shape)], _square), chosen).split.layers
     assert loss.device.type == "cuda"
     # cuDNN's batch norm has a reserve of a few bytes that other back ends do not.
     assert {name: ours[name] for name in ours} == pytest.approx(cuda, abs=BLOCK)

@@ -25,6 +25,7 @@ INTERRUPTED = 130
 _USAGE = """\
 ampcheck [check] TARGET [options]
        ampcheck run [options] SCRIPT [ARGUMENTS]
+       ampcheck bench TARGET [options]
        ampcheck show REPORT.json
        ampcheck diff OLD.json NEW.json
        ampcheck merge REPORT.json ... -o FILE

@@ -104,6 +104,10 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-loss", type=float, metavar="X", help="gate: share by which training may be worse"
     )
+    for name in ("json", "save", "compare", "storage"):
+        group.add_argument(
+            f"--benchmark-{name}", metavar="X", help="handed to pytest-benchmark with the samples"
+        )
     group.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
 
 
@@ -131,6 +135,15 @@ def run(options: argparse.Namespace) -> int:
         files.partial(folder, name).unlink(missing_ok=True)
     if options.index is not None:
         files.write_index(options.index)
+    handed = [
+        f"--benchmark-{name}={value}"
+        for name in ("json", "save", "compare", "storage")
+        if (value := getattr(options, f"benchmark_{name}")) is not None
+    ]
+    if handed:
+        from ampcheck.bench.harness import enter
+
+        enter(bench, handed)
     found = broken(Gates(options.min_speedup, options.max_memory, options.max_loss), bench)
     for text in found:
         print(f"gate: {text}")

@@ -1,0 +1,84 @@
+"""The bench as a pytest-benchmark session: a test for each row, whose samples are those that were measured."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ampcheck.bench.replay import ReplayClock, strict
+from ampcheck.bench.result import Bench
+from ampcheck.bench.table import records
+from ampcheck.errors import AmpcheckError
+
+#: The file with the one test that is run for every row.
+_TESTS = Path(__file__).with_name("replayed_steps.py")
+
+
+def enter(bench: Bench, options: Sequence[str]) -> int:
+    """Enter every timed row into pytest-benchmark; `options` are its own, such as --benchmark-json=FILE.
+
+    Return pytest's exit status. Nothing of the user's pytest configuration is read, and nothing is left behind
+    but what the options ask for.
+    """
+    if find_spec("pytest_benchmark") is None:
+        raise AmpcheckError(
+            "expected pytest-benchmark for the --benchmark options, it is not installed; "
+            "pip install 'ampcheck[bench]'"
+        )
+    import pytest
+
+    with tempfile.TemporaryDirectory() as folder:
+        own = [
+            "-q",
+            "--no-header",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            os.devnull,
+            "--rootdir",
+            folder,
+            "--noconftest",
+        ]
+        if not any(option.startswith("--benchmark-storage") for option in options):
+            keeps = any(option.startswith(("--benchmark-save", "--benchmark-compare")) for option in options)
+            own += [f"--benchmark-storage=file://{'.benchmarks' if keeps else folder}"]
+        return int(pytest.main([str(_TESTS), *own, *options], plugins=[_Rows(bench)]))
+
+
+class _Rows:
+    """Gives the one test its rows, one after another."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._rows = {
+            f"{case.key} {row.precision}".replace(", ", " ").replace(" ", "-"): (case, row)
+            for case in bench.cases
+            for row in case.rows
+            if row.time is not None
+        }
+        self._records = {(record["case"], record["precision"]): record for record in records(bench)}
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        if "timed_row" in metafunc.fixturenames:
+            import pytest
+
+            marks = [
+                pytest.mark.benchmark(timer=ReplayClock(), group=case.key) for case, _ in self._rows.values()
+            ]
+            rows = [
+                pytest.param((row.time.samples, mark.kwargs["timer"], self._record(case.key, row.precision)),
+                             id=name, marks=mark)
+                for (name, (case, row)), mark in zip(self._rows.items(), marks, strict=True)
+                if row.time is not None
+            ]  # fmt: skip
+            metafunc.parametrize("timed_row", rows)
+
+    def _record(self, case: str, precision: str) -> dict[str, Any]:
+        return strict(self._records[case, precision])
+
+    def pytest_benchmark_update_json(self, config: Any, benchmarks: Any, output_json: dict[str, Any]) -> None:
+        """Leave the samples' carriers out of the parameters: they are no values."""
+        del config, benchmarks
+        for entry in output_json["benchmarks"]:
+            entry["params"] = {"row": entry["param"]} if entry.get("params") else entry.get("params")

@@ -1,0 +1,147 @@
+"""The fixture `precision_benchmark`, its gates and its summary; torch is loaded by the first test that uses it.
+
+@pytest.mark.parametrize("precision", ["amp", "bf16"])
+def test_step(precision_benchmark, precision):
+    found = precision_benchmark("model.py", precision)
+    assert found.memory < 0.8
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ampcheck.bench.gates import Gates
+from ampcheck.bench.replay import ReplayClock, strict
+
+_CLOCK = pytest.StashKey[ReplayClock]()
+_FIXTURE = "precision_benchmark"
+_PROPERTY = "ampcheck_bench"
+_OPTIONS = {
+    "min_speedup": (
+        "--ampcheck-min-speedup",
+        "the lower end of the interval of the speed-up has to reach it",
+    ),
+    "max_memory": ("--ampcheck-max-memory", "of the peak on CUDA over that of FP32"),
+    "max_loss": ("--ampcheck-max-loss", "share by which training may end worse than in FP32"),
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the gates, as options and as ini keys."""
+    group = parser.getgroup("ampcheck")
+    for name, (option, about) in _OPTIONS.items():
+        words = f"fail a test that uses {_FIXTURE}: {about}"
+        group.addoption(option, type=float, default=None, metavar="X", dest=f"ampcheck_{name}", help=words)
+        parser.addini(f"ampcheck_{name}", words, default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without pytest-benchmark, say so where the fixture is asked for."""
+    if not any(
+        config.pluginmanager.hasplugin(name) for name in ("benchmark", "codspeed", "pytest_benchmark")
+    ):
+        config.pluginmanager.register(_Missing(), "ampcheck-no-benchmark")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give a test that uses the fixture a clock to replay samples with, beside what its own marker says."""
+    if _FIXTURE not in getattr(item, "fixturenames", ()):
+        return
+    clock = item.stash[_CLOCK] = ReplayClock()
+    marker = item.get_closest_marker("benchmark")
+    item.add_marker(
+        pytest.mark.benchmark(**{**(marker.kwargs if marker else {}), "timer": clock}), append=False
+    )
+
+
+@pytest.fixture
+def precision_benchmark(request: pytest.FixtureRequest, benchmark: Any) -> Any:
+    """Measure a precision against FP32, interleaved: time, memory, accuracy, each as a ratio."""
+    from ampcheck.bench.running.fixture import PrecisionBenchmark
+
+    config = request.config
+    limits = {name: _limit(config, name) for name in _OPTIONS}
+    parallel = hasattr(config, "workerinput")
+    timed = getattr(benchmark, "enabled", True) and not parallel
+
+    def found(result: Any) -> None:
+        record = strict(result.record)
+        request.node.user_properties.append((_PROPERTY, json.dumps(record)))
+        benchmark.extra_info["ampcheck"] = record
+        samples = result.row.time.samples if result.row.time else ()
+        if timed and samples:
+            request.node.stash[_CLOCK].enter(benchmark, samples)
+        else:
+            benchmark.disabled = True  # there is no time to enter, and a made-up one must not get in
+            benchmark.pedantic(lambda: None, rounds=1, iterations=1)
+        broken = list(Gates(**limits).broken(result.bench, result.case, result.row))
+        if broken:
+            pytest.fail("\n".join(broken), pytrace=False)
+
+    return PrecisionBenchmark(found, timed=timed)
+
+
+def _limit(config: pytest.Config, name: str) -> float | None:
+    given: float | None = config.getoption(f"ampcheck_{name}")
+    text = str(config.getini(f"ampcheck_{name}"))
+    if given is not None or not text:
+        return given
+    try:
+        return float(text)
+    except ValueError as error:
+        raise pytest.UsageError(f"expected a number in the ini key ampcheck_{name}, got {text!r}") from error
+
+
+class _Missing:
+    """Stands in for pytest-benchmark's fixture where the plug-in is not there."""
+
+    @pytest.fixture
+    def benchmark(self) -> Any:
+        """Say what is missing."""
+        raise pytest.UsageError(
+            f"{_FIXTURE} needs pytest-benchmark, which is not active: pip install 'ampcheck[bench]', "
+            "and leave out -p no:benchmark"
+        )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
+    """Add what a time of torch means nothing without; only where torch was loaded anyway."""
+    import sys
+
+    del config
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    cuda = torch.cuda.is_available()
+    machine_info["torch"] = {
+        "version": str(torch.__version__),
+        "device": torch.cuda.get_device_name() if cuda else "CPU",
+        "cuda": str(torch.version.cuda) if cuda else "",
+        "threads": torch.get_num_threads(),
+    }
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Show a line for each test that used the fixture."""
+    records = list(_records(terminalreporter))
+    if not records:
+        return
+    terminalreporter.section("ampcheck bench")
+    for name, record in records:
+        parts = [f"{name}: {record['precision']}: {record['verdict']}"]
+        if record["speedup"] is not None:
+            low, high = record["speedup_low"], record["speedup_high"]
+            parts.append(f"× as fast [{low:.2f}, {high:.2f}] at 95 %")
+        terminalreporter.write_line(" · ".join(parts))
+
+
+def _records(terminalreporter: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            if getattr(report, "when", "") == "call":
+                for key, text in report.user_properties:
+                    if key == _PROPERTY:
+                        yield report.nodeid, json.loads(text)
