@@ -4,7 +4,7 @@ import math
 import random
 import statistics
 
-import numpy
+import numpy as np
 import pytest
 import scipy.stats
 from hypothesis import given
@@ -17,7 +17,7 @@ values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 
 @given(values, st.floats(0, 1))
 def test_quantiles_are_numpys(found, share):
-    assert quantile(found, share) == pytest.approx(float(numpy.quantile(found, share)), rel=1e-9, abs=1e-6)
+    assert quantile(found, share) == pytest.approx(float(np.quantile(found, share)), rel=1e-9, abs=1e-6)
 
 
 @given(st.floats(-50, 50), st.integers(1, 60))

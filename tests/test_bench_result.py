@@ -1,0 +1,173 @@
+"""Benches as values: saved and loaded, judged, compared, gated."""
+
+import dataclasses
+import json
+import math
+import random
+
+import pytest
+
+from ampcheck.bench import saved
+from ampcheck.bench.compare import compare
+from ampcheck.bench.gates import Gates, broken
+from ampcheck.bench.request import Request
+from ampcheck.bench.result import Bench, Case, Closeness, Course, Memory, OneStep, Row, Split, Time
+from ampcheck.bench.verdicts import judgement, speed, verdict
+from ampcheck.errors import ReportError
+
+
+def time(scale=1.0, seed=0, rounds=15, noise=0.02):
+    draw = random.Random(seed)
+    return Time(tuple(scale * math.exp(draw.gauss(0, noise)) for _ in range(rounds)), 4)
+
+
+def course(seed, loss, **more):
+    return Course(seed, more.pop("status", "ok"), (2.0, loss), loss, **more)
+
+
+def example():
+    split = Split(4000, {"parameters": 1000, "activations": 3000}, {"fc<1>": 2000, "": 500}, "backward", 1000)
+    base = Row("fp32", time=time(), memory=Memory(split, cpu_peak=5000),
+               courses=tuple(course(seed, 1.0 + seed / 100) for seed in range(3)),
+               one_step=OneStep("fp64", 1.0, 1e-8, Closeness(1e-7, 1.0, 0.0), Closeness(1e-7, 1.0, 0.0)))  # fmt: skip
+    amp = Row("amp", time=time(0.5, 1), memory=Memory(dataclasses.replace(split, peak_bytes=3000)), scale=1024.0,
+              settling=6, courses=tuple(course(seed, 1.001 + seed / 100) for seed in range(3)))  # fmt: skip
+    fp16 = Row("fp16", status="raised", message="a.py:3: RuntimeError: <b>no</b>\x1b[31m|",
+               courses=tuple(course(seed, math.nan, status="diverged") for seed in range(3)))  # fmt: skip
+    case = Case(8, rows=(base, fp16, amp), again=time(seed=2), notes=("other work used 40% of the processors",))
+    return Bench("net.py:<script>", (case,), "ampcheck bench net.py", 0.02, environment={"device": "CPU"})
+
+
+def rows(bench):
+    return {row.precision: row for row in bench.cases[0].rows}
+
+
+def test_a_saved_bench_comes_back():
+    bench = example()
+    text = saved.to_json(bench)
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert saved.to_json(saved.from_json(text)) == text
+    found = rows(saved.from_json(text))["fp16"]
+    assert math.isnan(found.courses[0].final_loss)
+    assert found.message == rows(bench)["fp16"].message
+
+
+def test_what_an_older_file_lacks_has_its_default():
+    data = json.loads(saved.to_json(example()))
+    del data["fingerprint"], data["cases"][0]["reasons"], data["cases"][0]["rows"][0]["largest_batch"]
+    assert saved.from_json(json.dumps(data)).fingerprint == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"ampcheck_bench": 99}', '{"ampcheck_bench": 1, "target": 3}', '{"ampcheck_bench": 1}',
+             '{"ampcheck_bench": 1, "target": "a", "cases": [{"batch_size": "x"}]}'],
+)  # fmt: skip
+def test_a_damaged_file_is_an_error_to_act_on(text):
+    with pytest.raises(ReportError, match="expected a bench"):
+        saved.from_json(text)
+
+
+def test_a_formula_does_not_get_into_a_spreadsheet():
+    text = saved.to_csv([{"a": "=1+1", "b": math.nan, "c": None, "d": -0.5, "e": "@x"}])
+    assert text == "a,b,c,d,e\n'=1+1,,,-0.5,'@x\n"
+
+
+def test_a_row_is_judged_by_its_interval_and_the_noise_floor():
+    bench = example()
+    case, amp = bench.cases[0], rows(bench)["amp"]
+    found = speed(case, amp)
+    assert found.word == "faster"
+    assert found.interval.low < 2 < found.interval.high
+    noisy = dataclasses.replace(case, again=time(0.4, 3))  # FP32 seems 2.5 times as fast as itself
+    assert speed(noisy, amp).word == "no difference measured"
+
+
+def test_identical_precisions_do_not_differ_on_a_busy_machine():
+    """Simulated: rounds that drift by a third, blocks that jump, 400 identical pairs."""
+    alarms = 0
+    for trial in range(400):
+        draw = random.Random(trial)
+        slow = [math.exp(draw.gauss(0, 0.3)) for _ in range(11)]
+
+        def lane(draw=draw, slow=slow):
+            return Time(tuple(d * math.exp(draw.gauss(0, 0.1)) * (2 if draw.random() < 0.1 else 1) for d in slow), 1)
+
+        base, other, again = lane(), lane(), lane()
+        case = Case(1, rows=(Row("fp32", time=base), Row("amp", time=other)), again=again)
+        alarms += speed(case, case.rows[1]).word != "no difference measured"
+    assert alarms <= 20, "one in twenty"
+
+
+def test_training_is_judged_over_paired_seeds():
+    bench = example()
+    case = bench.cases[0]
+    found = judgement(bench, case, rows(bench)["amp"])
+    assert found.word == "equivalent"
+    assert found.margin == pytest.approx(0.02 * 1.01)
+    assert found.difference.estimate == pytest.approx(0.001)
+    assert judgement(bench, case, rows(bench)["fp16"]).word == "fails"
+    alone = dataclasses.replace(rows(bench)["amp"], courses=rows(bench)["amp"].courses[:1])
+    one = dataclasses.replace(case, rows=(dataclasses.replace(case.rows[0], courses=case.rows[0].courses[:1]), alone))
+    assert judgement(bench, one, alone).word == "undecided"
+
+
+def test_a_metric_is_better_when_larger():
+    base = Row("fp32", courses=tuple(course(seed, 1.0, metric=0.9 + seed / 1000) for seed in range(3)))
+    bad = Row("amp", courses=tuple(course(seed, 0.5, metric=0.1 + seed / 1000) for seed in range(3)))
+    case = Case(8, rows=(base, bad))
+    found = judgement(Bench("x", (case,), margin=0.02), case, bad)
+    assert (found.word, found.measure) == ("worse", "metric")
+    assert found.difference.estimate == pytest.approx(0.8)
+
+
+def test_verdicts_say_what_stands_against_a_row_first():
+    bench = example()
+    case = bench.cases[0]
+    said = {name: verdict(bench, case, row) for name, row in rows(bench).items()}
+    assert said["fp32"] == "the reference"
+    assert said["fp16"] == "does not run"
+    assert said["amp"].endswith("0.75× memory, equivalent within ±0.02")
+    assert "as fast" in said["amp"]
+
+
+def test_gates_are_ratios_and_name_the_figures():
+    bench = example()
+    assert broken(Gates(), bench) == ()
+    assert broken(Gates(1.5, 0.8, 0.05), dataclasses.replace(bench, cases=(without(bench, "fp16"),))) == ()
+    texts = broken(Gates(5.0, 0.5, 0.0), bench)
+    assert any("amp is 2." in text or "amp is 1.9" in text for text in texts)
+    assert "batch 8: amp needs 0.75 times the memory of FP32, expected at most 0.5" in texts
+    assert any("amp trains to a training loss of 1.011, FP32 to 1.01" in text for text in texts)
+    assert "batch 8: training in fp16 fails in 3 of 3 runs" in texts
+
+
+def without(bench, name):
+    case = bench.cases[0]
+    return dataclasses.replace(case, rows=tuple(row for row in case.rows if row.precision != name))
+
+
+def test_comparing_a_bench_with_itself_changes_nothing():
+    assert {change.word for change in compare(example(), example())} == {"same"}
+
+
+def test_a_change_for_the_worse_is_seen():
+    old = example()
+    case = old.cases[0]
+    slow = dataclasses.replace(rows(old)["amp"], time=time(2.0, 1), memory=Memory(rows(old)["fp32"].memory.predicted))
+    new = dataclasses.replace(old, cases=(dataclasses.replace(case, rows=(case.rows[0], slow)),))
+    found = {change.what: change.word for change in compare(old, new)}
+    assert found["batch 8: amp, × as fast"] == "slower"
+    assert found["batch 8: amp, × memory"] == "more memory"
+    assert found["batch 8: amp, trained"] == "same" or "trained" not in str(found)
+
+
+def test_a_request_knows_its_own():
+    request = Request(precisions=("amp",), batch_sizes=(8, 32), modes=("train", "infer"), checkpointing=(False, True))
+    assert request.rows == ("fp32", "amp")
+    assert [case.key for case in request.cases()] == [
+        "batch 8", "batch 8, checkpointing", "batch 8, infer", "batch 32", "batch 32, checkpointing",
+        "batch 32, infer",
+    ]  # fmt: skip
+    assert request.fingerprint("a") != request.fingerprint("b")
+    with pytest.raises(ValueError, match="expected precisions of fp32"):
+        Request(precisions=("fp8",))

@@ -1,0 +1,298 @@
+"""The bench at work: scalers that settle, orders that turn, accuracy and training against independent loops."""
+
+import math
+import statistics
+
+import pytest
+import torch
+import torch.utils.benchmark
+from bench_models import perceptron
+from torch import nn
+
+from ampcheck.bench.request import Request
+from ampcheck.bench.result import AGAIN, Bench
+from ampcheck.bench.running.accuracy import Golden, closeness
+from ampcheck.bench.running.arms import Arm
+from ampcheck.bench.running.bench import Bencher
+from ampcheck.bench.running.memory import cpu_peak
+from ampcheck.bench.running.precisions import as_cuda_casts, as_it_is, precision
+from ampcheck.bench.running.rounded import to_tf32
+from ampcheck.bench.running.timing import Lane, interleave, turned
+from ampcheck.bench.running.training import train
+from ampcheck.bench.verdicts import judgement, verdict
+from ampcheck.plan import Plan, ScalerPlan
+from ampcheck.targets.spec import Target
+
+
+def state(arm):
+    return [tensor.detach().clone() for tensor in arm.held()]
+
+
+def test_an_fp32_step_is_the_loop_a_person_writes():
+    target = perceptron()
+    arm = Arm(perceptron(), precision("fp32"))
+    optimizer = torch.optim.Adam(target.model.parameters(), lr=1e-2)
+    with arm.running():
+        for _ in range(5):
+            arm.train()
+    for _ in range(5):
+        optimizer.zero_grad()
+        target.loss(target.model, target.batch(0)).backward()
+        optimizer.step()
+    for ours, theirs in zip(arm.target.model.parameters(), target.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_an_amp_step_with_clipping_is_torchs_recipe():
+    target = perceptron()
+    arm = Arm(perceptron(), precision("amp"), as_it_is, clip=0.1)
+    optimizer, scaler = torch.optim.Adam(target.model.parameters(), lr=1e-2), torch.amp.GradScaler("cpu")
+    with arm.running():
+        for _ in range(3):
+            arm.train()
+    for _ in range(3):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = target.loss(target.model, target.batch(0))
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(target.model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+    assert arm.scaler.get_scale() == scaler.get_scale()
+    for ours, theirs in zip(arm.target.model.parameters(), target.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def large(size=None, seed=0):
+    """A loss so large that the scaler has to come down a long way."""
+    return perceptron(size, seed, factor=2.0**9)
+
+
+def test_a_scaler_settles_before_anything_is_timed():
+    arm = Arm(large(), precision("amp"), as_it_is)
+    with arm.running():
+        settled = arm.settle()
+        assert settled.ok
+        assert settled.skipped > 0
+        assert settled.scale == 2.0**16 / 2**settled.skipped
+        before = arm.scaler.state_dict()
+        for _ in range(4):
+            arm.train()
+        assert arm.skipped_since(before, 4) == 0
+    steps = {int(state["step"]) for state in arm.optimizer.state.values()}
+    assert steps == {5 + 4}, "five applied in a row, then four"
+
+
+def test_skipped_updates_are_counted():
+    arm = Arm(large(), precision("amp"), as_it_is)
+    with arm.running():
+        before = arm.scaler.state_dict()
+        for _ in range(3):
+            arm.train()
+    applied = int(next(iter(arm.optimizer.state.values()))["step"]) if arm.optimizer.state else 0
+    assert arm.skipped_since(before, 3) == 3 - applied > 0
+
+
+def test_a_loss_that_no_scale_fits_never_settles():
+    arm = Arm(perceptron(factor=1e30), precision("amp"), as_it_is)
+    with arm.running():
+        settled = arm.settle()
+    assert not settled.ok
+    assert settled.skipped == 40
+
+
+def test_every_lane_runs_once_a_round_and_no_order_is_preferred():
+    names = list("abcd")
+    orders = [turned(names, index) for index in range(8)]
+    assert all(sorted(order) == names for order in orders)
+    for first in names:
+        assert sum(order[0] == first for order in orders) == 2
+        for second in names:
+            before = sum(order.index(first) < order.index(second) for order in orders)
+            assert first == second or before == 4
+
+
+def lanes(names):
+    made = []
+    for name in names:
+        arm = Arm(perceptron(), precision("fp32"))
+        made.append(Lane(name, arm.train, arm))
+    return made
+
+
+def test_a_step_takes_as_long_as_torchs_own_timer_says():
+    made = lanes(["fp32", AGAIN])
+    interleave(made, 1.0)
+    arm = made[0].arm
+    with arm.running():
+        timer = torch.utils.benchmark.Timer("step()", globals={"step": arm.train})
+        theirs = timer.blocked_autorange(min_run_time=0.5).median
+    assert made[0].result().median == pytest.approx(theirs, rel=0.5), "other tests share the processors"
+    assert made[0].steps * made[0].result().median > 0.02
+
+
+def test_blocks_of_a_round_are_samples_of_a_round():
+    made = lanes(["fp32", "x", AGAIN])
+    orders = interleave(made, 0.0)
+    assert len(orders) == 8  # at least seven, and as many forwards as backwards
+    assert {len(lane.samples) for lane in made} == {8}
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+def test_the_high_water_mark_sees_what_a_step_takes():
+    def make():
+        model = nn.Sequential(nn.Linear(64, 4096), nn.ReLU(), nn.Linear(4096, 8))
+        batch = torch.randn(4096, 64)
+        return Target("wide", model, [batch], lambda model, batch: model(batch).square().mean())
+
+    arm = Arm(make(), precision("fp32"))
+    with arm.running():
+        arm.settle()
+    peak, how = cpu_peak(arm)
+    hidden = 4096 * 4096 * 4  # the hidden layer, its ReLU and the gradient of that
+    assert peak is None or 2 * hidden <= peak <= 4.5 * hidden, how
+
+
+@pytest.mark.parametrize("value", [1.0, 1 + 2.0**-10, 1 + 2.0**-11, 1 + 2.0**-12, -3.14159265, 1e-30, 65504.0])
+def test_tf32_keeps_ten_bits(value):
+    found = float(to_tf32(torch.tensor([value]))[0])
+    mantissa, exponent = math.frexp(float(torch.tensor(value)))
+    scaled = abs(mantissa) * 2**11
+    nearest = math.floor(scaled + 0.5)  # ties away from zero
+    assert found == math.copysign(nearest * 2.0 ** (exponent - 11), value)
+
+
+def test_tf32_leaves_what_is_not_finite():
+    odd = torch.tensor([math.inf, -math.inf, math.nan])
+    assert torch.equal(to_tf32(odd).nan_to_num(7.0), odd.nan_to_num(7.0))
+
+
+def test_closeness_is_what_its_names_say():
+    found = closeness([torch.tensor([3.0, 4.0]).double()], [torch.tensor([3.0, 5.0]).double()])
+    assert found.relative_rms == pytest.approx(1 / math.sqrt(34))
+    assert found.cosine == pytest.approx(29 / (5 * math.sqrt(34)))
+    assert found.bias == pytest.approx(-0.5 / math.sqrt(17))
+
+
+def test_errors_of_one_step_have_the_size_of_the_format():
+    golden = Golden(perceptron)
+    errors = {name: golden.compare(precision(name)) for name in ("fp32", "tf32", "amp", "bf16")}
+    assert golden.reference == "fp64"
+    found = {name: step.gradients.relative_rms for name, step in errors.items()}
+    assert found["fp32"] < 2.0**-20
+    assert 2.0**-16 < found["tf32"] < 2.0**-9
+    assert 2.0**-14 < found["amp"] < 2.0**-8
+    assert found["amp"] < found["bf16"] < 2.0**-5
+    assert errors["fp32"].outputs.relative_rms < 2.0**-20
+
+
+def test_a_model_that_draws_numbers_is_compared_with_fp32():
+    def make():
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5), nn.Linear(64, 1))
+            batch = torch.randn(16, 8)
+        return Target("dropping", model, [batch], lambda model, batch: model(batch).square().mean())
+
+    golden = Golden(make)
+    found = golden.compare(precision("amp")).gradients.relative_rms
+    assert found < 0.01, "the same elements were dropped"
+    assert golden.compare(precision("fp32")).gradients.relative_rms < 1e-6
+
+
+def test_a_plan_is_a_row():
+    plan = Plan("fp16", fp32_modules=("2",), scaler=ScalerPlan(2.0**10))
+    arm = Arm(perceptron(), precision("plan", plan), as_cuda_casts)
+    seen = []
+    arm.target.model[2].register_forward_hook(lambda module, args, out: seen.append(out.dtype))
+    arm.target.model[0].register_forward_hook(lambda module, args, out: seen.append(out.dtype))
+    with arm.running():
+        arm.train()
+    assert seen == [torch.float16, torch.float32]
+    assert arm.scaler.get_scale() == 2.0**10
+
+
+def test_training_is_the_loop_a_person_writes():
+    course = train(lambda seed: perceptron(seed=seed), precision("fp32"), 3, 20)
+    target = perceptron(seed=3)
+    optimizer = torch.optim.Adam(target.model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = target.loss(target.model, target.batch(0))
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert course.losses == pytest.approx(losses, rel=1e-5)
+    assert course.final_loss == pytest.approx(statistics.fmean(losses[-2:]), rel=1e-5)
+    assert course.status == "ok"
+    assert course.metric_low == course.metric
+
+
+def quick(**changes):
+    settings = {"parts": ("training",), "precisions": ("fp32", "fp16", "amp"), "steps": 60, "seeds": 3}
+    return Request(**(settings | changes))
+
+
+def rows(make, request, margin=0.05):
+    bench = Bencher(make, request).run(Bench("perceptron", margin=margin))
+    case = bench.cases[0]
+    return {row.precision: (judgement(bench, case, row), verdict(bench, case, row)) for row in case.rows}
+
+
+def test_a_small_loss_needs_scaling():
+    """The published experiment: without scaling the gradients are zero in fp16, with it training is as FP32's."""
+    found = rows(lambda size, seed: perceptron(64, seed, factor=1e-7), quick())
+    assert found["fp16"][0].word == "worse"
+    assert found["fp16"][1] == "trains worse"
+    assert found["amp"][0].word in {"equivalent", "better"}
+    assert found["fp32"][0].own > 0.9
+    assert found["fp16"][0].own < 0.5
+
+
+def test_a_run_that_ends_in_no_number_is_a_row():
+    found = rows(lambda size, seed: perceptron(64, seed, factor=1e6), quick(steps=10))
+    assert found["fp16"][0].word == "fails"
+    assert found["fp16"][1] == "training fails"
+    assert found["amp"][0].word != "fails"
+
+
+def test_interrupting_keeps_what_was_done_and_going_on_adds_the_rest():
+    kept = []
+    request = quick(steps=3, seeds=1, batch_sizes=(4, 8), precisions=("fp32",))
+
+    def make(size, seed):
+        if size == 8 and len(kept) == 1:
+            raise KeyboardInterrupt
+        return perceptron(size, seed)
+
+    first = Bencher(make, request, keep=kept.append).run(Bench("perceptron"))
+    assert first.interrupted
+    assert [case.batch_size for case in first.cases] == [4]
+    assert kept[-1] == first
+    whole = Bencher(lambda size, seed: perceptron(size, seed), request).run(first)
+    assert [case.batch_size for case in whole.cases] == [4, 8]
+    assert not whole.interrupted
+    assert whole.cases[0] is first.cases[0]
+
+
+def test_nothing_of_the_random_state_is_used_up():
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    Bencher(lambda size, seed: perceptron(size, seed), Request(steps=2, seeds=1, budget=0.1)).run(Bench("p"))
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_predicted_memory_is_the_measured_one():
+    from ampcheck.targets import Options, load
+
+    def make(size, seed):
+        return load("torchvision:resnet18", Options(batch_size=size or 32, device="cuda", seed=seed))
+
+    bench = Bencher(make, Request(precisions=("fp32", "amp"), parts=("time", "memory"))).run(Bench("resnet18"))
+    for row in bench.cases[0].rows:
+        assert row.memory.predicted.peak_bytes == pytest.approx(row.memory.cuda_allocated, rel=0.1)
+        assert row.time.device_samples
