@@ -34,7 +34,9 @@ def example():
               settling=6, courses=tuple(course(seed, 1.001 + seed / 100) for seed in range(3)))  # fmt: skip
     fp16 = Row("fp16", status="raised", message="a.py:3: RuntimeError: <b>no</b>\x1b[31m|",
                courses=tuple(course(seed, math.nan, status="diverged") for seed in range(3)))  # fmt: skip
-    case = Case(8, rows=(base, fp16, amp), again=time(seed=2), notes=("other work used 40% of the processors",))
+    case = Case(
+        8, rows=(base, fp16, amp), again=time(seed=2), notes=("other work used 40% of the processors",)
+    )
     return Bench("net.py:<script>", (case,), "ampcheck bench net.py", 0.02, environment={"device": "CPU"})
 
 
@@ -90,7 +92,9 @@ def test_identical_precisions_do_not_differ_on_a_busy_machine():
         slow = [math.exp(draw.gauss(0, 0.3)) for _ in range(11)]
 
         def lane(draw=draw, slow=slow):
-            return Time(tuple(d * math.exp(draw.gauss(0, 0.1)) * (2 if draw.random() < 0.1 else 1) for d in slow), 1)
+            return Time(
+                tuple(d * math.exp(draw.gauss(0, 0.1)) * (2 if draw.random() < 0.1 else 1) for d in slow), 1
+            )
 
         base, other, again = lane(), lane(), lane()
         case = Case(1, rows=(Row("fp32", time=base), Row("amp", time=other)), again=again)
@@ -107,7 +111,9 @@ def test_training_is_judged_over_paired_seeds():
     assert found.difference.estimate == pytest.approx(0.001)
     assert judgement(bench, case, rows(bench)["fp16"]).word == "fails"
     alone = dataclasses.replace(rows(bench)["amp"], courses=rows(bench)["amp"].courses[:1])
-    one = dataclasses.replace(case, rows=(dataclasses.replace(case.rows[0], courses=case.rows[0].courses[:1]), alone))
+    one = dataclasses.replace(
+        case, rows=(dataclasses.replace(case.rows[0], courses=case.rows[0].courses[:1]), alone)
+    )
     assert judgement(bench, one, alone).word == "undecided"
 
 
@@ -153,7 +159,9 @@ def test_comparing_a_bench_with_itself_changes_nothing():
 def test_a_change_for_the_worse_is_seen():
     old = example()
     case = old.cases[0]
-    slow = dataclasses.replace(rows(old)["amp"], time=time(2.0, 1), memory=Memory(rows(old)["fp32"].memory.predicted))
+    slow = dataclasses.replace(
+        rows(old)["amp"], time=time(2.0, 1), memory=Memory(rows(old)["fp32"].memory.predicted)
+    )
     new = dataclasses.replace(old, cases=(dataclasses.replace(case, rows=(case.rows[0], slow)),))
     found = {change.what: change.word for change in compare(old, new)}
     assert found["batch 8: amp, × as fast"] == "slower"
@@ -162,7 +170,9 @@ def test_a_change_for_the_worse_is_seen():
 
 
 def test_a_request_knows_its_own():
-    request = Request(precisions=("amp",), batch_sizes=(8, 32), modes=("train", "infer"), checkpointing=(False, True))
+    request = Request(
+        precisions=("amp",), batch_sizes=(8, 32), modes=("train", "infer"), checkpointing=(False, True)
+    )
     assert request.rows == ("fp32", "amp")
     assert [case.key for case in request.cases()] == [
         "batch 8", "batch 8, checkpointing", "batch 8, infer", "batch 32", "batch 32, checkpointing",

@@ -154,7 +154,9 @@ def test_the_high_water_mark_sees_what_a_step_takes():
     assert peak is None or 2 * hidden <= peak <= 4.5 * hidden, how
 
 
-@pytest.mark.parametrize("value", [1.0, 1 + 2.0**-10, 1 + 2.0**-11, 1 + 2.0**-12, -3.14159265, 1e-30, 65504.0])
+@pytest.mark.parametrize(
+    "value", [1.0, 1 + 2.0**-10, 1 + 2.0**-11, 1 + 2.0**-12, -3.14159265, 1e-30, 65504.0]
+)
 def test_tf32_keeps_ten_bits(value):
     found = float(to_tf32(torch.tensor([value]))[0])
     mantissa, exponent = math.frexp(float(torch.tensor(value)))
@@ -223,7 +225,7 @@ def test_training_is_the_loop_a_person_writes():
         loss = target.loss(target.model, target.batch(0))
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     assert course.losses == pytest.approx(losses, rel=1e-5)
     assert course.final_loss == pytest.approx(statistics.fmean(losses[-2:]), rel=1e-5)
     assert course.status == "ok"
@@ -243,7 +245,7 @@ def rows(make, request, margin=0.05):
 
 def test_a_small_loss_needs_scaling():
     """The published experiment: without scaling the gradients are zero in fp16, with it training is as FP32's."""
-    found = rows(lambda size, seed: perceptron(64, seed, factor=1e-7), quick())
+    found = rows(lambda size, seed: perceptron(64, seed, factor=1e-6), quick())
     assert found["fp16"][0].word == "worse"
     assert found["fp16"][1] == "trains worse"
     assert found["amp"][0].word in {"equivalent", "better"}
@@ -252,7 +254,7 @@ def test_a_small_loss_needs_scaling():
 
 
 def test_a_run_that_ends_in_no_number_is_a_row():
-    found = rows(lambda size, seed: perceptron(64, seed, factor=1e6), quick(steps=10))
+    found = rows(lambda size, seed: perceptron(64, seed, factor=1e6), quick())
     assert found["fp16"][0].word == "fails"
     assert found["fp16"][1] == "training fails"
     assert found["amp"][0].word != "fails"
@@ -286,13 +288,16 @@ def test_nothing_of_the_random_state_is_used_up():
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_predicted_memory_is_the_measured_one():
     from ampcheck.targets import Options, load
 
     def make(size, seed):
         return load("torchvision:resnet18", Options(batch_size=size or 32, device="cuda", seed=seed))
 
-    bench = Bencher(make, Request(precisions=("fp32", "amp"), parts=("time", "memory"))).run(Bench("resnet18"))
+    bench = Bencher(make, Request(precisions=("fp32", "amp"), parts=("time", "memory"))).run(
+        Bench("resnet18")
+    )
     for row in bench.cases[0].rows:
         assert row.memory.predicted.peak_bytes == pytest.approx(row.memory.cuda_allocated, rel=0.1)
         assert row.time.device_samples

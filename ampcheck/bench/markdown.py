@@ -146,7 +146,7 @@ def to_text(bench: Bench) -> str:
         rows += [[getattr(line, name) for name in names] for line in shown]
         out += [f"{clean(bench.target)} · {case.key}", *aligned(rows)]
         out += [f"  · {text}" for text in remarks(case)]
-        out += [f"  ! {reason.message}: {reason.evidence}" for reason in case.reasons]
+        out += [f"  ! {clean(reason.message)}: {clean(reason.evidence)}" for reason in case.reasons]
         out.append("")
     out += [f"  {text}" for text in legend(bench)[-3:]] if not bench.cuda else []
     return "\n".join(out) + "\n"

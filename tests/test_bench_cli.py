@@ -1,0 +1,152 @@
+"""`ampcheck bench` from the shell: reports, sweeps, gates, resuming, refusals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from test_bench_plugin import TARGET
+
+from ampcheck.cli import main
+
+QUICK = [
+    "--parts",
+    "time,memory,training",
+    "--budget",
+    "0.1",
+    "--steps",
+    "4",
+    "--seeds",
+    "2",
+    "--precisions",
+    "fp32,amp",
+]
+
+
+@pytest.fixture
+def net(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "net.py"
+    path.write_text(TARGET)
+    return path
+
+
+def test_reports_in_every_format(net, tmp_path, capsys):
+    assert main(["bench", "net.py", *QUICK, "--batch-sizes", "4,8"]) == 0
+    out = capsys.readouterr().out
+    assert "net.py · batch 4" in out
+    assert sorted(path.name for path in (tmp_path / "reports").iterdir()) == [
+        "net.csv",
+        "net.html",
+        "net.json",
+        "net.md",
+    ]
+    data = json.loads((tmp_path / "reports" / "net.json").read_text())
+    assert [case["batch_size"] for case in data["cases"]] == [4, 8]
+    assert main(["bench", "--index", "reports"]) == 0
+    assert "[Bench: net.py](net.md)" in (tmp_path / "reports" / "README.md").read_text()
+
+
+def test_compare_and_gates(net, capsys):
+    assert main(["bench", "net.py", *QUICK, "--name", "old"]) == 0
+    status = main(
+        ["bench", "net.py", *QUICK, "--name", "new", "--compare", "reports/old.json", "--max-memory", "0.1"]
+    )
+    out = capsys.readouterr().out
+    assert status == 1
+    assert "since before" in out
+    assert "gate: batch 16: amp needs" in out
+
+
+def test_nothing_is_written_when_nothing_is_asked_for(net, tmp_path):
+    assert main(["bench", "net.py", *QUICK, "-o", "-"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["net.py"]
+
+
+def test_samples_reach_pytest_benchmark(net, tmp_path, capsys):
+    done = subprocess.run(
+        [sys.executable, "-m", "ampcheck", "bench", "net.py", *QUICK, "--benchmark-json", "b.json", "-o", "r"],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    ours = json.loads((tmp_path / "r" / "net.json").read_text())["cases"][0]["rows"]
+    theirs = json.loads((tmp_path / "b.json").read_text())["benchmarks"]
+    assert [entry["name"] for entry in theirs] == ["test_step[batch-16-fp32]", "test_step[batch-16-amp]"]
+    for entry, row in zip(theirs, ours, strict=True):
+        assert entry["stats"]["data"] == pytest.approx(row["time"]["samples"], rel=1e-6)
+    assert not (tmp_path / ".benchmarks").exists()
+
+
+def test_inference_checkpointing_and_the_largest_batch(net, tmp_path):
+    (tmp_path / "deep.py").write_text(
+        TARGET.replace(
+            "nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))",
+            "nn.Sequential(*[nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 32)) for _ in range(4)], nn.Linear(32, 8))",
+        )
+    )
+    arguments = ["--parts", "memory", "--mode", "train,infer", "--checkpointing", "on,off", "--fits", "1MB"]
+    assert main(["bench", "deep.py", *arguments, "--precisions", "fp32,amp"]) == 0
+    cases = json.loads((tmp_path / "reports" / "deep.json").read_text())["cases"]
+    assert [(case["mode"], case["checkpointing"]) for case in cases] == [
+        ("train", True), ("train", False), ("infer", False),
+    ]  # fmt: skip
+    fits = [[row["largest_batch"] for row in case["rows"]] for case in cases]
+    assert fits[0][0] > fits[1][0] > 100
+    assert fits[1][1] > fits[1][0]
+
+
+def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(net, tmp_path):
+    command = [sys.executable, "-m", "ampcheck", "bench", "net.py", *QUICK, "--batch-sizes", "4,8,16,32"]
+    command[command.index("--steps") + 1] = "300"
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    part = tmp_path / "reports" / "net.partial.json"
+    until = time.monotonic() + 120
+    while not part.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=120)
+    assert running.returncode == 130, errors
+    assert "--resume" in errors
+    done = json.loads(part.read_text())
+    assert done["interrupted"]
+    assert 1 <= len(done["cases"]) < 4
+    again = subprocess.run(
+        [*command, "--resume"], capture_output=True, text=True, check=False, env=os.environ
+    )
+    assert again.returncode == 0, again.stderr
+    whole = json.loads((tmp_path / "reports" / "net.json").read_text())
+    assert [case["batch_size"] for case in whole["cases"]] == [4, 8, 16, 32]
+    assert whole["cases"][0] == done["cases"][0]
+    assert not part.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["net.py", "--precisions", "fp8"], "expected some of fp32"),
+        (["net.py", "--fits", "much"], "expected a size such as 16GiB"),
+        (["net.py", "--compile", "maybe"], "expected on, off or on,off"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(net, arguments, text, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["bench", *arguments])
+    assert left.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+def test_a_target_is_needed(net, capsys):
+    assert main(["bench"]) == 2
+    assert "expected a target" in capsys.readouterr().err
+    assert main(["bench", "nothing.py"]) == 2
+
+
+def test_a_fresh_plan_is_a_row(net, tmp_path):
+    arguments = ["--parts", "memory,accuracy", "--plan", "fresh", "--precisions", "fp32,amp"]
+    assert main(["bench", "net.py", *arguments]) == 0
+    rows = json.loads((tmp_path / "reports" / "net.json").read_text())["cases"][0]["rows"]
+    assert [row["precision"] for row in rows] == ["fp32", "amp", "plan"]
+    assert rows[2]["one_step"]["gradients"]["relative_rms"] < 0.01

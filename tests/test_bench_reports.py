@@ -1,0 +1,161 @@
+"""The reports of a bench: Markdown that parses, a page that loads nothing, charts whose parts add up, an index."""
+
+import base64
+import dataclasses
+import hashlib
+import html.parser
+import json
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from markdown_it import MarkdownIt
+from test_bench_result import example
+
+from ampcheck.bench import files, saved, svg
+from ampcheck.bench.compare import compare
+from ampcheck.bench.markdown import to_markdown, to_text
+from ampcheck.bench.page import to_html
+from ampcheck.bench.result import Bench, Case, Reason, Row
+from ampcheck.bench.svg import Axis
+from ampcheck.bench.table import records
+from ampcheck.errors import ReportError
+
+NASTY = '</style><script>alert(1)</script>|`*[x](javascript:1)" onload="x\x1b[31m\u202e'
+
+
+def nasty():
+    bench = example()
+    case = bench.cases[0]
+    row = dataclasses.replace(case.rows[0], message=NASTY)
+    reason = Reason("casts", NASTY, NASTY, NASTY)
+    return Bench(
+        NASTY,
+        (dataclasses.replace(case, rows=(row, *case.rows[1:]), notes=(NASTY,), reasons=(reason,)),),
+        NASTY,
+        notes=(NASTY,),
+        environment={NASTY: NASTY},
+    )
+
+
+class Tags(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.attributes = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize(
+    "bench", [example(), nasty(), Bench("empty"), Bench("case", (Case(1, rows=(Row("fp32"),)),))]
+)
+def test_the_page_is_well_formed_and_loads_nothing(bench):
+    text = to_html(bench)
+    tags = Tags()
+    tags.feed(text)
+    assert tags.open == []
+    assert not {"script", "link", "img", "iframe", "object", "a"} & set(tags.seen)
+    assert not [
+        entry
+        for entry in tags.attributes
+        if entry[1] in {"style", "src", "href"} or entry[1].startswith("on")
+    ]
+    assert "http:" not in text
+    assert "https:" not in text
+    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'sha256-{digest}'" in text
+
+
+@pytest.mark.parametrize("draw", [svg.ratios, svg.memory, svg.curves])
+def test_charts_are_xml(draw):
+    assert ET.fromstring(draw(example().cases[0])).tag == "svg"
+    assert draw(Case(1)) == ""
+
+
+def test_the_bars_of_a_memory_chart_are_as_long_as_the_peak_says():
+    case = example().cases[0]
+    bars = [
+        node
+        for node in ET.fromstring(svg.memory(case))
+        if node.tag == "rect" and node.get("height") == "18.0"
+    ]
+    first = case.rows[0].memory.predicted
+    lengths = [float(node.get("width")) for node in bars[: len(first.roles)]]
+    assert sum(lengths) == pytest.approx(svg.WIDTH - 200, abs=0.2)
+    assert lengths[0] / lengths[1] == pytest.approx(1000 / 3000, rel=0.01)
+
+
+def test_an_axis_in_powers_puts_one_half_as_far_from_one_as_two():
+    axis = Axis(0.25, 4, 0, 100, logarithmic=True)
+    assert (axis(0.5), axis(1), axis(2)) == pytest.approx((25 + 0, 50, 75))
+
+
+@pytest.mark.parametrize("bench", [example(), nasty()])
+def test_markdown_has_one_table_row_a_precision_and_no_html(bench):
+    tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(to_markdown(bench))
+    inline = [child for token in tokens for child in token.children or ()]
+    assert not [
+        token for token in [*tokens, *inline] if token.type in {"html_block", "html_inline", "link_open"}
+    ]
+    widths = {}
+    for token in tokens:
+        if token.type == "table_open":
+            table = []
+        elif token.type == "tr_open":
+            table.append(0)
+        elif token.type in {"th_open", "td_open"}:
+            table[-1] += 1
+        elif token.type == "table_close":
+            widths[len(widths)] = table
+    assert len(widths[0]) == 1 + 3
+    assert all(len(set(table)) == 1 for table in widths.values())
+
+
+def test_every_format_says_the_same():
+    bench = example()
+    found = {record["precision"]: record for record in records(bench)}
+    for name, record in found.items():
+        for text in (to_markdown(bench), to_html(bench), to_text(bench)):
+            assert name in text
+            assert record["verdict"] in text
+    lines = saved.to_csv(records(bench)).splitlines()
+    assert len(lines) == 1 + 3
+    assert "diverged" in to_markdown(bench)
+
+
+def test_the_terminal_shows_nothing_that_is_not_visible():
+    assert "\x1b" not in to_text(nasty())
+    assert "\u202e" not in to_text(nasty())
+
+
+def test_files_and_index(tmp_path):
+    bench = example()
+    written = files.write_all(tmp_path / "bench", "net", bench, compare(bench, bench))
+    assert [path.suffix for path in written] == [".md", ".html", ".csv", ".json"]
+    (tmp_path / "other.md").write_text("# Another report\n")
+    (tmp_path / "other.json").write_text(json.dumps({"not": "ours"}))
+    path = files.write_index(tmp_path)
+    text = path.read_text()
+    assert "[Another report](other.md) ([json](other.json))" in text
+    assert "(bench/net.md) ([html](bench/net.html), [csv](bench/net.csv), [json](bench/net.json))" in text
+    assert "fp16: does not run" in text
+    assert files.write_index(tmp_path).read_text() == text, "the index does not list itself"
+
+
+def test_partial_results_of_another_bench_are_not_gone_on_with(tmp_path):
+    path = files.partial(tmp_path, "net")
+    empty = dataclasses.replace(Bench("net"), fingerprint="a")
+    assert files.resumed(path, empty) is empty
+    path.write_text(saved.to_json(dataclasses.replace(example(), fingerprint="a")))
+    assert files.resumed(path, empty).cases
+    path.write_text(saved.to_json(dataclasses.replace(example(), fingerprint="b")))
+    with pytest.raises(ReportError, match="partial results of this very bench"):
+        files.resumed(path, empty)
