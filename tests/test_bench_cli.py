@@ -81,10 +81,13 @@ def test_samples_reach_pytest_benchmark(net, tmp_path, capsys):
 
 
 def test_inference_checkpointing_and_the_largest_batch(net, tmp_path):
+    block = "block = lambda _: nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 32))\n"
     (tmp_path / "deep.py").write_text(
-        TARGET.replace(
+        "from torch import nn\n"
+        + block
+        + TARGET.replace(
             "nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))",
-            "nn.Sequential(*[nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 32)) for _ in range(4)], nn.Linear(32, 8))",
+            "nn.Sequential(*map(block, range(4)), nn.Linear(32, 8))",
         )
     )
     arguments = ["--parts", "memory", "--mode", "train,infer", "--checkpointing", "on,off", "--fits", "1MB"]

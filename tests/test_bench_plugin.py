@@ -52,7 +52,7 @@ def samples(result):
 def test_pytest_benchmark_holds_the_very_samples_and_agrees_on_their_statistics(folder):
     result = folder.runpytest_subprocess("-s", "--strict-markers", "--benchmark-json=out.json")
     result.assert_outcomes(passed=2)
-    data = json.loads((folder.path / "out.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    data = json.loads((folder.path / "out.json").read_text(), parse_constant=pytest.fail)
     assert [entry["params"] for entry in data["benchmarks"]] == [{"precision": "fp32"}, {"precision": "bf16"}]
     for entry, given in zip(data["benchmarks"], samples(result), strict=True):
         stats = entry["stats"]

@@ -38,8 +38,8 @@ class Gates:
         share = (
             found.difference.estimate / abs(found.reference) if found.reference else found.difference.estimate
         )
-        if found.word == "fails" or not isfinite(share):
-            yield f"training in {row.precision} fails in {found.failed} of {found.seeds} runs"
+        if found.word in {"fails", "stuck"} or not isfinite(share):
+            yield f"training in {row.precision} fails in {found.failed or found.seeds} of {found.seeds} runs"
         elif share > self.max_loss:
             yield (
                 f"{row.precision} trains to a {found.measure} of {found.own:.4g}, FP32 to {found.reference:.4g}: "

@@ -137,6 +137,7 @@ def _courses(case: Case) -> Iterable[str]:
 def to_text(bench: Bench) -> str:
     """Return the tables for a terminal, at most 100 columns wide where names are short."""
     wanted = ("precision", "step", "speedup", "share", "error", "verdict")
+    # The verdict is the longest: at the end of a line it may be.
     titles = {"step": "ms (IQR)", "speedup": "× as fast", "share": "× CUDA", "error": "gradients off"}
     out: list[str] = []
     for case in bench.cases:

@@ -77,7 +77,7 @@ def _case(bench: Bench, case: Case) -> Iterable[str]:
     names = columns(shown)
     yield f"<h2>{_safe(case.key).capitalize()}</h2>"
     cells = [[getattr(line, name) for name in names] for line in shown]
-    yield _table([titles[name] for name in names], cells, last="verdict")
+    yield _table([titles[name] for name in names], cells, judged=True)
     yield _list(remarks(case))
     for chart in (svg.ratios(case), svg.memory(case), svg.curves(case)):
         if chart:
@@ -92,22 +92,22 @@ def _case(bench: Bench, case: Case) -> Iterable[str]:
         yield f"<ul>{''.join(items)}</ul>"
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], last: str = "") -> str:
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, judged: bool = False) -> str:
     head = "".join(f'<th scope="col">{_safe(title)}</th>' for title in titles)
-    body = "".join(f"<tr>{_cells(row, last)}</tr>" for row in rows)
+    body = "".join(f"<tr>{_cells(row, judged=judged)}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _cells(row: Sequence[str], last: str) -> str:
+def _cells(row: Sequence[str], *, judged: bool) -> str:
     first, *rest = row
     out = f'<th scope="row">{_safe(first)}</th>'
     for at, cell in enumerate(rest):
         style = ""
-        if last and at == len(rest) - 1:
+        if judged and at == 0:
             bad = any(
                 word in cell for word in ("fails", "worse", "not finite", "does not run", "out of memory")
             )
-            style = f' class="{last} bad"' if bad else f' class="{last}"'
+            style = ' class="verdict bad"' if bad else ' class="verdict"'
         out += f"<td{style}>{_safe(cell)}</td>"
     return out
 

@@ -20,6 +20,7 @@ class Line:
     """One precision as it is shown."""
 
     precision: str
+    verdict: str
     step: str  #: ms, with the interquartile range
     speedup: str
     memory: str  #: peak on CUDA, MiB
@@ -30,7 +31,6 @@ class Line:
     scale: str
     skipped: str
     fits: str  #: largest batch that fits
-    verdict: str
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -40,6 +40,7 @@ class Line:
 
 COLUMNS = {
     "precision": "precision",
+    "verdict": "verdict",
     "step": "step, ms (IQR)",
     "speedup": "× as fast [95 %]",
     "memory": "CUDA peak, MiB",
@@ -48,9 +49,8 @@ COLUMNS = {
     "error": "gradient error",
     "training": "trained",
     "scale": "loss scale",
-    "skipped": "skips",
+    "skipped": "skips: settling, timed, training",
     "fits": "largest batch",
-    "verdict": "verdict",
 }
 
 
@@ -85,6 +85,7 @@ def _line(bench: Bench, case: Case, row: Row) -> Line:
     found = judgement(bench, case, row)
     return Line(
         row.precision,
+        verdict(bench, case, row),
         _NONE if time is None else f"{time.median * 1000:.3g} ({percent(time.spread)})",
         "1" if row.precision == BASE and time else _NONE if fast is None else _interval(fast.interval),
         _NONE if memory is None or memory.cuda_bytes is None else f"{memory.cuda_bytes / MIB:.4g}",
@@ -95,7 +96,6 @@ def _line(bench: Bench, case: Case, row: Row) -> Line:
         _scale(row),
         _skips(row),
         _NONE if row.largest_batch is None else f"{row.largest_batch:,}",
-        verdict(bench, case, row),
     )
 
 
@@ -122,7 +122,7 @@ def _skips(row: Row) -> str:
         return _NONE
     trained = sum(course.skipped for course in row.courses)
     timed = row.time.skipped if row.time else 0
-    return f"{row.settling} settling, {timed} timed, {trained} training"
+    return f"{row.settling}, {timed}, {trained}"
 
 
 def remarks(case: Case) -> tuple[str, ...]:

@@ -12,9 +12,12 @@ from ampcheck.bench.result import BASE, Bench, Case, Course, Row
 NOISY = 0.25
 #: A peak this close to FP32's is the same: allocators round.
 SAME_MEMORY = 0.02
+#: A run that gains less than this share of what FP32 gains does not train.
+TRAINS_SHARE = 0.1
 #: Courses that ended in nothing that could be compared.
 FAILED = ("diverged", "skipped", "raised")
 _TWO = 2
+_AGAINST = {"fails": "training fails", "stuck": "training fails: the loss stays", "worse": "trains worse"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class Speed:
 class Judgement:
     """Whether training in a precision comes to what FP32 comes to, over paired seeds."""
 
-    word: str  #: equivalent, better, worse, undecided, fails, reference
+    word: str  #: equivalent, better, worse, undecided, stuck, fails, reference
     measure: str  #: what was compared: metric, validation loss or training loss
     own: float  #: mean over the seeds
     reference: float
@@ -77,8 +80,15 @@ def judgement(bench: Bench, case: Case, row: Row) -> Judgement | None:
             [sign * (value - reference[course.seed]) for value, course in zip(own, row.courses, strict=True)],
             margin,
         )
+        if word == "worse" and _gained(row.courses) < TRAINS_SHARE * _gained(base.courses):
+            word = "stuck"
     mean = fmean(value for value in own if math.isfinite(value)) if any(map(math.isfinite, own)) else math.nan
     return Judgement(word, measure, mean, fmean(known), interval, margin, len(own), failed)
+
+
+def _gained(courses: Sequence[Course]) -> float:
+    """Return by how much the training loss came down, over all seeds."""
+    return fmean(course.losses[0] - course.final_loss for course in courses)
 
 
 def _measure(courses: Sequence[Course]) -> tuple[str, int]:
@@ -119,8 +129,8 @@ def verdict(bench: Bench, case: Case, row: Row) -> str:
     if row.status != "ok":
         return {"oom": "out of memory", "overflow": "no loss scale fits"}.get(row.status, "does not run")
     found = judgement(bench, case, row)
-    if found is not None and found.word in {"fails", "worse"}:
-        return "training fails" if found.word == "fails" else "trains worse"
+    if found is not None and found.word in _AGAINST:
+        return _AGAINST[found.word]
     if row.one_step is not None and not row.one_step.gradients.finite:
         return "gradients are not finite"
     words = _bought(case, row)

@@ -40,6 +40,7 @@ examples:
   ampcheck model.py -o r.json ; ampcheck show r.json -o r.md -o r.sarif
   ampcheck baseline model.py -o b.json    accept what there is; from then on:
   ampcheck model.py --baseline b.json     ... whatever is better or worse than that makes the status 1
+  ampcheck bench model.py                 time, memory and accuracy of every precision
 
 exit status: 0 nothing at or above --fail-on, 1 findings, 2 could not run, 130 interrupted
 """

@@ -120,8 +120,13 @@ class _Run:
         interleave(lanes, budget, lambda done: self.bencher.say(f"{self.empty.key}: timing, round {done}"))
         self._peaks(rows, lanes[:-1])
         for lane in lanes[:-1]:
-            rows[lane.name] = replace(rows[lane.name], time=lane.result())
-        return replace(self.empty, again=lanes[-1].result(), notes=meanwhile.notes())
+            if lane.samples:
+                rows[lane.name] = replace(rows[lane.name], time=lane.result())
+            else:
+                text = f"not timed: a step takes too long for a budget of {budget:g} s"
+                rows[lane.name] = replace(rows[lane.name], message=text)
+        again = lanes[-1].result() if lanes[-1].samples else None
+        return replace(self.empty, again=again, notes=meanwhile.notes())
 
     def _lane(self, rows: dict[str, Row], name: str, held: str) -> list[Lane]:
         """Return the lane of a precision, its scaler settled; none where it cannot be timed here."""

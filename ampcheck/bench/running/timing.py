@@ -16,9 +16,10 @@ BLOCK_SECONDS = 0.05
 #: With fewer rounds a bootstrap interval of a median means little.
 FEWEST_ROUNDS = 7
 MOST_ROUNDS = 60
+#: Lanes whose fewest rounds take longer than the budget are left out, but never for less than this.
+_LEAST_BUDGET = 2.0
 #: The measurement ends when every ratio is known to this share, or with the budget.
 PRECISE_ENOUGH = 0.03
-_CALIBRATION = 3
 
 
 @dataclass(slots=True)
@@ -88,8 +89,7 @@ def interleave(
     Every other round runs backwards and each pair of rounds starts with another lane, so that no lane always
     comes after the same one, or early, or late.
     """
-    for lane in lanes:
-        lane.steps = max(1, math.ceil(BLOCK_SECONDS / (lane.block(_CALIBRATION) / _CALIBRATION)))
+    lanes = _calibrated(lanes, budget)
     until = time.monotonic() + budget
     orders: list[tuple[str, ...]] = []
     while len(orders) < MOST_ROUNDS:
@@ -102,6 +102,18 @@ def interleave(
         orders.append(tuple(lane.name for lane in order))
         tick(len(orders))
     return tuple(orders)
+
+
+def _calibrated(lanes: Sequence[Lane], budget: float) -> list[Lane]:
+    """Find how many steps make a block; leave out what is too slow to be timed beside the others."""
+    kept = []
+    for lane in lanes:
+        lane.block(1)
+        step = lane.block(1)
+        lane.steps = max(1, math.ceil(BLOCK_SECONDS / step))
+        if not kept or step * FEWEST_ROUNDS <= max(budget, _LEAST_BUDGET):
+            kept.append(lane)
+    return kept
 
 
 def turned(lanes: Sequence[Lane], index: int) -> list[Lane]:
