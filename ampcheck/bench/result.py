@@ -29,7 +29,6 @@ class Time:
     steps_per_block: int
     device_samples: tuple[float, ...] = ()  #: on a GPU: between events on the stream
     skipped: int = 0  #: updates the scaler skipped in the timed region
-    parts: Mapping[str, float] = field(default_factory=dict)  #: share of forward, backward, update
 
     @property
     def median(self) -> float:

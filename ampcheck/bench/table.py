@@ -1,6 +1,7 @@
 """The rows of a bench as text and numbers: what every format shows, worked out once."""
 
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from ampcheck.bench.result import BASE, PRECISIONS, Bench, Case, Closeness, Row
@@ -136,6 +137,9 @@ def remarks(case: Case) -> tuple[str, ...]:
     for row in case.rows:
         if row.message:
             found.append(f"{row.precision}: {clean(row.message)}")
+        if row.time is not None and row.time.device_samples:
+            device = median(row.time.device_samples) * 1000
+            found.append(f"{row.precision}: {device:.3g} ms a step on the device itself, between events")
         if row.memory is not None and row.memory.cuda_retries:
             found.append(f"{row.precision}: the allocator had to retry {row.memory.cuda_retries} times")
     notes = {row.memory.note for row in case.rows if row.memory is not None and row.memory.note}

@@ -7,6 +7,8 @@ its numbers, which fake tensors do not have, the step runs on real ones.
 """
 
 import contextlib
+import itertools
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -20,11 +22,13 @@ from ampcheck.bench.result import Split
 from ampcheck.bench.running.arms import Arm, buffers, optimizer_state
 from ampcheck.bench.running.precisions import Precision
 from ampcheck.bench.running.watching import Watch, plainly
-from ampcheck.observe.step import casting_rules
+from ampcheck.observe.step import StepRaised, casting_rules
 from ampcheck.observe.structure import modules, named_parameters
 from ampcheck.observe.wide import execute
 from ampcheck.targets.nested import mapped, tensors
 from ampcheck.targets.spec import Target
+
+_LINE = 2  #: points that make one
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,25 +181,32 @@ def _quiet() -> Iterator[None]:
 def fitting_batch(make: Callable[[], Target], chosen: Precision, room: int, largest: int = 1 << 20) -> int:
     """Return the largest batch whose predicted step fits so many bytes; 0 where none does."""
 
-    def need(size: int) -> int:
-        return predict(make, chosen, batch_size=size).split.peak_bytes
+    def need(size: int) -> float:
+        try:
+            return predict(make, chosen, batch_size=size).split.peak_bytes
+        except StepRaised:
+            return math.inf  # some models do not train on a single sample
 
-    low, high, at = 0, largest, 1
-    needs: dict[int, int] = {}
-    while low + 1 < high and len(needs) < 24:  # noqa: PLR2004  # halving ends long before
+    low, high, at, stride = 0, largest, _batch_size(make().batch(0)), 1
+    needs: dict[int, float] = {}
+    while low + 1 < high:
         needs[at] = need(at)
         low, high = (at, high) if needs[at] <= room else (low, at)
-        at = _next(needs, room, low, high)
+        at = _guess(needs, room, low, high)
+        # Where the line points outside of what is still open, go on from that end in growing strides.
+        if low < at < high:
+            stride = 1
+            continue
+        at = min(low + stride, high - 1) if at <= low else max(high - stride, low + 1)
+        stride *= 2
     return low
 
 
-def _next(needs: dict[int, int], room: int, low: int, high: int) -> int:
-    """Return the size to try: where a line through two known ones meets the room, else twice or half."""
-    if len(needs) == 1:
-        return min(max(4 * low, 2), high - 1)
-    one, two = sorted(needs)[-2:] if low in sorted(needs)[-2:] else (low or 1, high)
-    slope = (needs.get(two, 0) - needs.get(one, 0)) / (two - one) if one in needs and two in needs else 0
-    guess = int(one + (room - needs[one]) / slope) if slope > 0 else (low + high) // 2
-    if guess == low and guess + 1 < high:
-        guess = low + 1
-    return min(max(guess, low + 1), high - 1)
+def _guess(needs: dict[int, float], room: int, low: int, high: int) -> int:
+    """Return where the line through the ends of what is open, or through the last two below, meets the room."""
+    known = sorted(size for size in needs if math.isfinite(needs[size]) and size <= high)[-2:]
+    if len(known) < _LINE:
+        return 2 * low or high // 2
+    one, two = known
+    slope = (needs[two] - needs[one]) / (two - one)
+    return int(one + (room - needs[one]) / slope) if slope > 0 else 2 * two

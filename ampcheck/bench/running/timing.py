@@ -37,6 +37,8 @@ class Lane:
     def block(self, steps: int) -> float:
         """Return the seconds of a block of steps: the clocks are read at its two ends only."""
         with self.arm.running():
+            if steps > 1:
+                self.step()  # a short step after another lane's would read its weights from far memory
             before = self.arm.scaler.state_dict()
             _synchronize(self.arm.device)
             events = _Events(self.arm.device)
@@ -106,7 +108,7 @@ def interleave(
 
 def _calibrated(lanes: Sequence[Lane], budget: float) -> list[Lane]:
     """Find how many steps make a block; leave out what is too slow to be timed beside the others."""
-    kept = []
+    kept: list[Lane] = []
     for lane in lanes:
         lane.block(1)
         step = lane.block(1)

@@ -110,7 +110,8 @@ class Watch(TorchDispatchMode):
     def _count(self, func: Any, name: str, args: Any, kwargs: Any, out: Any, *, cast: bool) -> None:
         ins = [leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         outs = [leaf for leaf in tree_iter(out) if isinstance(leaf, torch.Tensor)]
-        fresh = [leaf for leaf in outs if not leaf._is_view()]
+        held = {_memory(leaf) for leaf in ins}
+        fresh = [leaf for leaf in outs if _memory(leaf) not in held]
         if not fresh and not any(slot.is_write for slot in func._schema.arguments):
             return  # a view moves nothing
         formula = flop_registry.get(func._overloadpacket)
@@ -133,6 +134,14 @@ class Watch(TorchDispatchMode):
                 _layout(name, ins),
             )
         )
+
+
+def _memory(tensor: torch.Tensor) -> int | None:
+    """Return what is the same for tensors that share their memory; None for one that has none."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return None
 
 
 def _changes(args: Any, out: Any) -> bool:
