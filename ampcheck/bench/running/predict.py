@@ -7,7 +7,6 @@ its numbers, which fake tensors do not have, the step runs on real ones.
 """
 
 import contextlib
-import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator

@@ -139,7 +139,7 @@ class Watch(TorchDispatchMode):
 def _memory(tensor: torch.Tensor) -> int | None:
     """Return what is the same for tensors that share their memory; None for one that has none."""
     try:
-        return tensor.untyped_storage()._cdata
+        return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):
         return None
 
