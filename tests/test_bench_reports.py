@@ -7,6 +7,7 @@ import html.parser
 import json
 import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
@@ -14,11 +15,11 @@ from test_bench_result import example
 
 from ampcheck.bench import files, saved, svg
 from ampcheck.bench.compare import compare
-from ampcheck.bench.markdown import to_markdown, to_text
+from ampcheck.bench.markdown import escaped, to_markdown, to_text
 from ampcheck.bench.page import to_html
 from ampcheck.bench.result import Bench, Case, Reason, Row
 from ampcheck.bench.svg import Axis
-from ampcheck.bench.table import records
+from ampcheck.bench.table import lines, records
 from ampcheck.errors import ReportError
 
 NASTY = '</style><script>alert(1)</script>|`*[x](javascript:1)" onload="x\x1b[31m\u202e'
@@ -126,8 +127,7 @@ def test_every_format_says_the_same():
         for text in (to_markdown(bench), to_html(bench), to_text(bench)):
             assert name in text
             assert record["verdict"] in text
-    lines = saved.to_csv(records(bench)).splitlines()
-    assert len(lines) == 1 + 3
+    assert len(saved.to_csv(records(bench)).splitlines()) == 1 + 3
     assert "diverged" in to_markdown(bench)
 
 
@@ -159,3 +159,27 @@ def test_partial_results_of_another_bench_are_not_gone_on_with(tmp_path):
     path.write_text(saved.to_json(dataclasses.replace(example(), fingerprint="b")))
     with pytest.raises(ReportError, match="partial results of this very bench"):
         files.resumed(path, empty)
+
+
+def test_the_readmes_table_is_that_of_the_report():
+    root = Path(__file__).parent.parent
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("<!-- bench -->\n")[2].partition("<!-- /bench -->")[0].splitlines()[2:]
+    bench = saved.read(root / "reports" / "bench" / "classic_small_loss.json")
+    expected = [
+        f"| {line.precision} | {line.memory} MiB | {line.training.partition(' ')[0]} | {escaped(line.verdict)} |"
+        for line in lines(bench, bench.cases[0])
+    ]
+    assert table == expected
+
+
+def test_every_committed_report_is_what_its_json_says():
+    folder = Path(__file__).parent.parent / "reports" / "bench"
+    found = list(folder.glob("*.json"))
+    assert found
+    for path in found:
+        bench = saved.read(path)
+        assert path.with_suffix(".md").read_text(encoding="utf-8") == to_markdown(bench)
+        assert path.with_suffix(".html").read_text(encoding="utf-8") == to_html(bench)
+        assert path.with_suffix(".csv").read_text(encoding="utf-8") == saved.to_csv(records(bench))
+        assert not bench.interrupted

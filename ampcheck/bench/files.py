@@ -20,6 +20,7 @@ _TITLE = re.compile(r"^# +(.+)$", re.MULTILINE)
 def write_all(folder: Path, name: str, bench: Bench, changes: Sequence[Change] = ()) -> tuple[Path, ...]:
     """Write a bench in every format; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
+    bench = saved.from_json(saved.to_json(bench))  # what is shown is what is saved, to the digit
     texts = {
         ".md": to_markdown(bench, changes),
         ".html": to_html(bench, changes),

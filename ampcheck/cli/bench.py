@@ -173,7 +173,7 @@ def _measured(options: argparse.Namespace) -> Bench:
             part = files.partial(folder, name)
             empty = Bench(
                 options.target,
-                command=_command(),
+                command=shlex.join(["ampcheck", *options.words]),
                 margin=options.margin,
                 fingerprint=request.fingerprint(options.target, wanted),
             )
@@ -214,10 +214,6 @@ def _request(options: argparse.Namespace, make: Callable[[int | None, int], "Tar
         options.room,
         plan,
     )
-
-
-def _command() -> str:
-    return shlex.join(["ampcheck", *sys.argv[1:]])
 
 
 def _names(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:

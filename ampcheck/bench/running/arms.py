@@ -91,7 +91,8 @@ class Arm:
             in_a_row = 0 if lost else in_a_row + 1
             if in_a_row == APPLIED_IN_A_ROW or not self.scaler.is_enabled():
                 break
-        return Settled(bool(in_a_row), skipped, self.scaler.get_scale())
+        rested = in_a_row == APPLIED_IN_A_ROW or not self.scaler.is_enabled()
+        return Settled(rested, skipped, self.scaler.get_scale())
 
     def skipped_since(self, before: dict[str, Any], steps: int) -> int:
         """Return how many of the last updates were skipped; exact where all or none were, else at least."""

@@ -21,6 +21,7 @@ from ampcheck.bench.running.timing import Lane, interleave
 from ampcheck.bench.running.training import train
 from ampcheck.bench.why import reasons
 from ampcheck.observe.step import StepRaised
+from ampcheck.targets.seeding import seeded
 from ampcheck.targets.spec import Target
 
 Make: TypeAlias = Callable[[int | None, int], Target]  #: from a batch size and a seed
@@ -38,7 +39,14 @@ class Bencher:
     seed: int = 0
 
     def run(self, bench: Bench) -> Bench:
-        """Return a bench with the cases added that it lacks; after Ctrl-C with those that were done."""
+        """Return a bench with the cases added that it lacks; after Ctrl-C with those that were done.
+
+        Random state outside is left as it was.
+        """
+        with seeded(self.seed):
+            return self._run(bench)
+
+    def _run(self, bench: Bench) -> Bench:
         done = {case.key: case for case in bench.cases}
         bench = replace(bench, interrupted=False)
         try:
