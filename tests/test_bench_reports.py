@@ -167,7 +167,7 @@ def test_the_readmes_table_is_that_of_the_report():
     table = readme.partition("<!-- bench -->\n")[2].partition("<!-- /bench -->")[0].splitlines()[2:]
     bench = saved.read(root / "reports" / "bench" / "classic_small_loss.json")
     expected = [
-        f"| {line.precision} | {line.memory} MiB | {line.training.partition(' ')[0]} | {escaped(line.verdict)} |"
+        f"| {line.precision} | {line.memory} MiB | {line.share} | {escaped(line.training)} |"
         for line in lines(bench, bench.cases[0])
     ]
     assert table == expected

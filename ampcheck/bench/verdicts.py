@@ -133,20 +133,19 @@ def verdict(bench: Bench, case: Case, row: Row) -> str:
         return _AGAINST[found.word]
     if row.one_step is not None and not row.one_step.gradients.finite:
         return "gradients are not finite"
-    words = _bought(case, row)
+    words = _bought(case, row, "" if bench.cuda else " on this CPU")
     if found is not None:
         words.append(_trained(found))
     return ", ".join(words) or "nothing measured"
 
 
-def _bought(case: Case, row: Row) -> list[str]:
+def _bought(case: Case, row: Row, where: str) -> list[str]:
     words: list[str] = []
     fast = speed(case, row)
     if fast is not None:
         share = f"{fast.interval.estimate:.2f}× as fast"
-        words.append(
-            f"{share}{' (noisy)' * fast.noisy}" if fast.word != "no difference measured" else fast.word
-        )
+        said_of_time = f"{share}{' (noisy)' * fast.noisy}" if fast.word in {"faster", "slower"} else fast.word
+        words.append(said_of_time + where)
     if row.time is not None and row.time.skipped:
         words.append(f"{row.time.skipped} timed updates were skipped: not comparable")
     memory = case.memory_ratio(row)
