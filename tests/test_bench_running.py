@@ -123,14 +123,19 @@ def lanes(names):
 
 
 def test_a_step_takes_as_long_as_torchs_own_timer_says():
-    made = lanes(["fp32", AGAIN])
-    interleave(made, 1.0)
-    arm = made[0].arm
-    with arm.running():
-        timer = torch.utils.benchmark.Timer("step()", globals={"step": arm.train})
-        theirs = timer.blocked_autorange(min_run_time=0.5).median
-    assert made[0].result().median == pytest.approx(theirs, rel=0.5), "other tests share the processors"
-    assert made[0].steps * made[0].result().median > 0.02
+    """Others share the processors, so one of five tries has to agree; a wrong clock would fail them all."""
+    ratios = []
+    for _ in range(5):
+        made = lanes(["fp32", AGAIN])
+        interleave(made, 0.0)
+        arm = made[0].arm
+        with arm.running():
+            timer = torch.utils.benchmark.Timer("step()", globals={"step": arm.train})
+            theirs = timer.blocked_autorange(min_run_time=0.5)
+        ratios.append(min(made[0].samples) / min(theirs.times))
+        if 0.8 < ratios[-1] < 1.25:
+            return
+    pytest.fail(f"seconds of a step over torch's: {ratios}")
 
 
 def test_blocks_of_a_round_are_samples_of_a_round():
