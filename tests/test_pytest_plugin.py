@@ -321,7 +321,8 @@ def test_without_the_plug_in_other_plug_ins_or_an_audit_nothing_is_said_and_noth
         result = project.runpytest_inprocess("-p", "no:cacheprovider", "test_plain.py", *words)
         assert result.ret == pytest.ExitCode.OK
         assert "ampcheck:" not in str(result.stdout)
-    shutil.rmtree(project.path / "__pycache__", ignore_errors=True)
+    for theirs in ("__pycache__", ".benchmarks"):  # Python's, pytest-benchmark's
+        shutil.rmtree(project.path / theirs, ignore_errors=True)
     assert sorted(path.name for path in project.path.iterdir()) == before
     result = run(project, "-p", "no:ampcheck", "-k", "trains")
     assert "fixture 'amp_audit' not found" in str(result.stdout)

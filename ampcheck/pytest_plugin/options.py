@@ -4,6 +4,7 @@ What pytest does not say, `[tool.ampcheck]` of pyproject.toml says under the sam
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
@@ -19,6 +20,8 @@ SHARED = {
     "budget": ("seconds to look for a remedy", False),
     "baseline": ("hold all audits against what was accepted before, in this file", False),
 }
+#: Where a file speaks to pytest.
+_SECTIONS = ("pytest", "tool:pytest", "tool.pytest", "tool.pytest.ini_options")
 #: Only pytest's.
 FILES = "collect targets from files of this pattern too, such as ampcheck_*.py"
 
@@ -86,14 +89,32 @@ def _many(name: str) -> bool:
 
 def refuse_unknown_names(config: pytest.Config) -> None:
     """Raise for an ini name that begins as ours do and is none: pytest itself would only warn."""
-    texts = list(config.getoption("override_ini") or [])
+    names = [text.partition("=")[0].strip() for text in config.getoption("override_ini") or []]
     if config.inipath is not None:
-        texts += config.inipath.read_text(encoding="utf-8", errors="replace").splitlines()
-    known = [ini(name) for name in ("files", *SHARED)]
-    for text in texts:
-        found = re.match(r"\s*(ampcheck_\w*)\s*=", text)
-        if found and found[1] not in known:
+        names += _written(config.inipath.read_text(encoding="utf-8", errors="replace"))
+    for name in names:
+        if name.startswith("ampcheck_") and not _registered(config, name):
             from ampcheck.targets.spec import close
 
-            hint = close(found[1], known) or f"; ampcheck knows {', '.join(known)}"
-            raise pytest.UsageError(f"{config.inipath or 'pytest'}: unknown option {found[1]!r}{hint}")
+            known = [ini(ours) for ours in ("files", *SHARED)]
+            hint = close(name, known) or f"; ampcheck knows {', '.join(known)}"
+            raise pytest.UsageError(f"{config.inipath or 'pytest'}: unknown option {name!r}{hint}")
+
+
+def _written(text: str) -> Iterator[str]:
+    """Yield the names that a file's sections for pytest set."""
+    section = ""
+    for line in text.splitlines():
+        header = re.match(r"\s*\[([^\[\]]+)\]", line)
+        section = header[1].strip() if header else section
+        found = re.match(r"\s*(\w+)\s*=", line)
+        if found and section in _SECTIONS:
+            yield found[1]
+
+
+def _registered(config: pytest.Config, name: str) -> bool:
+    try:
+        config.getini(name)
+    except ValueError:
+        return False
+    return True
