@@ -39,7 +39,9 @@ def test_step(precision_benchmark, precision):
 
 
 @pytest.fixture
-def folder(pytester):
+def folder(pytester, monkeypatch):
+    # Or pytest-benchmark takes the run for a worker's, and measures nothing.
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     pytester.makepyfile(net=TARGET, test_steps=TEST)
     pytester.makeini("[pytest]\naddopts = -p ampcheck.bench.pytest_plugin")
     return pytester

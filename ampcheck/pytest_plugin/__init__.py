@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from ampcheck.expectations import Audited
 
+#: The bench's fixture and gates come with this plug-in, and go with `-p no:ampcheck`.
+pytest_plugins = ["ampcheck.bench.pytest_plugin"]
+
 _MARKER = (
     "ampcheck(precision=..., fail_on=..., ignore=[...]): how amp_audit, or a collected target, is audited; "
     "several precisions make a test of each; with fail_on the audit itself fails on such findings"
