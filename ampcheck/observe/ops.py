@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
+from ampcheck.observe.sharing import MESSAGES
+
 
 class OpKind(Enum):
     """How an operation's result is recorded."""
@@ -39,7 +41,7 @@ _UNWRITTEN = frozenset(
     }
 )
 #: Between processes: the results may not have arrived yet, and reading them would wait.
-_COMMUNICATION = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
+_COMMUNICATION = frozenset({*MESSAGES, "fsdp"})
 #: Views (and one copy-free relative) that hold every element of their input exactly once.
 _SAME = frozenset(
     {

@@ -15,6 +15,7 @@ from ampcheck.observe.modules import ModuleTracker, tensors_in
 from ampcheck.observe.nodes import Nodes
 from ampcheck.observe.ops import OpKind, OpPlan, plan_of
 from ampcheck.observe.seen import Seen
+from ampcheck.observe.sharing import ENGINE
 from ampcheck.observe.source import SourceFinder, Spot, frames_match
 from ampcheck.observe.tally import Origin, Tally
 from ampcheck.trace import Phase, Site, Trace
@@ -187,6 +188,8 @@ class Recorder(TorchDispatchMode):
                 return
         node = _current_node()
         if node is None:
+            if not _grad_enabled() and frames_match(ENGINE):
+                return  # the end of a backward belongs to no node, such as DDP copying averages back
             phase, origin = _FORWARD, self._here(_FORWARD)
         elif self._where.recomputing:
             phase, origin = _RECOMPUTE, self._here(_RECOMPUTE)

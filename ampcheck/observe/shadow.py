@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ampcheck.observe.sharing import MESSAGES, arrived, share, sum_of
+
 _LOW = frozenset({torch.float16, torch.bfloat16})
 _WIDE = frozenset({torch.float32, torch.float64})
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -30,6 +32,8 @@ class _Rule(NamedTuple):
     written: tuple[int | str, ...]  #: positions, or names of keyword arguments, that it writes
     random: bool
     name: str
+    silent: bool = False  #: it returns nothing: all it does is write
+    message: bool = False  #: it goes to other ranks
 
 
 class _Twin(NamedTuple):
@@ -46,11 +50,14 @@ class Shadow:
         self._twins: dict[int, _Twin] = {}
         self._rules: dict[Any, _Rule] = {}
         self._sweep_at = _SWEEP
+        self._received: set[int] = set()  #: storages that hold sums over ranks
+        self.scale = 1.0  #: of the loss in the script's backward
         self.failed: dict[str, int] = {}  #: operations whose FP32 run raised, and how often
 
     def clear(self) -> None:
         """Forget all twins."""
         self._twins.clear()
+        self._received.clear()
         self._sweep_at = _SWEEP
 
     def __bool__(self) -> bool:
@@ -82,6 +89,10 @@ class Shadow:
             if not rule.view and _holds_low(out):
                 self._take(out)
             return out
+        if rule.message:
+            return self._send(rule, func, args, kwargs)
+        if rule.name == "copy_" and self._arrives_again(args):
+            return self._execute(func, args, kwargs)
         written = [*_tensors(_written(rule, args, kwargs))]
         for tensor in written:
             if _readable(tensor) and self.of(tensor) is None:
@@ -91,6 +102,29 @@ class Shadow:
         out = self._execute(func, args, kwargs)
         self._mirror(rule, func, out, (args, wide_args, wide_kwargs), written)
         return out
+
+    def _send(self, rule: _Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation between ranks, once; of a sum, FP32's share is known here."""
+        sent = sum_of(rule.name, args)
+        wide = None if sent is None else self.of(sent.part)
+        before = None if sent is None or wide is None else sent.part.clone()
+        out = self._execute(func, args, kwargs)
+        arrived(out)
+        if sent is None or wide is None or before is None:
+            self._take((out, list(args)))
+        else:
+            self._keep(sent.result, share(sent, before, wide, self.scale))
+            self._received.add(sent.result.untyped_storage()._cdata)
+        return out
+
+    def _arrives_again(self, args: tuple[Any, ...]) -> bool:
+        """Tell whether a message that has been waited for is copied to its place once more, as Gloo does."""
+        place, source = args[:2]
+        if not self._received or place.untyped_storage()._cdata not in self._received:
+            return False
+        if self.of(source) is not None or place.dtype != source.dtype:
+            return False
+        return bool(torch.isclose(place, source, rtol=0.0, atol=0.0, equal_nan=True).all())
 
     def _mirror(self, rule: _Rule, func: Any, out: Any, values: Any, written: list[torch.Tensor]) -> None:
         """Give the results of an operation their twins."""
@@ -103,7 +137,7 @@ class Shadow:
         except Exception:  # noqa: BLE001  # an operation that insists on half precision; its result is taken as it is
             self.failed[rule.name] = self.failed.get(rule.name, 0) + 1
             wide = None
-        if wide is None:
+        if wide is None and not (rule.silent and rule.name not in self.failed):
             self._take(out)
             self._take(written)
             return
@@ -231,7 +265,7 @@ def _rule_of(func: Any) -> _Rule:
     schema = getattr(func, "_schema", None)
     if schema is None:
         return _Rule(view=True, written=(), random=False, name=str(func))
-    name = schema.name.rpartition("::")[2]
+    space, _, name = schema.name.rpartition("::")
     returns = [ret for ret in schema.returns if "Tensor" in str(ret.type)]
     views = [ret for ret in returns if ret.alias_info is not None and not ret.alias_info.is_write]
     written: list[int | str] = [
@@ -244,4 +278,7 @@ def _rule_of(func: Any) -> _Rule:
     view = (
         unwritten or alias or (bool(returns) and len(views) == len(returns)) or (not returns and not written)
     )
-    return _Rule(view, tuple(written), torch.Tag.nondeterministic_seeded in func.tags, name)
+    random = torch.Tag.nondeterministic_seeded in func.tags
+    return _Rule(
+        view and space not in MESSAGES, tuple(written), random, name, not schema.returns, space in MESSAGES
+    )

@@ -21,8 +21,19 @@ _SEARCH_DEPTH = 3
 
 def children(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
     """Yield the modules in a module's own table."""
-    table = module.__dict__.get("_modules") or {}
+    table = _table(module, "_modules")
     return ((name, child) for name, child in table.items() if isinstance(child, torch.nn.Module))
+
+
+def _table(module: torch.nn.Module, name: str) -> dict[str, Any]:
+    """Return a table of a module; one that never called Module.__init__ stands before another and lends its."""
+    if name in module.__dict__:
+        return module.__dict__[name] or {}
+    try:
+        lent = getattr(module, name)
+    except Exception:  # noqa: BLE001  # whatever a proxy's own __getattr__ does
+        return {}
+    return lent if isinstance(lent, dict) else {}
 
 
 def inner(module: torch.nn.Module) -> torch.nn.Module | None:
@@ -138,7 +149,7 @@ def named_parameters(model: Any) -> Iterator[tuple[str, str, torch.Tensor]]:
 
 def own_parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the parameters in a module's own table."""
-    table = module.__dict__.get("_parameters") or {}
+    table = _table(module, "_parameters")
     return ((name, parameter) for name, parameter in table.items() if parameter is not None)
 
 

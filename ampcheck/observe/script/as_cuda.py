@@ -182,7 +182,7 @@ class AsCuda:
         @functools.wraps(original)
         def __init__(scaler: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:  # noqa: N807
             if device == "cuda":
-                self._touch()
+                self._emulate()  # now, and not within the first step that enters a region
             original(scaler, "cpu" if device == "cuda" else device, *args, **kwargs)
 
         return __init__

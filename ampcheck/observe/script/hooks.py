@@ -7,6 +7,7 @@ import functools
 import multiprocessing.process
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -60,7 +61,7 @@ class Hooks:
         wrap(autocast_mode.autocast, "__init__", functools.partial(_asks, watcher))
         wrap(torch, "save", functools.partial(_noted, watcher, Kind.SAVE))
         wrap(multiprocessing.process.BaseProcess, "start", functools.partial(_child, watcher))
-        os.register_at_fork(after_in_child=self.close)
+        _LISTENING.add(self)
 
     def _scalers(self) -> None:
         wrap, watcher, scaler = self._patches.wrap, self._watcher, grad_scaler.GradScaler
@@ -92,6 +93,19 @@ class Hooks:
             handle.remove()
         self._patches.restore()
         self._watcher.roots.deafen()
+
+
+#: A fork takes the hooks along, and nobody would read what they write.
+_LISTENING: "weakref.WeakSet[Hooks]" = weakref.WeakSet()
+
+
+def _deafen_child() -> None:
+    for hooks in list(_LISTENING):
+        hooks.close()
+
+
+# Once: what is registered for forks cannot be taken back.
+os.register_at_fork(after_in_child=_deafen_child)
 
 
 def _backward(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:

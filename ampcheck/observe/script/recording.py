@@ -14,6 +14,7 @@ from ampcheck.observe.pair import SAMPLES, pair_errors
 from ampcheck.observe.paired import PairedBook
 from ampcheck.observe.recorder import Execute, Recorder
 from ampcheck.observe.shadow import Shadow
+from ampcheck.observe.sharing import local
 from ampcheck.trace import Failure, Leap, PairError, Phase, Site, StepSummary, Trace
 
 #: Operations after which a step is given up: it is no step, but a script that never updates its weights.
@@ -79,6 +80,7 @@ class Recording:
         """Take note of the loss scale: in FP32 there is none."""
         with unseen():
             self.scale = float(scale)
+            self._shadow.scale = self.scale
             self._shadow.set(scale, 1.0)
 
     def keep_loss(self, loss: torch.Tensor) -> None:
@@ -112,11 +114,12 @@ class Recording:
         with unseen():
             for module, name, parameter in parameters:
                 full = f"{module}.{name}".lstrip(".")
-                grad = self._measured.get(id(parameter), parameter.grad)
+                held = self._measured.get(id(parameter), parameter.grad)
+                grad = None if held is None else local(held)
                 if grad is None or full in self._compared:
                     continue
                 self.recorder.state(module, f"param_grad[{name}]", grad)
-                self.recorder.state(module, f"param[{name}]", parameter.detach())
+                self.recorder.state(module, f"param[{name}]", local(parameter).detach())
                 if grad.layout is torch.strided and not grad.is_complex():
                     twin = self._shadow.of(grad)
                     wide = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))

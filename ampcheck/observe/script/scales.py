@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ampcheck.loop import Cause, ScaleEvent
+from ampcheck.observe.sharing import local
 
 Named = Callable[[torch.Tensor], tuple[str, str]]  #: from a parameter to its layer and its full name
 
@@ -87,6 +88,7 @@ class ScaleWatch:
 
 
 def _not_finite(grad: torch.Tensor) -> torch.Tensor:
+    grad = local(grad)
     values = grad.coalesce().values() if grad.is_sparse else grad
     return (~values.isfinite()).any()
 

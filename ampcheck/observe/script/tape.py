@@ -46,21 +46,33 @@ class Tape:
         self._schedule, self._compare, self._execute = schedule, compare, execute
         self._names: dict[int, tuple[Any, str, str]] = {}
         self._roots: dict[int, Root] = {}
+        self._given: list[Root] = []
 
-    def root(self, module: torch.nn.Module) -> Root:
+    def give(self, module: torch.nn.Module, name: str = "") -> None:
+        """Name a model from its top, whichever part of it the script calls; '' as the script does."""
+        self._given.append(self.root(module, name))
+
+    def root(self, module: torch.nn.Module, name: str = "") -> Root:
         """Return what is known of an outermost module, looking into it when it is first seen."""
         known = self._roots.get(id(module))
         if known is not None and known.module() is module:
             return known
-        name = name_in_script(module)
+        name = name or name_in_script(module)
         owned = [
             (f"{name}.{path}" if path else name, own, parameter)
             for path, part in named_modules(module)
             for own, parameter in own_parameters(part)
         ]
+        found = Root(weakref.ref(module), name, owns=bool(owned))
+        whole = self._holds_others(module)
         for layer, own, parameter in owned:
-            self._names.setdefault(id(parameter), (weakref.ref(parameter), layer, own))
-        found = self._roots[id(module)] = Root(weakref.ref(module), name, owns=bool(owned))
+            if whole or id(parameter) not in self._names:
+                self._names[id(parameter)] = (weakref.ref(parameter), layer, own)
+        if whole:
+            # What was seen were its parts, run alone: a model that tries its layers while it is made.
+            self.discard()
+            self._given.insert(0, found)
+        self._roots[id(module)] = found
         return found
 
     def name(self, parameter: torch.Tensor) -> tuple[str, str]:
@@ -82,6 +94,10 @@ class Tape:
         if self.now is None:
             self.now = Recording(step, self._execute())
             self.now.open()
+            for given in self._given:
+                model = given.module()
+                if model is not None:
+                    self.now.recorder.tracker.adopt(model, given.name)
         if self.what_if is not None:
             self.what_if.enter()
         self.now.recorder.tracker.adopt(module, self.root(module).name)
@@ -89,6 +105,10 @@ class Tape:
             self.now.recorder.tracker.call(module, args, kwargs)
         elif self.now.too_long():
             self.discard("steps too long to be recorded: nothing updated the weights")
+
+    def _holds_others(self, module: torch.nn.Module) -> bool:
+        inside = {id(part) for _, part in named_modules(module)} - {id(module)}
+        return any(key in inside and root.module() is not None for key, root in self._roots.items())
 
     def close(self, parameters: Iterable[torch.Tensor] | None = None) -> None:
         """End the recorded step, before gradients (of these parameters) are changed or used."""
