@@ -18,7 +18,8 @@ the strings "inf", "-inf" and "nan".
                     first; module, op, dtype and location {file, line} are those of the first site; null
                     where there is none
     suppressed      findings that do not count: the fields above and {how, entry, reason}
-    ranks           [{name, steps, reference_steps}]: the parts of a merged report, in the order of its steps
+    ranks           [{name, steps, reference_steps, and where there were loss scales first_scales, scales as in
+                    loop}]: the parts of a merged report, in the order of its steps
     plan            {precision, fp32_modules, fp32_lines: ["file:line"], grad_scaler: {init_scale, growth_factor,
                     backoff_factor, growth_interval} or null}; null where nothing was tried
     verdicts        [{claim, tried: confirmed|refuted|"not tried", before, after}]
@@ -62,7 +63,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -84,8 +84,8 @@ from ampcheck.flat import (
     read_step,
 )
 from ampcheck.flat_advice import advice, with_advice
-from ampcheck.flat_loop import loop_json, read_loop
-from ampcheck.report import Rank, Report
+from ampcheck.flat_loop import loop_json, rank_json, read_loop, read_rank
+from ampcheck.report import Report
 from ampcheck.trace import Constant, Trace
 
 SCHEMA = 1
@@ -106,7 +106,7 @@ def to_json(report: Report) -> str:
             "refused_scales": list(report.refused_scales),
             "findings": [_finding(finding) for finding in report.findings],
             "suppressed": [_suppressed(held) for held in report.suppressed],
-            "ranks": [asdict(rank) for rank in report.ranks],
+            "ranks": [rank_json(rank) for rank in report.ranks],
             **advice(report),
             "not_audited": dict(report.not_audited),
             "notes": list(report.notes),
@@ -136,7 +136,7 @@ def _read_report(saved: Json) -> Report:
             errors={read_site(item): read_error(item) for item in saved["errors"]},
             findings=tuple(_read_finding(item) for item in saved["findings"]),
             suppressed=tuple(_read_suppressed(item) for item in saved.get("suppressed", ())),
-            ranks=tuple(Rank(**item) for item in saved.get("ranks", ())),
+            ranks=tuple(read_rank(item) for item in saved.get("ranks", ())),
             stand_in_loss=saved["stand_in_loss"],
             refused_scales=tuple(saved["refused_scales"]),
             notes=tuple(saved["notes"]),

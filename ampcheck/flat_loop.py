@@ -6,6 +6,7 @@ from typing import Any
 
 from ampcheck.flat import Json, number
 from ampcheck.loop import Cause, Event, Kind, Loop, ScaleEvent, Thing
+from ampcheck.report import Rank
 
 _EVENT = tuple((field.name, field.default) for field in fields(Event))
 
@@ -40,6 +41,21 @@ def read_loop(saved: Json | None) -> Loop | None:
         recorded=tuple(map(index, saved["recorded"])),
         children=index(saved["children"]),
     )
+
+
+def rank_json(rank: Rank) -> Json:
+    """Return a rank as JSON values."""
+    held: Json = {"name": rank.name, "steps": rank.steps, "reference_steps": rank.reference_steps}
+    if rank.first_scales:
+        held["first_scales"] = {label: number(scale) for label, scale in rank.first_scales.items()}
+    return {**held, "scales": [_scale(event) for event in rank.scales]} if rank.scales else held
+
+
+def read_rank(item: Json) -> Rank:
+    """Return the rank that `rank_json` wrote."""
+    first = {label: float(scale) for label, scale in item.get("first_scales", {}).items()}
+    scales = tuple(_read_scale(event) for event in item.get("scales", ()))
+    return Rank(item["name"], index(item["steps"]), index(item["reference_steps"]), first, scales)
 
 
 def _event(event: Event) -> Json:

@@ -15,10 +15,12 @@ from typing import Any, TypeAlias, TypeVar
 
 from ampcheck.errors import ReportError
 from ampcheck.findings import Finding, Suppressed
+from ampcheck.loop import ScaleEvent
 from ampcheck.outcome import Outcome
 from ampcheck.plan import Plan, ScalerPlan, Tried, Verdict
-from ampcheck.report import Rank, Report
+from ampcheck.report import Rank, Report, at_scale
 from ampcheck.rules import RULES
+from ampcheck.rules.loop_ranks import DISAGREEMENT, ranks_disagree
 from ampcheck.trace import ModuleInfo, Site, StepSummary, Trace, UpdateLoss, add_maps
 from ampcheck.wording import power
 
@@ -38,7 +40,12 @@ def merge(parts: Mapping[str, Report]) -> Report:
         raise ReportError("expected at least one report to merge, got none; pass saved reports")
     _check(parts)
     ranked = [report if report.ranks else _ranked(report, name) for name, report in parts.items()]
-    return reduce(_sum, sorted(ranked, key=lambda report: _natural(report.ranks[0].name)))
+    whole = reduce(_sum, sorted(ranked, key=lambda report: _natural(report.ranks[0].name)))
+    apart = ranks_disagree(whole)
+    if not apart:
+        return whole
+    told = [finding for finding in whole.findings if finding.code != DISAGREEMENT]
+    return replace(whole, findings=tuple(sorted([*told, *apart], key=_order)))
 
 
 def _check(parts: Mapping[str, Report]) -> None:
@@ -46,7 +53,8 @@ def _check(parts: Mapping[str, Report]) -> None:
     first, *others = parts.items()
     for name, report in others:
         for what, show in _SAME.items():
-            if show(report) != show(first[1]):
+            follows = what == "loss scale" and report.loop and first[1].loop
+            if show(report) != show(first[1]) and not follows:
                 raise ReportError(
                     f"expected reports of one target, precision and loss scale, got {what} {show(first[1])} in "
                     f"{first[0]} and {show(report)} in {name}; run every part with the same TARGET, --precision "
@@ -73,7 +81,7 @@ def _ranked(report: Report, name: str) -> Report:
     """Return a report as that of one rank."""
     return replace(
         report,
-        ranks=(Rank(name, len(report.low.steps), len(report.reference.steps)),),
+        ranks=(Rank(name, len(report.low.steps), len(report.reference.steps), *_scales(report)),),
         findings=tuple(replace(finding, ranks=(name,)) for finding in report.findings),
         suppressed=tuple(
             replace(held, finding=replace(held.finding, ranks=(name,))) for held in report.suppressed
@@ -81,7 +89,13 @@ def _ranked(report: Report, name: str) -> Report:
     )
 
 
+def _scales(report: Report) -> tuple[Mapping[str, float], tuple[ScaleEvent, ...]]:
+    return (report.loop.first_scales, report.loop.scales) if report.loop else ({}, ())
+
+
 def _sum(a: Report, b: Report) -> Report:
+    lowest = min(a.log2_scale, b.log2_scale)
+    a, b = at_scale(a, lowest), at_scale(b, lowest)
     differ = a.plan is not None and b.plan is not None and a.plan != b.plan
     return replace(
         a,

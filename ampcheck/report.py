@@ -1,11 +1,11 @@
 """A report: everything an audit found, as one value that renderers turn into text."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ampcheck.findings import Finding, Severity, Suppressed
 from ampcheck.formats import FORMATS, Format
-from ampcheck.loop import Loop
+from ampcheck.loop import Loop, ScaleEvent
 from ampcheck.outcome import Outcome
 from ampcheck.plan import Plan, Verdict
 from ampcheck.stats import TensorStats
@@ -19,6 +19,8 @@ class Rank:
     name: str
     steps: int  #: of the low-precision run
     reference_steps: int
+    first_scales: Mapping[str, float] = field(default_factory=dict)  #: of its scalers, by label
+    scales: tuple[ScaleEvent, ...] = ()  #: changes of the loss scale there, and skipped steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +115,20 @@ def _less(whole: TensorStats, part: TensorStats, log2_scale: int) -> TensorStats
 def low_backward(report: Report) -> dict[Site, TensorStats]:
     """Return the gradients of the FP32 run, without a scale, that the low run held in low precision."""
     return low_tensors(report, Phase.BACKWARD)
+
+
+def at_scale(report: Report, log2_scale: int) -> Report:
+    """Return a report with its scaled gradients as they would be at another loss scale: shifted."""
+    by = log2_scale - report.log2_scale
+    if not by:
+        return report
+    moved: dict[Site, TensorStats] = {}
+    lost = 0
+    for site, stats in report.low.sites.items():
+        try:
+            moved[site] = stats.scaled(by) if site.scaled else stats
+        except ValueError:  # beyond what a histogram can say
+            lost += 1
+    missing = {"results on a rank at another loss scale, out of its reach": lost} if lost else {}
+    low = replace(report.low, sites=moved, not_audited={**report.low.not_audited, **missing})
+    return replace(report, low=low, log2_scale=log2_scale)

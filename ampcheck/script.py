@@ -18,6 +18,7 @@ from ampcheck.observe.script.watcher import Watcher
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.wide import execute
 from ampcheck.outcome import Outcome
+from ampcheck.ranks import Ranks
 from ampcheck.report import Report
 from ampcheck.rules import diagnose
 from ampcheck.settings import Schedule
@@ -47,9 +48,15 @@ class Session:
         then still be told that there is none, unless `cuda_named`: its command line asks for CUDA.
         """
         self._what_if = what_if
-        self.watcher = Watcher(schedule, comparison, self._execute, told, self._lower(what_if))
+        self.ranks = Ranks()
+        self._told = told
+        self.watcher = Watcher(schedule, comparison, self._execute, self._stepped, self._lower(what_if))
         self._as_cuda, self._available = as_cuda, bool(as_cuda) or cuda_named
         self._stand_in: AsCuda | None = None
+
+    def _stepped(self, watcher: Watcher) -> None:
+        self.ranks.look()
+        self._told(watcher)
 
     def _lower(self, precision: str) -> WhatIf | None:
         return WhatIf(_DTYPES[precision], self._prepare) if precision else None
@@ -71,6 +78,7 @@ class Session:
                 stack.callback(self._stand_in.close)
             stack.callback(Hooks(self.watcher).close)
             stack.callback(self.watcher.end)
+            stack.callback(self.ranks.look)
             self.watcher.begin()
             yield self.watcher
 

@@ -21,11 +21,12 @@ LAYERS = [
     {"tables", "landscape", "scaling", "evidence", "flat", "applying", "config"},
     {"rules", "headline", "flat_advice", "flat_loop", "verify", "training", "groups"},
     {"codec", "select", "merge", "trials", "baseline"},
-    {"instead", "differences", "flat_baseline"},
+    {"instead", "differences", "flat_baseline", "ranks"},
     {"advise", "comparison"},
     {"renderers", "audit", "complaint", "script"},
     {"expectations"},
-    {"api"},
+    {"api", "watching"},
+    {"integrations"},
     {"bench"},
     {"cli", "pytest_plugin"},
     {"__main__"},
@@ -44,6 +45,9 @@ TORCH = {
     "audit",
     "api",
     "script",
+    "watching",
+    "ranks",
+    "integrations",
 }
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 #: Lazily, a plan reaches the half of it that needs torch.

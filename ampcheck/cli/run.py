@@ -114,7 +114,11 @@ class _Watched:
         if self._session is None:
             print("ampcheck: no training was seen: the script never imported torch", file=sys.stderr)
             return NO_TRAINING
-        report = self._session.report(self._program.shown)
+        session, ranks = self._session, self._session.ranks
+        ranks.send(lambda: session.report(self._program.shown))
+        if not ranks.first:
+            return 0
+        report = ranks.gather(session.report(self._program.shown))
         # Standard output is the script's.
         with contextlib.redirect_stdout(sys.stderr):
             status = output.publish(report, self._options)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from ampcheck.loop import Loop, ScaleEvent
 from ampcheck.renderers.layout import Parts, bullet, text, title
 from ampcheck.report import Report
+from ampcheck.rules.loop_ranks import first_disagreement, first_overflow
 from ampcheck.wording import clean, location, plural
 
 #: Changes of the loss scale that are told one by one.
@@ -18,11 +19,29 @@ def loop_lines(report: Report, *, details: bool) -> Parts:
         return
     skipped = f"{plural(loop.skipped, 'skipped step')} in {plural(loop.steps, 'step')}"
     yield from title("Loss scale over time", f"{_course(loop)} · {skipped}")
+    yield from _by_rank(report)
     shown = loop.scales if details else loop.scales[:EVENTS]
     for event in shown:
         yield bullet("!" if event.skipped else "·", _told(event), "bold yellow" if event.skipped else "dim")
     if len(loop.scales) > len(shown):
         yield text((f"  … and {plural(len(loop.scales) - len(shown), 'more change')}", "dim"))
+
+
+def _by_rank(report: Report) -> Parts:
+    """Return where ranks differ in their scales, and which of them overflowed first."""
+    apart = first_disagreement(report.ranks)
+    if apart is not None:
+        step, scaler, scales = apart
+        told = ", ".join(f"{clean(name)} {scale:g}" for name, scale in scales.items())
+        yield bullet("!", f"{clean(scaler)} differs between ranks from step {step} on: {told}", "bold yellow")
+    first = first_overflow(report.ranks)
+    if first is not None:
+        rank, event = first
+        yield bullet(
+            "!",
+            " ".join([f"first to overflow: {clean(rank.name)}, step {event.step}", *_cause(event)]),
+            "bold yellow",
+        )
 
 
 def _course(loop: Loop) -> str:

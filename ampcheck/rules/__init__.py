@@ -21,6 +21,7 @@ from ampcheck.rules.loop_order import (
     step_beside_scaler,
     unscaled_twice,
 )
+from ampcheck.rules.loop_ranks import ranks_disagree
 from ampcheck.rules.loop_regions import (
     amp_switched_off,
     backward_inside_autocast,
@@ -70,6 +71,7 @@ RULES: dict[str, Rule] = {
     "AMP412": schedule_on_skipped_steps,
     "AMP413": scaler_not_saved,
     "AMP414": private_overflow_check,
+    "AMP415": ranks_disagree,
 }
 
 
