@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ampcheck.stats import TensorStats as TensorStats
     from ampcheck.trace import Site as Site
     from ampcheck.trace import Trace as Trace
+    from ampcheck.watching import watch as watch
 
 #: The public names and where they live; each is loaded when it is first used, so importing ampcheck is free.
 _HOMES = {
@@ -32,6 +33,7 @@ _HOMES = {
     "Trace": "trace",
     "check": "api",
     "frames": "renderers.frames",
+    "watch": "watching",
 }
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "Trace",
     "check",
     "frames",
+    "watch",
 ]
 
 

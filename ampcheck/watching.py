@@ -1,0 +1,156 @@
+"""A training loop of one's own, watched: what `ampcheck run` sees of a script, for the lines inside a `with`."""
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from ampcheck.codec import to_json, write
+from ampcheck.errors import TargetError
+from ampcheck.observe.script.watcher import Watcher
+from ampcheck.report import Report
+from ampcheck.script import Session
+from ampcheck.settings import Schedule
+
+
+def watch(
+    model: torch.nn.Module | Iterable[torch.nn.Module] | None = None,
+    optimizer: Any = None,
+    scaler: Any = None,
+    *,
+    every: int = 50,
+    first: int = 2,
+    **options: Any,
+) -> "Watch":
+    """Watch the training loop inside a `with`; its `report()` says what mixed precision does there.
+
+    Without a model it is whatever is trained there. The first steps and one in `every` are recorded in full, the
+    others run as always. Optimizers and scalers that were made before may be given, one or several; those that are
+    made inside are found. Further options: `steps` (a set of step numbers to record, and no others), `as_cuda` (the
+    CPU stands in for CUDA inside), `name` (what the model is called in the report) and `told` (called with the watch
+    after every step).
+    """
+    schedule = Schedule(first, every, options.pop("steps", None))
+    return Watch(_several(model), _several(optimizer), _several(scaler), schedule, **options)
+
+
+class Watch:
+    """A watch over a training loop."""
+
+    def __init__(  # noqa: PLR0913  # what is watched, and how
+        self,
+        models: list[torch.nn.Module],
+        optimizers: list[Any],
+        scalers: list[Any],
+        schedule: Schedule,
+        *,
+        as_cuda: bool = False,
+        name: str = "",
+        told: Callable[["Watch"], None] | None = None,
+    ) -> None:
+        """Prepare to watch."""
+        for model in models:
+            if not isinstance(model, torch.nn.Module):
+                raise TargetError(
+                    f"expected a model (torch.nn.Module), got {model!r}; pass the one you train"
+                )
+        self._models, self._optimizers, self._scalers = models, optimizers, scalers
+        self._name, self._told = name, told
+        self._target = " and ".join(type(model).__name__ for model in models) or "a training loop"
+        self._session = Session(schedule, self._stepped, as_cuda=as_cuda)
+        self._stack = ExitStack()
+        self._over = False
+        self._notes: dict[str, None] = {}
+
+    def __enter__(self) -> Self:
+        """Begin to watch."""
+        watcher = self._stack.enter_context(self._session.watching())
+        for model in self._models:
+            watcher.tape.give(model, self._name)
+        for optimizer in self._optimizers:
+            watcher.owns(optimizer, [p for group in optimizer.param_groups for p in group["params"]])
+        for scaler in self._scalers:
+            watcher.made(scaler, _settings(scaler))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop watching; nothing stays behind, and what was seen is kept."""
+        self._stack.close()
+        self._over = True
+        self._session.ranks.send(self._own)
+
+    def _stepped(self, _: Watcher) -> None:
+        if self._told is not None:
+            self._told(self)
+
+    @property
+    def steps(self) -> int:
+        """Return how often the weights were updated so far, or would have been."""
+        return self._session.watcher.steps
+
+    @property
+    def first_rank(self) -> bool:
+        """Tell whether this process is the one that has the report of all ranks."""
+        return self._session.ranks.first
+
+    @property
+    def scale(self) -> float | None:
+        """Return the last loss scale known, None where none is; asking does not make a GPU wait."""
+        return self._session.watcher.scales.current
+
+    @property
+    def skipped(self) -> int:
+        """Return how many steps are known to have been skipped."""
+        return sum(event.skipped for event in self._session.watcher.scales.events)
+
+    @property
+    def watcher(self) -> Watcher:
+        """Return what is told of the loop's events, for frameworks whose events are not torch's."""
+        return self._session.watcher
+
+    def give(self, model: torch.nn.Module, name: str) -> None:
+        """Name a part of what is trained."""
+        self.watcher.tape.give(model, name)
+
+    def note(self, text: str) -> None:
+        """Add a sentence on how this was seen to the report."""
+        self._notes[text] = None
+
+    def report(self) -> Report:
+        """Return what was seen so far, judged; of several ranks the first returns the sum, once they have ended."""
+        return self._session.ranks.gather(self._own()) if self._over else self._own()
+
+    def _own(self) -> Report:
+        return self._session.report(self._target, tuple(self._notes))
+
+    def save(self, path: str | Path) -> None:
+        """Write the report to a file, as JSON, for `ampcheck show`; of several ranks the first one does."""
+        if self._session.ranks.first:
+            write(Path(path), to_json(self.report()) + "\n")
+
+
+def _several(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    single = isinstance(given, (torch.nn.Module, torch.optim.Optimizer)) or not isinstance(given, Iterable)
+    return [given] if single else list(given)
+
+
+def _settings(scaler: Any) -> dict[str, Any]:
+    """Return what a scaler was made with."""
+    enabled = bool(scaler.is_enabled())
+    asked = {"device": getattr(scaler, "_device", "cuda"), "enabled": enabled}
+    if not enabled:
+        return asked
+    return {
+        **asked,
+        "init_scale": getattr(scaler, "_init_scale", 0.0),
+        "growth_factor": scaler.get_growth_factor(),
+        "backoff_factor": scaler.get_backoff_factor(),
+        "growth_interval": scaler.get_growth_interval(),
+    }

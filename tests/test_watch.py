@@ -1,0 +1,168 @@
+"""`ampcheck.watch`: a loop of one's own goes on as without it, and nothing of the watch stays behind."""
+
+import contextlib
+import gc
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as module_hooks
+from torch.optim import optimizer as optimizer_hooks
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+import ampcheck
+from ampcheck.codec import read
+
+OURS = str(Path(ampcheck.__file__).parent)
+
+
+def made(depth=2, init_scale=2.0**16):
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, 8) for _ in range(depth)]
+    net = nn.Sequential(*layers, nn.Dropout(0.1), nn.Linear(8, 4))
+    return net, torch.optim.AdamW(net.parameters(), 1e-2), torch.amp.GradScaler("cpu", init_scale=init_scale)
+
+
+def step(net, optimizer, scaler, dtype=torch.float16):
+    x, y = torch.randn(16, 8), torch.randint(0, 4, (16,))
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype):
+        loss = nn.functional.cross_entropy(net(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.item()
+
+
+def trained(watch=contextlib.nullcontext, steps=7, **kwargs):
+    net, optimizer, scaler = made(**kwargs)
+    with watch(net, optimizer, scaler) as watching:
+        losses = [step(net, optimizer, scaler) for _ in range(steps)]
+    return (losses, list(net.parameters()), torch.get_rng_state(), scaler.state_dict()), watching
+
+
+def no_watch(*_):
+    return contextlib.nullcontext()
+
+
+def every_third(*given):
+    return ampcheck.watch(*given, every=3, first=1)
+
+
+@pytest.mark.parametrize("init_scale", [2.0**16, 2.0**120])
+def test_the_loop_is_bit_for_bit_what_it_is_alone(init_scale):
+    (losses, weights, state, scaler), _ = trained(no_watch, init_scale=init_scale)
+    (watched, seen_weights, seen_state, seen_scaler), watching = trained(every_third, init_scale=init_scale)
+    assert watched == losses
+    assert all(map(torch.equal, weights, seen_weights))
+    assert torch.equal(state, seen_state)
+    assert scaler == seen_scaler
+    report = watching.report()
+    assert report.loop.recorded == (0, 3, 6)
+    assert report.loop.steps == watching.steps == 7
+
+
+def hooks_in_place():
+    names = [
+        *(
+            torch.autograd.backward,
+            torch.save,
+            nn.Module.train,
+            nn.Module.zero_grad,
+            nn.utils.clip_grad_norm_,
+        ),
+        *(torch.amp.GradScaler.step, torch.amp.GradScaler.update, torch.amp.GradScaler.__init__),
+        *(torch.autocast.__init__, torch.autocast.__enter__, torch.optim.Optimizer.add_param_group),
+    ]
+    tables = [
+        *(module_hooks._global_forward_pre_hooks, module_hooks._global_forward_hooks),
+        *(optimizer_hooks._global_optimizer_pre_hooks, optimizer_hooks._global_optimizer_post_hooks),
+    ]
+    stack = [id(mode) for mode in _get_current_dispatch_mode_stack()]
+    return [id(name) for name in names], [list(table) for table in tables], stack
+
+
+def broken_off(watching, net, optimizer, scaler):
+    with watching:
+        step(net, optimizer, scaler)
+        net(torch.randn(1, 8))  # a recorded step is open
+        raise RuntimeError("its own")
+
+
+def test_nothing_stays_behind_even_after_an_error():
+    before = hooks_in_place()
+    held = made()
+    watching = ampcheck.watch(*held)
+    with pytest.raises(RuntimeError, match="its own"):
+        broken_off(watching, *held)
+    assert hooks_in_place() == before
+    assert watching.report().loop.steps == 1
+
+
+def test_nothing_is_kept_of_what_was_watched():
+    (_, weights, *_), watching = trained(ampcheck.watch)
+    known = [weakref.ref(watching), weakref.ref(watching._session.watcher), weakref.ref(weights[0])]
+    del watching, weights, _
+    gc.collect()
+    assert [ref() for ref in known] == [None] * 3
+
+
+def our_frames(depth):
+    """Return how many calls of ampcheck's functions the steps between recorded ones make."""
+    net, optimizer, scaler = made(depth)
+    calls = 0
+
+    def count(frame, event, _):
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_filename.startswith(OURS)
+
+    with ampcheck.watch(net, optimizer, scaler, every=0, first=1):
+        for _ in range(2):
+            step(net, optimizer, scaler)
+        sys.setprofile(count)
+        try:
+            for _ in range(4):
+                step(net, optimizer, scaler)
+        finally:
+            sys.setprofile(None)
+    return calls / 4
+
+
+def test_between_recorded_steps_no_operation_and_no_module_calls_us():
+    assert our_frames(2) == our_frames(40)
+
+
+def test_what_was_made_before_is_known(tmp_path):
+    _, watching = trained(every_third, init_scale=2.0**120)
+    watching.save(tmp_path / "report.json")
+    report = read(tmp_path / "report.json")
+    scaler = report.loop.thing("scaler 1")
+    assert scaler.settings["init_scale"] == 2.0**120
+    assert scaler.settings["live"]
+    assert report.loop.first_scales == {"scaler 1": 2.0**120}
+    assert report.loop.skipped == watching.skipped == 7
+    assert watching.scale == 2.0**113
+    assert "net.0" in {module.path for module in report.low.modules}
+    assert report.target == "Sequential"
+
+
+def test_a_part_that_is_called_alone_keeps_its_name_in_the_model():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    two = Two()
+    optimizer = torch.optim.SGD(two.parameters(), 0.1)
+    with ampcheck.watch(two, optimizer, name="pair") as watching, torch.autocast("cpu", torch.bfloat16):
+        two.head(two.encoder(torch.randn(4, 8))).sum().backward()
+        optimizer.step()
+    assert {"pair.encoder", "pair.head"} <= {module.path for module in watching.report().low.modules}
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(ampcheck.AmpcheckError, match="expected a model"):
+        ampcheck.watch(lambda x: x)
