@@ -1,0 +1,1 @@
+"""Watches for training frameworks: each file is for one, and imports it."""
