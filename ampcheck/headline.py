@@ -15,7 +15,7 @@ from ampcheck.tables import (
     scale_curve,
 )
 from ampcheck.trace import Phase
-from ampcheck.wording import clean, count, location, measure, percent, place, plural, power
+from ampcheck.wording import clean, clean_line, count, location, measure, percent, place, plural, power
 
 #: Ranks of a finding that are named; of more, how many there are.
 NAMED_RANKS = 3
@@ -59,6 +59,11 @@ def _ranks(finding: Finding) -> str:
 def consequences(finding: Finding) -> list[str]:
     """Return what else was found and goes away with a finding's cause, a sentence each."""
     return [f"goes away with it: {clean(follower)}" for follower in finding.follows]
+
+
+def corrected(finding: Finding) -> list[str]:
+    """Return the lines of code as they should be."""
+    return [clean_line(line) for line in finding.fix]
 
 
 def tally(report: Report) -> str:

@@ -21,13 +21,21 @@ def clean(text: str) -> str:
     >>> clean("conv\x1b[31m1\n\u202eleft")
     'conv1 left'
     """
+    return " ".join(_visible(text).split())
+
+
+def _visible(text: str) -> str:
     spaced = (" " if char.isspace() else char for char in _ESCAPES.sub("", text))
-    return " ".join("".join(char for char in spaced if unicodedata.category(char)[0] != "C").split())
+    return "".join(char for char in spaced if unicodedata.category(char)[0] != "C")
 
 
 def clean_line(text: str) -> str:
-    """Return a line of code with its indentation and nothing in it but visible characters."""
-    return " " * (len(text) - len(text.lstrip(" "))) + clean(text)
+    r"""Return a line of code with its own spaces, and nothing else in it but visible characters.
+
+    >>> clean_line("    if a:  # why\x1b[31m\n")
+    '    if a:  # why'
+    """
+    return _visible(text).rstrip()
 
 
 def percent(share: float) -> str:

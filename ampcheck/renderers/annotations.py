@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from ampcheck.findings import Finding, Severity
-from ampcheck.headline import Health, consequences, figures, judge
+from ampcheck.headline import Health, consequences, corrected, figures, judge
 from ampcheck.report import Report
 from ampcheck.rules import RULES
 from ampcheck.rules.manual import page
@@ -46,6 +46,7 @@ def _message(finding: Finding) -> Iterator[str]:
     yield from consequences(finding)
     if finding.code in RULES:
         yield f"What to do: {clean(page(finding.code).sections['What to do'])}"
+    yield from corrected(finding)
 
 
 def _command(command: str, properties: dict[str, str], message: str) -> str:

@@ -124,6 +124,7 @@ def _findings(report: Report) -> Iterator[Row]:
             "ranks": len(finding.ranks),
             "suppressed": suppressed,
             "message": finding.message,
+            "fix": "\n".join(finding.fix),
         }
 
 

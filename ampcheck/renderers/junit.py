@@ -3,7 +3,7 @@
 from html import escape
 
 from ampcheck.findings import Finding, Severity
-from ampcheck.headline import Health, consequences, facts, figures, judge
+from ampcheck.headline import Health, consequences, corrected, facts, figures, judge
 from ampcheck.report import Report
 from ampcheck.rules import RULES
 from ampcheck.rules.manual import page
@@ -86,5 +86,6 @@ def _text(finding: Finding) -> str:
         " · ".join(filter(None, spots)),
         " · ".join(figures(finding)),
         *consequences(finding),
+        *corrected(finding),
     ]
     return "\n".join(filter(None, lines))

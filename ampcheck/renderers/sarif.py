@@ -10,7 +10,7 @@ from urllib.parse import quote
 from ampcheck.codec import TOOL, tool_version
 from ampcheck.findings import Finding, How, Severity, Suppressed
 from ampcheck.flat import number
-from ampcheck.headline import consequences, judge
+from ampcheck.headline import consequences, corrected, judge
 from ampcheck.report import Report
 from ampcheck.rules import RULES
 from ampcheck.rules.manual import Page, page
@@ -95,12 +95,18 @@ def _result(finding: Finding, codes: list[str]) -> Sarif:
     result: Sarif = {
         "ruleId": clean(finding.code),
         "level": _LEVELS[finding.severity],
-        "message": {"text": _plain(" · ".join([finding.message or finding.name, *consequences(finding)]))},
+        "message": {"text": _message(finding)},
         "properties": {
             "numbers": {clean(name): number(float(value)) for name, value in finding.numbers.items()}
         },
     }
     return result | ({"ruleIndex": codes.index(finding.code)} if finding.code in codes else {})
+
+
+def _message(finding: Finding) -> str:
+    """Return what happened, and below it the lines of code as they should be."""
+    told = _plain(" · ".join([finding.message or finding.name, *consequences(finding)]))
+    return "\n".join([told, *map(_unlinked, corrected(finding))])
 
 
 def _located(finding: Finding, target: str) -> Sarif:
@@ -134,7 +140,10 @@ def _logical(site: Site) -> Sarif:
 
 def _plain(text: str) -> str:
     """Return a message without the links that SARIF would make of brackets."""
-    shown = clean(text)
+    return _unlinked(clean(text))
+
+
+def _unlinked(shown: str) -> str:
     return re.sub(r"[\\\[\]]", r"\\\g<0>", shown) if "](" in shown else shown
 
 

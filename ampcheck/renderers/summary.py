@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from ampcheck.findings import Finding
-from ampcheck.headline import Health, facts, judge, measured, tally
+from ampcheck.headline import Health, corrected, facts, judge, measured, tally
 from ampcheck.renderers.advice import how_tried
 from ampcheck.renderers.drawing import NONE, fitted
 from ampcheck.renderers.layers import layer_cells
@@ -57,6 +57,10 @@ def _findings(report: Report) -> Iterator[str]:
     if report.findings:
         rows = [_finding(finding) for finding in report.findings[:FINDINGS]]
         yield table((tally(report), "where", "what"), rows)
+    fixes = [finding for finding in report.findings[:FINDINGS] if finding.fix]
+    if fixes:
+        lines = (f"{code(one.code)}:\n\n{_fix(one)}" for one in fixes)
+        yield folded("The lines as they should be", "\n\n".join(lines))
     if len(report.findings) > FINDINGS:
         yield f"{ELLIPSIS} and {plural(len(report.findings) - FINDINGS, 'more finding')}"
     if report.suppressed:
@@ -69,6 +73,10 @@ def _finding(finding: Finding) -> tuple[str, str, str]:
     place = code(fitted(spot, _FACT)) if spot else named(origin.module) if origin else NONE
     head = f"{finding.severity} {code(finding.code)} {inline(fitted(finding.name, _FACT))}"
     return head, place, inline(fitted(finding.message, _MESSAGE))
+
+
+def _fix(finding: Finding) -> str:
+    return fence("\n".join(corrected(finding)), "python")
 
 
 def _plan(report: Report) -> Iterator[str]:

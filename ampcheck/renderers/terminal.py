@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ampcheck.findings import Finding, Severity
 from ampcheck.formats import SHORT_DTYPE
-from ampcheck.headline import Health, facts, figures, judge, measured, tally
+from ampcheck.headline import Health, corrected, facts, figures, judge, measured, tally
 from ampcheck.renderers.advice import plan_lines
 from ampcheck.renderers.drawing import TIMES, cells, fitted, module_name
 from ampcheck.renderers.layers import layer_table
@@ -17,7 +17,6 @@ from ampcheck.trace import CastCount, Phase, Site
 from ampcheck.wording import (
     ELLIPSIS,
     clean,
-    clean_line,
     count,
     location,
     plural,
@@ -158,7 +157,7 @@ def _finding(finding: Finding, width: int) -> Parts:
     if told:
         yield indented(text((" · ".join(told), "dim")), 4)
     yield from fixed(
-        [text(("      ", ""), (fitted(clean_line(line), width - 6), "green")) for line in finding.fix]
+        [text(("      ", ""), (fitted(line, width - 6), "green")) for line in corrected(finding)]
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ampcheck.findings import Finding, Severity
 from ampcheck.formats import SHORT_DTYPE
-from ampcheck.headline import figures, tally
+from ampcheck.headline import corrected, figures, tally
 from ampcheck.renderers.page.elements import Html, joined, shown, tag
 from ampcheck.report import Report
 from ampcheck.rules import RULES
@@ -73,10 +73,26 @@ def _finding(finding: Finding, rows: Mapping[str, int]) -> Html:
         tag("ul", [tag("li", clean(follower)) for follower in finding.follows], class_="follows")
         if finding.follows
         else None,
-        tag("p", _where(origin, rows) if origin else None, " · ".join(figures(finding)), class_="muted"),
+        _told(finding, rows),
+        _fix(finding),
         _manual(finding.code),
         class_=str(severity),
     )
+
+
+def _told(finding: Finding, rows: Mapping[str, int]) -> Html | None:
+    """Return the place and the figures; lines of a training loop lie in no module."""
+    origin = finding.origin
+    parts = [*([_where(origin, rows)] if origin and origin.dtype else []), *map(shown, figures(finding))]
+    return tag("p", joined(parts, " · "), class_="muted") if parts else None
+
+
+def _fix(finding: Finding) -> Html | None:
+    """Return the lines of code as they should be."""
+    if not finding.fix:
+        return None
+    lines = joined(map(shown, corrected(finding)), Html("\n"))
+    return tag("pre", tag("code", lines), class_="fix", tabindex="0", aria_label="Corrected lines")
 
 
 def _manual(code: str) -> Html | None:
@@ -102,5 +118,5 @@ def _where(site: Site, rows: Mapping[str, int]) -> Html:
     name = clean(site.module) or ROOT
     row = rows.get(site.module)
     module = tag("a", name, href=f"#m{row}") if row is not None else shown(name)
-    rest = (clean(site.op or site.slot), SHORT_DTYPE.get(site.dtype, clean(site.dtype)), "")
-    return joined([module, *rest], " · ")
+    rest = (clean(site.op or site.slot), SHORT_DTYPE.get(site.dtype, clean(site.dtype)))
+    return joined([module, *filter(None, rest)], " · ")
