@@ -156,6 +156,8 @@ def _train(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]
 def _schedule(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(self, "_is_initial", False):  # its constructor takes a step of its own
+            return original(self, *args, **kwargs)
         watcher.note(Kind.SCHEDULE, self, "scheduler", within=True)
         try:
             return original(self, *args, **kwargs)
