@@ -5,6 +5,7 @@ from dataclasses import replace
 from builders import Layer, finding, report
 
 from ampcheck.findings import How, Severity, Suppressed
+from ampcheck.loop import Cause, Event, Kind, Loop, ScaleEvent, Thing
 from ampcheck.outcome import Outcome
 from ampcheck.plan import Plan, ScalerPlan, Tried, Verdict
 from ampcheck.report import Report
@@ -29,6 +30,26 @@ NAMES = (
 )
 
 
+def hostile_loop() -> Loop:
+    """Return a loop in which every text is hostile, and every number that may be."""
+    scales = (65536.0, float("inf"), 0.0, float("nan"), -1.0, 5e-324, 1.7e308)
+    events = [
+        ScaleEvent(-5 + 10**9 * index, label, scale, 1 / (scale or 1), index % 2 == 0, cause)
+        for label, scale in zip(NAMES, scales * 2, strict=True)
+        for index, cause in enumerate((None, Cause(label, label, label, label, label, -1, 3)))
+    ]
+    event = Event(Kind.CLIP, NAMES[0], NAMES[1], NAMES[2:4], NAMES[4], file=NAMES[5], code=NAMES[6])
+    return Loop(
+        rounds=((event,),),
+        order=((0, 3),),
+        things=tuple(Thing(name, name, {name: name, "live": True}, name, 3) for name in NAMES),
+        scales=tuple(events),
+        first_scales=dict(zip(NAMES, scales, strict=False)),
+        steps=10,
+        recorded=(0, 2),
+    )
+
+
 def hostile() -> Report:
     """Return a report in which every text is hostile."""
     made = report([Layer(name, name, name, line=index) for index, name in enumerate(NAMES)])
@@ -43,6 +64,7 @@ def hostile() -> Report:
             severity=severity,
             ranks=NAMES[:2],
             follows=NAMES[3:6],
+            fix=NAMES,
             numbers={name: 1.5, "tags": 2.0},
         )
         for site, name, severity in zip(sites, NAMES, list(Severity) * len(NAMES), strict=False)
@@ -68,4 +90,5 @@ def hostile() -> Report:
         verdicts=tuple(Verdict(name, Tried.NOT_TRIED, name, name) for name in NAMES),
         patch="--- a/x\n+++ b/x\n" + "\n".join(f"+{name}" for name in NAMES),
         advice=NAMES,
+        loop=hostile_loop(),
     )

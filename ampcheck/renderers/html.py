@@ -7,7 +7,7 @@ from hashlib import sha256
 from importlib.resources import files
 
 from ampcheck.headline import facts, judge
-from ampcheck.renderers.page import answer, findings, layers, numbers, rest, scales
+from ampcheck.renderers.page import answer, findings, layers, loop, numbers, rest, scales
 from ampcheck.renderers.page.elements import Html, joined, tag
 from ampcheck.renderers.page.tree import module_tree
 from ampcheck.report import Report
@@ -44,6 +44,7 @@ def render(report: Report) -> str:
                 answer.plan(report),
                 scales.picture(report, scale_curve(report, span)),
                 findings.findings(report, rows),
+                loop.loop(report),
                 layers.layers(report, nodes),
                 rest.casts(report, rows),
                 rest.limits(report),
@@ -97,7 +98,8 @@ def _assets(names: tuple[str, ...]) -> Iterator[str]:
 
 def _header(report: Report) -> Html:
     told = [tag("li", fact) for fact in facts(report)]
-    links = [("#findings", "Findings"), ("#layers", "Layers"), ("#limits", "Limits")]
+    looped = [("#loop", "Loop")] if report.loop else []
+    links = [("#findings", "Findings"), *looped, ("#layers", "Layers"), ("#limits", "Limits")]
     return tag(
         "header",
         tag(

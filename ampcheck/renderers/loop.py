@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from ampcheck.loop import Loop, ScaleEvent
+from ampcheck.renderers.course import change, happened, spans
 from ampcheck.renderers.layout import Parts, bullet, text, title
 from ampcheck.report import Report
 from ampcheck.rules.loop_ranks import first_disagreement, first_overflow
-from ampcheck.wording import clean, location, plural
+from ampcheck.wording import clean, location, plural, scale_words
 
 #: Changes of the loss scale that are told one by one.
 EVENTS = 6
@@ -32,7 +33,7 @@ def _by_rank(report: Report) -> Parts:
     apart = first_disagreement(report.ranks)
     if apart is not None:
         step, scaler, scales = apart
-        told = ", ".join(f"{clean(name)} {scale:g}" for name, scale in scales.items())
+        told = ", ".join(f"{clean(name)} {scale_words(scale)}" for name, scale in scales.items())
         yield bullet("!", f"{clean(scaler)} differs between ranks from step {step} on: {told}", "bold yellow")
     first = first_overflow(report.ranks)
     if first is not None:
@@ -46,18 +47,12 @@ def _by_rank(report: Report) -> Parts:
 
 def _course(loop: Loop) -> str:
     return ", ".join(
-        f"{label}: {first:g} → {_last(loop, label, first):g}" for label, first in loop.first_scales.items()
+        f"{clean(label)}: {scale_words(first)} → {scale_words(last)}" for label, first, last in spans(loop)
     )
 
 
-def _last(loop: Loop, label: str, first: float) -> float:
-    return next((event.after for event in reversed(loop.scales) if event.scaler == label), first)
-
-
 def _told(event: ScaleEvent) -> str:
-    change = f"{event.before:g} → {event.after:g}"
-    what = "skipped" if event.skipped else "grew" if event.after > event.before else "changed"
-    return " ".join([f"step {event.step} {what}, {change}", *_cause(event)])
+    return " ".join([f"step {event.step} {happened(event)}, {change(event)}", *_cause(event)])
 
 
 def _cause(event: ScaleEvent) -> Iterator[str]:

@@ -6,10 +6,12 @@ from urllib.parse import quote
 
 from ampcheck.findings import Finding, Suppressed
 from ampcheck.formats import SHORT_DTYPE
-from ampcheck.headline import consequences, facts, figures, judge, measured, tally
+from ampcheck.headline import consequences, corrected, facts, figures, judge, measured, tally
 from ampcheck.renderers.advice import how_tried, scaler_call, unchanged
 from ampcheck.renderers.drawing import NONE, module_name
 from ampcheck.renderers.layers import layer_cells
+from ampcheck.renderers.markdown_loop import course_svg
+from ampcheck.renderers.markdown_loop import section as loop_section
 from ampcheck.renderers.markup import bullets, code, fence, folded, inline, prose, table
 from ampcheck.renderers.pictures import drawn_curve, drawn_landscape
 from ampcheck.renderers.svg import curve_svg, landscape_svg
@@ -34,6 +36,7 @@ def render(report: Report, files: Mapping[str, str] = _NO_FILES) -> str:
         _findings,
         _suppressed,
         _plan,
+        lambda told: loop_section(told, files.get("course", "")),
         _layers,
         _landscapes(files),
         _curve(files),
@@ -49,6 +52,7 @@ def pictures(report: Report) -> dict[str, str]:
         "activations": landscape_svg(report, Phase.FORWARD),
         "gradients": landscape_svg(report, Phase.BACKWARD),
         "scales": curve_svg(report),
+        "course": course_svg(report),
     }
     return {name: picture for name, picture in drawn.items() if picture}
 
@@ -89,15 +93,17 @@ def _finding(finding: Finding) -> Iterator[str]:
     yield f"### {finding.severity} {code(finding.code)} {inline(finding.name)}{at}"
     yield prose(finding.message)
     told = []
-    if origin:
-        dtype = SHORT_DTYPE.get(origin.dtype, origin.dtype)
-        told.append(f"{named(origin.module)}: {inline(origin.op or origin.slot)} in {inline(dtype)}")
+    if origin and origin.dtype:
+        held = inline(SHORT_DTYPE.get(origin.dtype, origin.dtype))
+        told.append(f"{named(origin.module)}: {inline(origin.op or origin.slot)} in {held}")
     told += [prose(" · ".join(figures(finding)))] if figures(finding) else []
     told += [inline(consequence) for consequence in consequences(finding)]
     if finding.code in RULES:
         told.append(f"what to do: {inline(page(finding.code).sections['What to do'])}")
     if told:
         yield bullets(told)
+    if finding.fix:
+        yield fence("\n".join(corrected(finding)), "python")
 
 
 def _suppressed(report: Report) -> Iterator[str]:

@@ -15,7 +15,7 @@ from ampcheck.rules.loop_state import (
     told,
     unscaling,
 )
-from ampcheck.wording import clean
+from ampcheck.wording import clean, scale_words
 
 
 def clip_before_unscale(report: Report) -> list[Finding]:
@@ -61,7 +61,7 @@ def _holds_scale(moment: Moment) -> bool:
 
 def _scale_words(loop: Loop) -> str:
     scales = list(loop.first_scales.values())
-    return f" ({scales[0]:g})" if scales else ""
+    return f" ({scale_words(scales[0])})" if scales else ""
 
 
 def clip_after_step(report: Report) -> list[Finding]:
