@@ -44,7 +44,7 @@ class Event:
     autocast: str = ""  #: dtype of the autocast region around it; '' where there is none
     grad: bool = True  #: gradients were being recorded
     training: bool = True  #: the module was in training mode
-    dtype: str = ""  #: of the loss
+    dtype: str = ""  #: of the loss; of an autocast region that torch has switched off, what it was to be
     scaled: bool = False  #: the loss had gone through scaler.scale
     file: str = ""
     line: int = 0

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from html import escape
+from pathlib import Path
 
 from ampcheck.findings import Finding, Severity, Suppressed
 from ampcheck.formats import FORMATS, Format
@@ -10,6 +12,7 @@ from ampcheck.outcome import Outcome
 from ampcheck.plan import Plan, Verdict
 from ampcheck.stats import TensorStats
 from ampcheck.trace import Leap, PairError, Phase, Site, Trace, UpdateLoss, total
+from ampcheck.wording import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,30 @@ class Report:
     def not_audited(self) -> Mapping[str, int]:
         """Return what was not seen, and how often in one run."""
         return {**self.reference.not_audited, **self.low.not_audited}
+
+    def save(self, path: str | Path) -> None:
+        """Write this to a file in the format of its ending: .json, .html, .md, .txt, .csv, .sarif or .xml."""
+        from ampcheck.renderers.saving import save
+
+        save(self, path)
+
+    def __str__(self) -> str:
+        """Return what the terminal shows."""
+        from ampcheck.renderers import render
+
+        return render(self, "terminal").rstrip("\n")
+
+    def __repr__(self) -> str:
+        """Return one line: a whole report has thousands of numbers."""
+        return f"<Report of {self.target!r} in {self.precision}: {plural(len(self.findings), 'finding')}>"
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame of its own, for notebooks."""
+        from ampcheck.renderers import render
+
+        page = escape(render(self, "html"))
+        style = "width:100%;height:80vh;border:0"
+        return f'<iframe srcdoc="{page}" sandbox="allow-scripts" title="ampcheck" style="{style}"></iframe>'
 
 
 def by_place(trace: Trace) -> dict[Site, TensorStats]:

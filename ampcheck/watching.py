@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import torch
 
-from ampcheck.codec import to_json, write
 from ampcheck.errors import TargetError
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.report import Report
@@ -129,9 +128,9 @@ class Watch:
         return self._session.report(self._target, tuple(self._notes))
 
     def save(self, path: str | Path) -> None:
-        """Write the report to a file, as JSON, for `ampcheck show`; of several ranks the first one does."""
+        """Write the report to a file, in the format of its ending; of several ranks the first one does."""
         if self._session.ranks.first:
-            write(Path(path), to_json(self.report()) + "\n")
+            self.report().save(path)
 
 
 def _several(given: Any) -> list[Any]:

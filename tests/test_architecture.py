@@ -50,8 +50,8 @@ TORCH = {
     "integrations",
 }
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
-#: Lazily, a plan reaches the half of it that needs torch.
-LATE = {("plan", "applying"), ("cli", "audit"), ("cli", "script")}
+#: Lazily, a plan reaches the half of it that needs torch, and a report the ways to write it down.
+LATE = {("plan", "applying"), ("report", "renderers"), ("cli", "audit"), ("cli", "script")}
 
 
 def unit(path):

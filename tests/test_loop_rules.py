@@ -1,6 +1,7 @@
 """Rules of training loops: the tutorial's loops are clean, and each mistake is found at its line."""
 
 import contextlib
+import functools
 import inspect
 import re
 import warnings
@@ -84,6 +85,28 @@ def test_every_rule_of_loops_has_a_broken_loop():
 def test_a_scaler_that_torch_switched_off_is_told_of():
     report = watched(lambda: torch.amp.GradScaler("cuda"), as_cuda=False)
     assert set(found(report)) == {"AMP410"}
+
+
+def trains_on_the_cpu_as_if_on_cuda(half=loop_scripts.half):
+    model = torch.nn.Linear(4, 2)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    for _ in range(4):
+        optimizer.zero_grad()
+        with half():
+            loss = model(torch.ones(3, 4)).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def test_a_region_that_torch_switched_off_is_told_of_and_is_not_called_one_around_the_loss_alone():
+    report = watched(trains_on_the_cpu_as_if_on_cuda, as_cuda=False)
+    assert {code: str(finding.severity) for code, finding in found(report).items()} == {"AMP410": "warning"}
+    told = [finding.message for finding in LOOP_RULES["AMP410"](report)]
+    assert any("autocast in float16 on cuda" in message for message in told), told
+    assert not found(watched(trains_on_the_cpu_as_if_on_cuda))
+    off = functools.partial(trains_on_the_cpu_as_if_on_cuda, lambda: torch.autocast("cuda", enabled=False))
+    assert not any("autocast" in f.message for f in LOOP_RULES["AMP410"](watched(off, as_cuda=False)))
 
 
 @pytest.mark.parametrize("name", BROKEN)

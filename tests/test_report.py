@@ -1,13 +1,19 @@
 """What a report answers about itself."""
 
+import re
 from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from builders import Layer, finding, report, stats
 from examples import REPORTS, clean
 
+from ampcheck.errors import ReportError
 from ampcheck.findings import Severity
 from ampcheck.formats import BF16, FP16
+from ampcheck.renderers import SUFFIXES, render
 from ampcheck.report import by_place, low_backward, low_tensors
 from ampcheck.stats import merge
 from ampcheck.trace import Phase, Site, Trace
@@ -59,3 +65,43 @@ def test_gradients_in_question_are_those_of_low_precision_operations_as_fp32_has
     }
     assert low_backward(made) == low_tensors(made, Phase.BACKWARD) == expected
     assert merge(low_tensors(made, Phase.FORWARD).values()).numel == merge(expected.values()).numel
+
+
+def test_a_report_says_on_the_screen_what_its_terminal_format_says() -> None:
+    made = REPORTS["nasty"]()
+    assert str(made) + "\n" == render(made, "terminal")
+    assert repr(clean()).count("\n") == 0
+    assert len(repr(made)) < 200
+
+
+def test_a_notebook_shows_the_page_in_a_frame_that_nothing_gets_out_of() -> None:
+    made = REPORTS["nasty"]()
+
+    class Frames(HTMLParser):
+        found: ClassVar[list[tuple[str, dict[str, str | None]]]] = []
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.found.append((tag, dict(attrs)))
+
+    Frames().feed(made._repr_html_())
+    ((tag, attributes),) = Frames.found
+    assert (tag, attributes["sandbox"]) == ("iframe", "allow-scripts")
+    assert attributes["srcdoc"] == render(made, "html")
+
+
+@pytest.mark.parametrize("ending", SUFFIXES)
+def test_the_ending_of_a_file_says_in_which_format_a_report_is_saved(tmp_path: Path, ending: str) -> None:
+    made = clean()
+    made.save(tmp_path / f"report{ending}")
+    text = (tmp_path / f"report{ending}").read_text(encoding="utf-8")
+    if ending == ".md":
+        assert all(
+            (tmp_path / picture).is_file() for picture in re.findall(r"\]\((report\.\w+\.svg)\)", text)
+        )
+    else:
+        assert text.rstrip("\n") == render(made, SUFFIXES[ending]).rstrip("\n")
+
+
+def test_an_ending_that_stands_for_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match=r"expected a file that ends in \.txt, \.json.*got 'report\.doc'"):
+        clean().save("report.doc")

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ampcheck.codec import write
 from ampcheck.errors import ReportError
-from ampcheck.renderers import RENDERERS, SUFFIXES, markdown, render
+from ampcheck.renderers import RENDERERS, render
+from ampcheck.renderers.saving import ended, format_of, save_as
 from ampcheck.report import Report
 from ampcheck.trace import Site
 
@@ -53,9 +54,7 @@ def publish(report: Report, outputs: Sequence[Output], form: str | None, *, colo
     """Write a report to every output; `form` is for one alone, and for those that do not say theirs."""
     alone = len(outputs) <= 1
     for output in outputs or [Output(SCREEN, None)]:
-        ending = SUFFIXES.get(Path(output.path).suffix.lower()) or (
-            "github-summary" if output.summary else None
-        )
+        ending = format_of(output.path) or ("github-summary" if output.summary else None)
         asked = (form or ending) if alone else (ending or form)
         chosen = output.form or asked or "terminal"
         shown = _from_repository(report) if chosen in _FROM_REPOSITORY else report
@@ -64,34 +63,23 @@ def publish(report: Report, outputs: Sequence[Output], form: str | None, *, colo
             sys.stdout.flush()
         elif output.summary:
             _add_to_summary(Path(output.path), shown, chosen)
-        elif chosen == "markdown":
-            _write_page(Path(output.path), shown)
+        elif chosen == "terminal":
+            write(output.path, _text(shown, chosen, color=False))  # as wide as the screen
         else:
-            write(output.path, _text(shown, chosen, color=False))
+            save_as(shown, output.path, chosen)
 
 
 def _text(report: Report, form: str, *, color: bool) -> str:
     if form == "terminal":
         from ampcheck.renderers.terminal import render as draw
 
-        text = draw(report, width=width(), color=color)
-    else:
-        text = render(report, form)
-    return text if text.endswith("\n") else text + "\n"
+        return ended(draw(report, width=width(), color=color))
+    return ended(render(report, form))
 
 
 def width() -> int:
     """Return how many columns are written."""
     return min(_WIDEST, shutil.get_terminal_size().columns)
-
-
-def _write_page(path: Path, report: Report) -> None:
-    """Write Markdown with its pictures beside it; into what is no file, without any."""
-    pictures = {} if path.exists() and not path.is_file() else markdown.pictures(report)
-    names = {name: f"{path.stem}.{name}.svg" for name in pictures}
-    for name, picture in pictures.items():
-        write(path.with_name(names[name]), picture)
-    write(path, markdown.render(report, names))
 
 
 def _add_to_summary(path: Path, report: Report, form: str) -> None:

@@ -40,6 +40,7 @@ def forward_outside_autocast(report: Report) -> list[Finding]:
             and forwards
             and not any(event.autocast for event in forwards)
             and _means_amp(loop, events)
+            and not any(_off(event) for event in events)
         ):
             bad.append((forwards[0], any(event.kind is Kind.AUTOCAST for event in events)))
     if not bad or _lowered(report):
@@ -62,6 +63,11 @@ def _means_amp(loop: Loop, events: list[Event]) -> bool:
     """Tell whether a round is meant to be trained in mixed precision."""
     scaled = any(event.kind is Kind.SCALE and event.thing in active_scalers(loop) for event in events)
     return scaled or any(event.kind is Kind.AUTOCAST and event.autocast for event in events)
+
+
+def _off(event: Event) -> bool:
+    """Tell whether this is a region of autocast that torch has switched off."""
+    return event.kind is Kind.AUTOCAST and bool(event.dtype)
 
 
 def _lowered(report: Report) -> bool:
@@ -182,29 +188,35 @@ def validated_in_another_precision(report: Report) -> list[Finding]:
 def amp_switched_off(report: Report) -> list[Finding]:
     """The script asks for mixed precision, and torch has switched it off.
 
-    What it finds: a GradScaler that was asked for and is disabled because there is no CUDA.
+    What it finds: a GradScaler or an autocast region that was asked for and is disabled because there is no CUDA.
 
     Why it matters: the run says nothing of how the script trains in mixed precision.
 
-    What to do: run it with --as-cuda, which lets the CPU stand in for CUDA, or on a GPU.
+    What to do: run it with --as-cuda, or `ampcheck.watch(..., as_cuda=True)` around all of the script's own mixed
+    precision, which let the CPU stand in for CUDA; or run it on a GPU.
 
     Example: torch.cuda.amp.GradScaler() on a machine without a GPU.
 
     When to ignore it: when the script is meant to run in FP32 here.
     """
     loop = loop_of(report)
-    off = [
-        thing
+    scalers = [
+        Event(Kind.SCALE, thing.label, thing.kind, file=thing.file, line=thing.line)
         for thing in loop.things
         if thing.family == "scaler" and thing.settings.get("live") is False
         if thing.label in active_scalers(loop)
     ]
+    regions = first_by_place(event for _, event in loop.sequence(1) if _off(event))
     return [
         told(
             "AMP410 amp-switched-off",
-            Severity.INFO,
-            f"the {thing.kind} that the script asks for is switched off here: no CUDA",
-            [Event(Kind.SCALE, thing.label, thing.kind, file=thing.file, line=thing.line)],
+            Severity.WARNING,
+            f"{what} that the script asks for is switched off here, without CUDA: "
+            "as_cuda (--as-cuda) lets the CPU stand in for it",
+            [event],
         )
-        for thing in off
+        for what, event in [
+            *((f"the {event.name}", event) for event in scalers),
+            *((f"autocast in {event.dtype} on {event.name}", event) for event in regions),
+        ]
     ]

@@ -58,7 +58,7 @@ class Hooks:
         self._clipping()
         for name, kind in (("__enter__", Kind.AUTOCAST), ("__exit__", Kind.AUTOCAST_END)):
             wrap(autocast_mode.autocast, name, functools.partial(_region, watcher, kind))
-        wrap(autocast_mode.autocast, "__init__", functools.partial(_asks, watcher))
+        wrap(autocast_mode.autocast, "__init__", functools.partial(_regions, watcher))
         wrap(torch, "save", functools.partial(_noted, watcher, Kind.SAVE))
         wrap(multiprocessing.process.BaseProcess, "start", functools.partial(_child, watcher))
         _LISTENING.add(self)
@@ -252,7 +252,7 @@ def _clip(watcher: Watcher, name: str, original: Callable[..., Any]) -> Callable
     return clip
 
 
-def _asks(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+def _regions(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def __init__(  # noqa: N807  # it takes the place of one
         self: Any,
@@ -262,9 +262,9 @@ def _asks(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
         *rest: Any,
         **more: Any,
     ) -> None:
-        if enabled and isinstance(device_type, str):
-            watcher.asks(device_type.partition(":")[0], dtype)
         original(self, device_type, dtype, enabled, *rest, **more)
+        if enabled and not self._enabled:
+            watcher.off.add(self)
 
     return __init__
 
@@ -277,7 +277,8 @@ def _region(watcher: Watcher, kind: Kind, original: Callable[..., Any]) -> Calla
             watcher.note(kind)
         out = original(self, *args)
         if not inside and kind is Kind.AUTOCAST:
-            watcher.note(kind, name=str(self.device))
+            off = str(self.fast_dtype).removeprefix("torch.") if self in watcher.off else ""
+            watcher.note(kind, name=str(self.device), dtype=off)
         return out
 
     return region

@@ -2,6 +2,7 @@
 
 import functools
 import traceback
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -68,8 +69,8 @@ class Watcher:
         self.steps = 0
         self.backwards = 0
         self.children = 0
-        #: What regions of autocast were asked for, whether or not they were given: (device, dtype) -> place.
-        self.asked: dict[tuple[str, str], str] = {}
+        #: Regions of autocast that were asked for and that torch has switched off.
+        self.off: weakref.WeakSet[Any] = weakref.WeakSet()
         self._told = told
         self._scaler_step: _Update | None = None
         self._owners: dict[int, str] = {}
@@ -203,14 +204,6 @@ class Watcher:
         label = self.journal.label(owner, family)
         self.journal.note(Kind.ZERO_GRAD, label)
 
-    @guarded
-    def asks(self, device: str, dtype: torch.dtype | None) -> None:
-        """Take note of an autocast region that the script wants."""
-        wanted = dtype or (torch.float16 if device == "cuda" else torch.get_autocast_dtype(device))
-        file, line = self.journal.place()
-        key = (device, str(wanted).removeprefix("torch."))
-        self.asked.setdefault(key, f"{file}:{line}" if file else "")
-
     # -- scalers
 
     @guarded
@@ -290,11 +283,11 @@ class Watcher:
 
     @guarded
     def note(
-        self, kind: Kind, thing: Any = None, family: str = "", *, within: bool = False, name: str = ""
+        self, kind: Kind, thing: Any = None, family: str = "", *, within: bool = False, **said: str
     ) -> None:
         """Take note of something an object does; with `within` what follows happens in its method."""
         label = self.journal.label(thing, family) if thing is not None else ""
-        self.journal.note(kind, label, name=name)
+        self.journal.note(kind, label, **said)
         if within:
             self.journal.enter(label)
 

@@ -1,0 +1,43 @@
+"""A report as a file: the ending of its name says the format."""
+
+from pathlib import Path
+
+from ampcheck.codec import write
+from ampcheck.errors import ReportError
+from ampcheck.renderers import SUFFIXES, markdown, render
+from ampcheck.report import Report
+
+
+def format_of(path: str | Path) -> str | None:
+    """Return the format that the ending of a file's name stands for."""
+    return SUFFIXES.get(Path(path).suffix.lower())
+
+
+def save(report: Report, path: str | Path) -> None:
+    """Write a report to a file in the format of its ending: .json, .html, .md, .txt, .csv, .sarif or .xml."""
+    form = format_of(path)
+    if form is None:
+        raise ReportError(f"expected a file that ends in {', '.join(SUFFIXES)}, got {str(path)!r}; rename it")
+    save_as(report, path, form)
+
+
+def save_as(report: Report, path: str | Path, form: str) -> None:
+    """Write a report to a file in one of the formats; Markdown has its pictures beside it."""
+    if form == "markdown":
+        _save_page(report, Path(path))
+    else:
+        write(path, ended(render(report, form)))
+
+
+def ended(text: str) -> str:
+    """Return a text that ends in a new line."""
+    return text if text.endswith("\n") else text + "\n"
+
+
+def _save_page(report: Report, path: Path) -> None:
+    """Write Markdown with its pictures beside it; into what is no file, without any."""
+    pictures = {} if path.exists() and not path.is_file() else markdown.pictures(report)
+    names = {name: f"{path.stem}.{name}.svg" for name in pictures}
+    for name, picture in pictures.items():
+        write(path.with_name(names[name]), picture)
+    write(path, markdown.render(report, names))
