@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from ampcheck.observe.measure import Arena
 from ampcheck.observe.pair import SAMPLES, pair_errors
 from ampcheck.observe.prepare import compiled, shape_lazy_parameters
 from ampcheck.observe.recorder import Recorder
+from ampcheck.observe.sampling import words
 from ampcheck.observe.state import Snapshot
 from ampcheck.observe.step import (
     Step,
@@ -45,6 +47,7 @@ DEFAULT_LOG2_SCALE = 16
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 Progress = Callable[[str], None]
+Make = Callable[[Any], Recorder]
 
 
 @dataclass(slots=True)
@@ -73,11 +76,7 @@ def audit(target: Target, settings: Settings, progress: Progress = lambda _: Non
 
 def _audit(target: Target, settings: Settings, progress: Progress) -> Report:
     with target.active():
-        notes = target.notes + _prepare(target)
-        if settings.layers_only:
-            notes += (
-                "layers only: operations inside modules were not measured, so less can be found and placed",
-            )
+        notes = target.notes + _prepare(target) + _less(settings)
         report = Report(
             target.name,
             settings.precision,
@@ -86,7 +85,7 @@ def _audit(target: Target, settings: Settings, progress: Progress) -> Report:
             low=Trace(),
             stand_in_loss=target.stand_in_loss,
             notes=notes,
-            environment=_environment(target.model),
+            environment=_environment(target.model, settings),
         )
         before = Snapshot(target.model, target.loss, target.after_step) if settings.steps > 1 else None
         try:
@@ -97,6 +96,16 @@ def _audit(target: Target, settings: Settings, progress: Progress) -> Report:
         if settings.verify:
             report = _tried(report, target, settings, progress)
     return replace(report, findings=diagnose(report))
+
+
+def _less(settings: Settings) -> tuple[str, ...]:
+    """Return what has to be said of what is not read."""
+    notes: tuple[str, ...] = ()
+    if settings.layers_only:
+        notes += (
+            "layers only: operations inside modules were not measured, so less can be found and placed",
+        )
+    return notes + ((words(settings.sample),) if settings.sample else ())
 
 
 def _tried(report: Report, target: Target, settings: Settings, progress: Progress) -> Report:
@@ -193,7 +202,7 @@ def _pair(report: Report, step: Step, settings: Settings, progress: Progress) ->
 
 
 def _reference(
-    step: Step, before: Snapshot, kind: type[Recorder]
+    step: Step, before: Snapshot, make: Make
 ) -> tuple[_Run, list[torch.Tensor | None], tuple[str, ...]]:
     """Run the step in FP32; return the run, its gradients and what is to be said of it.
 
@@ -202,12 +211,12 @@ def _reference(
     widened = Widened(step.model, step.batch)
     note: tuple[str, ...] = ()
     try:
-        run = _record(step, None, 0, kind)
+        run = _record(step, None, 0, make)
     except StepRaised as raised:
         before.restore()
         if not widened or raised.out_of_memory:
             raise
-        run = _record(step, None, 0, kind)
+        run = _record(step, None, 0, make)
         note = (
             f"the reference keeps half-precision parameters, since with FP32 ones the model raises: {raised}",
         )
@@ -239,16 +248,17 @@ def _low(
         scale -= 1
 
 
-def _recorder(settings: Settings) -> type[Recorder]:
-    return LayerRecorder if settings.layers_only else Recorder
+def _recorder(settings: Settings) -> Make:
+    kind = LayerRecorder if settings.layers_only else Recorder
+    return partial(kind, samples=SAMPLES, most=settings.sample, execute=execute)
 
 
 def _finite(value: float) -> bool:
     return value - value == 0.0
 
 
-def _record(step: Step, dtype: torch.dtype | None, log2_scale: int, kind: type[Recorder]) -> _Run:
-    recorder = kind(step.model, samples=SAMPLES, execute=execute)
+def _record(step: Step, dtype: torch.dtype | None, log2_scale: int, make: Make) -> _Run:
+    recorder = make(step.model)
     run(step, recorder, dtype, log2_scale)
     fetched = recorder.fetch()
     trace = recorder.trace(fetched)
@@ -287,7 +297,7 @@ def _advance(target: Target, optimizer: torch.optim.Optimizer, grads: list[torch
         target.after_step(target.model)
 
 
-def _environment(model: Any) -> dict[str, str]:
+def _environment(model: Any, settings: Settings) -> dict[str, str]:
     device = Step(model, None, lambda *_: None).device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return {
@@ -297,4 +307,4 @@ def _environment(model: Any) -> dict[str, str]:
         "device": name,
         "casting": "CUDA's rules on CPU tensors" if device.type == "cpu" else f"autocast of {device.type}",
         "kernel": "compiled" if Arena("cpu").native() else "torch operations",
-    }
+    } | ({"sampled": f"{settings.sample} elements a tensor"} if settings.sample else {})

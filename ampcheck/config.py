@@ -32,6 +32,7 @@ class Config:
     verify_steps: int = 0
     budget: float = 60.0  #: seconds
     layers_only: bool = False
+    sample: int = 0  #: elements of a tensor; 0: all
     fail_on: str = "error"
     select: tuple[str, ...] = ()  #: codes, families or names; nothing: all of them
     ignore: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ class Config:
             self.verify_steps,
             self.budget,
             self.layers_only,
+            self.sample,
         )
 
 
@@ -195,6 +197,7 @@ _READERS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "verify-steps": ("a whole number from 0 on", lambda value: _whole(value, 0)),
     "budget": ("a number of seconds", _seconds),
     "layers-only": ("true or false", _yes),
+    "sample": ("a whole number from 0 on", lambda value: _whole(value, 0)),
     "fail-on": _one_of(FAIL_ON),
     "select": (_CODES, _codes),
     "ignore": (_CODES, _codes),

@@ -18,6 +18,7 @@ class Settings:
     verify_steps: int = 0  #: training steps over which the plan is compared with FP32
     budget: float = 60.0  #: seconds for the search of a remedy
     layers_only: bool = False  #: measure what enters and leaves modules, and no operation inside
+    sample: int = 0  #: elements read of a tensor that has more; 0: all
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
@@ -25,6 +26,8 @@ class Settings:
             raise ValueError(f"expected a precision of {' or '.join(PRECISIONS)}, got {self.precision!r}")
         if self.steps < 1:
             raise ValueError(f"expected at least one step, got steps={self.steps!r}")
+        if self.sample < 0:
+            raise ValueError(f"expected a number of elements, or 0 for all, got sample={self.sample!r}")
 
 
 def parse_scale(text: str) -> int | None:

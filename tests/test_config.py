@@ -24,6 +24,7 @@ verify = false
 verify-steps = 2
 budget = 5
 layers-only = true
+sample = 1000
 fail-on = "info"
 select = ["AMP1", "gradient-underflow"]
 ignore = ["AMP102"]
@@ -51,7 +52,7 @@ def test_every_name_is_read(project):
         line.split(" = ")[0] for line in EVERYTHING.splitlines() if " = " in line and line[0] != '"'
     }
     assert config.settings == Settings(
-        "bf16", 10, 3, verify=False, verify_steps=2, budget=5.0, layers_only=True
+        "bf16", 10, 3, verify=False, verify_steps=2, budget=5.0, layers_only=True, sample=1000
     )
     assert config.per_module_ignores == {"encoder.*": ("AMP101",)}
     assert config.baseline == config.source.parent / "base.json"

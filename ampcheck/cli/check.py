@@ -73,6 +73,13 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="measure what enters and leaves modules, and no operation inside: cheaper, and less is found",
     )
+    audit.add_argument(
+        "--sample",
+        type=count,
+        default=None,
+        metavar="N",
+        help="read N elements of a tensor that has more; the report says how far off that may be (default: all)",
+    )
     audit.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
     add_target_arguments(parser)
 

@@ -9,6 +9,7 @@ import torch
 
 from ampcheck.observe.collect import add_rows, stats_of
 from ampcheck.observe.measure import RECORD_WORDS, Arena
+from ampcheck.observe.sampling import add_sampled
 from ampcheck.stats import TensorStats
 from ampcheck.trace import Cast, CastCount, Phase, Site
 
@@ -58,11 +59,14 @@ class _Shelf:
 class Book:
     """The record of one or more steps, by number of site."""
 
-    def __init__(self, samples: int = 0, ledger: Any = None) -> None:
+    def __init__(self, samples: int = 0, ledger: Any = None, most: int = 0) -> None:
         """Begin an empty record; `samples` elements are kept of each result.
 
-        A `ledger`, of compiled.py, adds up what is on the CPU by itself.
+        A `ledger`, of compiled.py, adds up what is on the CPU by itself. Of a result with more than `most`
+        elements only as many are read; of parameters and gradients, all. 0 stands for no limit.
         """
+        self._most = most
+        self._whole: set[int] = set()
         self._ledger = ledger
         self._first_row = 0
         self._measured = 0
@@ -85,7 +89,10 @@ class Book:
 
     def number(self, site: Site) -> int:
         """Return the number of a site."""
-        return self._numbers.setdefault(site, len(self._numbers))
+        number = self._numbers.setdefault(site, len(self._numbers))
+        if site.phase is Phase.STATE:  # whether a step is skipped hangs on a single infinity there
+            self._whole.add(number)
+        return number
 
     def names(self) -> list[Site]:
         """Return the sites by number."""
@@ -99,7 +106,10 @@ class Book:
         if self._ledger is not None and shelf.device == _CPU:
             return self._add_to_ledger(shelf.arena, number, tensor)
         row = shelf.arena.row()
-        shelf.arena.add(row, tensor)
+        if self._most and number not in self._whole:
+            add_sampled(shelf.arena, row, tensor, self._most)
+        else:
+            shelf.arena.add(row, tensor)
         shelf.rows.append(row)
         shelf.numbers.append(number)
         if self._wanted:

@@ -23,7 +23,7 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, Self
 
 import torch
@@ -162,21 +162,20 @@ class Arena:
 
     def _add_view(self, row: int, tensor: Tensor) -> None:
         with torch._C._DisableTorchDispatch():  # what this computes with is nobody else's operation
-            self._add_pieces(row, tensor)
+            tensor, weight = without_repeats(real(tensor.detach()))
+            self.add_weighted(row, ((piece, weight) for piece in _dense_pieces(tensor)))
 
-    def _add_pieces(self, row: int, tensor: Tensor) -> None:
-        tensor, weight = _without_repeats(_real(tensor.detach()))
-        pieces = 0
-        for pieces, piece in enumerate(_dense_pieces(tensor), 1):  # noqa: B007  (counted below)
+    def add_weighted(self, row: int, parts: Iterable[tuple[Tensor, int]]) -> None:
+        """Add one-dimensional contiguous tensors of known dtypes as one call, each with its elements' weight."""
+        count = 0
+        for count, (piece, weight) in enumerate(parts, 1):  # noqa: B007  (counted below)
             if self._measure is not None and piece.is_cpu is self._on_cpu:
-                code = _CODES[piece.dtype]
-                self._measure(
-                    piece.data_ptr(), piece.numel(), code, self._pointers[row], weight, self._threads
-                )
+                what = (piece.data_ptr(), piece.numel(), _CODES[piece.dtype])
+                self._measure(*what, self._pointers[row], weight, self._threads)
             else:
                 self._words_of(row).add(piece, weight)
-        if pieces > 1:  # each counted as a call
-            self._words_of(row).calls.sub_(pieces - 1)
+        if count > 1:  # each counted as a call
+            self._words_of(row).calls.sub_(count - 1)
 
     def _words_of(self, row: int) -> "_Words":
         words = self._words.get(row)
@@ -275,7 +274,7 @@ class _Words:
         torch.maximum(self.amax, magnitudes.amax().view(torch.int64), out=self.amax)
 
 
-def _real(tensor: Tensor) -> Tensor:
+def real(tensor: Tensor) -> Tensor:
     """Return a tensor of a known dtype with the same magnitudes."""
     if tensor.is_complex():  # undoing a lazy conjugation is free, computing it is not
         tensor = torch.view_as_real(tensor.conj() if tensor.is_conj() else tensor)
@@ -286,7 +285,7 @@ def _real(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float32)
 
 
-def _without_repeats(tensor: Tensor) -> tuple[Tensor, int]:
+def without_repeats(tensor: Tensor) -> tuple[Tensor, int]:
     """Return the elements of an expanded tensor once, and how often each one stands there."""
     weight = 1
     for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):

@@ -76,27 +76,28 @@ class Recorder(TorchDispatchMode):
         model: Any,
         *,
         samples: int = 0,
+        most: int = 0,
         execute: Execute = run_op,
         compiled: bool = True,
         book: Book | None = None,
     ) -> None:
         """Prepare to record steps of a model.
 
-        `samples` elements of each result are kept for comparison; `execute` runs an operation; `compiled`
-        lets C do what it can, where it was built and no samples are wanted: the trace is the same; `book` is
-        written into instead of a new one.
+        `samples` elements of each result are kept for comparison, at most `most` are read where it is not 0;
+        `execute` runs an operation; `compiled` lets C do what it can, where it was built and neither of them is
+        wanted: the trace is the same; `book` is written into instead of a new one.
         """
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotations here
         self.execute = execute
         self.tracker = ModuleTracker(model)
         #: Does in C, where it was built, what `__torch_dispatch__` does, on tables of its own.
         self.path = None
-        if compiled and not samples:
+        if compiled and not samples and not most:
             self.path = compiled_path(self, model, None if execute is run_op else execute)
         if self.path is not None:
             self.__dict__["__torch_dispatch__"] = self.path.handler(self)
         self._where = self.path or self.tracker
-        self.book = Book(samples, ledger=self.path) if book is None else book
+        self.book = Book(samples, self.path, most) if book is None else book
         self.tally = Tally(self.book, self.path or Seen(), follow=bool(samples))
         self._measure, self._inherit, self._copied = (
             self.tally.measure,
