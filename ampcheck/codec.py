@@ -50,6 +50,7 @@ the strings "inf", "-inf" and "nan".
         not_audited, operations, measured
         failure     {kind, message, module, op, file, line}*: what the user's code raised; null if it did not
         constants   [site* + {value}]: numbers of the user's code that were rounded to half precision
+        elements    [site* + {elements}]: of a dry run only, which has no sites
     errors          [site* + {sampled, live, lost, error_squares, error_sum, reference_squares, cross,
                     nonfinite}*]: sums over sampled pairs, by site of the low-precision run
 
@@ -237,6 +238,11 @@ def _trace(trace: Trace) -> Json:
         "constants": [
             flat(constant.site) | {"value": number(constant.value)} for constant in trace.constants
         ],
+        **(
+            {"elements": [flat(site) | {"elements": n} for site, n in trace.elements.items()]}
+            if trace.elements
+            else {}
+        ),
     }
 
 
@@ -308,6 +314,7 @@ def _read_trace(saved: Json) -> Trace:
         index(saved["measured"]),
         read_failure(saved["failure"]) if saved["failure"] else None,
         tuple(Constant(read_site(item), float(item["value"])) for item in saved["constants"]),
+        {read_site(item): index(item["elements"]) for item in saved.get("elements", ())},
     )
 
 

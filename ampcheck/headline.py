@@ -136,6 +136,9 @@ def _raised(report: Report) -> tuple[Health, str] | None:
 
 
 def _unknown(report: Report) -> tuple[Health, str] | None:
+    if report.dry:
+        told = f"whether {report.precision} is safe for its numbers is not known"
+        return Health.UNKNOWN, f"dry run, dtypes and casts only: no value was seen, and {told}"
     if any(stats.numel for stats in report.low.sites.values()):
         return None
     return Health.UNKNOWN, "nothing can be said: no floating-point result was recorded"

@@ -65,6 +65,11 @@ class Report:
         return {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[self.precision]
 
     @property
+    def dry(self) -> bool:
+        """Tell whether the step was run without values, for its dtypes and casts alone."""
+        return bool(self.low.elements)
+
+    @property
     def worst(self) -> Severity | None:
         """Return the worst severity among the findings, None when there are none."""
         return min((finding.severity for finding in self.findings), key=lambda s: s.rank, default=None)

@@ -1,5 +1,6 @@
 """What renderers show: rows worked out from a report, in the order in which they matter."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ SCALES = range(25)
 #: Share of lost elements from which a layer, or all gradients together, is in trouble. Rounding alone lets
 #: far fewer cross a ReLU's zero, and a loss scale that suits the gradients loses far fewer.
 TROUBLE_SHARE = 0.01
+_CAST = "_to_copy"
+_HALVES = frozenset({"float16", "bfloat16"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,39 @@ def measured_loss(report: Report, phase: Phase) -> Loss:
 def cast_rows(report: Report) -> tuple[tuple[Cast, CastCount], ...]:
     """Return the casts of the low-precision run, those that write most first, then as executed."""
     return tuple(sorted(report.low.casts.items(), key=lambda row: -row[1].bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class DtypeRow:
+    """In what an operation's results are held: elements by phase, in half precision and in FP32 or wider."""
+
+    op: str
+    places: int  #: lines of code, in how many modules
+    forward_half: int = 0
+    forward_wide: int = 0
+    backward_half: int = 0
+    backward_wide: int = 0
+
+    @property
+    def elements(self) -> int:
+        """Return the elements of all results."""
+        return self.forward_half + self.forward_wide + self.backward_half + self.backward_wide
+
+
+def dtype_rows(report: Report) -> tuple[DtypeRow, ...]:
+    """Return what a dry run has instead of values: operations and their dtypes, those that write most first.
+
+    Casts are left out; they have a table of their own.
+    """
+    counts: dict[str, Counter[str]] = {}
+    for site, elements in report.low.elements.items():
+        if site.op and site.op != _CAST:
+            phase = "backward" if site.phase is Phase.BACKWARD else "forward"
+            row = counts.setdefault(site.op, Counter())
+            row[f"{phase}_{'half' if site.dtype in _HALVES else 'wide'}"] += elements
+            row["places"] += 1
+    rows = [DtypeRow(op, **row) for op, row in counts.items()]
+    return tuple(sorted(rows, key=lambda row: -row.elements))
 
 
 def first_overflow(report: Report, phase: Phase) -> Site | None:

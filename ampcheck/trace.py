@@ -202,6 +202,7 @@ class Trace:
     measured: int = 0  #: tensors whose elements were read
     failure: Failure | None = None  #: what ended the first step that did not go through
     constants: tuple[Constant, ...] = ()  #: each once, in order of execution
+    elements: Mapping[Site, int] = field(default_factory=dict)  #: of results that had no values, in a dry run
 
     def __add__(self, other: "Trace") -> "Trace":
         """Return both traces as one: key by key, the first one's order kept."""
@@ -216,7 +217,12 @@ class Trace:
             self.measured + other.measured,
             self.failure or other.failure,
             tuple(dict.fromkeys(self.constants + other.constants)),
+            add_maps(self.elements, other.elements),
         )
+
+    def numels(self) -> dict[Site, int]:
+        """Return the elements of each site, whether their values were read or not."""
+        return {site: stats.numel for site, stats in self.sites.items()} | dict(self.elements)
 
     def by(self, key: Callable[[Site], Key | None]) -> dict[Key, TensorStats]:
         """Return the statistics summed by a key of the site; None leaves a site out."""

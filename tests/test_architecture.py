@@ -23,7 +23,7 @@ LAYERS = [
     {"codec", "select", "merge", "trials", "baseline"},
     {"instead", "differences", "flat_baseline", "ranks"},
     {"advise", "comparison"},
-    {"renderers", "audit", "complaint", "script"},
+    {"renderers", "audit", "dry", "complaint", "script"},
     {"expectations"},
     {"api", "watching"},
     {"integrations"},
@@ -43,6 +43,7 @@ TORCH = {
     "instead",
     "advise",
     "audit",
+    "dry",
     "api",
     "script",
     "watching",
@@ -51,7 +52,13 @@ TORCH = {
 }
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 #: Lazily, a plan reaches the half of it that needs torch, and a report the ways to write it down.
-LATE = {("plan", "applying"), ("report", "renderers"), ("cli", "audit"), ("cli", "script")}
+LATE = {
+    ("plan", "applying"),
+    ("report", "renderers"),
+    ("cli", "audit"),
+    ("cli", "dry"),
+    ("cli", "script"),
+}
 
 
 def unit(path):

@@ -80,6 +80,11 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="read N elements of a tensor that has more; the report says how far off that may be (default: all)",
     )
+    audit.add_argument(
+        "--dry",
+        action="store_true",
+        help="run without values or memory, on the CPU, for dtypes and casts alone: models of any size",
+    )
     audit.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
     add_target_arguments(parser)
 
@@ -134,8 +139,13 @@ def audited(options: argparse.Namespace) -> Report:
     # What the user's code prints must not get into a report on standard output.
     with contextlib.redirect_stdout(sys.stderr):
         say(f"loading {options.target}")
+        wanted = options_of(options)
         try:
-            target = load(options.target, options_of(options))
+            if options.dry:
+                from ampcheck.dry import dry_audit
+
+                return dry_audit(options.target, wanted, options.config.settings, say)
+            target = load(options.target, wanted)
             from ampcheck.audit import audit
             from ampcheck.targets.seeding import seeded
 

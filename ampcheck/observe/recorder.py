@@ -63,6 +63,7 @@ class Recorder(TorchDispatchMode):
     """
 
     layers = False  #: whether only what enters and leaves modules is measured
+    plain: frozenset[type] = frozenset({torch.Tensor})  #: kinds of a result that are one tensor of numbers
     #: Without this an operator of higher order, such as flex_attention, raises.
     supports_higher_order_operators = True
 
@@ -208,7 +209,7 @@ class Recorder(TorchDispatchMode):
         if self._lineage is not None:
             self._lineage.read(args)
         if kind is _MEASURE:
-            if type(out) is torch.Tensor:
+            if type(out) in self.plain:
                 self._measure(origin, phase, plan.name, "output", out)
                 if plan.rounds and phase is _FORWARD:
                     self.tally.constants(origin, plan.name, args, out)

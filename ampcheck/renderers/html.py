@@ -46,6 +46,7 @@ def render(report: Report) -> str:
                 findings.findings(report, rows),
                 loop.loop(report),
                 layers.layers(report, nodes),
+                rest.dtypes(report),
                 rest.casts(report, rows),
                 rest.limits(report),
                 id="report",

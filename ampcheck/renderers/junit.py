@@ -5,7 +5,7 @@ from html import escape
 from ampcheck.findings import Finding, Severity
 from ampcheck.headline import Health, consequences, corrected, facts, figures, judge
 from ampcheck.report import Report
-from ampcheck.rules import RULES
+from ampcheck.rules import RULES, asked
 from ampcheck.rules.manual import page
 from ampcheck.wording import clean, location, place
 
@@ -18,9 +18,10 @@ def render(report: Report) -> str:
     health, sentence = judge(report)
     group = f"ampcheck.{clean(report.target)}.{report.precision}".replace("/", ".")
     cases = [_verdict(group, health, sentence)]
-    cases += [_case(group, _title(code, held), held) for code, held in found.items()]
+    missing = {code for code in RULES if not asked(code, report)}
+    cases += [_case(group, _title(code, held), held, missing=code in missing) for code, held in found.items()]
     failed = (health is Health.UNSAFE) + sum(any(map(_fails, held)) for held in found.values())
-    skipped = int(health is Health.UNKNOWN)
+    skipped = (health is Health.UNKNOWN) + len(missing)
     numbers = {"tests": len(cases), "failures": failed, "errors": 0, "skipped": skipped}
     totals = " ".join(f'{name}="{number}"' for name, number in numbers.items())
     suite = f"<testsuite name={_quoted(group)} {totals}>"
@@ -53,8 +54,10 @@ def _fails(finding: Finding) -> bool:
     return finding.severity is Severity.ERROR
 
 
-def _case(group: str, name: str, found: list[Finding]) -> str:
-    """Return the case of a rule."""
+def _case(group: str, name: str, found: list[Finding], *, missing: bool) -> str:
+    """Return the case of a rule; `missing` says that the report has not what the rule looks at."""
+    if missing:
+        return _element(group, name, '<skipped message="it looks at values, and a dry run has none"/>')
     texts = "\n\n".join(_text(finding) for finding in found)
     worst = next(filter(_fails, found), None)
     if worst is not None:

@@ -18,11 +18,11 @@ from ampcheck.renderers.svg import curve_svg, landscape_svg
 from ampcheck.report import Report
 from ampcheck.rules import RULES
 from ampcheck.rules.manual import page
-from ampcheck.tables import cast_rows, layer_rows
+from ampcheck.tables import cast_rows, dtype_rows, layer_rows
 from ampcheck.trace import Phase
 from ampcheck.wording import ELLIPSIS, clean, count, location, plural, power, size
 
-FINDINGS, LAYERS, CASTS = 50, 40, 20
+FINDINGS, LAYERS, CASTS, DTYPES = 50, 40, 20, 60
 #: Columns of a drawing made of characters: what a page shows without scrolling.
 _DRAWING = 96
 _NAME = 60
@@ -40,6 +40,7 @@ def render(report: Report, files: Mapping[str, str] = _NO_FILES) -> str:
         _layers,
         _landscapes(files),
         _curve(files),
+        _dtypes,
         _casts,
         _rest,
     )
@@ -212,6 +213,35 @@ def _shown(name: str, about: str, lines: Iterable[object], files: Mapping[str, s
     if name in files:
         return f"![{about}](<{quote(files[name])}>)"
     return fence("\n".join(str(line).rstrip() for line in lines))
+
+
+def _dtypes(report: Report) -> Iterator[str]:
+    rows = dtype_rows(report)
+    if not rows:
+        return
+    yield "## Dtypes: elements of operations' results, in half precision and in FP32 or wider"
+    titles = (
+        "operation",
+        "forward, half>",
+        "forward, FP32>",
+        "backward, half>",
+        "backward, FP32>",
+        "places>",
+    )
+    cells = [
+        (
+            code(row.op),
+            count(row.forward_half),
+            count(row.forward_wide),
+            count(row.backward_half),
+            count(row.backward_wide),
+            count(row.places),
+        )
+        for row in rows[:DTYPES]
+    ]
+    yield table(titles, cells)
+    if len(rows) > DTYPES:
+        yield f"{ELLIPSIS} and {plural(len(rows) - DTYPES, 'more row')}"
 
 
 def _casts(report: Report) -> Iterator[str]:

@@ -6,13 +6,13 @@ from ampcheck.findings import Finding, Severity
 from ampcheck.formats import SHORT_DTYPE
 from ampcheck.headline import Health, corrected, facts, figures, judge, measured, tally
 from ampcheck.renderers.advice import plan_lines
-from ampcheck.renderers.drawing import TIMES, cells, fitted, module_name
+from ampcheck.renderers.drawing import NONE, TIMES, cells, fitted, module_name
 from ampcheck.renderers.layers import layer_table
 from ampcheck.renderers.layout import Parts, bullet, drawn, fixed, hanging, indented, text, title
 from ampcheck.renderers.loop import loop_lines
 from ampcheck.renderers.pictures import drawn_curve, drawn_landscape
 from ampcheck.report import Report
-from ampcheck.tables import cast_rows, layer_rows
+from ampcheck.tables import cast_rows, dtype_rows, layer_rows
 from ampcheck.trace import CastCount, Phase, Site
 from ampcheck.wording import (
     ELLIPSIS,
@@ -30,6 +30,7 @@ NARROWEST = 60
 FINDINGS = 12
 LAYERS = 20
 CASTS = 5
+DTYPES = 20
 #: Columns that the target's name in the first line has at least, with what stands before it.
 NAME = 30
 #: Columns for one fact about the environment.
@@ -71,6 +72,7 @@ def render(report: Report, *, width: int = 100, color: bool = False, details: bo
         _gradients,
         _activations,
         _curve,
+        _dtypes,
         _casts,
         _rest,
     )
@@ -218,6 +220,24 @@ def _curve(view: _View) -> Parts:
         yield from title("Loss scale", "gradient elements that would be lost, predicted from the FP32 run")
         yield from fixed(lines)
         yield indented(text((measured(view.report), "dim")), 2)
+
+
+def _dtypes(view: _View) -> Parts:
+    rows = dtype_rows(view.report)
+    if not rows:
+        return
+    yield from title("Dtypes", "elements of operations' results, in half precision and in FP32 or wider")
+    yield from fixed([text((f"{'forward: half':>15}{'FP32':>8}{'backward: half':>18}{'FP32':>8}", "dim"))])
+    for row in rows[: view.limit(DTYPES)]:
+        forward = f"{_cell(row.forward_half):>15}{_cell(row.forward_wide):>8}"
+        backward = f"{_cell(row.backward_half):>18}{_cell(row.backward_wide):>8}"
+        yield from fixed([text(forward, backward, "  ", (fitted(clean(row.op), FACT), "bold"))])
+    if len(rows) > DTYPES and not view.details:
+        yield text((f"  … and {plural(len(rows) - DTYPES, 'more row')}", "dim"))
+
+
+def _cell(elements: int) -> str:
+    return short_count(elements) if elements else NONE
 
 
 def _casts(view: _View) -> Parts:

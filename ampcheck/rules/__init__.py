@@ -74,11 +74,19 @@ RULES: dict[str, Rule] = {
     "AMP415": ranks_disagree,
 }
 
+#: What dtypes, casts, settings and the numbers of the code tell: the rules for a dry run.
+WITHOUT_VALUES = frozenset({"AMP104", "AMP205", "AMP301", "AMP302", "AMP303"})
+
+
+def asked(code: str, report: Report) -> bool:
+    """Tell whether a report has what a rule looks at."""
+    return not report.dry or code in WITHOUT_VALUES
+
 
 def diagnose(report: Report) -> tuple[Finding, ...]:
     """Return the findings of all rules, the worst first, in the order of the rules within a severity.
 
     What follows from another finding is listed below that.
     """
-    found = [finding for rule in RULES.values() for finding in rule(report)]
+    found = [finding for code, rule in RULES.items() if asked(code, report) for finding in rule(report)]
     return by_cause(report, sorted(found, key=lambda finding: finding.severity.rank))

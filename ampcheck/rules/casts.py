@@ -79,8 +79,8 @@ def _island(line: list[Cast], casts: Mapping[Cast, CastCount]) -> int:
 def _written(report: Report) -> int:
     """Return the bytes that the operations of the low-precision run wrote."""
     return sum(
-        stats.numel * _BYTES.get(site.dtype, 4)
-        for site, stats in report.low.sites.items()
+        elements * _BYTES.get(site.dtype, 4)
+        for site, elements in report.low.numels().items()
         if site.op and site.phase is not Phase.STATE
     )
 

@@ -39,14 +39,15 @@ def half_precision_parameters(report: Report) -> list[Finding]:
 
     When to ignore it: when the optimizer keeps FP32 copies of its own, as DeepSpeed and apex O2 do.
     """
+    numels = report.low.numels()
     sites = [
         site
-        for site in report.low.sites
+        for site in numels
         if site.phase is Phase.STATE and site.slot.startswith(_GRADIENT) and site.dtype in _HALVES
     ]
     if not sites or lost_updates(report):
         return []
-    elements = sum(report.low.sites[site].numel for site in sites)
+    elements = sum(numels[site] for site in sites)
     refused = any(site.dtype == "float16" for site in sites)
     why = "; GradScaler refuses their float16 gradients" if refused else ""
     return [

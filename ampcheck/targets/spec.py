@@ -27,6 +27,7 @@ class Options:
     device: str = "cpu"
     small: bool = False
     seed: int = 0
+    dry: bool = False  #: build it under `fake_tensors`
 
 
 @dataclass(frozen=True, slots=True)

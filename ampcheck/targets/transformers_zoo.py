@@ -108,7 +108,8 @@ def _fit(kind: Any, name: str, options: Options) -> Fit:
     for level in LEVELS if options.small else LEVELS[-1:]:
         try:
             config = prepared(kind.config_class(), level)
-            _affordable(kind, config, name)
+            if not options.dry:
+                _affordable(kind, config, name)
             return _fit_batch(kind(config), level.note, options)
         except Exception as error:  # noqa: BLE001
             errors.append(error)

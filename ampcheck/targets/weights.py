@@ -18,6 +18,8 @@ SHOWN_KEYS = 3
 
 def place(model: Any, options: Options) -> Any:
     """Return the model with the weights of the options, on the device of the options."""
+    if options.dry:  # it has neither
+        return model
     if options.weights is not None:
         load_weights(model, options.weights)
     if not hasattr(model, "to"):

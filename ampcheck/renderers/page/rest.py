@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from ampcheck.formats import SHORT_DTYPE
 from ampcheck.renderers.page.elements import Html, tag
 from ampcheck.report import Report
-from ampcheck.tables import cast_rows
+from ampcheck.tables import cast_rows, dtype_rows
 from ampcheck.trace import CastCount
 from ampcheck.wording import ROOT, clean, count, location, plural, size
 
@@ -50,6 +50,33 @@ def casts(report: Report, rows: Mapping[str, int]) -> Html | None:
         else None,
         id="casts",
         aria_labelledby="casts-title",
+    )
+
+
+def dtypes(report: Report) -> Html | None:
+    """Return in what a dry run's operations gave their results."""
+    rows = dtype_rows(report)
+    if not rows:
+        return None
+    titles = ("Operation", "Forward, half", "Forward, FP32", "Backward, half", "Backward, FP32", "Places")
+    cells = [
+        (row.forward_half, row.forward_wide, row.backward_half, row.backward_wide, row.places) for row in rows
+    ]
+    heads = [
+        tag("th", title, scope="col", class_="number" if at else None) for at, title in enumerate(titles)
+    ]
+    lines = [
+        tag("tr", tag("td", clean(row.op)), [tag("td", count(cell), class_="number") for cell in line])
+        for row, line in zip(rows, cells, strict=True)
+    ]
+    table = tag("table", tag("thead", tag("tr", heads)), tag("tbody", lines), class_="plain")
+    name = "Dtypes: elements of operations' results, in half precision and in FP32 or wider"
+    return tag(
+        "section",
+        tag("h2", name, id="dtypes-title"),
+        tag("div", table, class_="wide", tabindex="0", role="region", aria_label=name),
+        id="dtypes",
+        aria_labelledby="dtypes-title",
     )
 
 
