@@ -1,5 +1,6 @@
 """Dry runs: the dtypes, elements and casts of the real step, without its values, memory or a claim about either."""
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -216,6 +217,9 @@ def test_it_is_saved_and_shown_in_every_format(tmp_path):
     suite = RENDERERS["junit"](report)
     assert f'skipped="{1 + len(RULES) - len(WITHOUT_VALUES)}"' in suite
     assert suite.count("<skipped ") == 1 + len(RULES) - len(WITHOUT_VALUES)
+    page = RENDERERS["html"](report)
+    assert "No result was held" not in page
+    assert set(re.findall(r'href="#([\w-]+)"', page)) <= set(re.findall(r'id="([\w-]+)"', page))
     shown = RENDERERS["terminal"](report)
     assert "no value was seen" in " ".join(shown.split())
     rows = {row.op: row for row in dtype_rows(report)}

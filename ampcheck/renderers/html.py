@@ -32,7 +32,7 @@ _SCRIPTS = (
 def render(report: Report) -> str:
     """Return the report as a page."""
     nodes = module_tree(report, layer_rows(report))
-    rows = {node.path: node.index for node in nodes}
+    rows = {} if report.dry else {node.path: node.index for node in nodes}
     span = scales.scale_range(report)
     body = joined(
         [
@@ -42,19 +42,21 @@ def render(report: Report) -> str:
                 "main",
                 answer.verdict(report),
                 answer.plan(report),
-                scales.picture(report, scale_curve(report, span)),
+                None if report.dry else scales.picture(report, scale_curve(report, span)),
                 findings.findings(report, rows),
                 loop.loop(report),
-                layers.layers(report, nodes),
-                rest.dtypes(report),
+                rest.dtypes(report) if report.dry else layers.layers(report, nodes),
                 rest.casts(report, rows),
                 rest.limits(report),
                 id="report",
                 tabindex="-1",
             ),
             tag("aside", id="detail", hidden=True, tabindex="-1", aria_labelledby="detail-title"),
-            tag("script", numbers.data(report, nodes, span), type="application/json", id="data"),
-            tag("script", _script()),
+            # What scripts do is done to numbers.
+            tag("script", numbers.data(report, nodes, span), type="application/json", id="data")
+            if not report.dry
+            else "",
+            tag("script", _script()) if not report.dry else "",
         ]
     )
     return f"<!DOCTYPE html>\n{tag('html', _head(report), tag('body', body), lang='en')}\n"
@@ -100,7 +102,8 @@ def _assets(names: tuple[str, ...]) -> Iterator[str]:
 def _header(report: Report) -> Html:
     told = [tag("li", fact) for fact in facts(report)]
     looped = [("#loop", "Loop")] if report.loop else []
-    links = [("#findings", "Findings"), *looped, ("#layers", "Layers"), ("#limits", "Limits")]
+    table = ("#dtypes", "Dtypes") if report.dry else ("#layers", "Layers")
+    links = [("#findings", "Findings"), *looped, table, ("#limits", "Limits")]
     return tag(
         "header",
         tag(

@@ -53,11 +53,9 @@ def casts(report: Report, rows: Mapping[str, int]) -> Html | None:
     )
 
 
-def dtypes(report: Report) -> Html | None:
+def dtypes(report: Report) -> Html:
     """Return in what a dry run's operations gave their results."""
     rows = dtype_rows(report)
-    if not rows:
-        return None
     titles = ("Operation", "Forward, half", "Forward, FP32", "Backward, half", "Backward, FP32", "Places")
     cells = [
         (row.forward_half, row.forward_wide, row.backward_half, row.backward_wide, row.places) for row in rows
