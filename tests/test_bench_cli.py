@@ -155,3 +155,45 @@ def test_a_fresh_plan_is_a_row(net, tmp_path):
     rows = json.loads((tmp_path / "reports" / "net.json").read_text())["cases"][0]["rows"]
     assert [row["precision"] for row in rows] == ["fp32", "amp", "plan"]
     assert rows[2]["one_step"]["gradients"]["relative_rms"] < 0.01
+
+
+BREAKS = "def pytest_runtest_setup(item):\n    raise RuntimeError('no session with me')\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "plugin", "said"),
+    [
+        (
+            "none/b.json",
+            "",
+            "it raised FileNotFoundError: [Errno 2] No such file or directory: 'none/b.json'",
+        ),
+        ("b.json", "breaks", "its session ended with status 1; what pytest printed above says why"),
+    ],
+)
+def test_a_session_of_pytest_benchmark_that_fails_is_an_error(net, tmp_path, file, plugin, said):
+    (tmp_path / "breaks.py").write_text(BREAKS)
+    arguments = ["--parts", "time", "--budget", "0.1", "--precisions", "fp32", "-o", "r"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ampcheck", "bench", "net.py", *arguments, "--benchmark-json", file],
+        check=False, capture_output=True, text=True,
+        env=os.environ | {"PYTEST_PLUGINS": plugin, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+    )  # fmt: skip
+    assert done.returncode == 2
+    message = f"expected pytest-benchmark to take the samples for --benchmark-json={file}, {said}"
+    assert message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "r" / "net.json").exists(), "what was measured is not lost"
+    assert not plugin or "no session with me" in done.stdout
+
+
+def test_what_pytest_benchmark_cannot_be_given_is_refused_before_anything_is_measured(net, tmp_path, capsys):
+    assert main(["bench", "net.py", "--parts", "memory", "--benchmark-json", "b.json"]) == 2
+    assert "expected the part 'time'" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["net.py"]
+
+
+def test_what_to_compare_with_is_read_before_anything_is_measured(net, tmp_path, capsys):
+    assert main(["bench", "net.py", "--compare", "gone.json"]) == 2
+    assert "could not read 'gone.json'" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["net.py"]

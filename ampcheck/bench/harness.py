@@ -16,17 +16,41 @@ from ampcheck.errors import AmpcheckError
 _TESTS = Path(__file__).with_name("replayed_steps.py")
 
 
-def enter(bench: Bench, options: Sequence[str]) -> int:
-    """Enter every timed row into pytest-benchmark; `options` are its own, such as --benchmark-json=FILE.
-
-    Return pytest's exit status. Nothing of the user's pytest configuration is read, and nothing is left behind
-    but what the options ask for.
-    """
+def refuse(parts: Sequence[str]) -> None:
+    """Refuse what could not be handed to pytest-benchmark, before anything is measured."""
     if find_spec("pytest_benchmark") is None:
         raise AmpcheckError(
             "expected pytest-benchmark for the --benchmark options, it is not installed; "
             "pip install 'ampcheck[bench]'"
         )
+    if "time" not in parts:
+        raise AmpcheckError(
+            f"expected the part 'time' for the --benchmark options, got --parts {','.join(parts)}; "
+            "pytest-benchmark takes times only"
+        )
+
+
+def enter(bench: Bench, options: Sequence[str]) -> None:
+    """Enter every timed row into pytest-benchmark; `options` are its own, such as --benchmark-json=FILE.
+
+    Nothing of the user's pytest configuration is read, and nothing is left behind but what the options ask for.
+    """
+    if not any(row.time for case in bench.cases for row in case.rows):
+        raise AmpcheckError(
+            "expected times for pytest-benchmark, no row was timed; the report says why for each row"
+        )
+    expected = f"expected pytest-benchmark to take the samples for {' '.join(options)}"
+    try:
+        status = _session(bench, options)
+    except Exception as error:
+        raise AmpcheckError(f"{expected}, it raised {type(error).__name__}: {error}") from error
+    if status:
+        raise AmpcheckError(
+            f"{expected}, its session ended with status {status}; what pytest printed above says why"
+        )
+
+
+def _session(bench: Bench, options: Sequence[str]) -> int:
     import pytest
 
     with tempfile.TemporaryDirectory() as folder:

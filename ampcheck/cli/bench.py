@@ -10,14 +10,15 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampcheck.bench import files, saved
-from ampcheck.bench.compare import compare
+from ampcheck.bench.compare import Change, compare
 from ampcheck.bench.gates import Gates, broken
+from ampcheck.bench.harness import enter, refuse
 from ampcheck.bench.markdown import aligned, to_text
 from ampcheck.bench.request import PARTS, Request
 from ampcheck.bench.result import PRECISIONS, Bench
@@ -118,36 +119,54 @@ def run(options: argparse.Namespace) -> int:
             raise AmpcheckError("expected a target to bench, or --index DIR; got neither")
         print(files.write_index(options.index))
         return 0
+    handed = _handed(options)
+    if handed:
+        refuse(options.parts)
+    old = saved.read(options.compare) if options.compare else None
     bench = _measured(options)
-    changes = compare(saved.read(options.compare), bench) if options.compare else ()
+    changes = compare(old, bench) if old else ()
     sys.stdout.write(to_text(bench))
     if changes:
         print(
             "\n".join(aligned([("since before", "before", "now", ""), *(change.cells for change in changes)]))
         )
+    if bench.interrupted:
+        return _interrupted(options, bench)
+    _write(options, bench, changes)
+    found = broken(Gates(options.min_speedup, options.max_memory, options.max_loss), bench)
+    for text in found:
+        print(f"gate: {text}")
+    if handed:
+        enter(bench, handed)
+    return int(bool(found))
+
+
+def _handed(options: argparse.Namespace) -> list[str]:
+    """Return the options that are pytest-benchmark's own."""
+    return [
+        f"--benchmark-{name}={value}"
+        for name in ("json", "save", "compare", "storage")
+        if (value := getattr(options, f"benchmark_{name}")) is not None
+    ]
+
+
+def _interrupted(options: argparse.Namespace, bench: Bench) -> int:
+    """Say where the results lie that there were until Ctrl-C."""
+    if options.output != "-":
+        part = files.partial(Path(options.output), options.name or files.report_name(bench.target))
+        print(f"interrupted; go on with --resume ({part})", file=sys.stderr)
+    return _INTERRUPTED
+
+
+def _write(options: argparse.Namespace, bench: Bench, changes: Sequence[Change]) -> None:
+    """Write the reports, and the index where one is asked for."""
     if options.output != "-":
         folder, name = Path(options.output), options.name or files.report_name(bench.target)
-        if bench.interrupted:
-            print(f"interrupted; go on with --resume ({files.partial(folder, name)})", file=sys.stderr)
-            return _INTERRUPTED
         for path in files.write_all(folder, name, bench, changes):
             print(path)
         files.partial(folder, name).unlink(missing_ok=True)
     if options.index is not None:
         files.write_index(options.index)
-    handed = [
-        f"--benchmark-{name}={value}"
-        for name in ("json", "save", "compare", "storage")
-        if (value := getattr(options, f"benchmark_{name}")) is not None
-    ]
-    if handed:
-        from ampcheck.bench.harness import enter
-
-        enter(bench, handed)
-    found = broken(Gates(options.min_speedup, options.max_memory, options.max_loss), bench)
-    for text in found:
-        print(f"gate: {text}")
-    return _INTERRUPTED if bench.interrupted else int(bool(found))
 
 
 def _measured(options: argparse.Namespace) -> Bench:
