@@ -114,6 +114,7 @@ def _courses(case: Case) -> Iterable[str]:
             "in its precision",
             "metric",
             "in its precision",
+            "skips settling",
             "skips",
         ),
         [
@@ -126,6 +127,7 @@ def _courses(case: Case) -> Iterable[str]:
                 _number(course.validation_loss_low),
                 _number(course.metric),
                 _number(course.metric_low),
+                str(course.settling),
                 str(course.skipped),
             )
             for row in rows

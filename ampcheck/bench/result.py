@@ -118,6 +118,7 @@ class Course:
     metric: float | None = None  #: in FP32, larger is better
     metric_low: float | None = None
     message: str = ""
+    settling: int = 0  #: updates skipped on a copy until the scaler had settled; the run starts from there
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ class Line:
         return tuple(getattr(self, name) for name in COLUMNS)
 
 
+#: Precisions that may have a loss scale.
+SCALED = ("amp", "plan")
 COLUMNS = {
     "precision": "precision",
     "verdict": "verdict",
@@ -111,7 +113,7 @@ def _error(found: Closeness | None) -> str:
 
 
 def _scale(row: Row) -> str:
-    scale = row.scale or (row.courses[-1].scale if row.courses and row.precision in {"amp", "plan"} else None)
+    scale = row.scale or (row.courses[-1].scale if row.courses and row.precision in SCALED else None)
     if not scale:
         return _NONE
     exponent = scale.hex().rpartition("p")[2]
@@ -119,11 +121,12 @@ def _scale(row: Row) -> str:
 
 
 def _skips(row: Row) -> str:
-    if row.precision not in {"amp", "plan"} or not (row.courses or row.time):
+    if row.precision not in SCALED or not (row.courses or row.time):
         return _NONE
     trained = sum(course.skipped for course in row.courses)
     timed = row.time.skipped if row.time else 0
-    return f"{row.settling}, {timed}, {trained}"
+    settling = row.settling if row.time else max(course.settling for course in row.courses)
+    return f"{settling}, {timed}, {trained}"
 
 
 def remarks(case: Case) -> tuple[str, ...]:
@@ -137,6 +140,9 @@ def remarks(case: Case) -> tuple[str, ...]:
     for row in case.rows:
         if row.message:
             found.append(f"{row.precision}: {clean(row.message)}")
+        for course in row.courses:
+            if course.message:
+                found.append(f"{row.precision}, seed {course.seed}: {clean(course.message)}")
         if row.time is not None and row.time.device_samples:
             device = median(row.time.device_samples) * 1000
             found.append(f"{row.precision}: {device:.3g} ms a step on the device itself, between events")
@@ -151,6 +157,10 @@ def legend(bench: Bench) -> tuple[str, ...]:
     """Return how the numbers were made."""
     names = dict.fromkeys(row.precision for case in bench.cases for row in case.rows)
     text = [f"{name}: {PRECISIONS[name]}" for name in names]
+    if any(name in SCALED for name in names):
+        text.append(
+            "loss scales settle before anything is timed, and on a copy before a training run, which starts from there"
+        )
     if bench.cuda:
         return tuple(text)
     return (

@@ -1,6 +1,7 @@
 """What rows say, judged: speed under a noise floor, accuracy by a test of equivalence, one word for all."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -15,9 +16,13 @@ SAME_MEMORY = 0.02
 #: A run that gains less than this share of what FP32 gains does not train.
 TRAINS_SHARE = 0.1
 #: Courses that ended in nothing that could be compared.
-FAILED = ("diverged", "skipped", "raised")
+FAILED = {
+    "diverged": "the loss is no number",
+    "skipped": "every update is skipped",
+    "raised": "the step raises",
+}
 _TWO = 2
-_AGAINST = {"fails": "training fails", "stuck": "training fails: the loss stays", "worse": "trains worse"}
+_AGAINST = {"stuck": "training fails: the loss stays", "worse": "trains worse"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,7 @@ class Judgement:
     margin: float
     seeds: int
     failed: int = 0
+    how: str = ""  #: the runs that failed ended, most of them
 
 
 def speed(case: Case, row: Row) -> Speed | None:
@@ -63,7 +69,8 @@ def judgement(bench: Bench, case: Case, row: Row) -> Judgement | None:
     if base is None or not row.courses or not base.courses:
         return None
     measure, sign = _measure(base.courses)
-    failed = sum(course.status in FAILED for course in row.courses)
+    ends = Counter(course.status for course in row.courses if course.status in FAILED)
+    how = FAILED[ends.most_common(1)[0][0]] if ends else ""
     reference = {course.seed: _value(course, measure) for course in base.courses}
     own = [_value(course, measure) for course in row.courses]
     known = [value for value in reference.values() if math.isfinite(value)]
@@ -71,7 +78,7 @@ def judgement(bench: Bench, case: Case, row: Row) -> Judgement | None:
         return None  # FP32 itself came to nothing
     spread = stdev(known) if len(known) >= _TWO else 0.0
     margin = max(bench.margin * abs(fmean(known)), spread)
-    if failed or not all(map(math.isfinite, own)):
+    if ends or not all(map(math.isfinite, own)):
         word, interval = "fails", Interval(math.nan, math.nan, math.nan)
     elif row is base:
         word, interval = "reference", Interval(0.0, 0.0, 0.0)
@@ -83,7 +90,7 @@ def judgement(bench: Bench, case: Case, row: Row) -> Judgement | None:
         if word == "worse" and _gained(row.courses) < TRAINS_SHARE * _gained(base.courses):
             word = "stuck"
     mean = fmean(value for value in own if math.isfinite(value)) if any(map(math.isfinite, own)) else math.nan
-    return Judgement(word, measure, mean, fmean(known), interval, margin, len(own), failed)
+    return Judgement(word, measure, mean, fmean(known), interval, margin, len(own), ends.total(), how)
 
 
 def _gained(courses: Sequence[Course]) -> float:
@@ -129,6 +136,8 @@ def verdict(bench: Bench, case: Case, row: Row) -> str:
     if row.status != "ok":
         return {"oom": "out of memory", "overflow": "no loss scale fits"}.get(row.status, "does not run")
     found = judgement(bench, case, row)
+    if found is not None and found.word == "fails":
+        return f"training fails: {found.how or FAILED['diverged']}"
     if found is not None and found.word in _AGAINST:
         return _AGAINST[found.word]
     if row.one_step is not None and not row.one_step.gradients.finite:

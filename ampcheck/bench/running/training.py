@@ -1,15 +1,20 @@
-"""Short training runs in every precision, paired by seed; whatever ends one is a result."""
+"""Short training runs in every precision, paired by seed; whatever ends one is a result.
 
+A scaler settles on a copy first: a short run that spends its steps on halving the scale would say nothing about
+training.
+"""
+
+import contextlib
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import torch
 
 from ampcheck.bench.result import Course
-from ampcheck.bench.running.arms import Arm
+from ampcheck.bench.running.arms import Arm, Settled
 from ampcheck.bench.running.precisions import Precision, as_cuda_casts
 from ampcheck.observe.step import StepRaised
 from ampcheck.targets.spec import Target
@@ -34,7 +39,8 @@ def train(
     make: Callable[[int], Target], chosen: Precision, seed: int, steps: int, clip: float | None = None
 ) -> Course:
     """Train from the weights and batches of a seed; the random state outside is left as it was."""
-    arm = Arm(make(seed), chosen, as_cuda_casts, clip)
+    settled = _settled(make, chosen, seed, clip)
+    arm = Arm(make(seed), _starting_at(chosen, settled), as_cuda_casts, clip)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         run = _run(arm, steps)
@@ -42,6 +48,7 @@ def train(
     last = run.losses[-max(1, round(LAST_SHARE * steps)) :] or [math.nan]
     if run.status == "ok" and run.skipped == steps:
         run.status = "skipped"
+        run.message = f"every update is skipped, at loss scales down to {arm.scaler.get_scale():g}"
     elif run.status == "ok" and not all(map(math.isfinite, last)):
         run.status = "diverged"
     course = Course(
@@ -52,8 +59,29 @@ def train(
         run.skipped,
         arm.scaler.get_scale(),
         message=run.message,
+        settling=settled.skipped,
     )
     return _validated(course, arm)
+
+
+def _settled(make: Callable[[int], Target], chosen: Precision, seed: int, clip: float | None) -> Settled:
+    """Return where the scaler settles, found on a copy that is thrown away."""
+    arm = Arm(make(seed), chosen, as_cuda_casts, clip)
+    start = Settled(ok=True, skipped=0, scale=arm.scaler.get_scale())
+    if not arm.scaler.is_enabled():
+        return start
+    with contextlib.suppress(StepRaised), torch.random.fork_rng(), arm.running():
+        torch.manual_seed(seed)
+        return arm.settle()
+    return start  # the run itself says what is raised
+
+
+def _starting_at(chosen: Precision, settled: Settled) -> Precision:
+    """Return the precision with a scaler that starts where another one has settled."""
+    scaler = chosen.plan.scaler
+    if scaler is None:
+        return chosen
+    return replace(chosen, plan=replace(chosen.plan, scaler=replace(scaler, init_scale=settled.scale)))
 
 
 def _run(arm: Arm, steps: int) -> _Run:
@@ -71,8 +99,6 @@ def _run(arm: Arm, steps: int) -> _Run:
 
 def _validated(course: Course, arm: Arm) -> Course:
     """Add loss and metric on the validation batches, in FP32 and in the training precision."""
-    from dataclasses import replace
-
     if not arm.target.validation or course.status == "raised":
         return course
     low = _scores(arm, arm.precision)
