@@ -1,5 +1,6 @@
 """On the CPU, what the user's code says about CUDA's autocast holds; in the FP32 run all of it is off."""
 
+import contextlib
 import threading
 
 import pytest
@@ -69,6 +70,22 @@ def test_decorated_functions_enter_when_they_are_called():
 
     with casting_rules(CPU, torch.float16):
         assert decorated() is torch.float16
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_region_made_before_puts_back_the_state_of_its_own_device(twice):
+    """A decorator in the user's file is made when the file is loaded: it asks about CUDA, and sets it."""
+    region = torch.autocast("cuda", enabled=False)
+
+    def state():
+        return [(torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in ("cuda", "cpu")]
+
+    before = state()
+    inside = autocast_stands_in() if twice else contextlib.nullcontext()
+    with casting_rules(CPU, torch.float16), inside, torch.autocast("cpu", torch.float16):
+        region(product)()
+        assert torch.is_autocast_enabled("cpu")
+    assert state() == before
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

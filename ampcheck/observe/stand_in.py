@@ -25,6 +25,7 @@ def autocast_stands_in(device: str = "cpu", *, enabled: bool = True) -> Iterator
     try:
         patch(autocast, "__init__", lambda original: _region(original, device, enabled=enabled))
         if device == "cpu":
+            patch(autocast, "__enter__", _keeping_its_own)
             patch(torch, "is_autocast_enabled", _on_cpu)
             patch(torch, "get_autocast_dtype", _on_cpu)
             # What torch.amp.custom_fwd casts inputs with: it asks for tensors on its own device.
@@ -53,10 +54,26 @@ def _region(original: Callable[..., None], device: str, *, enabled: bool) -> Cal
     return __init__
 
 
+def _keeping_its_own(original: Callable[[autocast], Any]) -> Callable[[autocast], Any]:
+    """Let a region made before the stand-in, as a decorator is, put back its own device's state on leaving."""
+    enabled, dtype = (
+        getattr(query, "own", query) for query in (torch.is_autocast_enabled, torch.get_autocast_dtype)
+    )
+
+    def __enter__(self: autocast) -> Any:  # noqa: N807  # it takes the place of one
+        held = enabled(self.device), dtype(self.device)
+        entered = original(self)
+        self.prev, self.prev_fastdtype = held
+        return entered
+
+    return __enter__
+
+
 def _on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
     def query(device_type: str = "cuda") -> Any:
         return original("cpu" if device_type == "cuda" else device_type)
 
+    query.own = getattr(original, "own", original)  # type: ignore[attr-defined]  # without any stand-in
     return query
 
 
