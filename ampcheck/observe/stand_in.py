@@ -56,14 +56,13 @@ def _region(original: Callable[..., None], device: str, *, enabled: bool) -> Cal
 
 def _keeping_its_own(original: Callable[[autocast], Any]) -> Callable[[autocast], Any]:
     """Let a region made before the stand-in, as a decorator is, put back its own device's state on leaving."""
-    enabled, dtype = (
-        getattr(query, "own", query) for query in (torch.is_autocast_enabled, torch.get_autocast_dtype)
-    )
+    enabled: Callable[[str], bool] = getattr(torch.is_autocast_enabled, "own", torch.is_autocast_enabled)
+    dtype: Callable[[str], torch.dtype] = getattr(torch.get_autocast_dtype, "own", torch.get_autocast_dtype)
 
     def __enter__(self: autocast) -> Any:  # noqa: N807  # it takes the place of one
-        held = enabled(self.device), dtype(self.device)
+        held, held_dtype = enabled(self.device), dtype(self.device)
         entered = original(self)
-        self.prev, self.prev_fastdtype = held
+        self.prev, self.prev_fastdtype = held, held_dtype
         return entered
 
     return __enter__

@@ -1,10 +1,14 @@
-"""Remakes the reports of the bench: python tests/studies/bench_reports.py [NAME ...]; without names all of them."""
+"""Remakes the reports of the bench: python tests/studies/bench_reports.py [NAME ...]; without names all of them.
+
+`classic` are the three of the classic experiment and their table. `render` measures nothing: it writes every format
+of the reports again from their JSON.
+"""
 
 import os
 import sys
 from pathlib import Path
 
-from ampcheck.bench import saved
+from ampcheck.bench import files, saved
 from ampcheck.bench.markdown import escaped
 from ampcheck.bench.table import lines
 from ampcheck.cli import main
@@ -66,11 +70,19 @@ def remake(name):
     return main(words)
 
 
+def render(folder):
+    """Write every format of the reports that are there."""
+    for path in folder.glob("*.json"):
+        files.write_all(folder, path.stem, saved.read(path))
+
+
 if __name__ == "__main__":
     os.chdir(ROOT)
     asked = sys.argv[1:] or [*REPORTS]
     for wanted in [*CLASSICS] if asked == ["classic"] else asked:
-        if remake(wanted):
+        if wanted == "render":
+            render(Path(FOLDER))
+        elif remake(wanted):
             sys.exit(f"{wanted} failed")
     if all((Path(FOLDER) / f"{name}.json").is_file() for name in CLASSICS):
         classic(Path(FOLDER))
