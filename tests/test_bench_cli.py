@@ -117,15 +117,35 @@ def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(net, tmp_path):
     assert "--resume" in errors
     done = json.loads(part.read_text())
     assert done["interrupted"]
-    assert 1 <= len(done["cases"]) < 4
+    assert 1 <= len(done["cases"]) <= 4
+    assert done["cases"][0]["again"]
     again = subprocess.run(
         [*command, "--resume"], capture_output=True, text=True, check=False, env=os.environ
     )
     assert again.returncode == 0, again.stderr
     whole = json.loads((tmp_path / "reports" / "net.json").read_text())
     assert [case["batch_size"] for case in whole["cases"]] == [4, 8, 16, 32]
-    assert whole["cases"][0] == done["cases"][0]
+    for before, after in zip(done["cases"], whole["cases"], strict=False):
+        for name, keeps in {"time": "again", "memory": "reasons"}.items():
+            assert name not in before["parts"] or before[keeps] == after[keeps], "it was not measured again"
     assert not part.exists()
+
+
+def test_parts_can_be_done_one_by_one(net, tmp_path):
+    """Times on a quiet machine first, the rest later, into the same report."""
+    arguments = ["bench", "net.py", *QUICK[2:], "--parts"]
+    assert main([*arguments, "time,memory"]) == 0
+    path = tmp_path / "reports" / "net.json"
+    timed = json.loads(path.read_text())["cases"][0]
+    assert (timed["parts"], timed["rows"][1]["courses"]) == (["time", "memory"], [])
+    assert main([*arguments, "time,memory,training", "--resume"]) == 0
+    whole = json.loads(path.read_text())
+    case = whole["cases"][0]
+    assert case["parts"] == ["time", "memory", "training"]
+    assert len(case["rows"][1]["courses"]) == 2
+    for before, after in zip(timed["rows"], case["rows"], strict=True):
+        assert (before["time"], before["memory"]) == (after["time"], after["memory"])
+    assert whole["command"] == "ampcheck " + " ".join([*arguments, "time,memory,training"])
 
 
 @pytest.mark.parametrize(

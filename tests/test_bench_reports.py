@@ -153,12 +153,14 @@ def test_files_and_index(tmp_path):
 def test_partial_results_of_another_bench_are_not_gone_on_with(tmp_path):
     path = files.partial(tmp_path, "net")
     empty = dataclasses.replace(Bench("net"), fingerprint="a")
-    assert files.resumed(path, empty) is empty
+    assert files.resumed(tmp_path, "net", empty) == empty
     path.write_text(saved.to_json(dataclasses.replace(example(), fingerprint="a")))
-    assert files.resumed(path, empty).cases
+    assert files.resumed(tmp_path, "net", empty).cases
     path.write_text(saved.to_json(dataclasses.replace(example(), fingerprint="b")))
     with pytest.raises(ReportError, match="partial results of this very bench"):
-        files.resumed(path, empty)
+        files.resumed(tmp_path, "net", empty)
+    path.rename(tmp_path / "net.json")
+    assert files.resumed(tmp_path, "net", empty) == empty, "a report of something else is made anew"
 
 
 def test_the_readmes_table_is_that_of_the_report():

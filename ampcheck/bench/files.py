@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ampcheck.bench import saved
@@ -51,17 +52,19 @@ def partial(folder: Path, name: str) -> Path:
     return folder / f"{name}.partial.json"
 
 
-def resumed(path: Path, empty: Bench) -> Bench:
-    """Return the partial results of the same request, or the empty bench where there are none."""
+def resumed(folder: Path, name: str, empty: Bench) -> Bench:
+    """Return the partial results of the same request, else its report, else the empty bench."""
+    path, report = partial(folder, name), folder / f"{name}.json"
     if not path.is_file():
-        return empty
+        found = saved.read(report) if report.is_file() else empty
+        return replace(found, command=empty.command) if found.fingerprint == empty.fingerprint else empty
     found = saved.read(path)
     if found.fingerprint != empty.fingerprint:
         raise ReportError(
             f"expected the partial results of this very bench, got those of another one in {str(path)!r}; "
             "ask for the same again, or leave --resume out"
         )
-    return found
+    return replace(found, command=empty.command)
 
 
 def write_index(folder: Path) -> Path:

@@ -60,6 +60,6 @@ class Request:
                 yield Case(size or 0, mode, saves, last, compiled)
 
     def fingerprint(self, *others: object) -> str:
-        """Return what is the same only where the same was asked for."""
-        text = json.dumps([asdict(self), [str(other) for other in others]], sort_keys=True)
+        """Return what is the same only where the same was asked for; parts of it can be done one by one."""
+        text = json.dumps([asdict(self) | {"parts": PARTS}, [str(other) for other in others]], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -160,6 +160,7 @@ class Case:
     again: Time | None = None  #: FP32 a second time
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()  #: that were done
 
     @property
     def key(self) -> str:

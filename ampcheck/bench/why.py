@@ -7,7 +7,7 @@ bytes are exact, what a GPU makes of them is not known here. Nothing is said whe
 from collections.abc import Callable, Sequence
 
 from ampcheck.bench.ledger import Operation
-from ampcheck.bench.result import Case, Reason
+from ampcheck.bench.result import Reason
 from ampcheck.wording import clean, percent, plural, size
 
 #: Tensor Cores take halves in groups of eight.
@@ -25,9 +25,8 @@ _LOW = ("float16", "bfloat16")
 _NAMED = 3
 
 
-def reasons(case: Case, operations: Sequence[Operation]) -> tuple[Reason, ...]:
+def reasons(operations: Sequence[Operation]) -> tuple[Reason, ...]:
     """Return what stands in the way of low precision, most telling first."""
-    del case
     found = (rule(operations) for rule in _RULES) if operations else ()
     return tuple(reason for reason in found if reason is not None)
 

@@ -94,7 +94,9 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--name", help="of the report's files (default: from the target)")
     group.add_argument(
-        "--resume", action="store_true", help="go on with the partial results of the same bench"
+        "--resume",
+        action="store_true",
+        help="go on with the partial results of the same bench, or add parts to its report",
     )
     group.add_argument("--compare", type=Path, metavar="OLD.json", help="say what changed since")
     group.add_argument(
@@ -192,11 +194,11 @@ def _measured(options: argparse.Namespace) -> Bench:
             part = files.partial(folder, name)
             empty = Bench(
                 options.target,
-                command=shlex.join(["ampcheck", *options.words]),
+                command=shlex.join(["ampcheck", *(word for word in options.words if word != "--resume")]),
                 margin=options.margin,
                 fingerprint=request.fingerprint(options.target, wanted),
             )
-            bench = files.resumed(part, empty) if options.resume else empty
+            bench = files.resumed(folder, name, empty) if options.resume else empty
 
             def keep(state: Bench) -> None:
                 if options.output != "-":

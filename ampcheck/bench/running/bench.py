@@ -7,8 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ampcheck.bench.ledger import Operation
-from ampcheck.bench.request import Request
+from ampcheck.bench.request import PARTS, Request
 from ampcheck.bench.result import AGAIN, BASE, Bench, Case, Memory, Row
 from ampcheck.bench.running.accuracy import Golden
 from ampcheck.bench.running.arms import Arm
@@ -39,7 +38,7 @@ class Bencher:
     seed: int = 0
 
     def run(self, bench: Bench) -> Bench:
-        """Return a bench with the cases added that it lacks; after Ctrl-C with those that were done.
+        """Return a bench with the cases and parts added that it lacks; after Ctrl-C with those that were done.
 
         Random state outside is left as it was.
         """
@@ -55,12 +54,10 @@ class Bencher:
                 case = replace(asked, batch_size=batch_size(target))
                 if not bench.environment:
                     bench = replace(bench, environment=environment(_device(target)), notes=_notes(target))
-                if case.key in done:
-                    continue
-                bench = replace(
-                    bench, cases=(*bench.cases, _Run(self, case, asked.batch_size or None).case())
-                )
-                self.keep(bench)
+                for state in _Run(self, done.get(case.key, case), asked.batch_size or None).states():
+                    done[case.key] = state
+                    bench = replace(bench, cases=tuple(done.values()))
+                    self.keep(bench)
         except KeyboardInterrupt:
             bench = replace(bench, interrupted=True)
             self.keep(bench)
@@ -75,29 +72,30 @@ class _Run:
     """One case while it is run."""
 
     bencher: Bencher
-    empty: Case
+    begun: Case
     asked: int | None  #: batch size to build targets with
 
-    def case(self) -> Case:
-        """Return the case with its rows."""
-        parts, request = self.bencher.request.parts, self.bencher.request
-        rows = {name: Row(name) for name in request.rows}
-        case = self.empty
-        if "time" in parts:
-            case = self._timed(rows)
-        operations: tuple[Operation, ...] = ()
-        if "memory" in parts:
-            operations = self._sized(rows)
-        if "accuracy" in parts and case.mode == "train":
-            self._compared(rows)
-        if "training" in parts and case.mode == "train":
-            self._trained(rows)
-        case = replace(case, rows=tuple(rows.values()))
-        return replace(case, reasons=reasons(case, operations))
+    def states(self) -> Iterator[Case]:
+        """Yield the case after each of the parts that it lacks."""
+        request, case = self.bencher.request, self.begun
+        rows = {name: case.row(name) or Row(name) for name in request.rows}
+        measure = {
+            "time": self._timed,
+            "memory": self._sized,
+            "accuracy": self._compared,
+            "training": self._trained,
+        }
+        for part in PARTS:
+            if part not in request.parts or part in case.parts:
+                continue
+            if case.mode == "train" or part not in {"accuracy", "training"}:
+                case = measure[part](case, rows)
+            case = replace(case, rows=tuple(rows.values()), parts=(*case.parts, part))
+            yield case
 
     def _make(self, seed: int | None = None) -> Target:
         bencher = self.bencher
-        return put(bencher.make(self.asked, bencher.seed if seed is None else seed), self.empty)
+        return put(bencher.make(self.asked, bencher.seed if seed is None else seed), self.begun)
 
     def _precision(self, name: str) -> Precision:
         return precision(name, self.bencher.request.plan)
@@ -111,21 +109,21 @@ class _Run:
             status = "oom" if raised.out_of_memory else "raised"
             rows[name] = replace(rows[name], status=status, message=str(raised))
 
-    def _timed(self, rows: dict[str, Row]) -> Case:
+    def _timed(self, case: Case, rows: dict[str, Row]) -> Case:
         lanes: list[Lane] = []
         for name in (*rows, AGAIN):
             held = BASE if name == AGAIN else name
             if rows[held].status == "ok":
-                self.bencher.say(f"{self.empty.key}: settling {name}")
+                self.bencher.say(f"{self.begun.key}: settling {name}")
                 try:
                     lanes += self._lane(rows, name, held)
                 except StepRaised as raised:
                     rows[held] = _untimed(rows[held], raised, _device(self._make()))
         if not lanes or lanes[0].name != BASE or lanes[-1].name != AGAIN:
-            return self.empty  # without FP32 there is nothing to compare with
+            return case  # without FP32 there is nothing to compare with
         meanwhile = Meanwhile(lanes[0].arm.device)
         budget = self.bencher.request.budget
-        interleave(lanes, budget, lambda done: self.bencher.say(f"{self.empty.key}: timing, round {done}"))
+        interleave(lanes, budget, lambda done: self.bencher.say(f"{self.begun.key}: timing, round {done}"))
         self._peaks(rows, lanes[:-1])
         for lane in lanes[:-1]:
             if lane.samples:
@@ -134,16 +132,16 @@ class _Run:
                 text = f"not timed: a step takes too long for a budget of {budget:g} s"
                 rows[lane.name] = replace(rows[lane.name], message=text)
         again = lanes[-1].result() if lanes[-1].samples else None
-        return replace(self.empty, again=again, notes=meanwhile.notes())
+        return replace(case, again=again, notes=meanwhile.notes())
 
     def _lane(self, rows: dict[str, Row], name: str, held: str) -> list[Lane]:
         """Return the lane of a precision, its scaler settled; none where it cannot be timed here."""
         chosen = self._precision(held)
-        arm = Arm(compiled(self._make(), self.empty), chosen, clip=self.bencher.request.clip)
+        arm = Arm(compiled(self._make(), self.begun), chosen, clip=self.bencher.request.clip)
         if chosen.tf32 and not _has_tf32(arm.device):
             rows[held] = replace(rows[held], message="no TF32 on this device: not timed")
             return []
-        if self.empty.mode == "infer":
+        if self.begun.mode == "infer":
             return [Lane(name, arm.infer, arm)]
         with arm.running():
             settled = arm.settle()
@@ -160,7 +158,7 @@ class _Run:
 
     def _peaks(self, rows: dict[str, Row], lanes: list[Lane]) -> None:
         """Measure memory, in a pass of its own after the times."""
-        if "memory" not in self.bencher.request.parts or self.empty.mode == "infer":
+        if "memory" not in self.bencher.request.parts or self.begun.mode == "infer":
             return
         for lane in lanes:
             if lane.arm.device.type == "cuda":
@@ -172,15 +170,14 @@ class _Run:
                 memory = Memory(cpu_peak=peak, note=note)
             rows[lane.name] = replace(rows[lane.name], memory=memory)
 
-    def _sized(self, rows: dict[str, Row]) -> tuple[Operation, ...]:
-        """Predict the memory of every row; return the operations of the first one in low precision."""
+    def _sized(self, case: Case, rows: dict[str, Row]) -> Case:
+        """Predict the memory of every row; the operations of the first one in low precision give the reasons."""
         found: dict[Any, Prediction | str] = {}
-        low: tuple[Operation, ...] = ()
         for name, row in rows.items():
             chosen = self._precision(name)
             key = (chosen.dtype, chosen.plan.fp32_modules, chosen.plan.fp32_lines)
             if key not in found:
-                self.bencher.say(f"{self.empty.key}: predicting the memory of {name}")
+                self.bencher.say(f"{self.begun.key}: predicting the memory of {name}")
                 found[key] = self._predicted(chosen)
             prediction = found[key]
             memory = row.memory or Memory()
@@ -189,34 +186,39 @@ class _Run:
                 continue
             note = "; ".join(text for text in (memory.note, prediction.note) if text)
             rows[name] = replace(row, memory=replace(memory, predicted=prediction.split, note=note))
-            low = low or (prediction.operations if chosen.dtype is not None else ())
-            if self.bencher.request.room is not None and self.empty.mode == "train":
+            if self.bencher.request.room is not None and self.begun.mode == "train":
                 fits = fitting_batch(self._make, chosen, self.bencher.request.room)
                 rows[name] = replace(rows[name], largest_batch=fits)
-        return low
+        low = (
+            told for (dtype, *_), told in found.items() if dtype is not None and isinstance(told, Prediction)
+        )
+        first = next(low, None)
+        return replace(case, reasons=reasons(first.operations if first else ()))
 
     def _predicted(self, chosen: Precision) -> Prediction | str:
         try:
-            return predict(self._make, chosen, train=self.empty.mode == "train")
+            return predict(self._make, chosen, train=self.begun.mode == "train")
         except StepRaised as raised:
             return f"not predicted: {raised}"
 
-    def _compared(self, rows: dict[str, Row]) -> None:
-        self.bencher.say(f"{self.empty.key}: one step in FP64")
+    def _compared(self, case: Case, rows: dict[str, Row]) -> Case:
+        self.bencher.say(f"{self.begun.key}: one step in FP64")
         golden: Golden | None = None
         for name in tuple(rows):
             with self._row(rows, name):
                 golden = golden or Golden(self._make)
-                self.bencher.say(f"{self.empty.key}: one step in {name}")
+                self.bencher.say(f"{self.begun.key}: one step in {name}")
                 rows[name] = replace(rows[name], one_step=golden.compare(self._precision(name)))
+        return case
 
-    def _trained(self, rows: dict[str, Row]) -> None:
+    def _trained(self, case: Case, rows: dict[str, Row]) -> Case:
         request, first = self.bencher.request, self.bencher.seed
         for seed in range(first, first + request.seeds):
             for name in tuple(rows):
-                self.bencher.say(f"{self.empty.key}: training {name}, seed {seed}")
+                self.bencher.say(f"{self.begun.key}: training {name}, seed {seed}")
                 course = train(self._make, self._precision(name), seed, request.steps, request.clip)
                 rows[name] = replace(rows[name], courses=(*rows[name].courses, course))
+        return case
 
 
 def _device(target: Target) -> torch.device:
