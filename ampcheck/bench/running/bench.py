@@ -157,8 +157,8 @@ class _Run:
         return [Lane(name, arm.train, arm)]
 
     def _peaks(self, rows: dict[str, Row], lanes: list[Lane]) -> None:
-        """Measure memory, in a pass of its own after the times."""
-        if "memory" not in self.bencher.request.parts or self.begun.mode == "infer":
+        """Read what memory was really used, in a pass of its own after the times."""
+        if self.begun.mode == "infer":
             return
         for lane in lanes:
             if lane.arm.device.type == "cuda":
@@ -173,33 +173,35 @@ class _Run:
     def _sized(self, case: Case, rows: dict[str, Row]) -> Case:
         """Predict the memory of every row; the operations of the first one in low precision give the reasons."""
         found: dict[Any, Prediction | str] = {}
+        fits: dict[Any, int | None] = {}
         for name, row in rows.items():
             chosen = self._precision(name)
             key = (chosen.dtype, chosen.plan.fp32_modules, chosen.plan.fp32_lines)
             if key not in found:
                 self.bencher.say(f"{self.begun.key}: predicting the memory of {name}")
-                found[key] = self._predicted(chosen)
+                found[key], fits[key] = self._predicted(chosen)
             prediction = found[key]
             memory = row.memory or Memory()
             if isinstance(prediction, str):
                 rows[name] = replace(row, memory=replace(memory, note=prediction))
                 continue
             note = "; ".join(text for text in (memory.note, prediction.note) if text)
-            rows[name] = replace(row, memory=replace(memory, predicted=prediction.split, note=note))
-            if self.bencher.request.room is not None and self.begun.mode == "train":
-                fits = fitting_batch(self._make, chosen, self.bencher.request.room)
-                rows[name] = replace(rows[name], largest_batch=fits)
+            memory = replace(memory, predicted=prediction.split, note=note)
+            rows[name] = replace(row, memory=memory, largest_batch=fits[key])
         low = (
             told for (dtype, *_), told in found.items() if dtype is not None and isinstance(told, Prediction)
         )
         first = next(low, None)
         return replace(case, reasons=reasons(first.operations if first else ()))
 
-    def _predicted(self, chosen: Precision) -> Prediction | str:
+    def _predicted(self, chosen: Precision) -> tuple[Prediction | str, int | None]:
+        """Return a prediction, or why there is none, and the largest batch that fits where that is asked for."""
+        train, room = self.begun.mode == "train", self.bencher.request.room
         try:
-            return predict(self._make, chosen, train=self.begun.mode == "train")
+            found = predict(self._make, chosen, train=train)
         except StepRaised as raised:
-            return f"not predicted: {raised}"
+            return f"not predicted: {raised}", None
+        return found, fitting_batch(self._make, chosen, room) if train and room is not None else None
 
     def _compared(self, case: Case, rows: dict[str, Row]) -> Case:
         self.bencher.say(f"{self.begun.key}: one step in FP64")
