@@ -59,11 +59,9 @@ the strings "inf", "-inf" and "nan".
                     nans, amax: largest finite magnitude, sum_squares: of the finite elements}
 """
 
-import gc
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -86,6 +84,7 @@ from ampcheck.flat import (
 )
 from ampcheck.flat_advice import advice, with_advice
 from ampcheck.flat_loop import loop_json, rank_json, read_loop, read_rank
+from ampcheck.garbage import no_collections
 from ampcheck.report import Report
 from ampcheck.trace import Constant, Trace
 
@@ -122,7 +121,7 @@ def to_json(report: Report) -> str:
 
 def from_json(text: str | bytes) -> Report:
     """Return the report that `to_json` wrote."""
-    with _no_collections():
+    with no_collections():
         return _read_report(_checked(text))
 
 
@@ -184,18 +183,6 @@ def read(path: str | Path) -> Report:
         return from_json(data)
     except ReportError as error:
         raise ReportError(error.message, where=str(path)) from error.__cause__
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Keep the garbage collector from walking a growing pile of live objects again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def tool_version() -> str:

@@ -12,7 +12,7 @@ import ampcheck
 PACKAGE = Path(ampcheck.__file__).parent
 #: A unit may import from lines above its own, and from within itself.
 LAYERS = [
-    {"errors", "formats", "search", "imports"},
+    {"errors", "formats", "search", "imports", "garbage"},
     {"stats"},
     {"trace", "plan", "loop", "settings"},
     {"wording", "findings", "patch", "launch"},

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.collect import add_rows, stats_of
+from ampcheck.observe.collect import add_rows, records_of, stats_of
 from ampcheck.observe.measure import RECORD_WORDS, Arena
 from ampcheck.observe.sampling import add_sampled
 from ampcheck.stats import TensorStats
@@ -177,7 +177,7 @@ class Book:
                 continue
             picked = [(n, t) for n, kept in self._samples.items() for t in kept if t.device == shelf.device]
             sums, values = _to_host(shelf.sums, [tensor for _, tensor in picked])
-            for site, record in zip(names, sums.tolist(), strict=False):
+            for site, record in zip(names, records_of(sums), strict=False):
                 if record[-1]:
                     stats = stats_of(record)
                     sites[site] = sites[site] + stats if site in sites else stats

@@ -1,7 +1,8 @@
 """From rows of raw counts to a trace: what the recorder wrote, read once and added up by site."""
 
 import struct
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -28,10 +29,26 @@ def add_rows(records: torch.Tensor, rows: Sequence[int], groups: Sequence[int], 
     return sums
 
 
-def stats_of(record: Sequence[int]) -> TensorStats:
+def records_of(sums: torch.Tensor) -> Iterator["array[int]"]:
+    """Yield the records of a table on the host; as a list of Python's integers it would be far slower to read."""
+    words = array("q", bytes(8 * sums.numel()))
+    if words:
+        torch.frombuffer(words, dtype=torch.int64).copy_(sums.flatten())
+    for start in range(0, len(words), RECORD_WORDS):
+        yield words[start : start + RECORD_WORDS]
+
+
+def stats_of(record: "array[int]") -> TensorStats:
     """Return the statistics that a record of raw counts stands for."""
-    amax, squares = struct.unpack("2d", struct.pack("2q", record[_AMAX], record[_SQUARES]))
-    counts = {TINY_EXPONENT + i: count for i, count in enumerate(record[:_BINS]) if count}
-    return TensorStats.from_counts(
-        counts, zeros=record[_ZEROS], infs=record[_INFS], nans=record[_NANS], amax=amax, sum_squares=squares
+    amax, squares = struct.unpack("2d", record[_AMAX : _SQUARES + 1].tobytes())
+    raw = record[:_BINS].tobytes()
+    low, high = (len(raw) - len(raw.lstrip(b"\0"))) // 8, (len(raw.rstrip(b"\0")) + 7) // 8
+    return TensorStats(
+        TINY_EXPONENT + low if high else 0,
+        tuple(record[low:high]),
+        record[_ZEROS],
+        record[_INFS],
+        record[_NANS],
+        amax,
+        squares,
     )

@@ -1,5 +1,6 @@
 """What the script does, written down as events: folded into rounds, with a label for every object."""
 
+import functools
 import weakref
 from typing import Any
 
@@ -116,8 +117,14 @@ def autocast_dtype() -> str:
     """Return the dtype that autocast would cast to now, '' where it is off."""
     for device in ("cuda", "cpu"):
         if torch.is_autocast_enabled(device):
-            return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+            return dtype_name(torch.get_autocast_dtype(device))
     return ""
+
+
+@functools.cache
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return "float16", "bfloat16", ..."""
+    return str(dtype).removeprefix("torch.")
 
 
 def _reference(made: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ampcheck.garbage import no_collections
 from ampcheck.observe.recorder import Execute
 from ampcheck.observe.script.recording import Compare, Recorded, Recording
 from ampcheck.observe.script.roots import name_in_script
@@ -115,6 +116,10 @@ class Tape:
         recording, self.now = self.now, None
         if recording is None:
             return
+        with no_collections():  # what is made here is kept: a full collection would take as long as the rest
+            self._close(recording, parameters)
+
+    def _close(self, recording: Recording, parameters: Iterable[torch.Tensor] | None) -> None:
         self._stop(recording)
         if not recording.backwards:
             return

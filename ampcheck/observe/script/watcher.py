@@ -11,7 +11,7 @@ import torch
 
 from ampcheck.loop import Kind, Loop
 from ampcheck.observe.recorder import Execute, run_op
-from ampcheck.observe.script.journal import Journal
+from ampcheck.observe.script.journal import Journal, dtype_name
 from ampcheck.observe.script.losses import behind, is_scaled, mark_scaled
 from ampcheck.observe.script.recording import Compare
 from ampcheck.observe.script.roots import RootFinder
@@ -129,7 +129,7 @@ class Watcher:
             what_if.leave()
         loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         scaled = self._scales and isinstance(loss, torch.Tensor) and is_scaled(loss)
-        dtype = "" if loss is None else str(loss.dtype).removeprefix("torch.")
+        dtype = "" if loss is None else dtype_name(loss.dtype)
         self.journal.note(Kind.BACKWARD, scaled=scaled, dtype=dtype, name=behind(loss))
         self.backwards += 1
         self._pending = True
