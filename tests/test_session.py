@@ -2,11 +2,14 @@
 
 import sys
 import threading
+from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 import torch
 from loop_scripts import TUTORIALS, data, half, loss_fn, net
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampcheck.script import Session
 from ampcheck.settings import Schedule
@@ -137,6 +140,73 @@ def test_between_recorded_steps_no_operation_and_no_module_costs_a_call():
     few = calls_in_an_unrecorded_step(2)
     assert few == calls_in_an_unrecorded_step(40)
     assert few < 64  # a step's worth of events: zero_grad, backward, step
+
+
+class TakesScale(torch.optim.Optimizer):
+    """An optimizer that, as a fused one does, skips by itself: nothing of its step waits for the device."""
+
+    _step_supports_amp_scaling = True
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.sub_(parameter.grad)
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen[func.overloadpacket] += not torch._C._dispatch_has_kernel_for_dispatch_key(
+            func.name(), "CompositeImplicitAutograd"
+        )
+        return func(*args, **(kwargs or {}))
+
+
+def operations_of_scaled_steps(layers, session):
+    """Return what 5 steps run on a device whose numbers cannot be read, and the watcher right after them."""
+    model = nn.Sequential(*[nn.Linear(4, 4, device="meta") for _ in range(layers)])
+    optimizer, scaler = TakesScale(model.parameters()), torch.amp.GradScaler("cpu")
+    scaler._device = "meta"  # torch allows a live scaler on devices that it has computed on
+    with session.watching() if session else nullcontext():
+        with Operations() as counted:
+            for _ in range(5):
+                optimizer.zero_grad()
+                scaler.scale(model(torch.ones(2, 4, device="meta")).sum()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        broken = bool(session and session.watcher.broken)
+    return counted.seen, broken
+
+
+def test_between_recorded_steps_nothing_waits_for_the_device():
+    """On "meta" a tensor that is read raises: watching reads none until it ends, and adds no work by layer."""
+    added = []
+    for layers in (1, 20):
+        session = Session(Schedule(steps=frozenset()))
+        bare, _ = operations_of_scaled_steps(layers, None)
+        watched, broken = operations_of_scaled_steps(layers, session)
+        assert not broken
+        assert session.watcher.steps == 5
+        added.append(watched - bare)
+        assert any(
+            "Cannot copy out of meta tensor" in what for what in session.watcher.not_seen
+        )  # at the end
+    assert added[0] == added[1]
+    aten = torch.ops.aten
+    # A copy of the scale and one tensor of what belongs together, for each update.
+    assert added[0][aten.clone] == added[0][aten.cat] == 5
+    assert {func for func, times in added[0].items() if times} <= {
+        aten.clone,
+        aten.cat,
+        aten.view,
+        aten.detach,
+    }
 
 
 def test_skips_name_the_parameter_and_the_operation_they_come_from():

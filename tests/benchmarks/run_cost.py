@@ -100,7 +100,9 @@ def row(name):
             bare += [statistics.median(a), statistics.median(d)]
             if way == "watched, nothing recorded":
                 added.append((of(b) + of(c) - of(a) - of(d)) / 2)
-    cells = [f"{statistics.median(held):.3f} ({min(held):.3f} to {max(held):.3f})" for held in ratios.values()]
+    cells = [
+        f"{statistics.median(held):.3f} ({min(held):.3f} to {max(held):.3f})" for held in ratios.values()
+    ]
     first = [f"{1000 * statistics.median(bare):.2f} ms", f"{1e6 * statistics.median(added):.0f} µs"]
     return "| " + " | ".join([f"{name}, {rounds} rounds", *first, *cells]) + " |"
 

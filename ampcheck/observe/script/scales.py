@@ -62,8 +62,8 @@ class ScaleWatch:
         self, step: int, scaler: str, before: torch.Tensor, after: torch.Tensor, found: list[torch.Tensor]
     ) -> None:
         """Put aside what an update did to the scale."""
-        parts = [before, after.detach(), *(value.detach().to(after.device) for value in found)]
-        values = torch.stack([part.to(torch.float64).reshape(()) for part in parts])
+        with torch.no_grad():
+            values = torch.cat([part.to(after.device).reshape(1) for part in (before, after, *found)])
         self._waiting.append(_Update(step, scaler, values, self._suspects))
         self._suspects = []
         if values.is_cpu or len(self._waiting) >= _MOST:

@@ -270,7 +270,7 @@ class Watcher:
         self._before = None
         if scaler.is_enabled() and scaler._scale is not None:
             states = scaler._per_optimizer_states.values()
-            found = [value.clone() for state in states for value in state["found_inf_per_device"].values()]
+            found = [value for state in states for value in state["found_inf_per_device"].values()]
             self._before = (scaler._scale.detach().clone(), found)
 
     @guarded
