@@ -23,6 +23,7 @@ from torch.optim.optimizer import (
 )
 
 from ampcheck.loop import Kind
+from ampcheck.observe.script.journal import dtype_name
 from ampcheck.observe.script.patches import Patches
 from ampcheck.observe.script.watcher import Watcher
 
@@ -262,6 +263,8 @@ def _regions(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., An
         *rest: Any,
         **more: Any,
     ) -> None:
+        if enabled and isinstance(device_type, str):
+            watcher.asks(device_type.partition(":")[0], dtype)
         original(self, device_type, dtype, enabled, *rest, **more)
         if enabled and not self._enabled:
             watcher.off.add(self)
@@ -277,7 +280,7 @@ def _region(watcher: Watcher, kind: Kind, original: Callable[..., Any]) -> Calla
             watcher.note(kind)
         out = original(self, *args)
         if not inside and kind is Kind.AUTOCAST:
-            off = str(self.fast_dtype).removeprefix("torch.") if self in watcher.off else ""
+            off = dtype_name(self.fast_dtype) if self in watcher.off else ""
             watcher.note(kind, name=str(self.device), dtype=off)
         return out
 

@@ -69,6 +69,8 @@ class Watcher:
         self.steps = 0
         self.backwards = 0
         self.children = 0
+        #: What regions of autocast were asked for, whether or not they were given: (device, dtype) -> place.
+        self.asked: dict[tuple[str, str], str] = {}
         #: Regions of autocast that were asked for and that torch has switched off.
         self.off: weakref.WeakSet[Any] = weakref.WeakSet()
         self._told = told
@@ -203,6 +205,15 @@ class Watcher:
         """Take note of gradients that are cleared."""
         label = self.journal.label(owner, family)
         self.journal.note(Kind.ZERO_GRAD, label)
+
+    @guarded
+    def asks(self, device: str, dtype: torch.dtype | None) -> None:
+        """Take note of an autocast region that the script wants."""
+        wanted = dtype or (torch.float16 if device == "cuda" else torch.get_autocast_dtype(device))
+        key = (device, dtype_name(wanted))
+        if key not in self.asked:
+            file, line = self.journal.place()
+            self.asked[key] = f"{file}:{line}" if file else ""
 
     # -- scalers
 
