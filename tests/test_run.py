@@ -79,6 +79,12 @@ def test_a_script_finds_the_world_as_under_python(folder):
     assert json.loads(run.stdout) == json.loads(bare.stdout)
 
 
+def test_two_dashes_end_our_options_and_no_others(folder):
+    bare = python("about.py", "--", "-x", cwd=folder)
+    run = python("-m", "ampcheck", "run", "--every", "3", "--", "about.py", "--", "-x", cwd=folder)
+    assert json.loads(run.stdout) == json.loads(bare.stdout)
+
+
 @pytest.mark.parametrize(
     "words",
     [

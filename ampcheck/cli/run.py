@@ -131,7 +131,8 @@ def _program(options: argparse.Namespace) -> Program:
         return parse(options.module[1:], options.module[0], None)
     if options.code:
         return parse(options.code[1:], None, options.code[0])
-    return parse(options.program, None, None)
+    own = options.program[:1] == ["--"]  # ends our options; one further on is the script's
+    return parse(options.program[own:], None, None)
 
 
 def steps(text: str) -> frozenset[int]:
