@@ -72,6 +72,15 @@ def tally(report: Report) -> str:
     return " · ".join(plural(number, str(kind)) for kind, number in numbers if number)
 
 
+def settled(report: Report) -> str:
+    """Return how the low-precision step came out against FP32; '' where that is not known."""
+    outcome = report.outcomes.get("settled")
+    if outcome is None:
+        return ""
+    how = "run again" if report.loop is None else "against FP32 beside it,"
+    return f"{how} at {power(outcome.log2_scale)}: {clean(outcome.words)}"
+
+
 def measured(report: Report) -> str:
     """Return what the loss scale in use did to the gradients, and from which one on they overflow."""
     loss = measured_loss(report, Phase.BACKWARD)

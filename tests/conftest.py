@@ -1,6 +1,7 @@
 """What every test runs under: a fixed width, one thread, and snapshots that are read before they are kept."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,9 @@ collect_ignore = ["sample_project"]
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 os.environ["COLUMNS"] = "100"
+# Where this runs in the background of a shell, Ctrl-C is ignored: tests send it to processes that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("ampcheck", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ampcheck")
 

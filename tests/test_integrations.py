@@ -52,9 +52,9 @@ def test_lightning(tmp_path):
 
 
 def test_transformers(tmp_path):
-    report = trained(tmp_path, "transformers", "transformers")
     if importlib.util.find_spec("accelerate") is None:
-        pytest.skip("accelerate is not installed")
+        pytest.skip("accelerate is not installed: transformers' Trainer needs it")
+    report = trained(tmp_path, "transformers", "transformers")
     assert (report.loop.steps, report.loop.recorded, report.precision) == (6, (0, 3), "bf16")
     assert "model.bert.encoder.layer.0.attention.self.query" in modules(report)
     assert any("bf16 was asked for" in note for note in report.notes)

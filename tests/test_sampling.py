@@ -9,7 +9,7 @@ from torch import nn
 from ampcheck.audit import audit
 from ampcheck.codec import from_json, to_json
 from ampcheck.observe.book import Book
-from ampcheck.observe.collect import stats_of
+from ampcheck.observe.collect import records_of, stats_of
 from ampcheck.observe.measure import NATIVE, Arena
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.sampling import add_sampled, sampled_places, share_bound, words
@@ -25,13 +25,13 @@ KERNELS = ["torch", *(["native"] if NATIVE else [])]
 def sampled(tensor, k, kernel="auto"):
     arena = Arena(kernel=kernel)
     add_sampled(arena, arena.row(), tensor, k)
-    return arena.read()[0].tolist()
+    return next(records_of(arena.read()[:1]))
 
 
 def exact(tensor):
     arena = Arena()
     arena.add(arena.row(), tensor)
-    return arena.read()[0].tolist()
+    return next(records_of(arena.read()[:1]))
 
 
 def striped(n):
@@ -126,7 +126,7 @@ def test_what_is_counted_is_what_stands_at_the_places(kernel, dtype):
                 bins[math.frexp(abs(value))[1] - 1 + 127] += size
     found = sampled(tensor, 100, kernel)
     stats = stats_of(found)
-    assert found[:256] == bins
+    assert found[:256].tolist() == bins
     assert stats.numel == total == flat.numel()
     assert stats.amax == largest
     assert stats.sum_squares == pytest.approx(squares, rel=1e-6)

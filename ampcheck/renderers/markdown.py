@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from ampcheck.findings import Finding, Suppressed
 from ampcheck.formats import SHORT_DTYPE
-from ampcheck.headline import consequences, corrected, facts, figures, judge, measured, tally
+from ampcheck.headline import consequences, corrected, facts, figures, judge, measured, settled, tally
 from ampcheck.renderers.advice import how_tried, scaler_call, unchanged
 from ampcheck.renderers.drawing import NONE, module_name
 from ampcheck.renderers.layers import layer_cells
@@ -66,9 +66,8 @@ def _head(report: Report) -> Iterator[str]:
     asides = []
     if report.stand_in_loss:
         asides.append("the loss is a stand-in: gradient magnitudes are not those of your training")
-    settled = report.outcomes.get("settled")
-    if settled is not None:
-        asides.append(f"run again at {power(settled.log2_scale)}: {inline(settled.words)}")
+    if outcome := settled(report):
+        asides.append(inline(outcome))
     if report.refused_scales:
         tried = ", ".join(power(scale) for scale in report.refused_scales)
         asides.append(

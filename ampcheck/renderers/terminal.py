@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ampcheck.findings import Finding, Severity
 from ampcheck.formats import SHORT_DTYPE
-from ampcheck.headline import Health, corrected, facts, figures, judge, measured, tally
+from ampcheck.headline import Health, corrected, facts, figures, judge, measured, settled, tally
 from ampcheck.renderers.advice import plan_lines
 from ampcheck.renderers.drawing import NONE, TIMES, cells, fitted, module_name
 from ampcheck.renderers.layers import layer_table
@@ -99,10 +99,8 @@ def _answer(view: _View) -> Parts:
         yield bullet(
             "!", "the loss is a stand-in: gradient magnitudes are not those of your training", "bold yellow"
         )
-    settled = report.outcomes.get("settled")
-    if settled is not None:
-        how = "run again at" if report.loop is None else "against FP32 beside it, at"
-        yield bullet("·", f"{how} {power(settled.log2_scale)}: {clean(settled.words)}", "dim")
+    if outcome := settled(report):
+        yield bullet("·", outcome, "dim")
     if report.refused_scales:
         tried = [power(scale) for scale in report.refused_scales]
         tried = tried if len(tried) <= 3 else [tried[0], ELLIPSIS, tried[-1]]  # noqa: PLR2004 - short enough

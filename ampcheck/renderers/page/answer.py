@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ampcheck.headline import Health, judge
+from ampcheck.headline import Health, judge, settled
 from ampcheck.plan import Plan, Tried, Verdict
 from ampcheck.renderers.advice import how_tried, scaler_call, unchanged
 from ampcheck.renderers.page.elements import Html, joined, shown, tag
@@ -39,9 +39,8 @@ def verdict(report: Report) -> Html:
 def _remarks(report: Report) -> Iterator[str]:
     if report.stand_in_loss:
         yield "The loss is a stand-in: gradient magnitudes are not those of your training."
-    settled = report.outcomes.get("settled")
-    if settled is not None:
-        yield f"Run again at {power(settled.log2_scale)}: {clean(settled.words)}."
+    if outcome := settled(report):
+        yield f"{outcome[0].upper()}{outcome[1:]}."
     if report.refused_scales:
         tried = ", ".join(power(scale) for scale in report.refused_scales)
         yield f"Gradients overflowed at {tried}: GradScaler would skip such steps and halve the scale."
@@ -53,7 +52,12 @@ def plan(report: Report) -> Html:
     steps = list(_steps(made)) if made else []
     todo = tag("dl", [part for name, what in steps for part in (tag("dt", name), tag("dd", what))])
     if made is None:
-        todo = tag("p", "Nothing was tried: without a re-run there is no plan to recommend.", class_="muted")
+        why = (
+            "without a re-run there is no plan to recommend"
+            if report.loop is None
+            else "a script's steps are seen as they run; audited by itself, its model gets a plan"
+        )
+        todo = tag("p", f"Nothing was tried: {why}.", class_="muted")
     claims = [_claim(claim) for claim in report.verdicts]
     outcomes = list(_precisions(report))
     advice = [tag("li", clean(sentence)) for sentence in report.advice]
