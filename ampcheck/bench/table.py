@@ -136,6 +136,8 @@ def remarks(case: Case) -> tuple[str, ...]:
         found.append(
             f"FP32 measured a second time: {_interval(case.floor)}; differences inside that are noise"
         )
+    if case.compiled:
+        found.append("the compiler is timed; memory is predicted, and accuracy taken, without it")
     found += [clean(note) for note in case.notes]
     for row in case.rows:
         if row.message:

@@ -12,6 +12,7 @@ from ampcheck.bench.running.rounded import RoundedProducts
 from ampcheck.observe.promote import in_fp32
 from ampcheck.observe.stand_in import autocast_stands_in
 from ampcheck.observe.step import casting_rules
+from ampcheck.observe.structure import is_compiled, modules
 from ampcheck.observe.wide import WideCompute
 from ampcheck.plan import Plan, ScalerPlan
 
@@ -63,7 +64,10 @@ def precision(name: str, plan: Plan | None = None) -> Precision:
 def as_it_is(device: torch.device, chosen: Precision, model: Any) -> Iterator[None]:
     """Let the machine do what it does in a precision: its own autocast, its own kernels. For time and memory."""
     with ExitStack() as stack:
-        stack.enter_context(autocast_stands_in(device.type, enabled=chosen.dtype is not None))
+        if not any(
+            map(is_compiled, modules(model))
+        ):  # the compiler asks for autocast's state and trusts no one else's
+            stack.enter_context(autocast_stands_in(device.type, enabled=chosen.dtype is not None))
         stack.enter_context(_tf32(allowed=chosen.tf32))
         stack.enter_context(chosen.places(model))
         yield

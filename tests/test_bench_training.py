@@ -1,0 +1,110 @@
+"""Short training runs against loops written by hand; whatever ends one is a row."""
+
+import statistics
+
+import pytest
+import torch
+from bench_models import perceptron
+
+from ampcheck.bench.request import Request
+from ampcheck.bench.result import Bench
+from ampcheck.bench.running.bench import Bencher
+from ampcheck.bench.running.precisions import as_cuda_casts, precision
+from ampcheck.bench.running.training import train
+from ampcheck.bench.verdicts import judgement, verdict
+
+
+def test_training_is_the_loop_a_person_writes():
+    course = train(lambda seed: perceptron(seed=seed), precision("fp32"), 3, 20)
+    target = perceptron(seed=3)
+    optimizer = torch.optim.Adam(target.model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = target.loss(target.model, target.batch(0))
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert course.losses == pytest.approx(losses, rel=1e-5)
+    assert course.final_loss == pytest.approx(statistics.fmean(losses[-2:]), rel=1e-5)
+    assert course.status == "ok"
+    assert course.metric_low == course.metric
+
+
+def test_a_short_training_starts_where_the_scaler_settles():
+    """Twelve updates would be skipped from 2^16 on; the four steps of the run are four updates."""
+
+    def make(seed):
+        return perceptron(seed=seed, factor=2.0**15)
+
+    course = train(make, precision("amp"), 1, 4)
+    assert course.settling >= 12
+    assert (course.status, course.skipped) == ("ok", 0)
+    assert course.scale == 2.0 ** (16 - course.settling)
+    target = make(1)
+    model, optimizer = target.model, torch.optim.Adam(target.model.parameters(), lr=1e-2)
+    losses = []
+    with as_cuda_casts(torch.device("cpu"), precision("amp"), model):
+        for _ in range(4):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                loss = target.loss(model, target.batch(0))
+            (loss * course.scale).backward()
+            for parameter in model.parameters():
+                parameter.grad /= course.scale
+            assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+            optimizer.step()
+            losses.append(float(loss.detach()))
+    assert course.losses == pytest.approx(losses, rel=1e-6)
+
+
+def test_a_higher_scale_than_the_settled_one_overflows():
+    """The witness for where it settles: torch's own scaler, its steps taken by hand on the same copy."""
+    course = train(lambda seed: perceptron(seed=seed, factor=2.0**15), precision("amp"), 1, 1)
+    target = perceptron(seed=1, factor=2.0**15)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0 * course.scale)
+    optimizer = torch.optim.Adam(target.model.parameters())
+    with as_cuda_casts(torch.device("cpu"), precision("amp"), target.model):
+        with torch.autocast("cpu", torch.float16):
+            loss = target.loss(target.model, target.batch(0))
+        scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == course.scale
+
+
+def test_skipping_everything_at_every_scale_is_a_result():
+    found = train(lambda seed: perceptron(seed=seed, factor=1e30), precision("amp"), 0, 3)
+    assert (found.status, found.skipped, found.settling) == ("skipped", 3, 40)
+    assert found.scale == 2.0 ** (16 - 40 - 3)
+    assert found.message == f"every update is skipped, at loss scales down to {2.0**-27:g}"
+    said = rows(lambda size, seed: perceptron(16, seed, factor=1e30), quick(precisions=("amp",), steps=3))
+    assert said["amp"][1] == "training fails: every update is skipped"
+
+
+def quick(**changes):
+    settings = {"parts": ("training",), "precisions": ("fp32", "fp16", "amp"), "steps": 60, "seeds": 3}
+    return Request(**(settings | changes))
+
+
+def rows(make, request, margin=0.05):
+    bench = Bencher(make, request).run(Bench("perceptron", margin=margin))
+    case = bench.cases[0]
+    return {row.precision: (judgement(bench, case, row), verdict(bench, case, row)) for row in case.rows}
+
+
+def test_a_small_loss_needs_scaling():
+    """The published experiment: without scaling the gradients are zero in fp16, with it training is as FP32's."""
+    found = rows(lambda size, seed: perceptron(64, seed, factor=1e-6), quick())
+    assert found["fp16"][0].word == "stuck"
+    assert found["fp16"][1] == "training fails: the loss stays"
+    assert found["amp"][0].word in {"equivalent", "better"}
+    assert found["fp32"][0].own > 0.9
+    assert found["fp16"][0].own < 0.5
+
+
+def test_a_run_that_ends_in_no_number_is_a_row():
+    found = rows(lambda size, seed: perceptron(64, seed, factor=1e6), quick())
+    assert found["fp16"][0].word == "fails"
+    assert found["fp16"][1] == "training fails: the loss is no number"
+    assert found["amp"][0].word != "fails"
