@@ -43,7 +43,7 @@ def _case(bench: Bench, case: Case) -> Iterable[str]:
     if case.reasons:
         yield from ("", "### What stands in the way of a speed-up", "")
         for reason in case.reasons:
-            yield f"- **{escaped(reason.message)}**: {escaped(reason.evidence)}. {escaped(reason.gain)}."
+            yield f"- **{escaped(reason.message)}**: {escaped(reason.evidence)}; {escaped(reason.gain)}."
 
 
 def _memory(case: Case) -> Iterable[str]:

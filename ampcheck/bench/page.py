@@ -24,21 +24,21 @@ def _style() -> str:
         "@media(prefers-color-scheme:dark){:root{--ink:#e4e8ee;--dim:#9aa4b2;--paper:#14181f;--edge:#333b47;"
         "--soft:#1c222b;--good:#7fd3a0;--bad:#ff9a9f}}"
         "body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);margin:2rem auto;"
-        "max-width:76rem;padding:0 1.2rem}h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2.2rem}"
+        "max-width:84rem;padding:0 1rem}h1{font-size:1.5rem;overflow-wrap:anywhere}"
+        "h2{font-size:1.2rem;margin-top:2.2rem}"
         "h3{font-size:1rem;margin-top:1.6rem}code{font-family:ui-monospace,monospace;background:var(--soft);"
         "padding:.1em .3em;overflow-wrap:anywhere}.scroll{overflow-x:auto}table{border-collapse:collapse;"
-        "font-size:.87rem;font-variant-numeric:tabular-nums}th,td{text-align:left;padding:.35rem .7rem;"
-        "border-bottom:1px solid var(--edge);vertical-align:top}thead th{color:var(--dim);font-weight:600}"
-        "tbody th{font-weight:600}td{white-space:nowrap}td.verdict{white-space:normal;min-width:14rem}"
+        "font-size:.85rem;font-variant-numeric:tabular-nums}th,td{text-align:left;padding:.35rem .45rem;"
+        "border-bottom:1px solid var(--edge);vertical-align:top}"
+        "thead th{color:var(--dim);font-weight:600;vertical-align:bottom}"
+        "tbody th{font-weight:600}td{white-space:nowrap}td.verdict{white-space:normal;min-width:12rem}"
         ".good{color:var(--good)}.bad{color:var(--bad);font-weight:600}.dim{color:var(--dim)}"
-        "figure{margin:1rem 0;max-width:46rem}svg{width:100%;height:auto}svg text{font:12px system-ui,sans-serif;"
+        "figure{margin:1rem 0;max-width:46rem}svg{width:100%;min-width:34rem;height:auto}"
+        "svg text{font:12px system-ui,sans-serif;"
         "fill:var(--ink)}.one{stroke:var(--dim);stroke-width:1}.interval{stroke:var(--ink);stroke-width:1.6}"
         ".mark{fill:var(--ink)}.floor{fill:var(--edge);opacity:.7}.band{opacity:.18}.curve{fill:none;"
         "stroke-width:1.8}.dash1{stroke-dasharray:7 3}.dash2{stroke-dasharray:2 3}ul{padding-left:1.2rem}"
-        + light
-        + "@media(prefers-color-scheme:dark){"
-        + dark
-        + "}"
+        "li{overflow-wrap:anywhere}" + light + "@media(prefers-color-scheme:dark){" + dark + "}"
     )
 
 
@@ -46,7 +46,7 @@ def to_html(bench: Bench, changes: Sequence[Change] = ()) -> str:
     """Return the report as a page."""
     style = _style()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    body = "\n".join(_body(bench, changes))
+    body = "<main>\n" + "\n".join(_body(bench, changes)) + "\n</main>"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
@@ -67,7 +67,7 @@ def _body(bench: Bench, changes: Sequence[Change]) -> Iterable[str]:
         yield from _case(bench, case)
     if changes:
         yield "<h2>Since before</h2>"
-        yield _table(("what", "before", "now", ""), [change.cells for change in changes])
+        yield _table(("what", "before", "now", "word"), [change.cells for change in changes], "Since before")
     yield "<h2>How to read this</h2>"
     yield _list((*legend(bench), *bench.notes))
 
@@ -77,25 +77,30 @@ def _case(bench: Bench, case: Case) -> Iterable[str]:
     names = columns(shown)
     yield f"<h2>{_safe(case.key).capitalize()}</h2>"
     cells = [[getattr(line, name) for name in names] for line in shown]
-    yield _table([titles[name] for name in names], cells, judged=True)
+    yield _table([titles[name] for name in names], cells, case.key, judged=True)
     yield _list(remarks(case))
     for chart in (svg.ratios(case), svg.memory(case), svg.curves(case)):
         if chart:
             caption = chart.partition("<title>")[2].partition("</title>")[0]
-            yield f'<figure><figcaption class="dim">{caption}</figcaption>{chart}</figure>'
+            yield f'<figure><figcaption class="dim">{caption}</figcaption>{_scroll(chart, caption)}</figure>'
     if case.reasons:
         yield "<h3>What stands in the way of a speed-up</h3>"
         items = [
-            f"<li><b>{_safe(reason.message)}</b>: {_safe(reason.evidence)}. {_safe(reason.gain)}.</li>"
+            f"<li><b>{_safe(reason.message)}</b>: {_safe(reason.evidence)}; {_safe(reason.gain)}.</li>"
             for reason in case.reasons
         ]
         yield f"<ul>{''.join(items)}</ul>"
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, judged: bool = False) -> str:
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], about: str, *, judged: bool = False) -> str:
     head = "".join(f'<th scope="col">{_safe(title)}</th>' for title in titles)
     body = "".join(f"<tr>{_cells(row, judged=judged)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return _scroll(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>", f"Table: {about}")
+
+
+def _scroll(inside: str, about: str) -> str:
+    """Return what may be wider than the page in a box that scrolls, with the keyboard too."""
+    return f'<div class="scroll" tabindex="0" role="group" aria-label="{_safe(about)}">{inside}</div>'
 
 
 def _cells(row: Sequence[str], *, judged: bool) -> str:
