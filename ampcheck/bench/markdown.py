@@ -1,5 +1,6 @@
 """A bench as Markdown, and as plain text for a terminal."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from ampcheck.bench.compare import Change
@@ -8,6 +9,8 @@ from ampcheck.bench.table import MIB, columns, headings, legend, lines, remarks
 from ampcheck.wording import clean, percent
 
 _SHOWN_LAYERS = 5
+#: A verdict is given that much room, however narrow the terminal.
+_NARROWEST = 24
 _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>#|!~"})
 
 
@@ -136,10 +139,10 @@ def _courses(case: Case) -> Iterable[str]:
     )
 
 
-def to_text(bench: Bench) -> str:
-    """Return the tables for a terminal, at most 100 columns wide where names are short."""
+def to_text(bench: Bench, width: int = 100) -> str:
+    """Return the tables for a terminal of so many columns."""
     wanted = ("precision", "step", "speedup", "share", "error", "verdict")
-    # The verdict is the longest: at the end of a line it may be.
+    # The verdict is the longest: at the end of a line it can go on below itself.
     titles = {"step": "ms (IQR)", "speedup": "× as fast", "share": "× CUDA", "error": "gradients off"}
     out: list[str] = []
     for case in bench.cases:
@@ -147,12 +150,28 @@ def to_text(bench: Bench) -> str:
         names = [name for name in wanted if name in columns(shown)]
         rows = [[titles.get(name, name) for name in names]]
         rows += [[getattr(line, name) for name in names] for line in shown]
-        out += [f"{clean(bench.target)} · {case.key}", *aligned(rows)]
-        out += [f"  · {text}" for text in remarks(case)]
-        out += [f"  ! {clean(reason.message)}: {clean(reason.evidence)}" for reason in case.reasons]
+        out += [f"{clean(bench.target)} · {case.key}", *_folded(rows, width)]
+        out += _hanging("  · ", remarks(case), width)
+        out += _hanging("  ! ", [f"{clean(r.message)}: {clean(r.evidence)}" for r in case.reasons], width)
         out.append("")
-    out += [f"  {text}" for text in legend(bench)[-3:]] if not bench.cuda else []
+    out += _hanging("  ", legend(bench)[-3:], width) if not bench.cuda else []
     return "\n".join(out) + "\n"
+
+
+def _folded(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return rows with their columns under each other, the last of which goes on below itself."""
+    before = max(len(line) for line in aligned([[*row[:-1], "|"] for row in rows])) - 1
+    folded: list[Sequence[str]] = []
+    for *cells, last in rows:
+        first, *more = textwrap.wrap(last, max(width - before, _NARROWEST)) or [""]
+        folded += [(*cells, first), *((*("" for _ in cells), part) for part in more)]
+    return aligned(folded)
+
+
+def _hanging(mark: str, texts: Iterable[str], width: int) -> list[str]:
+    """Return texts behind a mark, their further lines as far in as the first."""
+    wrap = textwrap.TextWrapper(width, initial_indent=mark, subsequent_indent=" " * len(mark))
+    return [line for text in texts for line in wrap.wrap(text)]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

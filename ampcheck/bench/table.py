@@ -89,7 +89,7 @@ def _line(bench: Bench, case: Case, row: Row) -> Line:
     return Line(
         row.precision,
         verdict(bench, case, row),
-        _NONE if time is None else f"{time.median * 1000:.3g} ({percent(time.spread)})",
+        _NONE if time is None else f"{_ms(time.median)} ({percent(time.spread)})",
         "1" if row.precision == BASE and time else _NONE if fast is None else _interval(fast.interval),
         _NONE if memory is None or memory.cuda_bytes is None else f"{memory.cuda_bytes / MIB:.4g}",
         _NONE if ratio is None else f"{ratio:.2f}",
@@ -100,6 +100,10 @@ def _line(bench: Bench, case: Case, row: Row) -> Line:
         _skips(row),
         _NONE if row.largest_batch is None else f"{row.largest_batch:,}",
     )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.3g}" if seconds < 1 else f"{seconds * 1000:,.0f}"
 
 
 def _interval(value: Any) -> str:
@@ -146,8 +150,8 @@ def remarks(case: Case) -> tuple[str, ...]:
             if course.message:
                 found.append(f"{row.precision}, seed {course.seed}: {clean(course.message)}")
         if row.time is not None and row.time.device_samples:
-            device = median(row.time.device_samples) * 1000
-            found.append(f"{row.precision}: {device:.3g} ms a step on the device itself, between events")
+            device = _ms(median(row.time.device_samples))
+            found.append(f"{row.precision}: {device} ms a step on the device itself, between events")
         if row.memory is not None and row.memory.cuda_retries:
             found.append(f"{row.precision}: the allocator had to retry {row.memory.cuda_retries} times")
     notes = {row.memory.note for row in case.rows if row.memory is not None and row.memory.note}

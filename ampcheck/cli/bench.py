@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 _DEFAULT = ("fp32", "tf32", "fp16", "amp", "bf16")
 _FRESH = "fresh"
+#: Columns below which the table would not fit, whatever the terminal says.
+_NARROWEST = 80
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -127,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
     old = saved.read(options.compare) if options.compare else None
     bench = _measured(options)
     changes = compare(old, bench) if old else ()
-    sys.stdout.write(to_text(bench))
+    sys.stdout.write(to_text(bench, max(_NARROWEST, shutil.get_terminal_size((100, 24)).columns)))
     if changes:
         print(
             "\n".join(aligned([("since before", "before", "now", ""), *(change.cells for change in changes)]))
