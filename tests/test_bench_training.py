@@ -5,6 +5,7 @@ import statistics
 import pytest
 import torch
 from bench_models import perceptron
+from torch import nn
 
 from ampcheck.bench.request import Request
 from ampcheck.bench.result import Bench
@@ -12,6 +13,11 @@ from ampcheck.bench.running.bench import Bencher
 from ampcheck.bench.running.precisions import as_cuda_casts, precision
 from ampcheck.bench.running.training import train
 from ampcheck.bench.verdicts import judgement, verdict
+
+
+def own_loss(target, batch):
+    with torch.no_grad():
+        return float(target.loss(target.model, batch))
 
 
 def test_training_is_the_loop_a_person_writes():
@@ -27,8 +33,41 @@ def test_training_is_the_loop_a_person_writes():
         losses.append(float(loss.detach()))
     assert course.losses == pytest.approx(losses, rel=1e-5)
     assert course.final_loss == pytest.approx(statistics.fmean(losses[-2:]), rel=1e-5)
+    assert course.full_loss == pytest.approx(own_loss(target, target.batch(0)), rel=1e-5)
     assert course.status == "ok"
     assert course.metric_low == course.metric
+
+
+def test_the_final_loss_is_read_in_fp32_whatever_was_trained_in():
+    """With a rate of zero the weights stay: FP32's loss of the first step is what all precisions have come to."""
+
+    def make(seed):
+        return perceptron(seed=seed, optimizer=lambda model: torch.optim.SGD(model.parameters(), 0.0))
+
+    plain, low = (train(make, precision(name), 2, 3) for name in ("fp32", "bf16"))
+    assert low.full_loss == plain.full_loss == plain.losses[0]
+    assert low.losses[0] != plain.losses[0], "its own loss is rounded"
+
+
+def test_reading_the_training_loss_leaves_validation_as_it_was():
+    """A batch norm would learn from the batches that are read."""
+
+    def make(seed):
+        target = perceptron(seed=seed)
+        target.model.insert(1, nn.BatchNorm1d(64))
+        return target
+
+    course = train(make, precision("fp32"), 1, 5)
+    target = make(1)
+    optimizer = torch.optim.Adam(target.model.parameters(), lr=1e-2)
+    for _ in range(5):
+        optimizer.zero_grad()
+        target.loss(target.model, target.batch(0)).backward()
+        optimizer.step()
+    target.model.eval()
+    assert course.validation_loss == pytest.approx(own_loss(target, target.validation[0]), rel=1e-5)
+    target.model.train()
+    assert course.full_loss == pytest.approx(own_loss(target, target.batch(0)), rel=1e-5)
 
 
 def test_a_short_training_starts_where_the_scaler_settles():

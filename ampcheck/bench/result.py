@@ -118,6 +118,7 @@ class Course:
     metric: float | None = None  #: in FP32, larger is better
     metric_low: float | None = None
     message: str = ""
+    full_loss: float | None = None  #: training loss of the weights at the end, in FP32
     settling: int = 0  #: updates skipped on a copy until the scaler had settled; the run starts from there
 
 

@@ -39,7 +39,7 @@ class Judgement:
     """Whether training in a precision comes to what FP32 comes to, over paired seeds."""
 
     word: str  #: equivalent, better, worse, undecided, stuck, fails, reference
-    measure: str  #: what was compared: metric, validation loss or training loss
+    measure: str  #: what was compared, each read in FP32: metric, validation loss or training loss
     own: float  #: mean over the seeds
     reference: float
     difference: Interval  #: mean over seeds; positive is worse
@@ -109,7 +109,7 @@ def _value(course: Course, measure: str) -> float:
     value = {
         "metric": course.metric,
         "validation loss": course.validation_loss,
-        "training loss": course.final_loss,
+        "training loss": course.final_loss if course.full_loss is None else course.full_loss,
     }[measure]
     return math.nan if value is None or course.status in FAILED else value
 

@@ -16,11 +16,13 @@ import torch
 from ampcheck.bench.result import Course
 from ampcheck.bench.running.arms import Arm, Settled
 from ampcheck.bench.running.precisions import Precision, as_cuda_casts
-from ampcheck.observe.step import StepRaised
+from ampcheck.observe.step import StepRaised, users_code
 from ampcheck.targets.spec import Target
 
 #: The final loss is the mean over this share of the steps.
 LAST_SHARE = 0.1
+#: Batches the final loss is read from, where the target has as many.
+READ = 8
 #: Losses kept of a run, evenly over its steps: enough for a curve.
 KEPT = 100
 
@@ -61,7 +63,10 @@ def train(
         message=run.message,
         settling=settled.skipped,
     )
-    return _validated(course, arm)
+    course = _validated(
+        course, arm
+    )  # first, as a batch norm goes on learning while the training loss is read
+    return replace(course, full_loss=_read(arm, seed)) if run.status == "ok" else course
 
 
 def _settled(make: Callable[[int], Target], chosen: Precision, seed: int, clip: float | None) -> Settled:
@@ -97,6 +102,21 @@ def _run(arm: Arm, steps: int) -> _Run:
     return run
 
 
+def _read(arm: Arm, seed: int) -> float:
+    """Return the training loss that the run has come to, read in FP32: low precision rounds a small loss to nothing."""
+    full = Precision("fp32")
+    target, model = arm.target, arm.target.model
+    with (
+        target.active(),
+        users_code(),
+        as_cuda_casts(arm.device, full, model),
+        torch.no_grad(),
+        torch.random.fork_rng(),
+    ):
+        torch.manual_seed(seed)
+        return fmean(float(target.loss(model, batch)) for batch in target.batches[:READ])
+
+
 def _validated(course: Course, arm: Arm) -> Course:
     """Add loss and metric on the validation batches, in FP32 and in the training precision."""
     if not arm.target.validation or course.status == "raised":
@@ -120,7 +140,7 @@ def _scores(arm: Arm, chosen: Precision) -> tuple[float, float | None]:
         model.eval()
     losses, metrics = [], []
     try:
-        with target.active(), as_cuda_casts(arm.device, chosen, model), torch.no_grad():
+        with target.active(), users_code(), as_cuda_casts(arm.device, chosen, model), torch.no_grad():
             for batch in target.validation:
                 with chosen.region(arm.device.type):
                     losses.append(float(target.loss(model, batch)))
