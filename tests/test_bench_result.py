@@ -12,6 +12,7 @@ from ampcheck.bench.compare import compare
 from ampcheck.bench.gates import Gates, broken
 from ampcheck.bench.request import Request
 from ampcheck.bench.result import Bench, Case, Closeness, Course, Memory, OneStep, Row, Split, Time
+from ampcheck.bench.table import headings, legend, remarks
 from ampcheck.bench.verdicts import judgement, speed, verdict
 from ampcheck.errors import ReportError
 
@@ -181,3 +182,23 @@ def test_a_request_knows_its_own():
     assert request.fingerprint("a") != request.fingerprint("b")
     with pytest.raises(ValueError, match="expected precisions of fp32"):
         Request(precisions=("fp8",))
+
+
+def test_on_a_gpu_the_report_says_how_far_off_the_prediction_was():
+    mib = 1024 * 1024
+    split = Split(90 * mib, {}, {}, "backward")
+    memory = Memory(split, cuda_allocated=100 * mib, cuda_reserved=128 * mib, cuda_retries=2)
+    assert remarks(Case(8, rows=(Row("fp32", memory=memory),))) == (
+        "fp32: 100 MiB allocated at the peak on the GPU, 128 MiB reserved",
+        "fp32: 90 MiB were predicted, -10.0% of what was allocated",
+        "fp32: the allocator had to retry 2 times",
+    )
+
+
+def test_without_a_gpu_the_report_says_that_none_has_confirmed_its_prediction():
+    unconfirmed = [text for text in legend(example()) if "no GPU has confirmed it" in text]
+    assert len(unconfirmed) == 1
+    gpu = dataclasses.replace(example(), environment={"device": "NVIDIA H100"})
+    assert not any("confirmed" in text for text in legend(gpu))
+    assert headings(example())["memory"] == "CUDA peak, predicted, MiB"
+    assert headings(gpu)["memory"] == "CUDA peak, measured, MiB"

@@ -1,10 +1,11 @@
 """The rows of a bench as text and numbers: what every format shows, worked out once."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ampcheck.bench.result import BASE, PRECISIONS, Bench, Case, Closeness, Row
+from ampcheck.bench.result import BASE, PRECISIONS, Bench, Case, Closeness, Memory, Row
 from ampcheck.bench.verdicts import judgement, said, speed, verdict
 from ampcheck.wording import clean, percent, power
 
@@ -152,11 +153,22 @@ def remarks(case: Case) -> tuple[str, ...]:
         if row.time is not None and row.time.device_samples:
             device = _ms(median(row.time.device_samples))
             found.append(f"{row.precision}: {device} ms a step on the device itself, between events")
-        if row.memory is not None and row.memory.cuda_retries:
-            found.append(f"{row.precision}: the allocator had to retry {row.memory.cuda_retries} times")
+        found += [f"{row.precision}: {text}" for text in _measured(row.memory or Memory())]
     notes = {row.memory.note for row in case.rows if row.memory is not None and row.memory.note}
     found += sorted(f"memory: {clean(note)}" for note in notes)
     return tuple(dict.fromkeys(found))
+
+
+def _measured(memory: Memory) -> Iterator[str]:
+    """Yield what a GPU's allocator said, and how far the prediction is from it."""
+    used, reserved = memory.cuda_allocated, memory.cuda_reserved
+    if used is not None and reserved is not None:
+        yield f"{used / MIB:.4g} MiB allocated at the peak on the GPU, {reserved / MIB:.4g} MiB reserved"
+    if used and memory.predicted is not None:
+        off = memory.predicted.peak_bytes / used - 1
+        yield f"{memory.predicted.peak_bytes / MIB:.4g} MiB were predicted, {off:+.1%} of what was allocated"
+    if memory.cuda_retries:
+        yield f"the allocator had to retry {memory.cuda_retries} times"
 
 
 def legend(bench: Bench) -> tuple[str, ...]:
