@@ -124,11 +124,36 @@ def test_every_format_says_the_same():
     bench = example()
     found = {record["precision"]: record for record in records(bench)}
     for name, record in found.items():
-        for text in (to_markdown(bench), to_html(bench), to_text(bench)):
+        for text in (to_markdown(bench), to_html(bench), to_text(bench, 200)):
             assert name in text
             assert record["verdict"] in text
     assert len(saved.to_csv(records(bench)).splitlines()) == 1 + 3
     assert "diverged" in to_markdown(bench)
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_the_terminals_table_fits_and_loses_no_word(width):
+    bench = saved.read(Path(__file__).parent.parent / "reports" / "bench" / "vit.json")
+    text = to_text(bench, width)
+    assert max(map(len, text.splitlines())) <= width
+    words = text.split()
+    for line in lines(bench, bench.cases[0]):
+        verdict = line.verdict.split()
+        assert len([word for word in words if word in verdict]) >= len(verdict)
+    if width == 200:
+        assert all(line.verdict in text for line in lines(bench, bench.cases[0])), "there is room for them"
+
+
+def test_the_terminal_shows_the_largest_batch_and_without_times_the_memory():
+    bench = example()
+    case = bench.cases[0]
+    rows = [dataclasses.replace(row, time=None, largest_batch=12345) for row in case.rows]
+    text = to_text(
+        dataclasses.replace(bench, cases=(dataclasses.replace(case, rows=tuple(rows), again=None),))
+    )
+    head = text.splitlines()[1].split("  ")
+    assert [word.strip() for word in head if word.strip()][:4] == ["precision", "CUDA MiB", "× CUDA", "fits"]
+    assert text.count("12,345") == 3
 
 
 def test_the_terminal_shows_nothing_that_is_not_visible():
@@ -173,6 +198,27 @@ def test_the_readmes_table_is_that_of_the_report():
         for line in lines(bench, bench.cases[0])
     ]
     assert table == expected
+
+
+def test_what_the_readme_claims_of_the_bench_is_in_its_reports():
+    root = Path(__file__).parent.parent
+    section = (root / "README.md").read_text(encoding="utf-8").partition("## What mixed precision buys\n")[2]
+    section = section.partition("\n## ")[0]
+    assert len(section.splitlines()) <= 40
+    linked = {path.removeprefix("reports/bench/") for path in re.findall(r"\]\(([^)]+)\)", section)}
+    assert linked == {"classic.md", "resnet18.md", "vit.md", "gpt.md", "lstm.md", "noise.md"}
+    folder = root / "reports" / "bench"
+    claim = re.search(r"no difference measured in (\d+ of \d+) repetitions", " ".join(section.split()))[1]
+    assert f"**no difference measured in {claim} repetitions**" in (folder / "noise.md").read_text("utf-8")
+    for name in ("resnet18", "vit", "gpt", "lstm"):
+        bench = saved.read(folder / f"{name}.json")
+        assert len({case.batch_size for case in bench.cases}) == 2
+        assert all(case.parts == ("time", "memory", "accuracy", "training") for case in bench.cases)
+        assert all(row.courses and row.one_step and row.memory for case in bench.cases for row in case.rows)
+    steps, seeds = map(int, re.search(r"accuracy after (\d+) steps, (\d+) seeds", section).groups())
+    bench = saved.read(folder / "classic_small_loss.json")
+    assert f"--steps {steps} " in bench.command
+    assert all(len(row.courses) == seeds for row in bench.cases[0].rows)
 
 
 def test_every_committed_report_is_what_its_json_says():

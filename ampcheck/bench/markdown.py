@@ -5,10 +5,23 @@ from collections.abc import Iterable, Sequence
 
 from ampcheck.bench.compare import Change
 from ampcheck.bench.result import Bench, Case, Row
-from ampcheck.bench.table import MIB, columns, headings, legend, lines, remarks
+from ampcheck.bench.table import MIB, Line, columns, headings, legend, lines, remarks
 from ampcheck.wording import clean, percent
 
 _SHOWN_LAYERS = 5
+#: Columns of the terminal's table. The verdict is the longest: at the end of a line it can go on below itself.
+_TERMINAL = {
+    "precision": "precision",
+    "step": "ms (IQR)",
+    "speedup": "× as fast",
+    "memory": "CUDA MiB",
+    "share": "× CUDA",
+    "fits": "fits",
+    "error": "gradients off",
+    "verdict": "verdict",
+}
+#: Left out where there is no room, in this order: the reports have them.
+_SPARE = ("memory", "error", "fits")
 #: A verdict is given that much room, however narrow the terminal.
 _NARROWEST = 24
 _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>#|!~"})
@@ -143,16 +156,9 @@ def _courses(case: Case) -> Iterable[str]:
 
 def to_text(bench: Bench, width: int = 100) -> str:
     """Return the tables for a terminal of so many columns."""
-    wanted = ("precision", "step", "speedup", "share", "error", "verdict")
-    # The verdict is the longest: at the end of a line it can go on below itself.
-    titles = {"step": "ms (IQR)", "speedup": "× as fast", "share": "× CUDA", "error": "gradients off"}
     out: list[str] = []
     for case in bench.cases:
-        shown = lines(bench, case)
-        names = [name for name in wanted if name in columns(shown)]
-        rows = [[titles.get(name, name) for name in names]]
-        rows += [[getattr(line, name) for name in names] for line in shown]
-        out += [f"{clean(bench.target)} · {case.key}", *_folded(rows, width)]
+        out += [f"{clean(bench.target)} · {case.key}", *_terminal_table(lines(bench, case), width)]
         out += _hanging("  · ", remarks(case), width)
         out += _hanging("  ! ", [f"{clean(r.message)}: {clean(r.evidence)}" for r in case.reasons], width)
         out.append("")
@@ -160,12 +166,27 @@ def to_text(bench: Bench, width: int = 100) -> str:
     return "\n".join(out) + "\n"
 
 
-def _folded(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+def _terminal_table(shown: Sequence[Line], width: int) -> list[str]:
+    """Return the columns that say anything, without the less telling ones where there is no room for them."""
+    said = columns(tuple(shown))
+    names = [name for name in _TERMINAL if name in said]
+    for spare in ("", *_SPARE):
+        names = [name for name in names if name != spare]
+        rows = [
+            [_TERMINAL[name] for name in names],
+            *([getattr(line, name) for name in names] for line in shown),
+        ]
+        before = max(len(line) for line in aligned([[*row[:-1], "|"] for row in rows])) - 1
+        if width - before >= _NARROWEST:
+            break
+    return _folded(rows, width - before)
+
+
+def _folded(rows: Sequence[Sequence[str]], room: int) -> list[str]:
     """Return rows with their columns under each other, the last of which goes on below itself."""
-    before = max(len(line) for line in aligned([[*row[:-1], "|"] for row in rows])) - 1
     folded: list[Sequence[str]] = []
     for *cells, last in rows:
-        first, *more = textwrap.wrap(last, max(width - before, _NARROWEST)) or [""]
+        first, *more = textwrap.wrap(last, max(room, _NARROWEST)) or [""]
         folded += [(*cells, first), *((*("" for _ in cells), part) for part in more)]
     return aligned(folded)
 

@@ -75,7 +75,7 @@ def remake(name, more=()):
 
 def render(folder):
     """Write every format of the reports that are there."""
-    for path in folder.glob("*.json"):
+    for path in set(folder.glob("*.json")) - set(folder.glob("*.partial.json")):
         files.write_all(folder, path.stem, saved.read(path))
 
 
