@@ -167,7 +167,21 @@ def test_a_change_for_the_worse_is_seen():
     found = {change.what: change.word for change in compare(old, new)}
     assert found["batch 8: amp, × as fast"] == "slower"
     assert found["batch 8: amp, × memory"] == "more memory"
-    assert found["batch 8: amp, trained"] == "same" or "trained" not in str(found)
+    assert found["batch 8: amp, trained"] == "same"
+    assert {change.what: change.word for change in compare(new, old)} == {
+        "batch 8: amp, × as fast": "faster",
+        "batch 8: amp, × memory": "less memory",
+        "batch 8: amp, trained": "same",
+    }, "a change for the better is one too"
+
+
+def test_a_row_whose_timed_updates_were_skipped_says_that_it_cannot_be_compared():
+    bench = example()
+    case = bench.cases[0]
+    amp = rows(bench)["amp"]
+    skipping = dataclasses.replace(amp, time=dataclasses.replace(amp.time, skipped=2))
+    assert "2 timed updates were skipped: not comparable" in verdict(bench, case, skipping)
+    assert "skipped" not in verdict(bench, case, amp)
 
 
 def test_a_request_knows_its_own():

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ampcheck.bench.result import Bench, Case, Row
+from ampcheck.bench.result import BASE, Bench, Case, Row
 from ampcheck.bench.verdicts import judgement, speed
 
 #: Ratios of memory are exact, so that even a small change is one.
@@ -26,13 +26,13 @@ class Change:
 
 
 def compare(old: Bench, new: Bench) -> tuple[Change, ...]:
-    """Return what became of every row that both have."""
+    """Return what became of every row that both have; FP32's own ratios are one."""
     before = {(case.key, row.precision): (case, row) for case in old.cases for row in case.rows}
     found: list[Change] = []
     for case in new.cases:
         for row in case.rows:
             known = before.get((case.key, row.precision))
-            if known is not None:
+            if known is not None and row.precision != BASE:
                 found += _changes(f"{case.key}: {row.precision}", (old, *known), (new, case, row))
     return tuple(found)
 
