@@ -24,6 +24,9 @@ class Phase(StrEnum):
     RECOMPUTE = "recompute"  #: a checkpointed forward running again inside the backward
     STATE = "state"  #: parameters and their gradients, read between the backward and the update
 
+    #: Enum's own is a function in Python, and a site's hash contains it.
+    __hash__ = str.__hash__
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Site:

@@ -1,5 +1,6 @@
 """What the recorder needs to know of an operation before it first sees it run."""
 
+import functools
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -71,6 +72,7 @@ _ROUNDING = frozenset(
 )
 
 
+@functools.cache
 def plan_of(func: Any) -> OpPlan:  # noqa: PLR0911  # one line a kind
     """Return how to record an overload, from its name and schema alone; any result of others is measured."""
     # The public way parses the same schema from text; operators of higher order have none.

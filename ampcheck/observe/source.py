@@ -32,6 +32,7 @@ class SourceFinder:
         self._kinds: dict[int, int] = {}
         self._codes: dict[int, CodeType] = {}
         self._lines: dict[Spot, tuple[str, int]] = {}
+        self._paths: dict[str, str] = {}
 
     def spot(self, depth: int = 2) -> Spot | None:
         """Return the running spot of user code, or None when ampcheck itself made the call."""
@@ -80,7 +81,10 @@ class SourceFinder:
             return "", 0
         if spot not in self._lines:
             code = self._codes[spot[0]]
-            self._lines[spot] = (shown_path(code.co_filename), line_of(code, spot[1]))
+            name = code.co_filename
+            if name not in self._paths:
+                self._paths[name] = shown_path(name)
+            self._lines[spot] = (self._paths[name], line_of(code, spot[1]))
         return self._lines[spot]
 
 

@@ -22,7 +22,7 @@ import torch
 from bench_recorder import machine, table
 from costs import MINIMUM_TURN
 from overhead_text import ARMS, HEADER, INTRODUCTION, picture
-from peers import peers
+from peers import peers, torchlens
 from workloads import WORKLOADS, Workload
 
 from ampcheck.codec import from_json, to_json
@@ -53,8 +53,15 @@ def ours(workload: Workload) -> dict[str, Callable[[], object]]:
         finally:
             measure.NATIVE = kept
 
+    kept_recorder = Recorder(workload.model)
+
+    def later() -> None:
+        with kept_recorder:
+            workload.step()
+
     return {
         "full": lambda: recorded(Recorder),
+        "later": later,
         "layers": lambda: recorded(LayerRecorder),
         "python": lambda: recorded(Recorder, compiled=False),
         "torch": without_extension,
@@ -76,6 +83,11 @@ def times(workload: Workload, rounds: int) -> Times:
             for _ in range(repeats):
                 arms[name]()
             found[name].append((time.process_time() - begun) / repeats)
+    last = torchlens(workload)
+    for _ in range(rounds if last else 0):
+        begun = time.process_time()
+        last()
+        found.setdefault("torchlens", []).append(time.process_time() - begun)
     return found
 
 

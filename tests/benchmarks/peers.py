@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from workloads import Workload
 
@@ -68,6 +69,37 @@ def hugging_face(model: torch.nn.Module) -> Iterator[None]:
             module._forward_hooks.update(hooks)
 
 
+@contextlib.contextmanager
+def idle_with_hooks() -> Iterator[None]:
+    """Add to the idle mode what tells which module runs: hooks around each module's call, that do nothing."""
+    handles = [
+        register_module_forward_pre_hook(lambda _module, _args: None),
+        register_module_forward_hook(lambda _module, _args, _out: None, always_call=True),
+    ]
+    try:
+        with Idle():
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def torchlens(workload: Workload) -> Callable[[], object] | None:
+    """Return torchlens' trace of the forward, which keeps a copy of every result and knows no backward.
+
+    It wraps torch's functions for the rest of the process, so it is to be the last that is timed.
+    """
+    if importlib.util.find_spec("torchlens") is None:
+        return None
+    from torchlens import trace
+
+    taken: list[tuple[Any, ...]] = []
+    handle = workload.model.register_forward_pre_hook(lambda _module, args: taken.append(args))
+    workload.step()
+    handle.remove()
+    return lambda: trace(workload.model, taken[0])
+
+
 def peers(workload: Workload) -> dict[str, Callable[[], object]]:
     """Return the steps under each tool that there is."""
 
@@ -80,6 +112,7 @@ def peers(workload: Workload) -> dict[str, Callable[[], object]]:
 
     found = {
         "idle": under(Idle),
+        "idle, hooks": under(idle_with_hooks),
         "anomaly": under(lambda: torch.autograd.set_detect_anomaly(mode=True)),
         "naive": under(lambda: naive(workload.model)),
     }
