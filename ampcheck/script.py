@@ -76,11 +76,18 @@ class Session:
             if self._as_cuda or (self._as_cuda is None and not torch.cuda.is_available()):
                 self._stand_in = AsCuda(available=self._available)
                 stack.callback(self._stand_in.close)
+                self._uncompiled(self._stand_in)
             stack.callback(Hooks(self.watcher).close)
             stack.callback(self.watcher.end)
             stack.callback(self.ranks.look)
             self.watcher.begin()
             yield self.watcher
+
+    def _uncompiled(self, stand_in: AsCuda) -> None:
+        """Let nothing be compiled for a CPU that stands in for CUDA."""
+        compiler = self.watcher.compiler
+        compiler.plain.append(stand_in.paused)
+        compiler.useless = lambda: self._available or stand_in.used
 
     def report(
         self, target: str, notes: Sequence[str] = (), environment: Mapping[str, str] | None = None
@@ -155,6 +162,11 @@ def _said(watcher: Watcher) -> Iterator[str]:
         yield (
             "the FP32 reference is run beside the script: every operation a second time, from FP32 inputs, with the "
             "script's random draws and decisions; nothing was run again"
+        )
+    if watcher.compiler.asked and recorded:
+        yield (
+            "what torch.compile was given ran eagerly in the recorded steps, so that its operations can be seen: "
+            "rounding and random draws there are eager ones"
         )
     if watcher.children:
         yield f"{watcher.children} child processes were started; what they did was not seen"

@@ -10,9 +10,10 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from ampcheck.observe.modules import ModuleTracker
+from ampcheck.observe.script.guard import guarded
 from ampcheck.observe.script.patches import Patches
 from ampcheck.observe.script.roots import RootFinder
-from ampcheck.observe.script.watcher import Watcher, guarded
+from ampcheck.observe.script.watcher import Watcher
 
 _OURS = (RootFinder, ModuleTracker)
 

@@ -6,7 +6,7 @@ tensors and say so; what a script asks of `torch.cuda` is answered as one GPU wo
 
 import functools
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,9 +50,13 @@ class AsCuda:
         self._patches.restore()
         self._stack.close()
 
+    def paused(self) -> AbstractContextManager[None]:
+        """Let torch be itself for a while."""
+        return self._patches.paused()
+
     def prepare(self) -> None:
         """Work out CUDA's casting rules: torch is asked for them, as it is by itself."""
-        with self._patches.paused():
+        with self.paused():
             prepare()
 
     def _touch(self) -> None:

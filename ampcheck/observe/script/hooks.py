@@ -23,8 +23,11 @@ from torch.optim.optimizer import (
 )
 
 from ampcheck.loop import Kind
+from ampcheck.observe.modules import ModuleTracker
+from ampcheck.observe.script.compiling import hooks_of_others, let_modes_stay
 from ampcheck.observe.script.journal import dtype_name
 from ampcheck.observe.script.patches import Patches
+from ampcheck.observe.script.roots import RootFinder
 from ampcheck.observe.script.watcher import Watcher
 
 _current_node = torch._C._current_autograd_node
@@ -60,9 +63,18 @@ class Hooks:
         for name, kind in (("__enter__", Kind.AUTOCAST), ("__exit__", Kind.AUTOCAST_END)):
             wrap(autocast_mode.autocast, name, functools.partial(_region, watcher, kind))
         wrap(autocast_mode.autocast, "__init__", functools.partial(_regions, watcher))
+        self._compiling()
         wrap(torch, "save", functools.partial(_noted, watcher, Kind.SAVE))
         wrap(multiprocessing.process.BaseProcess, "start", functools.partial(_child, watcher))
         _LISTENING.add(self)
+
+    def _compiling(self) -> None:
+        wrap, watcher = self._patches.wrap, self._watcher
+        watcher.compiler.plain.append(self._patches.paused)
+        wrap(torch, "compile", functools.partial(_compile, watcher))
+        others = functools.partial(hooks_of_others, (RootFinder, ModuleTracker))
+        wrap(torch.nn.modules.module, "_has_any_global_hook", others)
+        let_modes_stay(self._patches)
 
     def _scalers(self) -> None:
         wrap, watcher, scaler = self._patches.wrap, self._watcher, grad_scaler.GradScaler
@@ -231,6 +243,15 @@ def _noted(watcher: Watcher, kind: Kind, original: Callable[..., Any]) -> Callab
         return original(*args, **kwargs)
 
     return noted
+
+
+def _compile(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  # it takes the place of one
+        watcher.compiles()
+        return original(*args, **kwargs)
+
+    return compile
 
 
 def _peek(watcher: Watcher, _: None) -> Callable[..., Any]:

@@ -7,6 +7,8 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
+from torch.nn.modules import module as module_hooks
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ampcheck.observe.source import is_user_file
@@ -14,6 +16,12 @@ from ampcheck.observe.source import is_user_file
 _current_node = torch._C._current_autograd_node
 #: Frames above a call in which the module's name is looked for.
 _FRAMES = 6
+
+_TABLES: tuple[dict[int, Any], ...] = (
+    module_hooks._global_forward_pre_hooks,
+    module_hooks._global_forward_hooks,
+    module_hooks._global_forward_hooks_always_called,
+)
 
 Called = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]
 
@@ -24,14 +32,16 @@ class RootFinder:
     def __init__(self, called: Called) -> None:
         """Tell `called` of each call, before it runs."""
         self._called = called
-        self._handles: list[Any] = []
+        #: Once they have been set, where hooks go in torch's tables: a graph is made anew for hooks it does not know.
+        self._places: list[tuple[dict[int, Any], int, Any]] = []
+        self._listening = False
         self._inside: torch.nn.Module | None = None
         self._thread = threading.get_ident()
 
     @property
     def listening(self) -> bool:
         """Tell whether calls are followed."""
-        return bool(self._handles)
+        return self._listening
 
     @property
     def inside(self) -> bool:
@@ -40,20 +50,28 @@ class RootFinder:
 
     def listen(self) -> None:
         """Begin to follow calls."""
-        if not self._handles:
-            self._inside = None
-            self._handles = [
-                register_module_forward_pre_hook(self._enter),
-                register_module_forward_hook(self._leave, always_call=True),
-            ]
+        if self._listening:
+            return
+        self._inside = None
+        self._listening = True
+        if not self._places:
+            before = register_module_forward_pre_hook(self._enter)
+            after = register_module_forward_hook(self._leave, always_call=True)
+            ids = (before.id, after.id)
+            self._places = [(table, id_, table[id_]) for table in _TABLES for id_ in ids if id_ in table]
+        for table, id_, held in self._places:
+            table[id_] = held
 
     def deafen(self) -> None:
         """Stop following calls."""
-        while self._handles:
-            self._handles.pop().remove()
+        for table, id_, _ in self._places:
+            table.pop(id_, None)
+        self._listening = False
         self._inside = None
 
     def _enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        if is_compiling():
+            return  # a graph is made of the call, and is not to hold us
         if self._inside is not None or threading.get_ident() != self._thread or _current_node() is not None:
             return
         self._inside = module
@@ -61,7 +79,7 @@ class RootFinder:
         self._called(module, args, kwargs if isinstance(kwargs, dict) else {})
 
     def _leave(self, module: torch.nn.Module, _args: Any, _output: Any) -> None:
-        if module is self._inside:
+        if not is_compiling() and module is self._inside:
             self._inside = None
 
 

@@ -1,16 +1,17 @@
 """The watcher of a training script: told of its events, it decides which steps are recorded."""
 
-import functools
 import traceback
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from ampcheck.loop import Kind, Loop
 from ampcheck.observe.recorder import Execute, run_op
+from ampcheck.observe.script.compiling import Compiler
+from ampcheck.observe.script.guard import guarded
 from ampcheck.observe.script.journal import Journal, dtype_name
 from ampcheck.observe.script.losses import behind, is_scaled, mark_scaled
 from ampcheck.observe.script.recording import Compare
@@ -21,24 +22,6 @@ from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.settings import Schedule
 
 _OTHER_LABEL = "optimizer 0"
-
-Told = TypeVar("Told", bound=Callable[..., Any])
-
-
-def guarded(method: Told) -> Told:
-    """Let a script go on, unwatched, where watching it fails."""
-
-    @functools.wraps(method)
-    def tell(self: "Watcher", *args: Any, **kwargs: Any) -> Any:
-        if self.broken:
-            return None
-        try:
-            return method(self, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the script
-            self.give_in(error)
-            return None
-
-    return tell  # type: ignore[return-value]  # it takes the place of the method
 
 
 @dataclass(slots=True)
@@ -65,6 +48,7 @@ class Watcher:
         self.tape = Tape(schedule, compare, execute, what_if)
         self.scales = ScaleWatch(self.tape.name)
         self.roots = RootFinder(self.called)
+        self.compiler = Compiler()
         self.not_seen: dict[str, int] = {}
         self.steps = 0
         self.backwards = 0
@@ -85,12 +69,14 @@ class Watcher:
     def begin(self) -> None:
         """Begin to watch."""
         self.roots.listen()
+        self.compiler.wait(self._wanted())
 
     @guarded
     def end(self) -> None:
         """Stop watching; an open recording is kept if it saw a backward."""
         self._end_recording()
         self.roots.deafen()
+        self.compiler.forget()
         self.scales.settle()
         self.journal.turn()
 
@@ -120,6 +106,12 @@ class Watcher:
 
     def _wanted(self) -> bool:
         return self.tape.wants(self.steps, max(1, len(self._optimizers)))
+
+    @guarded
+    def compiles(self) -> None:
+        """Take note of something that is to be compiled, when it is called at the latest."""
+        self.compiler.begins()
+        self.compiler.wait(self._wanted())
 
     # -- gradients
 
@@ -195,7 +187,9 @@ class Watcher:
         self.steps += 1
         self.journal.updated()
         self._told(self)
-        if self._wanted() or not self._owners:
+        wanted = self._wanted()
+        self.compiler.wait(wanted)
+        if wanted or not self._owners:
             self.roots.listen()
         else:
             self.roots.deafen()
@@ -310,6 +304,7 @@ class Watcher:
         what = f"everything after an error of ampcheck's own: {type(error).__name__}: {error} ({where})"
         self.not_seen[what] = 1
         self.roots.deafen()
+        self.compiler.free()
         self.tape.discard()
 
     def loop(self) -> Loop:
