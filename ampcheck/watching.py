@@ -14,6 +14,9 @@ from ampcheck.report import Report
 from ampcheck.script import Session
 from ampcheck.settings import Schedule
 
+#: What a loop in FP32 can be watched in.
+PRECISIONS = ("fp16", "bf16")
+
 
 def watch(
     model: torch.nn.Module | Iterable[torch.nn.Module] | None = None,
@@ -29,10 +32,14 @@ def watch(
     Without a model it is whatever is trained there. The first steps and one in `every` are recorded in full, the
     others run as always. Optimizers and scalers that were made before may be given, one or several; those that are
     made inside are found. Further options: `steps` (a set of step numbers to record, and no others), `as_cuda` (the
-    CPU stands in for CUDA inside), `name` (what the model is called in the report) and `told` (called with the watch
-    after every step).
+    CPU stands in for CUDA inside), `what_if` ("fp16" or "bf16": a loop in FP32, as if mixed precision were added to
+    it), `name` (what the model is called in the report) and `told` (called with the watch after every step).
     """
-    schedule = Schedule(first, every, options.pop("steps", None))
+    for name, value in (("first", first), ("every", every)):
+        if not isinstance(value, int) or value < 0:
+            raise TargetError(f"expected a number of steps, 0 or more, got {name}={value!r}")
+    steps = options.pop("steps", None)
+    schedule = Schedule(first, every, None if steps is None else frozenset(steps))
     return Watch(_several(model), _several(optimizer), _several(scaler), schedule, **options)
 
 
@@ -47,33 +54,50 @@ class Watch:
         schedule: Schedule,
         *,
         as_cuda: bool = False,
+        what_if: str = "",
         name: str = "",
         told: Callable[["Watch"], None] | None = None,
     ) -> None:
         """Prepare to watch."""
-        for model in models:
-            if not isinstance(model, torch.nn.Module):
-                raise TargetError(
-                    f"expected a model (torch.nn.Module), got {model!r}; pass the one you train"
-                )
+        _check("a model (torch.nn.Module), the one you train", models, _is_model)
+        _check("an optimizer, the one that steps", optimizers, _is_optimizer)
+        _check("a GradScaler, the one that scales the loss", scalers, _is_scaler)
+        if what_if not in {"", *PRECISIONS}:
+            raise TargetError(f"expected what_if to be {' or '.join(PRECISIONS)}, got {what_if!r}")
         self._models, self._optimizers, self._scalers = models, optimizers, scalers
         self._name, self._told = name, told
         self._target = " and ".join(type(model).__name__ for model in models) or "a training loop"
-        self._session = Session(schedule, self._stepped, as_cuda=as_cuda)
+        self._as_cuda = as_cuda
+        self._session = Session(schedule, self._stepped, as_cuda=as_cuda, what_if=what_if)
         self._stack = ExitStack()
-        self._over = False
+        self._begun = self._over = False
         self._notes: dict[str, None] = {}
 
     def __enter__(self) -> Self:
         """Begin to watch."""
-        watcher = self._stack.enter_context(self._session.watching())
+        if self._begun:
+            raise TargetError(
+                "expected a watch that has not begun, got one that has; call ampcheck.watch again for another"
+            )
+        self._begun = True
+        with ExitStack() as stack:
+            self._tell(stack.enter_context(self._session.watching()))
+            self._stack = stack.pop_all()
+        return self
+
+    def _tell(self, watcher: Watcher) -> None:
+        """Tell what was made before."""
         for model in self._models:
             watcher.tape.give(model, self._name)
         for optimizer in self._optimizers:
             watcher.owns(optimizer, [p for group in optimizer.param_groups for p in group["params"]])
         for scaler in self._scalers:
             watcher.made(scaler, _settings(scaler))
-        return self
+            if self._as_cuda and not scaler.is_enabled():
+                self.note(
+                    "the scaler was made before the CPU stood in for CUDA, and torch has switched it off: "
+                    "make it inside the watch"
+                )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -136,8 +160,29 @@ class Watch:
 def _several(given: Any) -> list[Any]:
     if given is None:
         return []
-    single = isinstance(given, (torch.nn.Module, torch.optim.Optimizer)) or not isinstance(given, Iterable)
+    one = (torch.nn.Module, torch.optim.Optimizer, str)  # of which some can be iterated over
+    single = isinstance(given, one) or not isinstance(given, Iterable)
     return [given] if single else list(given)
+
+
+def _check(expected: str, given: list[Any], fits: Callable[[Any], bool]) -> None:
+    for held in given:
+        if not fits(held):
+            raise TargetError(
+                f"expected {expected}, got {held!r}; watch(model, optimizer, scaler) takes them in this order"
+            )
+
+
+def _is_model(held: Any) -> bool:
+    return isinstance(held, torch.nn.Module)
+
+
+def _is_optimizer(held: Any) -> bool:
+    return hasattr(held, "param_groups") and hasattr(held, "step")
+
+
+def _is_scaler(held: Any) -> bool:
+    return hasattr(held, "is_enabled") and hasattr(held, "get_growth_factor")
 
 
 def _settings(scaler: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import ampcheck
 from ampcheck.codec import read
+from ampcheck.trace import Phase
 
 OURS = str(Path(ampcheck.__file__).parent)
 
@@ -163,6 +164,70 @@ def test_a_part_that_is_called_alone_keeps_its_name_in_the_model():
     assert {"pair.encoder", "pair.head"} <= {module.path for module in watching.report().low.modules}
 
 
-def test_what_is_no_model_is_refused():
-    with pytest.raises(ampcheck.AmpcheckError, match="expected a model"):
-        ampcheck.watch(lambda x: x)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda net, optimizer, scaler: {"model": net.forward}, "expected a model"),
+        (lambda net, optimizer, scaler: {"optimizer": "adam"}, "expected an optimizer.* got 'adam'"),
+        (lambda net, optimizer, scaler: {"optimizer": scaler, "scaler": optimizer}, "expected an optimizer"),
+        (lambda net, optimizer, scaler: {"scaler": [scaler, 3]}, "expected a GradScaler.* got 3"),
+        (lambda net, optimizer, scaler: {"every": -1}, "got every=-1"),
+        (lambda net, optimizer, scaler: {"first": 0.5}, "got first=0.5"),
+        (lambda net, optimizer, scaler: {"what_if": "int8"}, "expected what_if to be fp16 or bf16"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused_before_anything_is_touched(given, message):
+    before = hooks_in_place()
+    with pytest.raises(ampcheck.AmpcheckError, match=message):
+        ampcheck.watch(**given(*made()))
+    assert hooks_in_place() == before
+
+
+def test_a_watch_is_for_one_training():
+    held = made()
+    watching = ampcheck.watch(*held)
+    with watching:
+        step(*held)
+        with pytest.raises(ampcheck.AmpcheckError, match="has not begun"), watching:
+            pass
+        step(*held)
+    assert watching.report().loop.steps == 2
+
+
+def test_a_loop_in_fp32_as_if_mixed_precision_were_added_to_it():
+    def plain(watch):
+        net, optimizer, _ = made()
+        losses = []
+        with watch(net, optimizer) as watching:
+            for _ in range(4):
+                x, y = torch.randn(16, 8), torch.randint(0, 4, (16,))
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(net(x), y)
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+        return losses, list(net.parameters()), watching
+
+    losses, weights, _ = plain(no_watch)
+    watched, seen, watching = plain(lambda *given: ampcheck.watch(*given, every=2, first=1, what_if="fp16"))
+    report = watching.report()
+    assert all(map(torch.equal, weights, seen))  # gradients are those of FP32
+    assert watched[1::2] == losses[1::2]
+    assert (report.precision, report.loop.recorded) == ("fp16", (0, 2))
+    assert {
+        site.dtype for site in report.low.sites if site.op == "addmm" and site.phase is Phase.FORWARD
+    } == {"float16"}
+    assert 0 < report.outcomes["settled"].grad_error < 0.01
+
+
+def test_a_scaler_that_torch_switched_off_before_the_cpu_stood_in_is_told_of():
+    if torch.cuda.is_available():
+        pytest.skip("a scaler is live here")
+    net, optimizer, _ = made()
+    with pytest.warns(UserWarning, match="CUDA is not available"):
+        late = torch.amp.GradScaler("cuda")
+    for scaler, told in ((late, True), (None, False)):
+        with ampcheck.watch(net, optimizer, scaler, as_cuda=True) as watching:
+            inside = scaler or torch.amp.GradScaler("cuda")
+            assert inside.is_enabled() is not told
+        assert any("make it inside the watch" in note for note in watching.report().notes) is told
