@@ -36,7 +36,7 @@ def watch(
     it), `name` (what the model is called in the report) and `told` (called with the watch after every step).
     """
     for name, value in (("first", first), ("every", every)):
-        if not isinstance(value, int) or value < 0:
+        if value < 0:
             raise TargetError(f"expected a number of steps, 0 or more, got {name}={value!r}")
     steps = options.pop("steps", None)
     schedule = Schedule(first, every, None if steps is None else frozenset(steps))

@@ -376,3 +376,35 @@ def test_the_readmes_test_finds_what_the_readme_shows(project):
     result = run(project, "test_net.py")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "error[AMP101] forward-overflow  net.py:8" in printed(result)
+
+
+SWEEP = """
+import pytest
+import timm
+import torch
+from torch.nn.functional import cross_entropy
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_efficientnet", "test_byobnet", "test_vit"])
+def test_trains(amp_audit, name):
+    torch.manual_seed(0)
+    kind = {"img_size": 32} if name == "test_vit" else {}
+    model = timm.create_model(name, num_classes=4, **kind)
+    batch = torch.randn(2, 3, 32, 32), torch.tensor([0, 3])
+    audited = amp_audit(model, batch, lambda model, batch: cross_entropy(model(batch[0]), batch[1]), verify=False)
+    audited.assert_no_overflow()
+"""
+
+
+def test_a_sweep_over_models_is_shared_among_workers_and_tells_the_same(pytester, torch_is_loaded):
+    pytester.makepyfile(test_sweep=SWEEP)
+    shared = pytester.runpytest_subprocess(*COMMON, "-v", "-n", "2", "--junit-xml=shared.xml")
+    shared.assert_outcomes(passed=4)
+    text = str(shared.stdout)
+    assert {"[gw0]", "[gw1]"} <= set(text.split())
+    assert text.count("ampcheck: 4 audits, ") == 1
+    alone = pytester.runpytest_subprocess(*COMMON, "--junit-xml=alone.xml")
+    alone.assert_outcomes(passed=4)
+    found = properties(pytester.path / "alone.xml")
+    assert len(found) == 4
+    assert properties(pytester.path / "shared.xml") == found

@@ -1,5 +1,6 @@
 """Ranks under torchrun: one report on the first of them, equal to a single process's where the maths says so."""
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import ranks_script
 import torch
+from test_readme import block, shape
 
 import ampcheck
 from ampcheck.codec import from_json, read, to_json
@@ -107,6 +109,12 @@ def test_an_overflow_is_told_by_the_rank_it_began_on(both, how):
     assert [(event.before, event.after) for rank in merged.ranks for event in rank.scales] == [(256, 128)] * 2
     assert "first to overflow: rank 1, step 1" in " ".join(render(merged, width=100, color=False).split())
     assert from_json(to_json(merged)).ranks == merged.ranks
+
+
+def test_two_ranks_print_what_the_readme_shows(both):
+    printed = " ".join(shape(render(both["ddp overflow"], width=100, color=False)))
+    for part in re.split("(?=Loss scale)", block("<!-- output: torchrun --nproc-per-node 2")):
+        assert " ".join(shape(part)) in printed
 
 
 def told(first, *scales):

@@ -1,5 +1,6 @@
 """The README: its program is run, and what it shows is what comes out."""
 
+import os
 import re
 import subprocess
 import sys
@@ -36,6 +37,16 @@ def test_the_example_prints_what_the_readme_shows(tmp_path, monkeypatch):
     printed = shape(done.stdout)
     expected = shape(shown)
     assert printed[: len(expected)] == expected
+
+
+def test_the_loop_prints_what_the_readme_shows(tmp_path, monkeypatch):
+    (tmp_path / "loop.py").write_text(block("A loop of your own"))
+    monkeypatch.setenv("COLUMNS", "100")
+    command = [sys.executable, "loop.py"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    expected = shape(block("<!-- output: python loop.py -->").rpartition("...")[0])
+    assert shape(done.stdout)[: len(expected)] == expected
 
 
 def test_every_path_the_readme_names_exists():

@@ -172,7 +172,7 @@ def test_a_part_that_is_called_alone_keeps_its_name_in_the_model():
         (lambda net, optimizer, scaler: {"optimizer": scaler, "scaler": optimizer}, "expected an optimizer"),
         (lambda net, optimizer, scaler: {"scaler": [scaler, 3]}, "expected a GradScaler.* got 3"),
         (lambda net, optimizer, scaler: {"every": -1}, "got every=-1"),
-        (lambda net, optimizer, scaler: {"first": 0.5}, "got first=0.5"),
+        (lambda net, optimizer, scaler: {"first": -2}, "got first=-2"),
         (lambda net, optimizer, scaler: {"what_if": "int8"}, "expected what_if to be fp16 or bf16"),
     ],
 )
