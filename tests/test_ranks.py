@@ -45,7 +45,7 @@ def both(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     return {
         how: launched(folder, *how.split())
-        for how in ("ddp exact", "fsdp exact", "ddp overflow", "fsdp overflow")
+        for how in ("ddp exact", "fsdp exact", "ddp overflow", "fsdp overflow", "apart overflow")
     }
 
 
@@ -97,6 +97,16 @@ def test_under_fsdp_the_shards_add_up_to_the_gradient(both, alone, trace):
     assert gradients(both["fsdp exact"], trace) == gradients(alone, trace)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="NCCL between two ranks needs two GPUs")
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+def test_ranks_on_gpus_say_what_ranks_on_a_cpu_say(both, tmp_path, how):
+    merged = launched(tmp_path, how, "exact", "cuda")
+    for trace in ("low", "reference"):
+        assert activations(merged, trace) == activations(both[f"{how} exact"], trace)
+        assert gradients(merged, trace) == gradients(both[f"{how} exact"], trace)
+
+
 @pytest.mark.parametrize("how", ["ddp overflow", "fsdp overflow"])
 def test_an_overflow_is_told_by_the_rank_it_began_on(both, how):
     merged = both[how]
@@ -109,6 +119,15 @@ def test_an_overflow_is_told_by_the_rank_it_began_on(both, how):
     assert [(event.before, event.after) for rank in merged.ranks for event in rank.scales] == [(256, 128)] * 2
     assert "first to overflow: rank 1, step 1" in " ".join(render(merged, width=100, color=False).split())
     assert from_json(to_json(merged)).ranks == merged.ranks
+
+
+def test_ranks_that_add_nothing_up_come_apart(both):
+    merged = both["apart overflow"]
+    finding = next(finding for finding in merged.findings if finding.code == "AMP415")
+    assert finding.ranks == ("rank 0", "rank 1")
+    assert finding.numbers["step"] == 1
+    assert "rank 0 256, rank 1 128; rank 1 skipped it: the gradient of model." in finding.message
+    assert [len(rank.scales) for rank in merged.ranks] == [0, 1]
 
 
 def test_two_ranks_print_what_the_readme_shows(both):
