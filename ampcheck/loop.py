@@ -131,6 +131,15 @@ class Loop:
         inside = [sum(event.kind is kind for event in events) for events in self.rounds]
         return sum(inside[which] * times for which, times in self.order)
 
+    def settled(self, scaler: str) -> int | None:
+        """Return how many steps a scaler skipped before it let one through; None where it let none through."""
+        skips = [event.step for event in self.scales if event.scaler == scaler and event.skipped]
+        together = skips[0] + 1 if skips else 1  #: steps of one update: of each optimizer that it steps
+        number = next(
+            (at for at, step in enumerate(skips) if step != at * together + together - 1), len(skips)
+        )
+        return None if number and number * together >= self.steps else number * together
+
     @property
     def skipped(self) -> int:
         """Return how many steps were skipped."""

@@ -117,7 +117,7 @@ class Session:
             notes=(*notes, *self._cast(), *_said(watcher)),
             environment={**_environment(), **self._casting(), **(environment or {})},
             outcomes={"settled": _outcome(last)} if last and last.precision != "fp32" else {},
-            loop=_with_origins(watcher.loop(), watcher.tape.recorded),
+            loop=_with_origins(watcher.loop(), watcher.tape.recorded, alone=self.ranks.size == 1),
         )
         return replace(report, findings=diagnose(report))
 
@@ -172,22 +172,36 @@ def _said(watcher: Watcher) -> Iterator[str]:
         yield f"{watcher.children} child processes were started; what they did was not seen"
 
 
-def _with_origins(loop: Loop, recorded: Sequence[Recorded]) -> Loop:
+def _with_origins(loop: Loop, recorded: Sequence[Recorded], *, alone: bool) -> Loop:
     """Return the loop with the backward operation behind each skip that fell on a recorded step."""
     known = {step.step: step for step in recorded}
-    return replace(loop, scales=tuple(_with_origin(event, known.get(event.step)) for event in loop.scales))
+    return replace(loop, scales=tuple(_with_origin(e, known.get(e.step), alone=alone) for e in loop.scales))
 
 
-def _with_origin(event: ScaleEvent, step: Recorded | None) -> ScaleEvent:
+def _with_origin(event: ScaleEvent, step: Recorded | None, *, alone: bool) -> ScaleEvent:
     if step is None or not event.skipped:
         return event
+    bad = [site for site, stats in step.low.sites.items() if stats.nonfinite]
+    computed = [site for site in bad if site.op and site.phase in {Phase.FORWARD, Phase.BACKWARD}]
     healthy = {site.place: stats.nonfinite for site, stats in step.reference.sites.items()}
-    computed = (site for site in step.low.sites if site.op and site.phase in {Phase.FORWARD, Phase.BACKWARD})
-    for site in computed:
-        if step.low.sites[site].nonfinite > healthy.get(site.place, 0):
-            cause = event.cause or Cause("", site.module)
-            return replace(event, cause=replace(cause, op=site.op, file=site.file, line=site.line))
-    return event
+    # What FP32 has as well, such as the gradient of a root at zero, is to blame where nothing else is: among ranks it
+    # may have come from another.
+    ours = (site for site in computed if step.low.sites[site].nonfinite > healthy.get(site.place, 0))
+    first = next(ours, next(iter(computed if alone else ()), None))
+    cause = event.cause or _cause(bad)
+    if first is None:
+        return replace(event, cause=cause)
+    cause = cause or Cause("", first.module)
+    return replace(event, cause=replace(cause, op=first.op, file=first.file, line=first.line))
+
+
+def _cause(bad: Sequence[Site]) -> Cause | None:
+    """Return whose gradient was not finite, for a step that the optimizer skipped inside of itself."""
+    grads = [site for site in bad if site.slot.startswith("param_grad[")]
+    if not grads:
+        return None
+    name = grads[-1].slot.removeprefix("param_grad[").removesuffix("]")
+    return Cause(f"{grads[-1].module}.{name}".lstrip("."), grads[-1].module, others=len(grads) - 1)
 
 
 def _environment() -> dict[str, str]:

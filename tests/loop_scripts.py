@@ -167,6 +167,34 @@ def without_amp():
         optimizer.step()
 
 
+def fused():
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**19)
+    for x, y in data(8):
+        optimizer.zero_grad()
+        with half():
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def fused_and_clipped():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in data():
+        optimizer.zero_grad()
+        with half():
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+
 def switched_off():
     model = net()
     optimizer, scaler = (
@@ -193,6 +221,8 @@ TUTORIALS = {
     "gradient penalty": gradient_penalty,
     "without amp": without_amp,
     "switched off": switched_off,
+    "fused": fused,
+    "fused and clipped": fused_and_clipped,
 }
 
 
@@ -284,25 +314,3 @@ def updated_between():
         scaler.update()
         scaler.step(second)
         scaler.update()
-
-
-#: By the rule that must speak: loops with one thing wrong. What else follows from it may be found, too.
-BROKEN = {
-    "AMP401": lambda _: trains(clip="before"),
-    "AMP402": lambda _: trains(clip="after", unscale=0),
-    "AMP403": lambda _: trains(direct=True, unscale=0),
-    "AMP404": lambda _: trains(unscale=2),
-    "AMP405": lambda _: trains(update=0, unscale=0),
-    "AMP406": lambda _: trains(forward_inside=False),
-    "AMP407": lambda _: trains(backward_inside=True),
-    "AMP408": lambda _: trains(scaled=False),
-    "AMP409": lambda _: trains(validate=True),
-    "AMP411": lambda _: trains(parts=2),
-    "AMP412": lambda _: trains(schedule=True, init_scale=2.0**120),
-    "AMP413": lambda path: trains(save=path),
-    "AMP414": lambda _: trains(peek=True),
-    "AMP404 while growing": lambda _: unscaled_while_growing(),
-    "AMP405 doubled": lambda _: trains(update=2),
-    "AMP405 between": lambda _: updated_between(),
-    "AMP403 scaled": lambda _: trains(direct=True, scaler_steps=False, unscale=0, update=0),
-}

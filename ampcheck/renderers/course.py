@@ -31,6 +31,18 @@ def spans(loop: Loop) -> Iterator[tuple[str, float, float]]:
         )
 
 
+def span_words(loop: Loop, label: str, first: float, last: float) -> str:
+    """Return where a scale began and ended, and after how many steps it let one through."""
+    if all(event.scaler != label for event in loop.scales):
+        return f"{scale_words(first)} throughout"
+    skipped = loop.settled(label)
+    if skipped is None:
+        settled = "never settled"
+    else:
+        settled = f"settled after {plural(skipped, 'step')}" if skipped else "settled from the start"
+    return f"{scale_words(first)} → {scale_words(last)}, {settled}"
+
+
 def happened(event: ScaleEvent) -> str:
     """Return in a word what happened to a step or to the scale after it."""
     if event.skipped:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ampcheck.loop import Loop, ScaleEvent
-from ampcheck.renderers.course import change, happened, spans
+from ampcheck.renderers.course import change, happened, span_words, spans
 from ampcheck.renderers.layout import Parts, bullet, text, title
 from ampcheck.report import Report
 from ampcheck.rules.loop_ranks import first_disagreement, first_overflow
@@ -47,7 +47,7 @@ def _by_rank(report: Report) -> Parts:
 
 def _course(loop: Loop) -> str:
     return ", ".join(
-        f"{clean(label)}: {scale_words(first)} → {scale_words(last)}" for label, first, last in spans(loop)
+        f"{clean(label)}: {span_words(loop, label, first, last)}" for label, first, last in spans(loop)
     )
 
 

@@ -13,13 +13,14 @@ from ampcheck.renderers.course import (
     described,
     extent,
     happened,
+    span_words,
     spans,
 )
 from ampcheck.renderers.drawing import NONE
 from ampcheck.renderers.markup import bullets, code, inline, prose, table
 from ampcheck.renderers.page.elements import Html, tag
 from ampcheck.report import Report
-from ampcheck.wording import ELLIPSIS, clean, count, location, plural, scale_words
+from ampcheck.wording import ELLIPSIS, clean, count, location, plural
 
 #: Changes of the loss scale that are told one by one.
 CHANGES = 40
@@ -74,9 +75,7 @@ def section(report: Report, file: str) -> Iterator[str]:
     if len(seen.things) > THINGS:
         told.append(f"and {count(len(seen.things) - THINGS)} more")
     for label, first, last in spans(seen):
-        steady = "" if any(event.scaler == label for event in seen.scales) else " throughout"
-        span = scale_words(first) if steady else f"{scale_words(first)} → {scale_words(last)}"
-        told.append(f"loss scale of {inline(label)}: {span}{steady}")
+        told.append(f"loss scale of {inline(label)}: {span_words(seen, label, first, last)}")
     if told:
         yield bullets(told)
     if file:

@@ -17,6 +17,7 @@ from ampcheck.rules.half import half_precision_parameters, half_precision_reduct
 from ampcheck.rules.loop_order import (
     clip_after_step,
     clip_before_unscale,
+    read_before_unscale,
     scale_not_updated,
     step_beside_scaler,
     unscaled_twice,
@@ -35,6 +36,7 @@ from ampcheck.rules.loop_rest import (
     schedule_on_skipped_steps,
     undivided_accumulation,
 )
+from ampcheck.rules.loop_scale import scale_collapses
 from ampcheck.rules.range import forward_overflow, forward_underflow, near_overflow
 from ampcheck.rules.rounding import lost_update, precision_loss
 
@@ -50,6 +52,7 @@ RULES: dict[str, Rule] = {
     "AMP201": gradient_underflow,
     "AMP204": scaler_missing,
     "AMP504": lost_update,
+    "AMP206": scale_collapses,
     "AMP203": no_scale_fits,
     "AMP104": lost_constant,
     "AMP502": half_precision_reduction,
@@ -72,6 +75,7 @@ RULES: dict[str, Rule] = {
     "AMP413": scaler_not_saved,
     "AMP414": private_overflow_check,
     "AMP415": ranks_disagree,
+    "AMP416": read_before_unscale,
 }
 
 #: What dtypes, casts, settings and the numbers of the code tell: the rules for a dry run.

@@ -1,11 +1,13 @@
 """Weights and sums that are held in half precision where autocast would hold them in FP32."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ampcheck.evidence import healthy_forward
 from ampcheck.findings import Finding, Severity
 from ampcheck.formats import BY_DTYPE
 from ampcheck.report import Report
+from ampcheck.rules.loop_state import first_place
 from ampcheck.rules.rounding import lost_updates, precision_loss
 from ampcheck.trace import Phase, Site
 from ampcheck.wording import count, percent, plural
@@ -48,6 +50,8 @@ def half_precision_parameters(report: Report) -> list[Finding]:
     if not sites or lost_updates(report):
         return []
     elements = sum(numels[site] for site in sites)
+    file, line = first_place(report, "model")
+    first = replace(sites[0], file=file, line=line) if file else sites[0]
     refused = any(site.dtype == "float16" for site in sites)
     why = "; GradScaler refuses their float16 gradients" if refused else ""
     return [
@@ -58,8 +62,11 @@ def half_precision_parameters(report: Report) -> list[Finding]:
             Severity.WARNING if refused else Severity.INFO,
             f"{plural(len(sites), 'trained parameter')} ({count(elements)} elements) are stored in "
             f"{' and '.join(sorted({site.dtype for site in sites}))}{why}",
-            tuple(sites),
+            (first, *sites[1:]),
             {"parameters": len(sites), "elements": elements},
+            fix=("model = model.float()  # before the optimizer is made; autocast casts what may be cast",)
+            if report.loop
+            else (),
         )
     ]
 
@@ -161,7 +168,11 @@ def scaler_useless(report: Report) -> list[Finding]:
         f"a loss scale of 2^{report.log2_scale} is used in bf16, which has the range of FP32 and needs none"
     )
     numbers = {"log2_scale": report.log2_scale}
-    scaled = Site("", "", "output", Phase.BACKWARD, report.dtype)
+    scaled = Site("", "", "output", Phase.BACKWARD, report.dtype, *first_place(report, "scaler"))
+    fix = ('scaler = torch.amp.GradScaler("cuda", enabled=False)  # bf16 needs no loss scale',)
     return [
-        Finding("AMP205", "scaler-useless", "scaler-useless", Severity.WARNING, message, (scaled,), numbers)
+        Finding(
+            *("AMP205", "scaler-useless", "scaler-useless", Severity.WARNING, message, (scaled,), numbers),
+            fix=fix if report.loop else (),
+        )
     ]

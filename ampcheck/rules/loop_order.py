@@ -64,6 +64,40 @@ def _scale_words(loop: Loop) -> str:
     return f" ({scale_words(scales[0])})" if scales else ""
 
 
+def read_before_unscale(report: Report) -> list[Finding]:
+    """Gradients are measured while they are still multiplied by the loss scale.
+
+    What it finds: norms, sums and largest values that the script takes of gradients of a scaled loss, before
+    scaler.unscale_(optimizer), in a recorded step.
+
+    Why it matters: the numbers are 65536 times too large and jump whenever the scale changes: a log of gradient norms
+    shows the scaler, not the training, and limits that are compared with them never hold.
+
+    What to do: call scaler.unscale_(optimizer) between the backward and the measuring.
+
+    Example: scaler.scale(loss).backward(); norm = sum(p.grad.norm() ** 2 for p in model.parameters()) ** 0.5.
+
+    When to ignore it: when the result is divided by scaler.get_scale() afterwards.
+    """
+    loop = loop_of(report)
+    bad = [m.event for m in moments(loop) if m.event.kind is Kind.READ_GRAD and _holds_scale(m)]
+    return [
+        told(
+            "AMP416 read-before-unscale",
+            Severity.WARNING,
+            f"{clean(event.name)} measures gradients that are still multiplied by the loss scale"
+            f"{_scale_words(loop)}: unscale them first",
+            [event],
+            [
+                line_of(loop, Kind.BACKWARD, "scaler.scale(loss).backward()"),
+                f"{unscaling(loop, event.targets)}  # before measuring",
+                event.code or f"{event.name}(...)",
+            ],
+        )
+        for event in first_by_place(bad)
+    ]
+
+
 def clip_after_step(report: Report) -> list[Finding]:
     """Gradients are clipped after the optimizer has used them.
 
@@ -129,20 +163,17 @@ def step_beside_scaler(report: Report) -> list[Finding]:
         if event.kind is Kind.SCALER_STEP and event.thing in active_scalers(loop)
         for target in event.targets
     }
-    bad = [
-        moment
-        for moment in moments(loop)
-        if moment.event.kind is Kind.STEP and not moment.event.by
-        if moment.event.thing in moment.scaled or moment.event.thing in through
-    ]
-    twice = {moment.event for moment in bad if moment.event.thing in moment.stepped}
+    direct = [m for m in moments(loop) if m.event.kind is Kind.STEP and not m.event.by]
+    bad = {
+        moment.event: moment
+        for moment in reversed(direct)
+        if moment.event.thing in moment.scaled | moment.unscaled or moment.event.thing in through
+    }
     return [
         told(
             "AMP403 step-beside-scaler",
-            Severity.ERROR,
-            "optimizer.step() applies the same gradients once more, besides scaler.step"
-            if event in twice
-            else "optimizer.step() applies gradients that are multiplied by the loss scale, past the scaler",
+            Severity.WARNING if event.thing in bad[event].unscaled else Severity.ERROR,
+            f"optimizer.step() {_bypassed(bad[event])}",
             [event],
             [
                 line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
@@ -150,8 +181,21 @@ def step_beside_scaler(report: Report) -> list[Finding]:
                 f"# without: {event.code or 'optimizer.step()'}",
             ],
         )
-        for event in first_by_place(moment.event for moment in bad)
+        for event in first_by_place(event for event in map(_event, direct) if event in bad)
     ]
+
+
+def _event(moment: Moment) -> Event:
+    return moment.event
+
+
+def _bypassed(moment: Moment) -> str:
+    """Return what a direct step does to the gradients it finds."""
+    if moment.event.thing in moment.stepped:
+        return "applies the same gradients once more, besides scaler.step"
+    if moment.event.thing in moment.unscaled:
+        return "steps past the scaler: where a gradient overflowed, nothing skips the step"
+    return "applies gradients that are multiplied by the loss scale, past the scaler"
 
 
 def unscaled_twice(report: Report) -> list[Finding]:

@@ -180,6 +180,10 @@ def validated_in_another_precision(report: Report) -> list[Finding]:
             f"{clean(event.name)} is validated in {event.autocast or 'float32'}, and trained under autocast in "
             f"{trained[event.thing] or 'float32'}",
             [event],
+            [
+                line_of(loop, Kind.AUTOCAST, 'with torch.autocast("cuda", dtype=torch.float16):'),
+                f"    {event.code or 'output = model(input)'}",
+            ],
         )
         for event in first_by_place(bad)
     ]

@@ -105,6 +105,12 @@ def loop_of(report: Report) -> Loop:
     return report.loop if report.loop is not None else Loop()
 
 
+def first_place(report: Report, family: str) -> tuple[str, int]:
+    """Return the line where the first object of a family was made or seen; ("", 0) where there was none."""
+    things = [thing for thing in loop_of(report).things if thing.family == family]
+    return (things[0].file, things[0].line) if things else ("", 0)
+
+
 def told(
     code_and_name: str,
     severity: Severity,

@@ -4,15 +4,18 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
+from ampcheck.loop import Kind
 from ampcheck.observe.failure import locate
 from ampcheck.observe.lineage import leaps
 from ampcheck.observe.pair import SAMPLES, pair_errors
 from ampcheck.observe.paired import PairedBook
 from ampcheck.observe.recorder import Execute, Recorder
+from ampcheck.observe.script.reading import owners, use_of
 from ampcheck.observe.shadow import Shadow
 from ampcheck.observe.sharing import local
 from ampcheck.trace import Failure, Leap, PairError, Phase, Site, StepSummary, Trace
@@ -20,6 +23,8 @@ from ampcheck.trace import Failure, Leap, PairError, Phase, Site, StepSummary, T
 #: Operations after which a step is given up: it is no step, but a script that never updates its weights.
 MOST_OPERATIONS = 100_000
 
+#: Told of the use of gradients: what kind, by which operation, whose.
+Used = Callable[[Kind, str, list[torch.Tensor]], None]
 #: From a gradient in FP32 and in the script's precision, scaled, to what is to be known of their difference.
 Compare = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
@@ -42,16 +47,30 @@ class Recorded:
 class Recording:
     """A step being recorded."""
 
-    def __init__(self, step: int, execute: Execute) -> None:
-        """Prepare to record; `execute` runs an operation as the script wants it."""
+    def __init__(self, step: int, execute: Execute, used: Used = lambda *_: None) -> None:
+        """Prepare to record; `execute` runs an operation as the script wants it.
+
+        `used` hears of operations that measure or limit gradients.
+        """
         self.step = step
         self._shadow = Shadow(execute)
         self.book = PairedBook(self._shadow, SAMPLES)
-        self.recorder = Recorder((), samples=SAMPLES, execute=self._shadow.run, book=self.book)
+        self.recorder = Recorder((), samples=SAMPLES, execute=self._run, book=self.book)
         self.scale = 1.0
         self._compared: dict[str, torch.Tensor] = {}
         self._measured: dict[int, torch.Tensor] = {}  #: by parameter, where its gradient is no longer its own
         self.backwards = 0
+        self._used = used
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        use = use_of(func, args) if self.backwards else None
+        if use is not None:
+            kind, name, values = use
+            with unseen():
+                found = list(owners(values, (item[2] for item in self.recorder.tracker.parameters())))
+            if found:
+                self._used(kind, name, found)
+        return self._shadow.run(func, args, kwargs)
 
     def open(self) -> None:
         """Begin to record."""

@@ -9,7 +9,7 @@ import torch
 
 from ampcheck.garbage import no_collections
 from ampcheck.observe.recorder import Execute
-from ampcheck.observe.script.recording import Compare, Recorded, Recording
+from ampcheck.observe.script.recording import Compare, Recorded, Recording, Used
 from ampcheck.observe.script.roots import name_in_script
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.structure import named_modules, own_parameters
@@ -37,8 +37,13 @@ class Tape:
         compare: Compare,
         execute: Callable[[], Execute],
         what_if: WhatIf | None = None,
+        used: Used = lambda *_: None,
     ) -> None:
-        """Begin with nothing recorded; `execute` says how the operations of a step are run."""
+        """Begin with nothing recorded; `execute` says how the operations of a step are run.
+
+        `used` hears of operations of a recorded step that measure or limit gradients.
+        """
+        self._used = used
         self.what_if = what_if
         self.recorded: list[Recorded] = []
         self.given_up: dict[str, int] = {}
@@ -93,7 +98,7 @@ class Tape:
         """Record a module's call as part of a step, from here on if nothing is recorded yet."""
         opens = self.now is None
         if self.now is None:
-            self.now = Recording(step, self._execute())
+            self.now = Recording(step, self._execute(), self._used)
             self.now.open()
             for given in self._given:
                 model = given.module()

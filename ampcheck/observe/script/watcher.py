@@ -14,6 +14,7 @@ from ampcheck.observe.script.compiling import Compiler
 from ampcheck.observe.script.guard import guarded
 from ampcheck.observe.script.journal import Journal, dtype_name
 from ampcheck.observe.script.losses import behind, is_scaled, mark_scaled
+from ampcheck.observe.script.optimizers import described, parameters_of
 from ampcheck.observe.script.recording import Compare
 from ampcheck.observe.script.roots import RootFinder
 from ampcheck.observe.script.scales import ScaleWatch
@@ -45,7 +46,7 @@ class Watcher:
     ) -> None:
         """Begin before the first step; `execute` says how operations are run, `told` hears of every step."""
         self.journal = Journal()
-        self.tape = Tape(schedule, compare, execute, what_if)
+        self.tape = Tape(schedule, compare, execute, what_if, self.used)
         self.scales = ScaleWatch(self.tape.name)
         self.roots = RootFinder(self.called)
         self.compiler = Compiler()
@@ -144,8 +145,13 @@ class Watcher:
     @guarded
     def changed(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:
         """Take note of gradients about to be clipped."""
-        targets = {self._owners.get(id(parameter), _OTHER_LABEL) for parameter in parameters}
         self._end_recording()
+        self.used(kind, name, parameters)
+
+    @guarded
+    def used(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:
+        """Take note of gradients that are measured or limited."""
+        targets = {self._owners.get(id(parameter), _OTHER_LABEL) for parameter in parameters}
         self.journal.note(kind, name=name, targets=tuple(sorted(targets - {_OTHER_LABEL})))
 
     # -- optimizers
@@ -165,8 +171,8 @@ class Watcher:
         """Take note of an optimizer that is about to change the weights."""
         label = self.journal.label(optimizer, "optimizer")
         if not self.journal.things[label].settings:
-            self.owns(optimizer, _parameters(optimizer))
-            self.journal.describe(label, **_described(optimizer))
+            self.owns(optimizer, parameters_of(optimizer))
+            self.journal.describe(label, **described(optimizer))
         if self._scaler_step is not None:
             self._scaler_step.reached = True
         self._end_recording()
@@ -223,6 +229,11 @@ class Watcher:
     @guarded
     def scaled(self, scaler: Any, outputs: Any) -> None:
         """Remember that this loss was scaled."""
+        label = self.journal.label(scaler, "scaler")
+        if (
+            self.journal.things[label].settings.get("enabled") is False
+        ):  # by the script, not for want of a GPU
+            return
         self._scales = True
         if self.tape.now is not None and scaler.is_enabled() and scaler._scale is not None:
             self.tape.now.scaled_by(scaler._scale)
@@ -242,15 +253,15 @@ class Watcher:
         """Take note of gradients about to be unscaled."""
         if self._scaler_step is not None:  # from within the scaler's own step
             return
-        label = self.owns(optimizer, _parameters(optimizer))
-        self._end_recording(_parameters(optimizer))
+        label = self.owns(optimizer, parameters_of(optimizer))
+        self._end_recording(parameters_of(optimizer))
         self.journal.note(Kind.UNSCALE, self.journal.label(scaler, "scaler"), targets=(label,))
 
     @guarded
     def scaler_step_begins(self, scaler: Any, optimizer: Any) -> None:
         """Take note of a scaler that is about to step an optimizer, or to skip it."""
-        label = self.owns(optimizer, _parameters(optimizer))
-        self._end_recording(_parameters(optimizer))
+        label = self.owns(optimizer, parameters_of(optimizer))
+        self._end_recording(parameters_of(optimizer))
         own = self.journal.label(scaler, "scaler")
         self.journal.note(Kind.SCALER_STEP, own, targets=(label,))
         self.journal.enter(own)
@@ -265,7 +276,7 @@ class Watcher:
             found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
             # On a CPU reading costs nothing; elsewhere a step that was reached may be a fused one, skipped inside.
             if not update.reached or any(value.is_cpu and float(value) for value in found):
-                self.scales.skipped(update.label, _parameters(optimizer))
+                self.scales.skipped(update.label, parameters_of(optimizer))
         self.stepped()
 
     @guarded
@@ -320,16 +331,3 @@ class Watcher:
             recorded=tuple(recorded.step for recorded in self.tape.recorded),
             children=self.children,
         )
-
-
-def _parameters(optimizer: Any) -> list[Any]:
-    return [parameter for group in getattr(optimizer, "param_groups", ()) for parameter in group["params"]]
-
-
-def _described(optimizer: Any) -> dict[str, str | float | bool]:
-    """Return what rules ask of an optimizer: the dtypes it updates, and whether it is fused."""
-    dtypes = {
-        str(p.dtype).removeprefix("torch.") for p in _parameters(optimizer) if isinstance(p, torch.Tensor)
-    }
-    fused = any(bool(group.get("fused")) for group in optimizer.param_groups)
-    return {"dtypes": " ".join(sorted(dtypes)), "fused": fused}

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from ampcheck.loop import Loop, ScaleEvent
-from ampcheck.renderers.course import THINGS, change, curve, described, extent, happened, spans
+from ampcheck.renderers.course import THINGS, change, curve, described, extent, happened, span_words, spans
 from ampcheck.renderers.page.elements import Html, tag
 from ampcheck.report import Report
-from ampcheck.wording import clean, count, location, plural, scale_words
+from ampcheck.wording import clean, count, location, plural
 
 #: Changes of the scale shown at once, and those behind a line to open; further ones are counted.
 _FIRST, _REST = 12, 500
@@ -50,8 +50,8 @@ def _things(seen: Loop) -> Html | None:
 
 def _course(seen: Loop, label: str, first: float, last: float) -> Html:
     drawn = curve(seen, label, class_="course")
-    span = f"{scale_words(first)} → {scale_words(last)}" if drawn else f"{scale_words(first)} throughout"
-    return tag("figure", tag("figcaption", f"Loss scale of {clean(label)}: {span}"), drawn)
+    told = f"Loss scale of {clean(label)}: {span_words(seen, label, first, last)}"
+    return tag("figure", tag("figcaption", told), drawn)
 
 
 def _changes(events: Sequence[ScaleEvent], *, several: bool) -> tuple[Html | None, ...]:

@@ -1,0 +1,48 @@
+"""Operations with which a script measures or limits gradients between a backward and a step."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from ampcheck.loop import Kind
+
+_current_node = torch._C._current_autograd_node
+#: Operations that measure. Tests for finite numbers are as good on scaled gradients, and divisions unscale them.
+_MEASURES = frozenset(
+    """linalg_vector_norm norm _foreach_norm frobenius_norm abs _foreach_abs pow square sum mean std var std_mean
+    var_mean max min amax amin aminmax histc histogram dot median quantile""".split()
+)
+_LIMITS = frozenset(
+    "clamp clamp_ clamp_min_ clamp_max_ clip_ _foreach_clamp_min_ _foreach_clamp_max_".split()
+)
+
+
+def use_of(func: Any, args: tuple[Any, ...]) -> tuple[Kind, str, tuple[Any, ...]] | None:
+    """Return what kind of use an operation is, its name, and what it is used on; None where it is none."""
+    name = getattr(getattr(func, "overloadpacket", None), "__name__", "")
+    kind = Kind.READ_GRAD if name in _MEASURES else Kind.CLIP if name in _LIMITS else None
+    if kind is None or not args or _current_node() is not None:
+        return None
+    return kind, name, args[:1]
+
+
+def owners(values: Iterable[Any], parameters: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield the parameters whose gradients lie where these tensors do, in full or in part."""
+    memory = {_memory(tensor) for tensor in _tensors(values)}
+    for parameter in parameters:
+        if parameter.grad is not None and _memory(parameter.grad) in memory:
+            yield parameter
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Return what tells one piece of memory from another, also where a tensor is a view of it."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)

@@ -1,0 +1,72 @@
+"""What the loss scale does over the steps of a training loop."""
+
+from ampcheck.findings import Finding, Severity
+from ampcheck.loop import Event, Kind, Loop, ScaleEvent
+from ampcheck.report import Report
+from ampcheck.rules.gradients import no_scale_fits
+from ampcheck.rules.loop_state import loop_of, told
+from ampcheck.wording import clean, plural, scale_words
+
+#: Attempts of which all were skipped that say something; GradScaler's first scale is often a few octaves too high.
+FEW = 4
+
+
+def scale_collapses(report: Report) -> list[Finding]:
+    """The loss scale falls without end, or no step is taken at all.
+
+    What it finds: a scale that has fallen below 1, and loops of at least four steps all of which were skipped.
+
+    Why it matters: the scaler halves its scale at each overflow, so that it falls below 1 only where gradients are not
+    finite at any scale: a NaN or an inf comes from the forward or from the data, or the gradients span more than
+    float16 holds. Every skipped step is a step that trains nothing.
+
+    What to do: look at the parameter and the operation named, and keep that layer in FP32; no scale will help.
+
+    Example: a log of zero in the loss: its gradient is NaN, whatever it is multiplied by.
+
+    When to ignore it: when the loop is so short that the scale is still on its way down from its first value.
+    """
+    loop = loop_of(report)
+    found = []
+    for label, first in loop.first_scales.items():
+        events = [event for event in loop.scales if event.scaler == label]
+        lowest = min((event.after for event in events), default=first)
+        never = loop.settled(label) is None and len(events) >= FEW
+        if lowest < min(1.0, first) or never:
+            found.append(_collapse(report, label, events, lowest))
+    return found
+
+
+def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: float) -> Finding:
+    loop = loop_of(report)
+    skips = [event for event in events if event.skipped]
+    told_of = next((e for e in skips if e.cause and e.cause.file), None) or next(iter(skips), None)
+    cause = told_of.cause if told_of else None
+    why = f"; the gradient of {clean(cause.parameter)} is not finite" if cause and cause.parameter else ""
+    begins = f", which begins in {clean(cause.op)}" if cause and cause.op else ""
+    fits = "; no scale fits (AMP203)" if no_scale_fits(report) else ""
+    return told(
+        "AMP206 scale-collapse",
+        Severity.ERROR if lowest < 1 else Severity.WARNING,
+        f"the loss scale fell from {scale_words(loop.first_scales[label])} to {scale_words(lowest)}: "
+        f"{plural(len(skips), 'step')} of {loop.count(Kind.SCALER_STEP)} skipped{why}{begins}{fits}",
+        [_place(loop, label, told_of)],
+        [
+            'with torch.autocast("cuda", enabled=False):',
+            f"    ...  # {clean(cause.layer) if cause and cause.layer else 'the layer or the loss'} in FP32",
+        ],
+        {"skipped": len(skips), "lowest": lowest},
+    )
+
+
+def _place(loop: Loop, label: str, event: ScaleEvent | None) -> Event:
+    """Return the line behind a skipped step, or where the scaler was made."""
+    cause = event.cause if event else None
+    if cause is not None and cause.file:
+        return Event(Kind.BACKWARD, label, cause.op, file=cause.file, line=cause.line)
+    thing = loop.thing(label)
+    return (
+        Event(Kind.SCALE, label, "GradScaler", file=thing.file, line=thing.line)
+        if thing
+        else Event(Kind.SCALE)
+    )

@@ -1,0 +1,289 @@
+"""Training loops with one thing wrong, beside the same loop as it should be, for every rule of loops."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from loop_scripts import data, half, loss_fn, net, trains, unscaled_while_growing, updated_between
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loop that a rule must speak of, and the corrected one of which it must not."""
+
+    wrong: Callable[[object], None]
+    right: Callable[[object], None]
+    line: str  #: part of the line that is named
+    fix: str  #: part of the corrected lines
+
+
+def part(**given):
+    """Return the tutorial's loop with changes; it is handed a path."""
+    return lambda path: trains(**{name: path if value is part else value for name, value in given.items()})
+
+
+def logs(unscaled, measure):
+    """Train, with a look at the gradients."""
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    for x, y in data():
+        optimizer.zero_grad()
+        with half():
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        if unscaled:
+            scaler.unscale_(optimizer)
+        measure(model.parameters())
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def norms(parameters):
+    return sum(p.grad.data.norm(2) ** 2 for p in parameters) ** 0.5
+
+
+def limits(parameters):
+    for p in parameters:
+        p.grad.data.clamp_(-1, 1)
+
+
+def accumulates(divided):
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(data(8)):
+        with half():
+            loss = loss_fn(model(x), y)
+            loss = loss / 4 if divided else loss
+        scaler.scale(loss).backward()
+        if (i + 1) % 4 == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
+def unscales_when_all_is_there(_):
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    for x, y in data(2):
+        optimizer.zero_grad()
+        for _ in range(2):
+            with half():
+                loss = loss_fn(model(x), y) / 2
+            scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def two(clip_second_unscaled=True, second_through_scaler=True):
+    a, b = net(16), net(32)
+    first, second = torch.optim.SGD(a.parameters(), lr=0.1), torch.optim.SGD(b.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in data():
+        first.zero_grad()
+        second.zero_grad()
+        with half():
+            loss = loss_fn(a(x) + b(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(first)
+        clip_grad_norm_(a.parameters(), 1.0)
+        if clip_second_unscaled:
+            scaler.unscale_(second)
+        clip_grad_norm_(b.parameters(), 2.0)
+        scaler.step(first)
+        if second_through_scaler:
+            scaler.step(second)
+        else:
+            second.step()
+        scaler.update()
+
+
+def in_bf16(enabled):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda", enabled=enabled)
+    for x, y in data():
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def stored(halved):
+    model = net()
+    model = model.half() if halved else model
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    for x, y in data():
+        optimizer.zero_grad()
+        with half():
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def fp16_alone(scaled):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda", enabled=scaled)
+    for x, y in data():
+        optimizer.zero_grad()
+        with half():
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def schedules(aware):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**20)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    for x, y in data(9):
+        optimizer.zero_grad()
+        with half():
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scale = scaler.get_scale()
+        scaler.update()
+        if not aware or scaler.get_scale() >= scale:
+            scheduler.step()
+
+
+def validates(inside):
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    for x, y in data():
+        model.train()
+        optimizer.zero_grad()
+        with half():
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        model.eval()
+        with torch.no_grad(), torch.autocast("cuda", torch.float16, enabled=inside):
+            model(x)
+
+
+def saves(path, with_scaler):
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    for x, y in data():
+        optimizer.zero_grad()
+        with half():
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    held = {"optimizer": optimizer.state_dict()} | ({"scaler": scaler.state_dict()} if with_scaler else {})
+    torch.save(held, path)
+
+
+def looks(private):
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    for x, y in data():
+        optimizer.zero_grad()
+        with half():
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scale = scaler.get_scale()
+        scaler.update()
+        _ = getattr(scaler, "_found_inf", 0) if private else scaler.get_scale() < scale
+
+
+class Rooted(nn.Module):
+    """Adds the root of a zero: its gradient is no number in any precision, unless it is moved away."""
+
+    def __init__(self, eps):
+        super().__init__()
+        self.inner, self.eps = nn.Linear(8, 4), eps
+
+    def forward(self, x):
+        out = self.inner(x)
+        return out + ((out - out) ** 2 + self.eps).sqrt()
+
+
+def collapses(eps):
+    torch.manual_seed(0)
+    model = Rooted(eps)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    for x, y in data(24):
+        optimizer.zero_grad()
+        with half():
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+RIGHT = part(unscale=0)
+
+#: By the rule that must speak of the wrong loop, and of it alone.
+CASES = {
+    "AMP206": Case(lambda _: collapses(0.0), lambda _: collapses(0.1), "** 2 + self.eps", "enabled=False"),
+    "AMP205": Case(lambda _: in_bf16(True), lambda _: in_bf16(False), "GradScaler(", "enabled=False"),
+    "AMP302": Case(lambda _: stored(True), lambda _: stored(False), "model(x)", "model.float()"),
+    "AMP401": Case(part(clip="before"), part(), "clip_grad_norm_", "scaler.unscale_(optimizer)  # before"),
+    "AMP401 by hand": Case(
+        lambda _: logs(False, limits), lambda _: logs(True, limits), "clamp_(", "scaler.unscale_(optimizer)"
+    ),
+    "AMP401 second optimizer": Case(
+        lambda _: two(clip_second_unscaled=False),
+        lambda _: two(),
+        "clip_grad_norm_(b.parameters(), 2.0)",
+        "scaler.unscale_(second)",
+    ),
+    "AMP402": Case(part(clip="after", unscale=0), part(), "clip_grad_norm_", "scaler.step(optimizer)"),
+    "AMP403": Case(part(direct=True, unscale=0), RIGHT, "optimizer.step()", "scaler.step(optimizer)"),
+    "AMP403 alone": Case(
+        part(direct=True, scaler_steps=False, unscale=0, update=0), RIGHT, "optimizer.step()", "scaler.step("
+    ),
+    "AMP403 second optimizer": Case(
+        lambda _: two(second_through_scaler=False), lambda _: two(), "second.step()", "scaler.step("
+    ),
+    "AMP404": Case(part(unscale=2), part(), "scaler.unscale_", "scaler.unscale_(optimizer)"),
+    "AMP404 while growing": Case(
+        lambda _: unscaled_while_growing(),
+        unscales_when_all_is_there,
+        "scaler.unscale_",
+        "if last_micro_batch:",
+    ),
+    "AMP405": Case(part(update=0, unscale=0), RIGHT, "scaler.step(optimizer)", "scaler.update()"),
+    "AMP405 doubled": Case(part(update=2), part(), "scaler.update()", "scaler.update()"),
+    "AMP405 between": Case(
+        lambda _: updated_between(), lambda _: two(), "scaler.update()", "scaler.update()"
+    ),
+    "AMP406": Case(part(forward_inside=False), part(), "model(x)", "with region():"),
+    "AMP406 no region": Case(
+        part(region=lambda: torch.autocast("cuda", enabled=False)), part(), "model(x)", "with "
+    ),
+    "AMP407": Case(part(backward_inside=True), part(), ".backward()", ".backward()  # outside"),
+    "AMP408": Case(part(scaled=False), part(), ".backward()", "scaler.scale(loss).backward()"),
+    "AMP408 no scaler": Case(
+        lambda _: fp16_alone(False), lambda _: fp16_alone(True), ".backward()", "GradScaler"
+    ),
+    "AMP409": Case(lambda _: validates(False), lambda _: validates(True), "model(x)", "model(x)"),
+    "AMP411": Case(
+        lambda _: accumulates(False), lambda _: accumulates(True), ".backward()", "loss = loss / 4"
+    ),
+    "AMP412": Case(
+        lambda _: schedules(False), lambda _: schedules(True), "scheduler.step()", "get_scale() >= scale"
+    ),
+    "AMP413": Case(lambda p: saves(p, False), lambda p: saves(p, True), "torch.save(", "scaler.state_dict()"),
+    "AMP414": Case(lambda _: looks(True), lambda _: looks(False), "_found_inf", "scaler.get_scale() < scale"),
+    "AMP416": Case(
+        lambda _: logs(False, norms),
+        lambda _: logs(True, norms),
+        "norm(2)",
+        "scaler.unscale_(optimizer)  # before",
+    ),
+}
