@@ -7,13 +7,17 @@ with -o. A few steps are recorded in full, the others run as always.
 import argparse
 import contextlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ampcheck.cli import output
+from ampcheck.cli import live, output
 from ampcheck.cli.check import count
+from ampcheck.cli.live import LiveLine
 from ampcheck.imports import after_import
 from ampcheck.launch import Program, launch, parse
+from ampcheck.scalars import ScalarFile
 from ampcheck.settings import Schedule
+from ampcheck.standing import Numbers, standing
 
 if TYPE_CHECKING:
     from ampcheck.script import Session
@@ -63,6 +67,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="audit a script that trains in FP32 as if mixed precision were added to it",
     )
+    while_running = parser.add_argument_group("while it runs")
+    while_running.add_argument(
+        "--live",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="a line at the bottom of the terminal: step, loss scale, skipped steps, worst underflow (default)",
+    )
+    while_running.add_argument(
+        "--tensorboard",
+        type=Path,
+        default=None,
+        metavar="FOLDER",
+        help="write the loss scale, skipped steps, losses and worst underflow for TensorBoard",
+    )
     output.add_arguments(parser)
     parser.set_defaults(fail_on="never")
 
@@ -90,6 +108,9 @@ class _Watched:
         self._options, self._program = options, program
         self._session: Session | None = None
         self._context: Any = None
+        self._live = LiveLine() if options.live and live.wanted() else None
+        self._file = ScalarFile(options.tensorboard) if options.tensorboard else None
+        self._numbers = Numbers()
 
     def begin(self) -> None:
         """Begin to watch."""
@@ -98,16 +119,31 @@ class _Watched:
         options = self._options
         schedule = Schedule(options.first, options.every, options.only)
         named = any("cuda" in word for word in self._program.arguments)
-        self._session = Session(schedule, as_cuda=options.as_cuda, cuda_named=named, what_if=options.what_if)
+        self._session = Session(
+            schedule, self._told, as_cuda=options.as_cuda, cuda_named=named, what_if=options.what_if
+        )
         self._context = self._session.watching()
         self._context.__enter__()
 
+    def _told(self, watcher: Any) -> None:
+        """Say where the loop stands; of a job's ranks the first does."""
+        if self._session is None or not self._session.ranks.first:
+            return
+        if self._live is not None:
+            self._live.draw(lambda: standing(watcher).line)
+        if self._file is not None:
+            self._file.add(self._numbers.fresh(watcher))
+
     def end(self, error: BaseException | None) -> None:
         """Stop watching a script that ended with an error, or without."""
+        if self._live is not None:
+            self._live.close()
         if self._session is not None and error is not None:
             self._session.watcher.raised(error)
         if self._context is not None:
             self._context.__exit__(None, None, None)
+        if self._session is not None and self._file is not None and self._session.ranks.first:
+            self._file.add(self._numbers.fresh(self._session.watcher))
 
     def publish(self) -> int:
         """Write the report; return the exit status for a script that went well."""

@@ -36,7 +36,7 @@ from ampcheck.rules.loop_rest import (
     schedule_on_skipped_steps,
     undivided_accumulation,
 )
-from ampcheck.rules.loop_scale import scale_collapses
+from ampcheck.rules.loop_scale import scale_collapse
 from ampcheck.rules.range import forward_overflow, forward_underflow, near_overflow
 from ampcheck.rules.rounding import lost_update, precision_loss
 
@@ -52,7 +52,7 @@ RULES: dict[str, Rule] = {
     "AMP201": gradient_underflow,
     "AMP204": scaler_missing,
     "AMP504": lost_update,
-    "AMP206": scale_collapses,
+    "AMP206": scale_collapse,
     "AMP203": no_scale_fits,
     "AMP104": lost_constant,
     "AMP502": half_precision_reduction,

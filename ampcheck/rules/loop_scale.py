@@ -11,7 +11,7 @@ from ampcheck.wording import clean, plural, scale_words
 FEW = 4
 
 
-def scale_collapses(report: Report) -> list[Finding]:
+def scale_collapse(report: Report) -> list[Finding]:
     """The loss scale falls without end, or no step is taken at all.
 
     What it finds: a scale that has fallen below 1, and loops of at least four steps all of which were skipped.
