@@ -173,7 +173,10 @@ def main() -> int:
     text = report(measured)
     if options.write:
         (options.write / "overhead.md").write_text(text + "\n", encoding="utf-8")
-        bars = {w: {arm: ratio(t, arm) for arm in ARMS if arm in t} for w, t in measured.items()}
+        bars = {
+            w: {arm: ratio(t, arm) for arm in ARMS if arm in t and arm != "torchlens"}
+            for w, t in measured.items()
+        }
         (options.write / "overhead.svg").write_text(picture(bars), encoding="utf-8")
     else:
         print(text)

@@ -17,16 +17,17 @@ mode that does nothing, the only way to see operations of the backward and casts
 hooks that tell which module runs; the rest of a first step is mostly 390 sites and 60 modules that are named once.
 A later step of the same recorder does not name them again.
 
-The workloads are those of [cost](cost.md). Every operation, forward and backward, is recorded by the three rows
+The workloads are those of [cost](cost.md). Every operation, forward and backward, is recorded by the four rows
 "every operation": the exact exponent histogram of each result with zeros, infinities, NaNs, largest magnitude and
 sum of squares, module inputs and outputs, casts, the user's line. "Layers only" is `--layers-only`: what modules
-take and give, and the gradients of what they give. The extension is optional: without it the last of the three
+take and give, and the gradients of what they give. The extension is optional: without it the last of the four
 rows is what recording costs. No figure is of a GPU.
 
 The peers record less: transformers' and the naive one look at module outputs (the naive one at their
 gradients too), anomaly mode looks for NaN in the backward, and the idle dispatch mode does nothing at all.
 torchlens copies every result of the forward and leaves the backward out: its row is a traced forward over a whole
-bare step. It wraps torch's functions for good, so it ran after the others, without a first round to warm up.
+bare step. It wraps torch's functions for good, so it ran after the others, without a first round to warm up;
+the picture, whose scale it would take, leaves it out.
 
 ![bars](overhead.svg)
 """
