@@ -154,12 +154,18 @@ def _unknown(report: Report) -> tuple[Health, str] | None:
 
 
 def _untrained(report: Report) -> tuple[Health, str] | None:
-    if report.loop is None or report.loop.steps:
+    """Return what can be said of a loop of which no number was seen."""
+    if report.loop is None or report.loop.recorded or report.reference.sites:
         return None
-    return (
-        Health.UNKNOWN,
-        "no training was seen: no optimizer stepped, and nothing was updated after a backward",
-    )
+    if not report.loop.steps:
+        return (
+            Health.UNKNOWN,
+            "no training was seen: no optimizer stepped, and nothing was updated after a backward",
+        )
+    if report.worst is Severity.ERROR:
+        return None
+    skips = f"{report.loop.skipped} of {plural(report.loop.steps, 'step')} skipped"
+    return Health.UNKNOWN, f"no step was recorded, so nothing is known of its numbers; {skips}"
 
 
 def _unlowered(report: Report) -> tuple[Health, str] | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ampcheck.codec import read
+from ampcheck.headline import Health, judge
 from ampcheck.trace import Phase
 
 SCRIPT = Path(__file__).parent / "framework_scripts.py"
@@ -103,6 +104,10 @@ def test_keras_on_another_backend_says_what_it_cannot_see(tmp_path):
         (step, 2.0 ** (30 - step), 2.0 ** (29 - step)) for step in range(6)
     ]
     assert (report.loop.steps, report.loop.recorded) == (6, ())
+    assert judge(report) == (
+        Health.UNKNOWN,
+        "no step was recorded, so nothing is known of its numbers; 6 of 6 steps skipped",
+    )
     assert any("Keras runs on jax" in note and "were not" in note for note in report.notes)
     assert {site.module for site in report.low.sites} == {"small.first", "small.norm", "small.head"}
     assert all(site.phase is Phase.STATE and site.slot.startswith("param[") for site in report.low.sites)

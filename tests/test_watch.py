@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import ampcheck
 from ampcheck.codec import read
+from ampcheck.headline import Health, judge
 from ampcheck.trace import Phase
 
 OURS = str(Path(ampcheck.__file__).parent)
@@ -231,3 +232,12 @@ def test_a_scaler_that_torch_switched_off_before_the_cpu_stood_in_is_told_of():
             inside = scaler or torch.amp.GradScaler("cuda")
             assert inside.is_enabled() is not told
         assert any("make it inside the watch" in note for note in watching.report().notes) is told
+
+
+def test_of_steps_that_were_not_recorded_nothing_is_claimed():
+    (*_, scaler), watching = trained(lambda *given: ampcheck.watch(*given, steps={99}))
+    assert scaler["scale"] == 2.0**16
+    assert judge(watching.report()) == (
+        Health.UNKNOWN,
+        "no step was recorded, so nothing is known of its numbers; 0 of 7 steps skipped",
+    )

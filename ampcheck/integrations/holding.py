@@ -20,7 +20,7 @@ class Holder:
     def __init__(self, path: str | Path | None = None, **options: Any) -> None:
         """Prepare; the report goes to a file as JSON, or without a path as text to standard error.
 
-        Options are those of `ampcheck.watch`: every, first, steps, name, told.
+        Options are those of `ampcheck.watch`: every, first, steps, what_if, as_cuda, name, told.
         """
         self._path, self._options = path, options
         self.watch: Watch | None = None  #: while training
