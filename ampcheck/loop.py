@@ -134,7 +134,9 @@ class Loop:
     def settled(self, scaler: str) -> int | None:
         """Return how many steps a scaler skipped before it let one through; None where it let none through."""
         skips = [event.step for event in self.scales if event.scaler == scaler and event.skipped]
-        together = skips[0] + 1 if skips else 1  #: steps of one update: of each optimizer that it steps
+        updates = self.count(Kind.UPDATE)
+        # Steps that belong to one update: of each optimizer that the scaler steps.
+        together = max(1, round(self.count(Kind.SCALER_STEP) / updates)) if updates else 1
         number = next(
             (at for at, step in enumerate(skips) if step != at * together + together - 1), len(skips)
         )

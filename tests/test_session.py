@@ -240,6 +240,70 @@ def test_skips_name_the_parameter_and_the_operation_they_come_from():
     assert skips[1].cause.op == ""  # not recorded, and so not known
 
 
+def spoils(parameter):
+    """Make a parameter's gradients infinite from now on."""
+    return parameter.register_hook(lambda grad: torch.full_like(grad, float("inf")))
+
+
+def test_of_several_optimizers_the_one_that_was_skipped_is_named():
+    def trains():
+        a, b = net(8), net(8)
+        first, second = torch.optim.SGD(a.parameters(), lr=0.1), torch.optim.SGD(b.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda", init_scale=4.0)
+        for number, (x, y) in enumerate(data(6)):
+            first.zero_grad()
+            second.zero_grad()
+            handle = spoils(b[0].weight) if number in {2, 3} else None
+            with half():
+                loss = loss_fn(a(x) + b(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(first)
+            scaler.step(second)
+            scaler.update()
+            if handle is not None:
+                handle.remove()
+
+    session = Session(Schedule(first=0, every=0, steps=frozenset()), as_cuda=True)
+    with session.watching():
+        trains()
+    loop = session.report("loop").loop
+    skips = [event for event in loop.scales if event.skipped]
+    assert [event.before for event in skips] == [4.0, 2.0]
+    assert [event.step // 2 for event in skips] == [2, 3]  # two steps in each iteration
+    assert {(event.cause.optimizer, event.cause.others) for event in skips} == {("optimizer 2", 0)}
+    assert loop.settled("scaler 1") == 0  # the first was not skipped
+    assert loop.steps == 12
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_of_an_accumulation_one_bad_part_skips_the_whole_step(fused):
+    def trains():
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+        scaler = torch.amp.GradScaler("cuda", init_scale=4.0)
+        for number, (x, y) in enumerate(data(16)):
+            handle = spoils(model[0].bias) if number in {1, 9} else None
+            with half():
+                loss = loss_fn(model(x), y) / 4
+            scaler.scale(loss).backward()
+            if handle is not None:
+                handle.remove()
+            if number % 4 == 3:
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+
+    session = Session(Schedule(steps=frozenset({0})), as_cuda=True)
+    with session.watching():
+        trains()
+    loop = session.report("loop").loop
+    assert loop.steps == 4
+    told = [(event.step, event.cause.parameter, event.cause.others) for event in loop.scales if event.skipped]
+    assert told[0] == (0, "model.0.bias", 0)
+    assert [(step, others) for step, _, others in told] == [(0, 0), (2, 0)]
+    assert loop.settled("scaler 1") == 1
+
+
 def test_a_fused_optimizer_that_skips_inside_is_seen_to_skip():
     def overflows():
         model = net()
