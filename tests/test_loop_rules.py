@@ -16,6 +16,7 @@ from loop_scripts import TUTORIALS, resumed
 from ampcheck.codec import from_json, to_json
 from ampcheck.findings import Severity
 from ampcheck.rules import RULES, diagnose
+from ampcheck.rules.loop_scale import scale_collapse
 from ampcheck.script import Session
 from ampcheck.settings import Schedule
 
@@ -136,3 +137,29 @@ def test_fixes_and_messages_hold_one_line_each(reports):
         for finding in found(report).values():
             assert all("\n" not in line for line in finding.fix)
             assert re.fullmatch(r"[^\n]+", finding.message)
+
+
+def large(steps, factor=2.0**22):
+    """Train on a loss so large that no scale from 1 on holds its gradients, and smaller ones do."""
+
+    def train():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 2).cuda()
+        optimizer, scaler = torch.optim.SGD(model.parameters(), 1e-12), torch.amp.GradScaler("cuda")
+        for _ in range(steps):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                loss = model(torch.ones(3, 4).cuda()).float().square().mean() * factor
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    return train
+
+
+def test_a_scale_that_comes_to_rest_below_one_has_not_collapsed():
+    resting = watched(large(60))
+    assert min(event.after for event in resting.loop.scales) < 1
+    assert resting.loop.steps - resting.loop.skipped > resting.loop.skipped > 16
+    assert not scale_collapse(resting)
+    assert [f.code for f in scale_collapse(watched(large(20)))] == ["AMP206"]  # still on its way down

@@ -14,12 +14,12 @@ FEW = 4
 def scale_collapse(report: Report) -> list[Finding]:
     """The loss scale falls without end, or no step is taken at all.
 
-    What it finds: a scale below 1 that still falls in the last step, and loops of at least four steps all of which
-    were skipped.
+    What it finds: a scale that has fallen below 1 and has not come to rest there (no more steps have been taken since
+    the last skip than were skipped), and loops of at least four steps all of which were skipped.
 
-    Why it matters: the scaler halves its scale at each overflow, so that it goes on falling only where gradients are
-    not finite at any scale: a NaN or an inf comes from the forward or from the data, or the gradients span more than
-    float16 holds. Every skipped step is a step that trains nothing.
+    Why it matters: the scaler halves its scale at each overflow. Where gradients are only large, it comes to rest; it
+    goes on falling where they are not finite at any scale: a NaN or an inf comes from the forward or from the data, or
+    the gradients span more than float16 holds. Every skipped step is a step that trains nothing.
 
     What to do: look at the parameter and the operation named, and keep that layer in FP32; no scale will help.
 
@@ -33,11 +33,15 @@ def scale_collapse(report: Report) -> list[Finding]:
         events = [event for event in loop.scales if event.scaler == label]
         lowest = min((event.after for event in events), default=first)
         never = loop.settled(label) is None and len(events) >= FEW
-        # A large loss settles below 1 as well: what goes on falling is skipped to the last step.
-        falling = bool(events) and events[-1].skipped and events[-1].step >= loop.steps - 1
-        if (falling and lowest < min(1.0, first)) or never:
+        if (lowest < min(1.0, first) and not _rests(loop, events)) or never:
             found.append(_collapse(report, label, events, lowest))
     return found
+
+
+def _rests(loop: Loop, events: list[ScaleEvent]) -> bool:
+    """Tell whether more steps were taken since the last skip than were skipped before it."""
+    skips = [event.step for event in events if event.skipped]
+    return bool(skips) and loop.steps - 1 - skips[-1] > len(skips)
 
 
 def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: float) -> Finding:
