@@ -6,6 +6,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 
 def after_import(name: str, then: Callable[[], None]) -> Callable[[], None]:
@@ -23,6 +24,7 @@ class _Waiting(MetaPathFinder):
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name, self._then = name, then
+        self._asking = False
 
     def leave(self) -> None:
         """Wait no longer."""
@@ -36,13 +38,22 @@ class _Waiting(MetaPathFinder):
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         """Return the spec of the module waited for, with a loader that tells when it is there."""
-        if fullname != self._name:
+        if fullname != self._name or self._asking:
             return None
-        self.leave()
-        spec = find_spec(fullname)
+        # Who asks may only want to know whether the module is installed: the wait goes on until it is executed.
+        self._asking = True
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._asking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Telling(spec.loader, self._then)
+            spec.loader = _Telling(spec.loader, self._executed)
         return spec
+
+    def _executed(self) -> None:
+        if self in sys.meta_path:
+            self.leave()
+            self._then()
 
 
 class _Telling(Loader):
@@ -50,6 +61,10 @@ class _Telling(Loader):
 
     def __init__(self, loader: Loader, then: Callable[[], None]) -> None:
         self._loader, self._then = loader, then
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the real loader has: whoever asks for a spec may read on there."""
+        return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Return what the real loader makes."""

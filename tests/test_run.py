@@ -149,6 +149,14 @@ def test_training_prints_the_same_bits_and_ends_the_same(folder, words):
     assert ("bf16" if words else "FP32") in run.stderr
 
 
+@pytest.mark.parametrize("asking", ["find_spec('torch')", "find_spec('torch').loader.get_filename('torch')"])
+def test_training_is_seen_where_a_library_first_asks_whether_torch_is_there(folder, asking):
+    (folder / "asks.py").write_text(f"from importlib.util import find_spec\nassert {asking}\n{TRAINING}")
+    bare, run = both(folder, "asks.py")
+    assert run.stdout == bare.stdout
+    assert (run.returncode, "FP32" in run.stderr) == (0, True)
+
+
 def test_a_report_is_written_beside_the_output(folder):
     run = python(
         *("-m", "ampcheck", "run", "--every", "2", "--format", "json", "-o", "r.json", "train.py", "--amp"),
