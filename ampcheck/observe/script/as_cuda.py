@@ -7,7 +7,7 @@ tensors and say so; what a script asks of `torch.cuda` is answered as one GPU wo
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from types import SimpleNamespace
+from inspect import isfunction
 from typing import Any
 
 import torch
@@ -15,16 +15,15 @@ import torch.utils._device as device_module
 from torch.amp import autocast_mode, grad_scaler
 
 from ampcheck.observe.emulation import cuda_casting, prepare
+from ampcheck.observe.script.cuda_answers import answers
+from ampcheck.observe.script.cuda_jobs import jobs_on_cpu
 from ampcheck.observe.script.patches import Patches
 from ampcheck.observe.wide import WideCompute
 
-_NAME = "a CPU standing in for CUDA"
-_METHODS = ("to", "new_tensor", "new_zeros", "new_ones", "new_full", "new_empty")
-_NOTHING = """set_device synchronize empty_cache reset_peak_memory_stats reset_max_memory_allocated manual_seed
-manual_seed_all ipc_collect init _lazy_init set_rng_state set_rng_state_all set_per_process_memory_fraction
-reset_accumulated_memory_stats""".split()
-_ZERO = """memory_allocated max_memory_allocated memory_reserved max_memory_reserved current_device utilization
-memory_cached max_memory_cached""".split()
+_BEFORE_ENABLED = 4  #: arguments of a scaler between its device and `enabled`
+_DEVICES = (str, int, torch.device)
+_METHODS = ("new_tensor", "new_zeros", "new_ones", "new_full", "new_empty")
+_TYPES = tuple(name for name in vars(torch.cuda) if name.endswith("Tensor"))  #: FloatTensor and its like
 
 
 class AsCuda:
@@ -39,6 +38,7 @@ class AsCuda:
         self._devices()
         self._amp()
         self._queries(available=available)
+        jobs_on_cpu(self._patches, self._mapped)
 
     @property
     def emulating(self) -> bool:
@@ -80,7 +80,7 @@ class AsCuda:
         elif isinstance(device, str):
             named = device.partition(":")[0] == "cuda"
         else:
-            named = False
+            named = isinstance(device, int) and not isinstance(device, bool)  # the number of a GPU
         if not named:
             return device
         self._touch()
@@ -91,6 +91,7 @@ class AsCuda:
         def on_cpu(*args: Any, **kwargs: Any) -> Any:
             if "device" in kwargs:
                 kwargs["device"] = self._mapped(kwargs["device"])
+            kwargs.pop("pin_memory", None)
             return original(*args, **kwargs)
 
         return on_cpu
@@ -100,7 +101,7 @@ class AsCuda:
         def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if "device" in kwargs:
                 kwargs["device"] = self._mapped(kwargs["device"])
-            if args and not isinstance(args[0], torch.Tensor):
+            if args and isinstance(args[0], _DEVICES):
                 args = (self._mapped(args[0]), *args[1:])
             return original(tensor, *args, **kwargs)
 
@@ -115,7 +116,8 @@ class AsCuda:
                     wrap(owner, name, self._on_cpu)
         for name in _METHODS:
             method = getattr(torch.Tensor, name)
-            wrap(torch.Tensor, name, functools.partial(_instead, self._moved(method)))
+            wrap(torch.Tensor, name, functools.partial(_instead, self._on_cpu(method)))
+        wrap(torch.Tensor, "to", functools.partial(_instead, self._moved(torch.Tensor.to)))
         wrap(torch.Tensor, "cuda", lambda _: lambda tensor, *_, **__: self._stayed(tensor))
         wrap(torch.Tensor, "pin_memory", lambda _: lambda tensor, *_, **__: tensor)
         wrap(torch.Tensor, "record_stream", lambda _: lambda *_: None)
@@ -185,7 +187,8 @@ class AsCuda:
     def _scaler(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def __init__(scaler: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            if device == "cuda":
+            # In torch's order: init_scale, growth_factor, backoff_factor, growth_interval, enabled.
+            if device == "cuda" and kwargs.get("enabled", args[4] if len(args) > _BEFORE_ENABLED else True):
                 self._emulate()  # now, and not within the first step that enters a region
             original(scaler, "cpu" if device == "cuda" else device, *args, **kwargs)
 
@@ -206,48 +209,15 @@ class AsCuda:
     # -- torch.cuda
 
     def _queries(self, *, available: bool) -> None:
-        answers: dict[str, Callable[..., Any]] = {name: lambda *_, **__: None for name in _NOTHING}
-        answers |= {name: lambda *_, **__: 0 for name in _ZERO}
-        answers |= {
-            "is_initialized": lambda: True,
-            "is_bf16_supported": lambda *_, **__: True,
-            "get_device_name": lambda *_: _NAME,
-            "get_device_capability": lambda *_: (8, 0),
-            "get_device_properties": lambda *_: SimpleNamespace(
-                name=_NAME, major=8, minor=0, total_memory=2**34, multi_processor_count=1
-            ),
-            "mem_get_info": lambda *_: (2**34, 2**34),
-            "memory_summary": lambda *_, **__: "",
-            "memory_stats": lambda *_, **__: {},
-            "get_rng_state": lambda *_: torch.get_rng_state(),
-            "get_rng_state_all": lambda: [torch.get_rng_state()],
-            "current_stream": _Stream,
-            "Stream": _Stream,
-            "Event": _Stream,
-            "stream": lambda *_: ExitStack(),
-        }
+        given = answers(torch.cuda, available=available)
         if available:
-            answers |= {"is_available": lambda: True, "device_count": lambda: 1}
-        for name, answer in answers.items():
-            if hasattr(torch.cuda, name):
-                self._patches.wrap(torch.cuda, name, functools.partial(_instead, answer))
-        for name in ("set_device_index", "synchronize"):
-            self._patches.wrap(torch.accelerator, name, lambda _: lambda *_: None)
-        self._patches.wrap(torch.accelerator, "current_device_index", lambda _: lambda: 0)
-        self._patches.wrap(torch.accelerator, "current_stream", lambda _: _Stream)
+            given |= {(torch.cuda, name): getattr(torch, name) for name in _TYPES}
+        for (owner, name), answer in given.items():
+            if hasattr(owner, name):
+                self._patches.wrap(owner, name, functools.partial(_instead, _own(answer)))
         # No step is captured into a graph here; asking whether one is would need a driver.
         check = "_accelerator_graph_capture_health_check"
         self._patches.wrap(torch.optim.Optimizer, check, lambda _: lambda _: None)
-
-
-class _Stream:
-    """A stream or an event of a device that does everything at once."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def __getattr__(self, _: str) -> Callable[..., Any]:
-        return lambda *_, **__: 0.0
 
 
 def _hashable(value: Any) -> bool:
@@ -260,3 +230,8 @@ def _hashable(value: Any) -> bool:
 
 def _instead(answer: Any, _original: Any) -> Any:
     return answer
+
+
+def _own(answer: Any) -> Any:
+    """Return a function of one's own: torch's compiler refuses one that stands under two names."""
+    return functools.wraps(answer)(lambda *args, **kwargs: answer(*args, **kwargs)) if isfunction(answer) else answer
