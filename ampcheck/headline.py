@@ -150,6 +150,8 @@ def _unknown(report: Report) -> tuple[Health, str] | None:
         return Health.UNKNOWN, f"dry run, dtypes and casts only: no value was seen, and {told}"
     if any(stats.numel for stats in report.low.sites.values()):
         return None
+    if report.loop is not None and not report.loop.recorded:
+        return Health.UNKNOWN, f"nothing can be said: none of {plural(report.loop.steps, 'step')} was recorded in full"
     return Health.UNKNOWN, "nothing can be said: no floating-point result was recorded"
 
 
@@ -158,10 +160,10 @@ def _untrained(report: Report) -> tuple[Health, str] | None:
     if report.loop is None or report.loop.recorded or report.reference.sites:
         return None
     if not report.loop.steps:
-        return (
-            Health.UNKNOWN,
-            "no training was seen: no optimizer stepped, and nothing was updated after a backward",
-        )
+        text = "no training was seen: no optimizer stepped, and nothing was updated after a backward"
+        if report.loop.children:
+            text = "no training was seen in this process; what its child processes did was not seen"
+        return Health.UNKNOWN, text
     if report.worst is Severity.ERROR:
         return None
     skips = f"{report.loop.skipped} of {plural(report.loop.steps, 'step')} skipped"

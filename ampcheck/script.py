@@ -102,7 +102,7 @@ class Session:
             errors = add_maps(errors, recorded.errors)
         low = replace(
             low,
-            not_audited={**low.not_audited, **watcher.not_seen, **watcher.tape.given_up},
+            not_audited={**_most_missed(counted), **watcher.not_seen, **watcher.tape.given_up},
             failure=watcher.tape.failure,
         )
         last = counted[-1] if counted else None
@@ -133,7 +133,20 @@ class Session:
                 "with CUDA's casting rules, and were given back the gradients and running averages of FP32"
             )
         if self._stand_in is not None and self._stand_in.used:
-            yield "the script asked for CUDA: the CPU stood in for it, with CUDA's casting rules and a live scaler"
+            rules = ", with CUDA's casting rules and a live scaler" if self._stand_in.emulating else ""
+            yield f"the script asked for CUDA: the CPU stood in for it{rules}"
+        if self.watcher.steps and not self._what_if and _precision(self.watcher, "") == "fp32":
+            gpu = "" if self._stand_in is None or self._stand_in.used else "; as it runs on a GPU: --as-cuda"
+            yield f"audited as if mixed precision were added to it: --what-if fp16, or bf16{gpu}"
+
+
+def _most_missed(recorded: Sequence[Recorded]) -> dict[str, int]:
+    """Return what was not audited in a step, and how many at most: the same modules are missed in each."""
+    found: dict[str, int] = {}
+    for step in recorded:
+        for text, number in step.low.not_audited.items():
+            found[text] = max(number, found.get(text, 0))
+    return found
 
 
 def _comparable(recorded: Sequence[Recorded]) -> list[Recorded]:

@@ -9,7 +9,7 @@ import torch
 
 from ampcheck.garbage import no_collections
 from ampcheck.observe.recorder import Execute
-from ampcheck.observe.script.recording import Compare, Recorded, Recording, Used
+from ampcheck.observe.script.recording import MOST_OPERATIONS, Compare, Recorded, Recording, Used
 from ampcheck.observe.script.roots import name_in_script
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.structure import named_modules, own_parameters
@@ -17,6 +17,10 @@ from ampcheck.settings import Schedule
 
 if TYPE_CHECKING:
     from ampcheck.trace import Failure
+
+
+#: Steps given up, after which no other is tried: each took longer than all that a script usually does.
+MOST_GIVEN_UP = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class Tape:
         self._names: dict[int, tuple[Any, str, str]] = {}
         self._roots: dict[int, Root] = {}
         self._given: list[Root] = []
+        self._enough = -1  #: the step of which no more is wanted
 
     def give(self, module: torch.nn.Module, name: str = "") -> None:
         """Name a model from its top, whichever part of it the script calls; '' as the script does."""
@@ -90,6 +95,8 @@ class Tape:
 
     def wants(self, step: int, in_turn: int) -> bool:
         """Tell whether a step is to be recorded."""
+        if step == self._enough or sum(self.given_up.values()) >= MOST_GIVEN_UP:
+            return False
         return len(self.recorded) < self._schedule.most and self._schedule.wants(step, in_turn)
 
     def follow(
@@ -110,11 +117,19 @@ class Tape:
         if opens:
             self.now.recorder.tracker.call(module, args, kwargs)
         elif self.now.too_long():
-            self.discard("steps too long to be recorded: nothing updated the weights")
+            self._enough = step
+            self.discard(f"steps of more than {MOST_OPERATIONS:,} operations, too long to be recorded")
 
     def _holds_others(self, module: torch.nn.Module) -> bool:
         inside = {id(part) for _, part in named_modules(module)} - {id(module)}
         return any(key in inside and root.module() is not None for key, root in self._roots.items())
+
+    def again(self, step: int) -> bool:
+        """Tell whether an optimizer asks its closure again: what it was asked before is the step, recorded."""
+        if self.now is None or not self.now.backwards:
+            return False
+        self._enough = step
+        return True
 
     def close(self, parameters: Iterable[torch.Tensor] | None = None) -> None:
         """End the recorded step, before gradients (of these parameters) are changed or used."""

@@ -92,6 +92,7 @@ class Watcher:
         if self._pending and not self._owners and torch.is_grad_enabled():
             self._end_recording()
             self.stepped()  # weights that are updated by hand: a forward after a backward is a new step
+        self._asked_again()
         label = self.journal.label(module, "model") if self.tape.root(module).owns else ""
         self.journal.note(Kind.FORWARD, label, name=type(module).__name__, training=module.training)
         begins = torch.is_grad_enabled() and bool(label) and self._wanted()
@@ -104,6 +105,11 @@ class Watcher:
         if self.tape.now is not None:
             self.tape.close(parameters)
             self.scales.settle()
+
+    def _asked_again(self) -> None:
+        """End the recording of a step whose optimizer asks its closure once more: LBFGS does, SAM does."""
+        if self.journal.inside.startswith("optimizer") and self.tape.again(self.steps):
+            self._end_recording()
 
     def _wanted(self) -> bool:
         return self.tape.wants(self.steps, max(1, len(self._optimizers)))
@@ -204,6 +210,7 @@ class Watcher:
     def zeroed(self, owner: Any, family: str) -> None:
         """Take note of gradients that are cleared."""
         label = self.journal.label(owner, family)
+        self._asked_again()
         self.journal.note(Kind.ZERO_GRAD, label)
 
     @guarded
