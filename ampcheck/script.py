@@ -1,5 +1,6 @@
 """A training script, watched while it runs, and the report of what was seen."""
 
+import math
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,7 @@ from ampcheck.outcome import Outcome
 from ampcheck.ranks import Ranks
 from ampcheck.report import Report
 from ampcheck.rules import diagnose
+from ampcheck.rules.gradients import MANY_SKIPS
 from ampcheck.settings import Schedule
 from ampcheck.trace import PairError, Phase, Site, Trace, add_maps
 from ampcheck.verify import comparison, outcome_of
@@ -94,7 +96,8 @@ class Session:
     ) -> Report:
         """Return what was seen, judged."""
         watcher = self.watcher
-        counted = _comparable(watcher.tape.recorded)
+        loop = watcher.loop()
+        counted, found = _comparable(watcher.tape.recorded, loop)
         low, reference = Trace(), Trace()
         errors: dict[Site, PairError] = {}
         for recorded in counted:
@@ -108,7 +111,7 @@ class Session:
         last = counted[-1] if counted else None
         report = Report(
             target,
-            precision=_precision(watcher, self._what_if),
+            precision=self._what_if or _precision(watcher),
             log2_scale=last.log2_scale if last else 0,
             reference=reference,
             low=low,
@@ -116,8 +119,8 @@ class Session:
             leaps=next((recorded.leaps for recorded in counted if recorded.leaps), ()),
             notes=(*notes, *self._cast(), *_said(watcher)),
             environment={**_environment(), **self._casting(), **(environment or {})},
-            outcomes={"settled": _outcome(last)} if last and last.precision != "fp32" else {},
-            loop=_with_origins(watcher.loop(), watcher.tape.recorded, alone=self.ranks.size == 1),
+            outcomes={"settled": _outcome(last)} if last and found and last.precision != "fp32" else {},
+            loop=_with_origins(loop, watcher.tape.recorded, alone=self.ranks.size == 1),
         )
         return replace(report, findings=diagnose(report))
 
@@ -135,9 +138,10 @@ class Session:
         if self._stand_in is not None and self._stand_in.used:
             rules = ", with CUDA's casting rules and a live scaler" if self._stand_in.emulating else ""
             yield f"the script asked for CUDA: the CPU stood in for it{rules}"
-        if self.watcher.steps and not self._what_if and _precision(self.watcher, "") == "fp32":
+        if self.watcher.steps and not self._what_if and _precision(self.watcher) == "fp32":
             gpu = "" if self._stand_in is None or self._stand_in.used else "; as it runs on a GPU: --as-cuda"
-            yield f"audited as if mixed precision were added to it: --what-if fp16, or bf16{gpu}"
+            if not self.watcher.asked:
+                yield f"audited as if mixed precision were added to it: --what-if fp16, or bf16{gpu}"
 
 
 def _most_missed(recorded: Sequence[Recorded]) -> dict[str, int]:
@@ -149,18 +153,48 @@ def _most_missed(recorded: Sequence[Recorded]) -> dict[str, int]:
     return found
 
 
-def _comparable(recorded: Sequence[Recorded]) -> list[Recorded]:
-    """Return the recorded steps that can be added up: those at the last loss scale and in its precision."""
-    if not recorded:
-        return []
+def _comparable(recorded: Sequence[Recorded], loop: Loop) -> tuple[list[Recorded], bool]:
+    """Return the recorded steps that can be added up, and whether their loss scale is one that was found.
+
+    They are those at the last scale at which the scaler did not look for another one, and in its precision.
+    """
     low = [step for step in recorded if step.precision != "fp32"] or list(recorded)
-    last = low[-1]
-    return [step for step in low if (step.precision, step.log2_scale) == (last.precision, last.log2_scale)]
+    if not low:
+        return [], False
+    calm = [step for step in low if not _searching(step, loop, low)]
+    last = (calm or low)[-1]
+    alike = [
+        step
+        for step in calm or low
+        if (step.precision, step.log2_scale) == (last.precision, last.log2_scale)
+    ]
+    return alike, bool(calm)
 
 
-def _precision(watcher: Watcher, otherwise: str) -> str:
+def _searching(step: Recorded, loop: Loop, recorded: Sequence[Recorded]) -> bool:
+    """Tell whether a step is one of the few in a row that a GradScaler skips until it has found its scale."""
+    if not _overflowed(step) or not all(map(math.isfinite, step.losses)):
+        return False
+    skipped = {event.step for event in loop.scales if event.skipped}
+    if not loop.scales:  # there is no scaler but that of --what-if, which acts in recorded steps
+        skipped = {number for number, one in enumerate(recorded) if one.log2_scale and _overflowed(one)}
+    first = last = step.step if loop.scales else recorded.index(step)
+    if first not in skipped:
+        return False
+    while first - 1 in skipped:
+        first -= 1
+    while last + 1 in skipped:
+        last += 1
+    return last - first + 1 < MANY_SKIPS
+
+
+def _overflowed(step: Recorded) -> bool:
+    return any(bool(row[2]) for row in step.rows.values())
+
+
+def _precision(watcher: Watcher) -> str:
     found = [step.precision for step in watcher.tape.recorded if step.precision != "fp32"]
-    return found[-1] if found else otherwise or "fp32"
+    return found[-1] if found else "fp32"
 
 
 def _outcome(recorded: Recorded) -> Outcome:

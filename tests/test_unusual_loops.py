@@ -3,10 +3,14 @@
 import torch
 from torch import nn
 
-from ampcheck.headline import verdict
+from ampcheck.headline import Health, judge, verdict
+from ampcheck.loop import Kind
 from ampcheck.observe.script import recording, tape
+from ampcheck.outcome import HARM_ERROR
+from ampcheck.rules.gradients import MANY_SKIPS
 from ampcheck.script import Session
 from ampcheck.settings import Schedule
+from ampcheck.trace import Phase
 
 
 def net():
@@ -98,3 +102,125 @@ def test_modules_missed_in_every_step_are_counted_once():
             model(X).sum().backward()
             optimizer.step()
     assert session.report("part.py").low.not_audited == {"modules that were never called: model.spare": 1}
+
+
+# A scaler that looks for its scale
+
+
+def scaled(steps, gain=1.0, init_scale=2.0**16, schedule=False):
+    """Train in fp16 a model whose gradients are as large as `gain` makes them."""
+    model = net().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3 / gain)
+    scaler = torch.amp.GradScaler("cuda", init_scale=init_scale)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            loss = (model(X.cuda()).float() * gain).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if schedule and step % 5 == 4:
+            scheduler.step()
+
+
+def watched(train, first=9):
+    session = Session(Schedule(first=first, every=0), as_cuda=True)
+    with session.watching():
+        train()
+    return session.report("train.py")
+
+
+def worst(report):
+    return sorted({finding.code for finding in report.findings if finding.severity != "info"})
+
+
+def test_a_scale_that_is_still_looked_for_is_no_error():
+    report = watched(lambda: scaled(2, gain=32.0))
+    assert [event.skipped for event in report.loop.scales] == [True, True]
+    assert worst(report) == []
+    health, text = judge(report)
+    assert (health, "the largest scale predicted to fit is" in text) == (Health.RISK, True)
+
+
+def test_a_scale_that_was_found_is_judged_by_the_steps_that_ran_at_it():
+    report = watched(lambda: scaled(6, gain=4.0))
+    skipped = sum(event.skipped for event in report.loop.scales)
+    assert 0 < skipped < MANY_SKIPS
+    assert report.log2_scale == 16 - skipped
+    assert worst(report) == []
+    assert judge(report)[0] is Health.SAFE
+
+
+def test_a_step_that_is_skipped_after_the_scale_has_grown_says_nothing_about_the_others():
+    def train():
+        model = net().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        scaler = torch.amp.GradScaler("cuda", init_scale=2.0**13, growth_interval=3, growth_factor=2.0**6)
+        for _ in range(4):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                loss = (model(X.cuda()).float() * 4).mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    report = watched(train)
+    assert [(event.step, event.skipped) for event in report.loop.scales] == [(2, False), (3, True)]
+    assert (report.log2_scale, worst(report)) == (13, [])
+
+
+def test_a_scale_that_is_never_found_is_an_error():
+    report = watched(lambda: scaled(MANY_SKIPS + 2, gain=2.0**12))
+    assert all(event.skipped for event in report.loop.scales)
+    assert "AMP202" in worst(report)
+    assert judge(report)[0] is Health.UNSAFE
+
+
+def test_making_a_schedule_is_no_step_of_it():
+    report = watched(lambda: scaled(6, gain=4.0, schedule=True))
+    assert any(event.skipped for event in report.loop.scales)
+    assert [event.kind for _, event in report.loop.sequence(9)].count(Kind.SCHEDULE) == 1
+    assert worst(report) == []
+
+
+# What cannot be proved beside a script, and what runs in another precision than the one asked for
+
+
+def test_an_error_that_no_operation_explains_is_told_and_not_charged():
+    def train():
+        torch.manual_seed(0)
+        layers = [part for _ in range(12) for part in (nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU())]
+        model = nn.Sequential(*layers, nn.Linear(16, 1)).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        x = torch.randn(4, 16).cuda()
+        for _ in range(2):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = model(x).float().square().mean()
+            loss.backward()
+            optimizer.step()
+
+    report = watched(train)
+    assert report.outcomes["settled"].error > HARM_ERROR
+    assert worst(report) == []
+    assert judge(report)[0] is Health.RISK
+    (finding,) = (finding for finding in report.findings if finding.code == "AMP501")
+    assert "nothing was run again" in finding.message
+
+
+def test_an_lstm_that_cudnn_runs_in_fp16_leaves_the_step_in_bf16():
+    model, optimizer = nn.LSTM(4, 8, batch_first=True), None
+    session = Session(Schedule(first=1, every=0), as_cuda=True, what_if="bf16")
+    with session.watching():
+        head = nn.Linear(8, 1)
+        optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            head(model(X.reshape(2, 4, 4))[0]).mean().backward()
+            optimizer.step()
+    report = session.report("lstm.py")
+    forward = [site for site in report.low.sites if site.op and site.phase is Phase.FORWARD]
+    assert report.precision == "bf16"
+    assert {site.dtype for site in forward if site.module == "head"} == {"bfloat16"}
+    assert "float16" in {site.dtype for site in forward if site.module == "model"}

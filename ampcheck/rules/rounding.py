@@ -60,7 +60,7 @@ def precision_loss(report: Report) -> list[Finding]:
             "AMP501",
             "precision-loss",
             "precision-loss",
-            Severity.ERROR if few else Severity.WARNING,
+            _severity(report, proved=few, placed=bool(begun)),
             f"{settled.words}{where}{remedy}",
             sites,
             numbers,
@@ -68,7 +68,16 @@ def precision_loss(report: Report) -> list[Finding]:
     ]
 
 
+def _severity(report: Report, *, proved: bool, placed: bool) -> Severity:
+    """Return how bad it is; a script's step is not run again, so what no operation explains may be magnified."""
+    if proved:
+        return Severity.ERROR
+    return Severity.INFO if report.loop is not None and not placed else Severity.WARNING
+
+
 def _unhealed(report: Report) -> str:
+    if report.loop is not None:
+        return "; nothing was run again: the model may magnify any rounding"
     if magnified(report.outcomes):
         share = percent(report.outcomes["rounded"].error)
         return f"; no place is to blame: FP32 with nothing but its weights rounded is off by {share}"

@@ -61,6 +61,7 @@ class Recording:
         self._measured: dict[int, torch.Tensor] = {}  #: by parameter, where its gradient is no longer its own
         self.backwards = 0
         self._used = used
+        self.autocast = ""  #: the dtype of the regions that its modules are called in
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         use = use_of(func, args) if self.backwards else None
@@ -161,7 +162,7 @@ class Recording:
         rows = torch.stack(list(self._compared.values())).cpu().tolist() if self._compared else []
         failed = {f"results of {name} that FP32 takes over": n for name, n in self._shadow.failed.items()}
         trace = replace(trace, not_audited={**trace.not_audited, **failed})
-        precision = _precision(trace)
+        precision = _precision(trace, self.autocast)
         losses = (math.fsum(fetched.losses), math.fsum(reference.losses))
         errors = pair_errors(reference, fetched, log2_scale) if precision != "fp32" else {}
         low_dtype = {"fp16": "float16", "bf16": "bfloat16"}.get(precision, "float32")
@@ -191,8 +192,11 @@ def unseen() -> ExitStack:
     return stack
 
 
-def _precision(trace: Trace) -> str:
+def _precision(trace: Trace, autocast: str) -> str:
+    """Return what a step ran in: what it asked for, even if some of it is in another: RNNs under cuDNN are fp16."""
     dtypes = {site.dtype for site in trace.sites if site.op and site.phase is not Phase.STATE}
+    if autocast in dtypes:
+        dtypes = {autocast}
     return "fp16" if "float16" in dtypes else "bf16" if "bfloat16" in dtypes else "fp32"
 
 

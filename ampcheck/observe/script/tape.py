@@ -9,6 +9,7 @@ import torch
 
 from ampcheck.garbage import no_collections
 from ampcheck.observe.recorder import Execute
+from ampcheck.observe.script.journal import autocast_dtype
 from ampcheck.observe.script.recording import MOST_OPERATIONS, Compare, Recorded, Recording, Used
 from ampcheck.observe.script.roots import name_in_script
 from ampcheck.observe.script.what_if import WhatIf
@@ -113,6 +114,7 @@ class Tape:
                     self.now.recorder.tracker.adopt(model, given.name)
         if self.what_if is not None:
             self.what_if.enter()
+        self.now.autocast = self.now.autocast or autocast_dtype()
         self.now.recorder.tracker.adopt(module, self.root(module).name)
         if opens:
             self.now.recorder.tracker.call(module, args, kwargs)
