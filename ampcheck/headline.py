@@ -151,7 +151,10 @@ def _unknown(report: Report) -> tuple[Health, str] | None:
     if any(stats.numel for stats in report.low.sites.values()):
         return None
     if report.loop is not None and not report.loop.recorded:
-        return Health.UNKNOWN, f"nothing can be said: none of {plural(report.loop.steps, 'step')} was recorded in full"
+        return (
+            Health.UNKNOWN,
+            f"nothing can be said: none of {plural(report.loop.steps, 'step')} was recorded in full",
+        )
     return Health.UNKNOWN, "nothing can be said: no floating-point result was recorded"
 
 

@@ -105,7 +105,12 @@ class Session:
             errors = add_maps(errors, recorded.errors)
         low = replace(
             low,
-            not_audited={**_most_missed(counted), **watcher.not_seen, **watcher.tape.given_up},
+            not_audited={
+                **_most_missed(counted),
+                **watcher.not_seen,
+                **watcher.tape.given_up,
+                **_uncalled(watcher),
+            },
             failure=watcher.tape.failure,
         )
         last = counted[-1] if counted else None
@@ -144,6 +149,15 @@ class Session:
                 yield f"audited as if mixed precision were added to it: --what-if fp16, or bf16{gpu}"
 
 
+def _uncalled(watcher: Watcher) -> dict[str, int]:
+    """Return how many steps went by in which nothing began that a recording could begin with."""
+    if not watcher.steps or watcher.tape.recorded or watcher.tape.given_up:
+        return {}
+    return {
+        "steps in which no module with parameters was called: a forward that is called by name": watcher.steps
+    }
+
+
 def _most_missed(recorded: Sequence[Recorded]) -> dict[str, int]:
     """Return what was not audited in a step, and how many at most: the same modules are missed in each."""
     found: dict[str, int] = {}
@@ -164,9 +178,7 @@ def _comparable(recorded: Sequence[Recorded], loop: Loop) -> tuple[list[Recorded
     calm = [step for step in low if not _searching(step, loop, low)]
     last = (calm or low)[-1]
     alike = [
-        step
-        for step in calm or low
-        if (step.precision, step.log2_scale) == (last.precision, last.log2_scale)
+        step for step in calm or low if (step.precision, step.log2_scale) == (last.precision, last.log2_scale)
     ]
     return alike, bool(calm)
 

@@ -187,7 +187,9 @@ def test_an_interrupted_script_keeps_what_there_is(folder):
         _, errors = run.communicate(timeout=60)
     assert run.returncode == 130
     assert "KeyboardInterrupt" in errors
-    assert read(folder / "r.json").loop.steps == 4
+    report = read(folder / "r.json")
+    assert report.loop.steps == 4
+    assert any("ended with KeyboardInterrupt" in note for note in report.notes)
 
 
 def test_without_training_there_is_a_verdict_of_its_own(folder):

@@ -50,7 +50,11 @@ def test_a_closure_that_is_asked_again_is_recorded_once_a_step_with_its_gradient
     first = session.watcher.tape.recorded[0]
     assert first.losses[0] == torch.tensor(bare[0]).item()
     assert first.low.steps[0].loss == bare[0]
-    measured = {s.slot: v for s, v in first.low.sites.items() if s.slot.startswith("param_grad") and s.module == "model.0"}
+    measured = {
+        s.slot: v
+        for s, v in first.low.sites.items()
+        if s.slot.startswith("param_grad") and s.module == "model.0"
+    }
     assert measured["param_grad[weight]"].amax == gradients[0].abs().max().item()
     assert measured["param_grad[weight]"].numel == gradients[0].numel()
     assert not [finding for finding in report.findings if finding.severity != "info"]
@@ -224,3 +228,36 @@ def test_an_lstm_that_cudnn_runs_in_fp16_leaves_the_step_in_bf16():
     assert report.precision == "bf16"
     assert {site.dtype for site in forward if site.module == "head"} == {"bfloat16"}
     assert "float16" in {site.dtype for site in forward if site.module == "model"}
+
+
+def test_steps_that_call_no_module_are_counted_and_the_verdict_says_so():
+    session = Session(Schedule(first=2, every=0))
+    with session.watching():
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            (model[0].weight @ X.T).sum().backward()
+            optimizer.step()
+    report = session.report("by_name.py")
+    (text,) = report.low.not_audited
+    assert ("no module with parameters was called" in text, report.low.not_audited[text]) == (True, 3)
+    assert judge(report)[0] is Health.UNKNOWN
+
+
+def test_an_attribute_names_a_model_better_than_a_loop():
+    class Trainer:
+        def __init__(self):
+            self.network = net()
+            self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.1)
+
+        def step(self):
+            for m in self.network.children():
+                assert m is not self.network
+            m = self.network
+            m(X).sum().backward()
+            self.optimizer.step()
+
+    session = Session(Schedule(first=1, every=0))
+    with session.watching():
+        Trainer().step()
+    assert {info.path.partition(".")[0] for info in session.report("t.py").low.modules} <= {"network", ""}

@@ -111,6 +111,7 @@ class _Watched:
         self._live = LiveLine() if options.live and live.wanted() else None
         self._file = ScalarFile(options.tensorboard) if options.tensorboard else None
         self._numbers = Numbers()
+        self._notes: tuple[str, ...] = ()
 
     def begin(self) -> None:
         """Begin to watch."""
@@ -138,6 +139,8 @@ class _Watched:
         """Stop watching a script that ended with an error, or without."""
         if self._live is not None:
             self._live.close()
+        if error is not None:
+            self._notes = (f"the script ended with {type(error).__name__}: this is about what ran before",)
         if self._session is not None and error is not None:
             self._session.watcher.raised(error)
         if self._context is not None:
@@ -151,10 +154,10 @@ class _Watched:
             print("ampcheck: no training was seen: the script never imported torch", file=sys.stderr)
             return NO_TRAINING
         session, ranks = self._session, self._session.ranks
-        ranks.send(lambda: session.report(self._program.shown))
+        ranks.send(lambda: session.report(self._program.shown, self._notes))
         if not ranks.first:
             return 0
-        report = ranks.gather(session.report(self._program.shown))
+        report = ranks.gather(session.report(self._program.shown, self._notes))
         # Standard output is the script's.
         with contextlib.redirect_stdout(sys.stderr):
             status = output.publish(report, self._options)

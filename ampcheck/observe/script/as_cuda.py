@@ -233,5 +233,13 @@ def _instead(answer: Any, _original: Any) -> Any:
 
 
 def _own(answer: Any) -> Any:
-    """Return a function of one's own: torch's compiler refuses one that stands under two names."""
-    return functools.wraps(answer)(lambda *args, **kwargs: answer(*args, **kwargs)) if isfunction(answer) else answer
+    """Return a function or class of one's own: torch's compiler refuses one that stands under two names."""
+    if isinstance(answer, type) and answer.__module__ == answers.__module__:
+        return type(answer.__name__, (answer,), {})
+    if not isfunction(answer):
+        return answer
+
+    def own(*args: Any, **kwargs: Any) -> Any:
+        return answer(*args, **kwargs)
+
+    return own

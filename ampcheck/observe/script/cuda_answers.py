@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -26,7 +26,9 @@ def answers(cuda: ModuleType, *, available: bool) -> Answers:
     found |= {(cuda, name): _zero for name in _ZERO}
     found |= {(cuda, name): answer for name, answer in _SAID.items()}
     found |= {(torch.cuda.nvtx, name): _silent for name in ("range_push", "range_pop", "mark")}
-    found |= {(torch.accelerator, name): _silent for name in ("set_device_index", "synchronize", "set_stream")}
+    found |= {
+        (torch.accelerator, name): _silent for name in ("set_device_index", "synchronize", "set_stream")
+    }
     found |= {
         (torch.accelerator, "current_device_index"): _zero,
         (torch.accelerator, "current_stream"): _Stream,
@@ -71,7 +73,7 @@ class _Stream:
         """Tell that everything is done."""
         return True
 
-    def __enter__(self) -> "_Stream":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,7 +105,7 @@ _SAID: dict[str, Any] = {
     "list_gpu_processes": lambda *_: "",
     "memory_stats": lambda *_, **__: {},
     "memory_snapshot": lambda *_, **__: [],
-    "initial_seed": lambda: torch.initial_seed(),
+    "initial_seed": torch.initial_seed,
     "get_rng_state": lambda *_: torch.get_rng_state(),
     "get_rng_state_all": lambda: [torch.get_rng_state()],
     "device": _Stream,

@@ -15,7 +15,8 @@ Mapped = Callable[[Any], Any]  #: from a device to the one that stands in for it
 
 def jobs_on_cpu(patches: Patches, mapped: Mapped) -> None:
     """Let what is written for many GPUs run on CPUs."""
-    spread = importlib.import_module("torch.nn.parallel.data_parallel")  # its function hides the module's name
+    # Its function hides the module's name.
+    spread = importlib.import_module("torch.nn.parallel.data_parallel")
     patches.wrap(spread, "_get_available_device_type", lambda _: lambda: None)
     if not torch.distributed.is_available():
         return

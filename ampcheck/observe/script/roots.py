@@ -98,16 +98,11 @@ def name_in_script(module: torch.nn.Module) -> str:
 
 
 def _name_in(frame: FrameType, module: torch.nn.Module) -> str:
-    for names in (frame.f_locals, frame.f_globals):
+    """Return a name from a frame: an attribute of self says more than a variable, which may be a loop's."""
+    held = getattr(frame.f_locals.get("self"), "__dict__", None)
+    own = [held, held.get("_modules") or {}] if isinstance(held, dict) else []
+    for names in (*own, frame.f_locals, frame.f_globals):
         for name, value in list(names.items()):
             if value is module and name != "self":
-                return name
-    owner = frame.f_locals.get("self")
-    held = getattr(owner, "__dict__", None)
-    if isinstance(held, dict):
-        tables = [held, held.get("_modules") or {}]
-        for table in tables:
-            for name, value in list(table.items()):
-                if value is module:
-                    return str(name)
+                return str(name)
     return ""
