@@ -1,6 +1,6 @@
 """Real training scripts, unmodified: run bare and under `ampcheck run`, and what was found in each.
 
-    python tests/studies/scripts.py FOLDER [NAME ...]    writes reports/scripts.md
+    python tests/studies/scripts.py FOLDER [NAME ...]    writes reports/scripts.md, or the rows NAMEd in it
 
 FOLDER holds checkouts of the repositories under the names of the table, with the data that each script reads.
 Lines that differ are counted after times and speeds have been taken out of them; a script that draws its seed from
@@ -38,6 +38,7 @@ class Case:
     words: str
     seeded: bool = True
     options: str = ""  #: of ampcheck run
+    env: str = ""
     path: str = ""  #: for PYTHONPATH
     bare: bool = True  #: it can run without ampcheck here
 
@@ -55,6 +56,14 @@ _TIMM = (
 _TV = (
     "train.py --data-path data --device cpu -b 8 --epochs 1 -j 0 --print-freq 1 --val-resize-size 64 --val-crop-size 64 "
     "--train-crop-size 64 --model resnet18"
+)
+PTGAN, ACCELERATE = "eriklindernoren/PyTorch-GAN @ 36d3c77", "huggingface/accelerate @ 16cb6eb8"
+DIFFUSERS, PL = "huggingface/diffusers @ 58eb52c0", "Lightning-AI/pytorch-lightning @ 7f0c3436"
+_FF = "main.py --epochs 3 --no_accel --train_size 64 --test_size 32"
+_UNCONDITIONAL = (
+    "train_unconditional.py --train_data_dir imgs --model_config_name_or_path cfg --resolution 16 --train_batch_size 4 "
+    "--num_epochs 1 --dataloader_num_workers 0 --output_dir out --save_images_epochs 100 --save_model_epochs 100 "
+    "--use_ema --gradient_accumulation_steps 2 --logger tensorboard --ddpm_num_inference_steps 2"
 )
 CASES = [
     Case("mnist", EXAMPLES, "examples/mnist", "main.py --epochs 1 --no-accel --log-interval 2"),
@@ -152,12 +161,133 @@ CASES = [
         "cleanrl",
         "cleanrl/ppo.py --total-timesteps 2048 --no-cuda",
     ),
+    Case("vae", EXAMPLES, "examples/vae", "main.py --epochs 1 --log-interval 1 --no-accel"),
+    Case(
+        "time_sequence_prediction (LBFGS)",
+        EXAMPLES,
+        "examples/time_sequence_prediction",
+        "train.py --steps 1",
+        env="TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",
+    ),
+    Case("gat", EXAMPLES, "examples/gat", "main.py --epochs 2 --no-accel"),
+    Case(
+        "word language model, Transformer",
+        EXAMPLES,
+        "examples/word_language_model",
+        "main.py --epochs 1 --data data/tiny --model Transformer --nhead 2 --emsize 32 --nhid 32 --bptt 16 "
+        "--batch_size 8 --log-interval 4",
+    ),
+    Case(
+        "siamese_network", EXAMPLES, "examples/siamese_network", "main.py --no-accel --dry-run", seeded=False
+    ),
+    Case(
+        "mnist_hogwild",
+        EXAMPLES,
+        "examples/mnist_hogwild",
+        "main.py --num-processes 2 --dry-run",
+        seeded=False,
+    ),
+    Case("forward-forward", EXAMPLES, "examples/mnist_forward_forward", _FF, seeded=False),
+    Case(
+        "DDP tutorial, one GPU",
+        EXAMPLES,
+        "examples/distributed/ddp-tutorial-series",
+        "single_gpu.py 2 1",
+        bare=False,
+    ),
+    Case("GAN", PTGAN, "ptgan/implementations/gan", "gan.py --n_epochs 1", options="--as-cuda", bare=False),
+    Case(
+        "WGAN-GP",
+        PTGAN,
+        "ptgan/implementations/wgan_gp",
+        "wgan_gp.py --n_epochs 1",
+        options="--as-cuda",
+        bare=False,
+    ),
+    Case(
+        "accelerate nlp_example, bf16",
+        ACCELERATE,
+        "accelerate/examples",
+        "nlp_example.py --mixed_precision bf16 --cpu",
+    ),
+    Case(
+        "accelerate nlp_example, fp16",
+        ACCELERATE,
+        "accelerate/examples",
+        "nlp_example.py --mixed_precision fp16",
+        options="--as-cuda",
+        bare=False,
+    ),
+    Case(
+        "diffusers train_unconditional, bf16",
+        DIFFUSERS,
+        "diffusers/examples/unconditional_image_generation",
+        f"{_UNCONDITIONAL} --mixed_precision bf16",
+        env="ACCELERATE_USE_CPU=true",
+    ),
+    Case(
+        "diffusers train_unconditional, fp16",
+        DIFFUSERS,
+        "diffusers/examples/unconditional_image_generation",
+        f"{_UNCONDITIONAL} --mixed_precision fp16",
+        options="--as-cuda",
+        bare=False,
+    ),
+    Case(
+        "Fabric image classifier, bf16",
+        PL,
+        "pl/examples/fabric/image_classifier",
+        "train_fabric.py --epochs 1 --log-interval 2",
+        env="LT_CLI_USED=1 LT_ACCELERATOR=cpu LT_DEVICES=1 LT_PRECISION=bf16-mixed",
+    ),
+    Case(
+        "Fabric image classifier, fp16",
+        PL,
+        "pl/examples/fabric/image_classifier",
+        "train_fabric.py --epochs 1 --log-interval 2",
+        options="--as-cuda",
+        env="LT_CLI_USED=1 LT_ACCELERATOR=cuda LT_DEVICES=1 LT_PRECISION=16-mixed",
+        bare=False,
+    ),
+    Case(
+        "Determined mnist_pytorch",
+        "determined-ai/determined @ c1e9c6d7",
+        "det/examples/tutorials/mnist_pytorch",
+        "train.py --batches 8",
+    ),
+    Case(
+        "LSTM on MNIST, what if bf16",
+        "yunjey/pytorch-tutorial @ 0500d3d",
+        "yunjey/tutorials/02-intermediate/recurrent_neural_network",
+        "main.py",
+        seeded=False,
+        options="--what-if bf16",
+    ),
+    *(
+        Case(
+            f"torchvision reference at {commit[:8]}",
+            f"jinensetpal/vision @ {commit}",
+            f"tvc/{commit}/references/classification",
+            f"{_TV.replace('--device cpu ', '')} --amp --clip-grad-norm 1.0",
+            bare=False,
+        )
+        for commit in ("3300692c", "031e129b", "1de53bef", "3b5e6fc4")
+    ),
+    Case(
+        "torchvision segmentation reference --amp",
+        "jinensetpal/vision @ 3b5e6fc4",
+        "tvc/3b5e6fc4/references/segmentation",
+        "train.py --data-path ../../../voc --dataset voc --model lraspp_mobilenet_v3_large -b 4 --epochs 1 -j 0 "
+        "--print-freq 1 --amp",
+        bare=False,
+    ),
 ]
 
 
 def run(root, case, words):
     path = os.pathsep.join([*filter(None, [case.path]), *sys.path[1:]])
     env = {**os.environ, "PYTHONPATH": path, "WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"}
+    env |= dict(pair.split("=", 1) for pair in case.env.split())
     done = subprocess.run(
         [sys.executable, *words],
         cwd=root / case.folder,
@@ -223,8 +353,11 @@ def main():
         "| script | from | exit | output | steps | verdict | found |",
         "|---|---|---|---|---|---|---|",
     ]
-    if not wanted:
-        REPORT.write_text("\n".join([*head, *rows]) + "\n", encoding="utf-8")
+    if wanted:
+        made = {row.split(" | ")[0]: row for row in rows}
+        kept = REPORT.read_text(encoding="utf-8").splitlines()[len(head) :]
+        rows = [made.pop(row.split(" | ")[0], row) for row in kept] + list(made.values())
+    REPORT.write_text("\n".join([*head, *rows]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
