@@ -150,11 +150,6 @@ def _unknown(report: Report) -> tuple[Health, str] | None:
         return Health.UNKNOWN, f"dry run, dtypes and casts only: no value was seen, and {told}"
     if any(stats.numel for stats in report.low.sites.values()):
         return None
-    if report.loop is not None and not report.loop.recorded:
-        return (
-            Health.UNKNOWN,
-            f"nothing can be said: none of {plural(report.loop.steps, 'step')} was recorded in full",
-        )
     return Health.UNKNOWN, "nothing can be said: no floating-point result was recorded"
 
 

@@ -86,7 +86,9 @@ def test_where_no_step_could_be_recorded_that_is_the_verdict(monkeypatch):
         for _ in range(3):
             (model(X) + model(X)).sum().backward()
             optimizer.step()
-    assert verdict(session.report("long.py")) == "nothing can be said: none of 3 steps was recorded in full"
+    assert verdict(session.report("long.py")).startswith(
+        "no step was recorded, so nothing is known of its numbers"
+    )
 
 
 def test_modules_missed_in_every_step_are_counted_once():
