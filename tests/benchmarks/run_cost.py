@@ -61,8 +61,8 @@ LOOPS = {
     "one parameter": (least, 9),
     "cnn": (cnn, 5),
     "transformer": (transformer, 5),
-    "larger cnn": (lambda: cnn(48, 64), 1),
-    "larger transformer": (lambda: transformer(192, 3, 64), 1),
+    "larger cnn": (lambda: cnn(48, 64), 2),
+    "larger transformer": (lambda: transformer(192, 3, 64), 2),
 }
 
 
