@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from ampcheck.findings import Finding, Severity
+from ampcheck.loop import GAVE_IN
 from ampcheck.outcome import magnification, magnified
 from ampcheck.report import Report
 from ampcheck.tables import (
@@ -159,13 +160,18 @@ def _untrained(report: Report) -> tuple[Health, str] | None:
         return None
     if not report.loop.steps:
         text = "no training was seen: no optimizer stepped, and nothing was updated after a backward"
-        if report.loop.children:
+        if any(what.startswith(GAVE_IN) for what in report.low.not_audited):
+            text = (
+                "an error of ampcheck's own ended the watch before a step was seen; the script went on alone"
+            )
+        elif report.loop.children:
             text = "no training was seen in this process; what its child processes did was not seen"
         return Health.UNKNOWN, text
     if report.worst is Severity.ERROR:
         return None
-    skips = f"{report.loop.skipped} of {plural(report.loop.steps, 'step')} skipped"
-    return Health.UNKNOWN, f"no step was recorded, so nothing is known of its numbers; {skips}"
+    skips = f"; {report.loop.skipped} of {plural(report.loop.steps, 'step')} skipped"
+    known = "no step was recorded, so nothing is known of its numbers"
+    return Health.UNKNOWN, known + (skips if report.loop.first_scales else "")
 
 
 def _unlowered(report: Report) -> tuple[Health, str] | None:

@@ -32,6 +32,14 @@ class Kind(StrEnum):
     PEEK = "peek"  #: a private attribute of the scaler was read that it does not have
 
 
+#: What is not audited where watching failed.
+GAVE_IN = "everything after an error of ampcheck's own"
+#: Name of a backward whose gradients are returned: torch.autograd.grad.
+RETURNED = "autograd.grad"
+#: Name of an update that was told the scale: nothing needs to have been checked before it.
+GIVEN = "a scale of its own"
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One thing the script's code did; the same line in the same circumstances gives the same event."""
@@ -46,6 +54,7 @@ class Event:
     training: bool = True  #: the module was in training mode
     dtype: str = ""  #: of the loss; of an autocast region that torch has switched off, what it was to be
     scaled: bool = False  #: the loss had gone through scaler.scale
+    by_hand: bool = False  #: the loss was multiplied by a constant as large as a loss scale
     file: str = ""
     line: int = 0
     code: str = ""  #: that line of source

@@ -48,6 +48,16 @@ def merge(parts: Mapping[str, Report]) -> Report:
     return replace(whole, findings=tuple(sorted([*told, *apart], key=_order)))
 
 
+def together(parts: Mapping[str, Report]) -> Report:
+    """Return reports as one; where they cannot be added the first of them, with a note that says so."""
+    try:
+        return merge(parts)
+    except ReportError as error:
+        name, first = next(iter(parts.items()))
+        note = f"only {name} is shown, the others cannot be added: {error.message}"
+        return replace(first, notes=(*first.notes, note))
+
+
 def _check(parts: Mapping[str, Report]) -> None:
     """Refuse what cannot be added."""
     first, *others = parts.items()

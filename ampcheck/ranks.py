@@ -10,8 +10,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ampcheck.codec import from_json, to_json
-from ampcheck.errors import ReportError
-from ampcheck.merge import merge
+from ampcheck.merge import together
 from ampcheck.report import Report
 
 #: Seconds that the first rank waits for the others: they end together, give or take a validation.
@@ -54,15 +53,8 @@ class Ranks:
         parts = {"rank 0": report} | {
             f"rank {rank}": sent for rank, sent in others.items() if sent is not None
         }
-        note = _missing(silent, patience)
-        try:
-            whole = merge(parts)
-        except ReportError as error:
-            whole, note = (
-                report,
-                (*note, f"only rank 0 is shown, the others cannot be added: {error.message}"),
-            )
-        return replace(whole, notes=(*whole.notes, *note))
+        whole = together(parts)
+        return replace(whole, notes=(*whole.notes, *_missing(silent, patience)))
 
     def _key(self, rank: int) -> str:
         return f"ampcheck/{self._number}/{rank}"

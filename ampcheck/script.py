@@ -75,7 +75,9 @@ class Session:
     def watching(self) -> Iterator[Watcher]:
         """Watch what runs inside; whatever happens, nothing stays behind."""
         with ExitStack() as stack:
-            if self._as_cuda or (self._as_cuda is None and not torch.cuda.is_available()):
+            if AsCuda.now is not None:  # a process that was forked has it from its parent
+                self._stand_in = AsCuda.now
+            elif self._as_cuda or (self._as_cuda is None and not torch.cuda.is_available()):
                 self._stand_in = AsCuda(available=self._available)
                 stack.callback(self._stand_in.close)
                 self._uncompiled(self._stand_in)
@@ -216,7 +218,9 @@ def _outcome(recorded: Recorded) -> Outcome:
 def _said(watcher: Watcher) -> Iterator[str]:
     """Yield what has to be said of how this was seen."""
     steps, recorded = watcher.steps, len(watcher.tape.recorded)
-    yield f"{recorded} of {steps} steps recorded in full; the others were only counted"
+    if steps:
+        others = "; the others were only counted" if recorded < steps else ""
+        yield f"{recorded} of {steps} steps recorded in full{others}"
     if recorded:
         yield (
             "the FP32 reference is run beside the script: every operation a second time, from FP32 inputs, with the "
@@ -264,7 +268,7 @@ def _cause(bad: Sequence[Site]) -> Cause | None:
 
 
 def _environment() -> dict[str, str]:
-    gpu = torch.cuda.is_available()
+    gpu = torch.cuda.is_available() and AsCuda.now is None
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),

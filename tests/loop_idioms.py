@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from loop_scripts import data, half, net
 from torch import nn
-from torch.nn import functional as F  # noqa: N812  # as everybody calls it
+from torch.nn import functional as F  # as everybody calls it
 from torch.optim import swa_utils
 
 
@@ -69,21 +69,6 @@ def clips_by_foreach(wrong):
         grads = [p.grad for p in model.parameters()]
         total = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
         torch._foreach_mul_(grads, torch.clamp(1.0 / (total + 1e-6), max=1.0))
-        scaler.step(optimizer)
-        scaler.update()
-
-
-def looks_in_a_gradient_hook(wrong):
-    model, seen = net(), []
-    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
-    scale = (lambda: 1.0) if wrong else scaler.get_scale
-    for p in model.parameters():
-        p.register_hook(lambda grad: seen.append((grad / scale()).norm()))
-    for x, y in data():
-        optimizer.zero_grad()
-        with half():
-            loss = F.cross_entropy(model(x), y)
-        scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
 
@@ -518,7 +503,6 @@ class Idiom:
 IDIOMS = [
     Idiom(clips_in_a_hook, "AMP401", "clip_grad_value_"),
     Idiom(clips_by_foreach, "AMP401", "_foreach_mul_"),
-    Idiom(looks_in_a_gradient_hook, "AMP416", "register_hook"),
     Idiom(steps_a_wrapped_optimizer, "AMP403", "self.optimizer.step()"),
     Idiom(updates_in_a_partial, "AMP405", "end()"),
     Idiom(updates_every_part, "AMP405", "scaler.update()"),
@@ -543,5 +527,5 @@ IDIOMS = [
     Idiom(only_the_loss_inside, "AMP406", "model(x)"),
     Idiom(scaler_by_default, "AMP205", "GradScaler("),
     Idiom(averages, "AMP403", "optimizer.step()"),
-    Idiom(scaler_of_every_step, "", ""),
+    Idiom(scaler_of_every_step, "AMP417", "GradScaler("),
 ]

@@ -24,7 +24,7 @@ LAYERS = [
     {"instead", "differences", "flat_baseline", "ranks"},
     {"advise", "comparison"},
     {"renderers", "audit", "dry", "complaint", "script"},
-    {"expectations"},
+    {"expectations", "children"},
     {"api", "watching"},
     {"integrations"},
     {"bench"},

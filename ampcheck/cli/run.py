@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ampcheck.children import Children, Manner, joined
 from ampcheck.cli import live, output
 from ampcheck.cli.check import count
 from ampcheck.cli.live import LiveLine
@@ -106,6 +107,10 @@ class _Watched:
 
     def __init__(self, options: argparse.Namespace, program: Program) -> None:
         self._options, self._program = options, program
+        schedule = Schedule(options.first, options.every, options.only)
+        named = any("cuda" in word for word in program.arguments)
+        self._manner = Manner(program.shown, schedule, options.as_cuda, named, options.what_if)
+        self._children = Children(self._manner)
         self._session: Session | None = None
         self._context: Any = None
         self._live = LiveLine() if options.live and live.wanted() else None
@@ -115,14 +120,8 @@ class _Watched:
 
     def begin(self) -> None:
         """Begin to watch."""
-        from ampcheck.script import Session
-
-        options = self._options
-        schedule = Schedule(options.first, options.every, options.only)
-        named = any("cuda" in word for word in self._program.arguments)
-        self._session = Session(
-            schedule, self._told, as_cuda=options.as_cuda, cuda_named=named, what_if=options.what_if
-        )
+        self._session = self._manner.session(self._told)
+        self._session.watcher.started = self._children.follow
         self._context = self._session.watching()
         self._context.__enter__()
 
@@ -154,10 +153,12 @@ class _Watched:
             print("ampcheck: no training was seen: the script never imported torch", file=sys.stderr)
             return NO_TRAINING
         session, ranks = self._session, self._session.ranks
+        others = self._children.reports()
+        session.watcher.children -= len(others)
         ranks.send(lambda: session.report(self._program.shown, self._notes))
         if not ranks.first:
             return 0
-        report = ranks.gather(session.report(self._program.shown, self._notes))
+        report = joined(ranks.gather(session.report(self._program.shown, self._notes)), others)
         # Standard output is the script's.
         with contextlib.redirect_stdout(sys.stderr):
             status = output.publish(report, self._options)

@@ -36,7 +36,7 @@ from ampcheck.rules.loop_rest import (
     schedule_on_skipped_steps,
     undivided_accumulation,
 )
-from ampcheck.rules.loop_scale import scale_collapse
+from ampcheck.rules.loop_scale import scale_collapse, scaler_made_anew
 from ampcheck.rules.range import forward_overflow, forward_underflow, near_overflow
 from ampcheck.rules.rounding import lost_update, precision_loss
 
@@ -76,6 +76,7 @@ RULES: dict[str, Rule] = {
     "AMP414": private_overflow_check,
     "AMP415": ranks_disagree,
     "AMP416": read_before_unscale,
+    "AMP417": scaler_made_anew,
 }
 
 #: What dtypes, casts, settings and the numbers of the code tell: the rules for a dry run.

@@ -1,7 +1,7 @@
 """Calls of a training loop that come in the wrong order."""
 
 from ampcheck.findings import Finding, Severity
-from ampcheck.loop import Event, Kind, Loop
+from ampcheck.loop import GIVEN, Event, Kind, Loop
 from ampcheck.report import Report
 from ampcheck.rules.loop_state import (
     Moment,
@@ -80,7 +80,9 @@ def read_before_unscale(report: Report) -> list[Finding]:
     When to ignore it: when the result is divided by scaler.get_scale() afterwards.
     """
     loop = loop_of(report)
-    bad = [m.event for m in moments(loop) if m.event.kind is Kind.READ_GRAD and _holds_scale(m)]
+    seen = [m for m in moments(loop) if m.event.kind in {Kind.READ_GRAD, Kind.CLIP} and _holds_scale(m)]
+    clipped = {m.number for m in seen if m.event.kind is Kind.CLIP}  # measured in order to clip: AMP401
+    bad = [m.event for m in seen if m.number not in clipped]
     return [
         told(
             "AMP416 read-before-unscale",
@@ -257,8 +259,8 @@ def _grown_after_unscale(loop: Loop) -> list[Event]:
 def scale_not_updated(report: Report) -> list[Finding]:
     """scaler.update() is missing, doubled, or comes between two optimizers of one iteration.
 
-    What it finds: scaler.step without any scaler.update; two updates without a step between them; an update after
-    which another optimizer is stepped with gradients of the scale before.
+    What it finds: scaler.step without any scaler.update; an update without a step before it, or two without a step
+    between them; an update after which another optimizer is stepped with gradients of the scale before.
 
     Why it matters: without update the scale never falls after an overflow, and torch raises at the next step; an update
     between two steps changes the scale that the second optimizer's gradients are divided by.
@@ -289,15 +291,19 @@ def _missing(loop: Loop, scalers: frozenset[str]) -> list[tuple[str, Event]]:
 
 
 def _doubled(loop: Loop, scalers: frozenset[str]) -> list[tuple[str, Event]]:
-    found, done = [], dict.fromkeys(scalers, False)
+    """Return updates that nothing was checked for overflow before: torch raises there."""
+    found = []
+    done = dict.fromkeys(scalers, "before the first step")
     for _, event in loop.sequence():
         if event.thing not in scalers:
             continue
-        if event.kind is Kind.UPDATE and done[event.thing]:
-            found.append(event)
-        done[event.thing] = event.kind is Kind.UPDATE
-    words = "scaler.update() is called again before another step"
-    return [(words, event) for event in first_by_place(found)]
+        if event.kind in {Kind.SCALER_STEP, Kind.UNSCALE}:
+            done[event.thing] = ""
+        elif event.kind is Kind.UPDATE and event.name != GIVEN:
+            found += [(event, done[event.thing])] if done[event.thing] else []
+            done[event.thing] = "again before another step"
+    first = dict(reversed(found))
+    return [(f"scaler.update() is called {first[event]}", event) for event in first_by_place(first)]
 
 
 def _between(loop: Loop, scalers: frozenset[str]) -> list[tuple[str, Event]]:

@@ -5,6 +5,7 @@ from ampcheck.loop import Event, Kind, Loop
 from ampcheck.report import Report
 from ampcheck.rules.loop_state import (
     active_scalers,
+    device_of,
     first_by_place,
     line_of,
     loop_of,
@@ -47,7 +48,7 @@ def forward_outside_autocast(report: Report) -> list[Finding]:
         return []
     event, region = bad[0]
     what = "only what follows is inside of autocast" if region else "although the loss is scaled"
-    opening = line_of(loop, Kind.AUTOCAST, 'with torch.autocast("cuda", dtype=torch.float16):')
+    opening = _opening(report)
     return [
         told(
             "AMP406 forward-outside-autocast",
@@ -57,6 +58,12 @@ def forward_outside_autocast(report: Report) -> list[Finding]:
             [opening, f"    {event.code or 'output = model(input)'}", "    loss = criterion(output, target)"],
         )
     ]
+
+
+def _opening(report: Report) -> str:
+    """Return the line that opens the region of autocast."""
+    otherwise = f'with torch.autocast("{device_of(report)}", dtype=torch.float16):'
+    return line_of(loop_of(report), Kind.AUTOCAST, otherwise)
 
 
 def _means_amp(loop: Loop, events: list[Event]) -> bool:
@@ -131,7 +138,7 @@ def unscaled_backward(report: Report) -> list[Finding]:
         half = any(e.kind is Kind.FORWARD and e.autocast == "float16" and e.grad for e in events)
         backwards = [event for event in events if event.kind is Kind.BACKWARD]
         steps = [e for e in events if e.kind is Kind.SCALER_STEP and e.thing in active_scalers(loop)]
-        plain = [event for event in backwards if not event.scaled]
+        plain = [e for e in backwards if not e.scaled and (steps or not e.by_hand)]
         if plain and (steps or half):
             found += [(event, bool(steps)) for event in plain]
     divided = {event.location for event, steps in found if steps}
@@ -181,7 +188,7 @@ def validated_in_another_precision(report: Report) -> list[Finding]:
             f"{trained[event.thing] or 'float32'}",
             [event],
             [
-                line_of(loop, Kind.AUTOCAST, 'with torch.autocast("cuda", dtype=torch.float16):'),
+                _opening(report),
                 f"    {event.code or 'output = model(input)'}",
             ],
         )

@@ -1,13 +1,13 @@
 """What a training loop leaves out, or asks in a way that gives no answer."""
 
 from ampcheck.findings import Finding, Severity
-from ampcheck.loop import Event, Kind, Loop
+from ampcheck.loop import RETURNED, Event, Kind, Loop
 from ampcheck.report import Report
 from ampcheck.rules.loop_state import active_scalers, first_by_place, line_of, loop_of, rounds_of, told
 from ampcheck.wording import clean, percent, plural
 
-#: Operations behind a loss that has been divided by the number of parts it is accumulated from.
-_DIVIDED = ("Div", "Mul", "Mean")
+#: What is behind a loss that has been divided by the number of parts it is accumulated from, or does not add up.
+_DIVIDED = ("Div", "Mul", "Mean", RETURNED)
 #: Share of skipped steps from which on a schedule that moves in them is called off.
 MANY_SKIPPED = 0.1
 

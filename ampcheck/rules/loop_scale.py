@@ -4,7 +4,7 @@ from ampcheck.findings import Finding, Severity
 from ampcheck.loop import Event, Kind, Loop, ScaleEvent
 from ampcheck.report import Report
 from ampcheck.rules.gradients import no_scale_fits
-from ampcheck.rules.loop_state import loop_of, told
+from ampcheck.rules.loop_state import active_scalers, device_of, loop_of, told
 from ampcheck.wording import clean, plural, scale_words
 
 #: Attempts of which all were skipped that say something; GradScaler's first scale is often a few octaves too high.
@@ -38,6 +38,41 @@ def scale_collapse(report: Report) -> list[Finding]:
     return found
 
 
+def scaler_made_anew(report: Report) -> list[Finding]:
+    """A new GradScaler takes the place of the one before, and begins at the first scale again.
+
+    What it finds: several scalers made at one line that step the same optimizer, one after the other.
+
+    Why it matters: the scale, and the count of steps until it grows, are what a scaler has learned. A new one begins at
+    65536: its first steps are skipped until it has come down again, and a larger scale is never reached.
+
+    What to do: make one scaler beside the optimizer, before the loop over epochs, and pass it on.
+
+    Example: def train_one_epoch(model, optimizer, loader): scaler = GradScaler().
+
+    When to ignore it: when the loss changes so much between the parts that what was learned is of no use.
+    """
+    loop = loop_of(report)
+    made: dict[tuple[str, int, tuple[str, ...]], dict[str, Event]] = {}
+    for _, event in loop.sequence(1):
+        thing = loop.thing(event.thing) if event.kind is Kind.SCALER_STEP else None
+        if thing is not None and thing.label in active_scalers(loop):
+            made.setdefault((thing.file, thing.line, event.targets), {}).setdefault(thing.label, event)
+    return [
+        told(
+            "AMP417 scaler-made-anew",
+            Severity.WARNING,
+            f"{len(steps)} scalers are made here, one after the other, for the same optimizer: each begins at "
+            f"{scale_words(next(iter(loop.first_scales.values()), 0.0))} again",
+            [Event(Kind.SCALE, name="GradScaler", file=file, line=line)],
+            ["# once, where the optimizer is made:", 'scaler = torch.amp.GradScaler("cuda")'],
+            {"scalers": len(steps)},
+        )
+        for (file, line, _), steps in made.items()
+        if len(steps) > 1
+    ]
+
+
 def _rests(loop: Loop, events: list[ScaleEvent]) -> bool:
     """Tell whether more steps were taken since the last skip than were skipped before it."""
     skips = [event.step for event in events if event.skipped]
@@ -59,7 +94,7 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
         f"{plural(len(skips), 'step')} of {loop.count(Kind.SCALER_STEP)} skipped{why}{begins}{fits}",
         [_place(loop, label, told_of)],
         [
-            'with torch.autocast("cuda", enabled=False):',
+            f'with torch.autocast("{device_of(report)}", enabled=False):',
             f"    ...  # {clean(cause.layer) if cause and cause.layer else 'the layer or the loss'} in FP32",
         ],
         {"skipped": len(skips), "lowest": lowest},

@@ -139,6 +139,14 @@ def unscaling(loop: Loop, optimizers: Iterable[str]) -> str:
     return "scaler.unscale_(optimizer)"
 
 
+def device_of(report: Report) -> str:
+    """Return the kind of device whose autocast the loop uses; "cuda" where a CPU stands in for it."""
+    devices = {e.name.partition(":")[0] for _, e in loop_of(report).sequence(1) if e.kind is Kind.AUTOCAST}
+    if "casting" in report.environment or "cuda" in devices or len(devices) != 1:
+        return "cuda"
+    return devices.pop() or "cuda"
+
+
 def line_of(loop: Loop, kind: Kind, otherwise: str) -> str:
     """Return the script's own line for a kind of event, where its source is known."""
     return next((event.code for _, event in loop.sequence(1) if event.kind is kind and event.code), otherwise)

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from inspect import isfunction
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.utils._device as device_module
@@ -29,8 +29,11 @@ _TYPES = tuple(name for name in vars(torch.cuda) if name.endswith("Tensor"))  #:
 class AsCuda:
     """The stand-in; autocast on "cuda" acts on the CPU, by CUDA's rules, from the first region on."""
 
+    now: "ClassVar[AsCuda | None]" = None  #: the one that stands in
+
     def __init__(self, *, available: bool) -> None:
         """Begin to stand in; `available` is what `torch.cuda.is_available()` answers."""
+        AsCuda.now = self
         self._patches = Patches()
         self._stack = ExitStack()
         self._emulating = False
@@ -47,6 +50,7 @@ class AsCuda:
 
     def close(self) -> None:
         """Take everything away."""
+        AsCuda.now = None
         self._patches.restore()
         self._stack.close()
 

@@ -22,7 +22,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ampcheck.loop import Kind
+from ampcheck.loop import RETURNED, Kind
 from ampcheck.observe.modules import ModuleTracker
 from ampcheck.observe.script.compiling import hooks_of_others, let_modes_stay
 from ampcheck.observe.script.journal import dtype_name
@@ -32,7 +32,8 @@ from ampcheck.observe.script.watcher import Watcher
 
 _current_node = torch._C._current_autograd_node
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "clip_grad_norm")
-_PRIVATE = "_found_inf"
+#: Parts of the names that overflows are asked for by.
+_OVERFLOWS = ("found_inf", "overflow")
 
 
 class Hooks:
@@ -50,6 +51,7 @@ class Hooks:
         )
         self._handles.append(register_optimizer_step_post_hook(lambda *_: watcher.step_ends()))
         wrap(torch.autograd, "backward", functools.partial(_backward, watcher))
+        wrap(torch.autograd, "grad", functools.partial(_grad, watcher))
         wrap(Optimizer, "add_param_group", functools.partial(_add_group, watcher))
         wrap(Optimizer, "state_dict", functools.partial(_noted, watcher, Kind.SAVE_OPTIMIZER))
         wrap(Optimizer, "zero_grad", functools.partial(_zero_grad, watcher, "optimizer"))
@@ -137,6 +139,18 @@ def _backward(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., A
     return backward
 
 
+def _grad(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs.get("create_graph") and _current_node() is None:
+            inputs = inputs if isinstance(inputs, torch.Tensor) else tuple(inputs)
+            if watcher.trains(inputs):
+                watcher.backward(outputs, RETURNED)
+        return original(outputs, inputs, *args, **kwargs)
+
+    return grad
+
+
 def _add_group(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def add_param_group(self: Any, param_group: Any) -> Any:
@@ -175,7 +189,7 @@ def _schedule(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., A
         try:
             return original(self, *args, **kwargs)
         finally:
-            watcher.journal.leave()
+            watcher.leaves()
 
     return step
 
@@ -228,7 +242,7 @@ def _scaler_step(watcher: Watcher, original: Callable[..., Any]) -> Callable[...
 def _update(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def update(self: Any, *args: Any, **kwargs: Any) -> Any:
-        watcher.update_begins(self)
+        watcher.update_begins(self, given=bool(args or kwargs))
         out = original(self, *args, **kwargs)
         watcher.update_ends(self)
         return out
@@ -256,7 +270,7 @@ def _compile(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., An
 
 def _peek(watcher: Watcher, _: None) -> Callable[..., Any]:
     def __getattr__(self: Any, name: str) -> Any:  # noqa: N807  # it takes the place of one
-        if name.startswith(_PRIVATE):
+        if any(part in name for part in _OVERFLOWS):
             watcher.note(Kind.PEEK, self, "scaler", name=name)
         message = f"{type(self).__name__!r} object has no attribute {name!r}"
         raise AttributeError(message, name=name, obj=self)
@@ -284,8 +298,7 @@ def _regions(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., An
         *rest: Any,
         **more: Any,
     ) -> None:
-        if enabled and isinstance(device_type, str):
-            watcher.asks(device_type.partition(":")[0], dtype)
+        watcher.asked = watcher.asked or bool(enabled)
         original(self, device_type, dtype, enabled, *rest, **more)
         if enabled and not self._enabled:
             watcher.off.add(self)
@@ -312,7 +325,8 @@ def _child(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]
     @functools.wraps(original)
     def start(self: Any) -> Any:
         # Workers that load data do not train.
-        watcher.children += "_worker_loop" not in str(getattr(self, "_target", ""))
+        if "_worker_loop" not in str(getattr(self, "_target", "")):
+            watcher.child(self)
         return original(self)
 
     return start

@@ -7,6 +7,8 @@ import torch
 _MARK = "ampcheck.scaled"
 #: Nodes behind a loss that are looked at.
 _NEAR = 64
+#: Constants from which on a loss is multiplied in order to scale it: its weight is seldom as large.
+SMALLEST_SCALE = 32.0
 
 
 def mark_scaled(loss: torch.Tensor) -> None:
@@ -37,6 +39,24 @@ def behind(loss: Any) -> str:
     if _MARK in _notes(node) and node.name().startswith("MulBackward") and node.next_functions:
         node = node.next_functions[0][0] or node
     return str(node.name())
+
+
+def by_hand(loss: Any) -> bool:
+    """Tell whether a loss was last multiplied by a constant that is as large as a loss scale."""
+    node = getattr(loss, "grad_fn", None)
+    if node is None or not node.name().startswith("MulBackward"):
+        return False
+    return any(_constant(node, name) >= SMALLEST_SCALE for name in ("_saved_self", "_saved_other"))
+
+
+def _constant(node: Any, name: str) -> float:
+    """Return what a loss was multiplied by, 0 where that is no constant, or one that a GPU would be waited for."""
+    saved = getattr(node, name, None)
+    alone = isinstance(saved, torch.Tensor) and saved.numel() == 1 and saved.is_cpu
+    if not alone or saved.requires_grad:
+        return 0.0
+    with torch._C._DisableTorchDispatch():  # a recorder would be asked for it
+        return float(saved)
 
 
 def _notes(node: Any) -> dict[str, Any]:

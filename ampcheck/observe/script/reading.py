@@ -16,12 +16,20 @@ _MEASURES = frozenset(
 _LIMITS = frozenset(
     "clamp clamp_ clamp_min_ clamp_max_ clip_ _foreach_clamp_min_ _foreach_clamp_max_".split()
 )
+#: Operations that shorten what was measured before, and unscale what was not.
+_SHORTENS = frozenset(("mul_", "_foreach_mul_"))
 
 
-def use_of(func: Any, args: tuple[Any, ...]) -> tuple[Kind, str, tuple[Any, ...]] | None:
-    """Return what kind of use an operation is, its name, and what it is used on; None where it is none."""
+def use_of(
+    func: Any, args: tuple[Any, ...], *, measured: bool = False
+) -> tuple[Kind, str, tuple[Any, ...]] | None:
+    """Return what kind of use an operation is, its name, and what it is used on; None where it is none.
+
+    What multiplies gradients limits them if gradients were `measured` before.
+    """
     name = getattr(getattr(func, "overloadpacket", None), "__name__", "")
-    kind = Kind.READ_GRAD if name in _MEASURES else Kind.CLIP if name in _LIMITS else None
+    limits = name in _LIMITS or (measured and name in _SHORTENS)
+    kind = Kind.READ_GRAD if name in _MEASURES else Kind.CLIP if limits else None
     if kind is None or not args or _current_node() is not None:
         return None
     return kind, name, args[:1]

@@ -61,15 +61,17 @@ class Recording:
         self._measured: dict[int, torch.Tensor] = {}  #: by parameter, where its gradient is no longer its own
         self.backwards = 0
         self._used = used
+        self._looked = False  #: the script has measured gradients
         self.autocast = ""  #: the dtype of the regions that its modules are called in
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        use = use_of(func, args) if self.backwards else None
+        use = use_of(func, args, measured=self._looked) if self.backwards else None
         if use is not None:
             kind, name, values = use
             with unseen():
                 found = list(owners(values, (item[2] for item in self.recorder.tracker.parameters())))
             if found:
+                self._looked = self._looked or kind is Kind.READ_GRAD
                 self._used(kind, name, found)
         return self._shadow.run(func, args, kwargs)
 

@@ -6,6 +6,7 @@ when a step is recorded, or at the end; on a CPU, where nothing waits, at once.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -85,6 +86,21 @@ class ScaleWatch:
     def current(self) -> float | None:
         """Return the last scale known."""
         return self.events[-1].after if self.events else next(iter(self.first.values()), None)
+
+
+def about_to_update(scaler: Any) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
+    """Return the scale before an update and the infinities it is told of; None for a scaler that has no scale."""
+    if not scaler.is_enabled() or scaler._scale is None:
+        return None
+    states = scaler._per_optimizer_states.values()
+    found = [value for state in states for value in state["found_inf_per_device"].values()]
+    return scaler._scale.detach().clone(), found
+
+
+def overflowed(scaler: Any, optimizer: Any) -> bool:
+    """Tell whether a gradient is known to be infinite: on a CPU, where reading costs nothing."""
+    found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
+    return any(value.is_cpu and float(value) for value in found)
 
 
 def _not_finite(grad: torch.Tensor) -> torch.Tensor:

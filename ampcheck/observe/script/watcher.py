@@ -1,6 +1,5 @@
 """The watcher of a training script: told of its events, it decides which steps are recorded."""
 
-import traceback
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -8,16 +7,16 @@ from typing import Any
 
 import torch
 
-from ampcheck.loop import Kind, Loop
+from ampcheck.loop import GIVEN, Kind, Loop
 from ampcheck.observe.recorder import Execute, run_op
 from ampcheck.observe.script.compiling import Compiler
-from ampcheck.observe.script.guard import guarded
+from ampcheck.observe.script.guard import guarded, told
 from ampcheck.observe.script.journal import Journal, dtype_name
-from ampcheck.observe.script.losses import behind, is_scaled, mark_scaled
+from ampcheck.observe.script.losses import behind, by_hand, is_scaled, mark_scaled
 from ampcheck.observe.script.optimizers import described, parameters_of
 from ampcheck.observe.script.recording import Compare
 from ampcheck.observe.script.roots import RootFinder
-from ampcheck.observe.script.scales import ScaleWatch
+from ampcheck.observe.script.scales import ScaleWatch, about_to_update, overflowed
 from ampcheck.observe.script.tape import Tape
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.settings import Schedule
@@ -53,9 +52,9 @@ class Watcher:
         self.not_seen: dict[str, int] = {}
         self.steps = 0
         self.backwards = 0
-        self.children = 0
-        #: What regions of autocast were asked for, whether or not they were given: (device, dtype) -> place.
-        self.asked: dict[tuple[str, str], str] = {}
+        self.children = 0  #: processes that were started
+        self.started: Callable[[Any], None] = lambda _: None  #: hears of them
+        self.asked = False  #: the script wanted a region of autocast, whether or not it was given one
         #: Regions of autocast that were asked for and that torch has switched off.
         self.off: weakref.WeakSet[Any] = weakref.WeakSet()
         self._told = told
@@ -123,15 +122,19 @@ class Watcher:
     # -- gradients
 
     @guarded
-    def backward(self, tensors: Any) -> torch.Tensor | None:
-        """Take note of a backward that is about to begin; return what it is to start from, None for the usual."""
+    def backward(self, tensors: Any, name: str = "") -> torch.Tensor | None:
+        """Take note of a backward that is about to begin; return what it is to start from, None for the usual.
+
+        With a name its gradients are returned and do not add up.
+        """
         what_if = self.tape.what_if
         if what_if is not None:
             what_if.leave()
         loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         scaled = self._scales and isinstance(loss, torch.Tensor) and is_scaled(loss)
         dtype = "" if loss is None else dtype_name(loss.dtype)
-        self.journal.note(Kind.BACKWARD, scaled=scaled, dtype=dtype, name=behind(loss))
+        said = {"name": name or behind(loss), "by_hand": not scaled and by_hand(loss)}
+        self.journal.note(Kind.BACKWARD, scaled=scaled, dtype=dtype, **said)
         self.backwards += 1
         self._pending = True
         if self.tape.now is not None:
@@ -141,6 +144,23 @@ class Watcher:
             if what_if is not None and isinstance(loss, torch.Tensor) and loss.numel() == 1:
                 return what_if.seed(loss, self.tape.now)
         return None
+
+    @guarded
+    def child(self, process: Any) -> None:
+        """Take note of a process that is about to start."""
+        self.children += 1
+        self.started(process)
+
+    @guarded
+    def leaves(self) -> None:
+        """Take note of an object's method that has returned."""
+        self.journal.leave()
+
+    @guarded
+    def trains(self, inputs: Any) -> bool:
+        """Tell whether an optimizer has one of these tensors."""
+        given = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+        return not self._owners.keys().isdisjoint(map(id, given))
 
     @guarded
     def backward_ends(self) -> None:
@@ -213,15 +233,6 @@ class Watcher:
         self._asked_again()
         self.journal.note(Kind.ZERO_GRAD, label)
 
-    @guarded
-    def asks(self, device: str, dtype: torch.dtype | None) -> None:
-        """Take note of an autocast region that the script wants."""
-        wanted = dtype or (torch.float16 if device == "cuda" else torch.get_autocast_dtype(device))
-        key = (device, dtype_name(wanted))
-        if key not in self.asked:
-            file, line = self.journal.place()
-            self.asked[key] = f"{file}:{line}" if file else ""
-
     # -- scalers
 
     @guarded
@@ -279,22 +290,17 @@ class Watcher:
         """Take note of whether the step was skipped."""
         self.journal.leave()
         update, self._scaler_step = self._scaler_step, None
-        if update is not None and scaler.is_enabled():
-            found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
-            # On a CPU reading costs nothing; elsewhere a step that was reached may be a fused one, skipped inside.
-            if not update.reached or any(value.is_cpu and float(value) for value in found):
-                self.scales.skipped(update.label, parameters_of(optimizer))
+        # A step that was reached may be a fused one, skipped inside.
+        known = update is not None and scaler.is_enabled()
+        if known and (not update.reached or overflowed(scaler, optimizer)):
+            self.scales.skipped(update.label, parameters_of(optimizer))
         self.stepped()
 
     @guarded
-    def update_begins(self, scaler: Any) -> None:
-        """Take note of a scale that is about to be updated."""
-        self.journal.note(Kind.UPDATE, self.journal.label(scaler, "scaler"))
-        self._before = None
-        if scaler.is_enabled() and scaler._scale is not None:
-            states = scaler._per_optimizer_states.values()
-            found = [value for state in states for value in state["found_inf_per_device"].values()]
-            self._before = (scaler._scale.detach().clone(), found)
+    def update_begins(self, scaler: Any, *, given: bool = False) -> None:
+        """Take note of a scale that is about to be updated, or replaced by a given one."""
+        self.journal.note(Kind.UPDATE, self.journal.label(scaler, "scaler"), name=GIVEN if given else "")
+        self._before = about_to_update(scaler)
 
     @guarded
     def update_ends(self, scaler: Any) -> None:
@@ -317,10 +323,7 @@ class Watcher:
     def give_in(self, error: Exception) -> None:
         """Stop watching because of an error of our own."""
         self.broken = True
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
-        what = f"everything after an error of ampcheck's own: {type(error).__name__}: {error} ({where})"
-        self.not_seen[what] = 1
+        self.not_seen[told(error)] = 1
         self.roots.deafen()
         self.compiler.free()
         self.tape.discard()

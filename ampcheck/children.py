@@ -1,0 +1,134 @@
+"""Processes that a script starts and trains in: each is watched as the script is, and leaves its report behind."""
+
+import contextlib
+import itertools
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ampcheck.codec import read, to_json, write
+from ampcheck.imports import after_import
+from ampcheck.merge import together
+from ampcheck.report import Report
+from ampcheck.settings import Schedule
+
+if TYPE_CHECKING:
+    from ampcheck.script import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a script is watched: what its processes are told of it."""
+
+    target: str  #: what the report is about
+    schedule: Schedule
+    as_cuda: bool | None = None
+    cuda_named: bool = False
+    what_if: str = ""
+
+    def session(self, told: Callable[[Any], None] = lambda _: None) -> "Session":
+        """Return a new watch; `told` hears of every step."""
+        from ampcheck.script import Session
+
+        return Session(
+            self.schedule, told, as_cuda=self.as_cuda, cuda_named=self.cuda_named, what_if=self.what_if
+        )
+
+
+class Children:
+    """The processes of one script."""
+
+    def __init__(self, manner: Manner) -> None:
+        """Begin with none."""
+        self._manner = manner
+        self._numbers = itertools.count(1)
+        self._folder: Path | None = None
+
+    def follow(self, process: Any) -> None:
+        """Watch a process that is about to start, where it runs a function."""
+        run = getattr(process, "_target", None)
+        if run is None or isinstance(run, Followed):
+            return
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="ampcheck-"))
+        place = str(self._folder / f"{next(self._numbers)}.json")
+        process._target = Followed(run, self._manner, place)  # noqa: SLF001  # it has no public name
+
+    def reports(self) -> list[Report]:
+        """Return what the processes that have ended have left, and clear it away."""
+        if self._folder is None:
+            return []
+        found = [read(path) for path in sorted(self._folder.glob("*.json"), key=lambda path: int(path.stem))]
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder = None
+        return found
+
+
+@dataclass(slots=True)
+class Followed:
+    """A function that a process runs, watched; where watching fails, it runs all the same."""
+
+    run: Callable[..., Any]
+    manner: Manner
+    place: str  #: where the report goes
+    _open: list[tuple[Any, Any]] = field(default_factory=list)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function."""
+        stop = after_import("torch", self._begin)
+        notes: tuple[str, ...] = ()
+        try:
+            return self.run(*args, **kwargs)
+        except BaseException as error:
+            notes = (f"a process ended with {type(error).__name__}: this is about what ran before",)
+            raise
+        finally:
+            stop()
+            self._end(notes)
+
+    def _begin(self) -> None:
+        with contextlib.suppress(Exception):
+            session = self.manner.session()
+            context = session.watching()
+            context.__enter__()
+            self._open.append((session, context))
+
+    def _end(self, notes: tuple[str, ...]) -> None:
+        for session, context in self._open:
+            with contextlib.suppress(Exception):
+                context.__exit__(None, None, None)
+                report = session.report(self.manner.target, notes)
+                name = f"rank {session.ranks.rank}" if session.ranks.size > 1 else ""
+                environment = {**report.environment, **({_NAME: name} if name else {})}
+                write(self.place, to_json(replace(report, environment=environment)))
+
+
+#: Where a report says which rank of a job it is of, on its way to the script.
+_NAME = "rank"
+
+
+def joined(own: Report, reports: list[Report]) -> Report:
+    """Return a script's report with those of the processes that trained for it."""
+    trained = [report for report in reports if report.loop is not None and report.loop.steps]
+    if not trained:
+        return own
+    if own.loop is not None and own.loop.steps:
+        told = f"{len(trained)} of the processes that the script started trained as well: not in the figures"
+        return replace(own, notes=(*own.notes, told))
+    whole = together(_named(trained)) if len(trained) > 1 else _nameless(trained[0])
+    told = f"{len(trained)} of the processes that the script started trained: this is about them"
+    return replace(whole, notes=(told, *whole.notes))
+
+
+def _named(reports: list[Report]) -> Mapping[str, Report]:
+    names = [report.environment.get(_NAME, "") for report in reports]
+    if len(set(names)) < len(names):
+        names = [f"process {number}" for number in range(1, len(reports) + 1)]
+    return dict(sorted(zip(names, map(_nameless, reports), strict=True)))
+
+
+def _nameless(report: Report) -> Report:
+    return replace(report, environment={k: v for k, v in report.environment.items() if k != _NAME})
