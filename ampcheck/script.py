@@ -100,22 +100,25 @@ class Session:
         watcher = self.watcher
         loop = watcher.loop()
         counted, found = _comparable(watcher.tape.recorded, loop)
+        full = [(recorded, recorded.beside) for recorded in counted if recorded.beside is not None]
         low, reference = Trace(), Trace()
         errors: dict[Site, PairError] = {}
-        for recorded in counted:
-            low, reference = low + recorded.low, reference + recorded.reference
-            errors = add_maps(errors, recorded.errors)
+        for recorded, beside in full:
+            low, reference = low + recorded.low, reference + beside.reference
+            errors = add_maps(errors, beside.errors)
         low = replace(
             low,
+            # What a scale is advised by is known of steps without FP32 beside them as well.
+            steps=tuple(summary for recorded in counted for summary in recorded.low.steps),
             not_audited={
-                **_most_missed(counted),
+                **_most_missed([recorded for recorded, _ in full]),
                 **watcher.not_seen,
                 **watcher.tape.given_up,
                 **_uncalled(watcher),
             },
             failure=watcher.tape.failure,
         )
-        last = counted[-1] if counted else None
+        last = full[-1][0] if full else None
         report = Report(
             target,
             precision=self._what_if or _precision(watcher),
@@ -123,7 +126,7 @@ class Session:
             reference=reference,
             low=low,
             errors=errors,
-            leaps=next((recorded.leaps for recorded in counted if recorded.leaps), ()),
+            leaps=next((beside.leaps for _, beside in full if beside.leaps), ()),
             notes=(*notes, *self._cast(), *_said(watcher)),
             environment={**_environment(), **self._casting(), **(environment or {})},
             outcomes={"settled": _outcome(last)} if last and found and last.precision != "fp32" else {},
@@ -172,26 +175,29 @@ def _most_missed(recorded: Sequence[Recorded]) -> dict[str, int]:
 def _comparable(recorded: Sequence[Recorded], loop: Loop) -> tuple[list[Recorded], bool]:
     """Return the recorded steps that can be added up, and whether their loss scale is one that was found.
 
-    They are those at the last scale at which the scaler did not look for another one, and in its precision.
+    They are those at the last scale at which the scaler did not look for another one while FP32 ran beside it, and
+    in the precision that it had then.
     """
     low = [step for step in recorded if step.precision != "fp32"] or list(recorded)
-    if not low:
-        return [], False
     calm = [step for step in low if not _searching(step, loop, low)]
-    last = (calm or low)[-1]
+    full = [step for step in calm or low if step.beside is not None]
+    if not full:
+        return [], False
+    last = full[-1]
     alike = [
         step for step in calm or low if (step.precision, step.log2_scale) == (last.precision, last.log2_scale)
     ]
-    return alike, bool(calm)
+    return alike, any(step.beside is not None for step in calm)
 
 
 def _searching(step: Recorded, loop: Loop, recorded: Sequence[Recorded]) -> bool:
     """Tell whether a step is one of the few in a row that a GradScaler skips until it has found its scale."""
-    if not _overflowed(step) or not all(map(math.isfinite, step.losses)):
+    losses = step.losses if step.beside is not None else step.losses[:1]
+    if not step.overflowed or not all(map(math.isfinite, losses)):
         return False
     skipped = {event.step for event in loop.scales if event.skipped}
     if not loop.scales:  # there is no scaler but that of --what-if, which acts in recorded steps
-        skipped = {number for number, one in enumerate(recorded) if one.log2_scale and _overflowed(one)}
+        skipped = {number for number, one in enumerate(recorded) if one.log2_scale and one.overflowed}
     first = last = step.step if loop.scales else recorded.index(step)
     if first not in skipped:
         return False
@@ -202,25 +208,24 @@ def _searching(step: Recorded, loop: Loop, recorded: Sequence[Recorded]) -> bool
     return last - first + 1 < MANY_SKIPS
 
 
-def _overflowed(step: Recorded) -> bool:
-    return any(bool(row[2]) for row in step.rows.values())
-
-
 def _precision(watcher: Watcher) -> str:
     found = [step.precision for step in watcher.tape.recorded if step.precision != "fp32"]
     return found[-1] if found else "fp32"
 
 
 def _outcome(recorded: Recorded) -> Outcome:
-    return outcome_of(recorded.rows, *recorded.losses, recorded.log2_scale)
+    rows = {} if recorded.beside is None else recorded.beside.rows
+    return outcome_of(rows, *recorded.losses, recorded.log2_scale)
 
 
 def _said(watcher: Watcher) -> Iterator[str]:
     """Yield what has to be said of how this was seen."""
     steps, recorded = watcher.steps, len(watcher.tape.recorded)
+    full = sum(one.beside is not None for one in watcher.tape.recorded)
     if steps:
+        without = f", {recorded - full} without FP32 beside them" if full < recorded else ""
         others = "; the others were only counted" if recorded < steps else ""
-        yield f"{recorded} of {steps} steps recorded in full{others}"
+        yield f"{full} of {steps} steps recorded in full{without}{others}"
     if recorded:
         yield (
             "the FP32 reference is run beside the script: every operation a second time, from FP32 inputs, with the "
@@ -246,7 +251,8 @@ def _with_origin(event: ScaleEvent, step: Recorded | None, *, alone: bool) -> Sc
         return event
     bad = [site for site, stats in step.low.sites.items() if stats.nonfinite]
     computed = [site for site in bad if site.op and site.phase in {Phase.FORWARD, Phase.BACKWARD}]
-    healthy = {site.place: stats.nonfinite for site, stats in step.reference.sites.items()}
+    reference = Trace() if step.beside is None else step.beside.reference
+    healthy = {site.place: stats.nonfinite for site, stats in reference.sites.items()}
     # What FP32 has as well, such as the gradient of a root at zero, is to blame where nothing else is: among ranks it
     # may have come from another.
     ours = (site for site in computed if step.low.sites[site].nonfinite > healthy.get(site.place, 0))

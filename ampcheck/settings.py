@@ -56,9 +56,21 @@ class Schedule:
     every: int = 50  #: then one in so many; 0 for none
     steps: frozenset[int] | None = None  #: these and no others
     most: int = 64  #: recorded steps in all
+    beside: str = "few"  #: FP32 runs beside few of them, or all
 
     def wants(self, step: int, in_turn: int = 1) -> bool:
         """Tell whether a step is recorded; optimizers that step in turn have each of theirs."""
         if self.steps is not None:
             return step in self.steps
         return step < self.first * in_turn or bool(self.every and step % (self.every * in_turn) < in_turn)
+
+    def compares(self, step: int, in_turn: int = 1) -> bool:
+        """Tell whether FP32 runs beside a recorded step, which costs more than the step.
+
+        Of few it does in the first ones, and then ever more rarely: of one in 50, in the 50th, 200th, 800th, 3200th.
+        """
+        turn = step // in_turn
+        if self.beside == "all" or self.steps is not None or turn < max(1, self.first):
+            return True
+        nth = turn // self.every
+        return nth.bit_count() == 1 and nth.bit_length() % 2 == 1

@@ -45,7 +45,8 @@ def worst_underflow(errors: Mapping[Site, PairError]) -> tuple[float, str] | Non
 
 def standing(watcher: Any) -> Standing:
     """Return where a watched loop stands."""
-    known = next((worst_underflow(recorded.errors) for recorded in reversed(watcher.tape.recorded)), None)
+    beside = (recorded.beside for recorded in reversed(watcher.tape.recorded))
+    known = next((worst_underflow(fp32.errors) for fp32 in beside if fp32 is not None), None)
     skipped = sum(event.skipped for event in watcher.scales.events)
     return Standing(watcher.steps, watcher.scales.current, skipped, *(known or ()))
 
@@ -70,8 +71,10 @@ class Numbers:
             yield Scalar(f"ampcheck/loss scale/{event.scaler}", event.step + 1, event.after)
             yield Scalar("ampcheck/skipped steps", event.step + 1, self._skipped)
         for step in recorded[self._recorded :]:
-            worst = worst_underflow(step.errors)
             yield Scalar("ampcheck/loss/as trained", step.step, step.losses[0])
+            if step.beside is None:
+                continue
+            worst = worst_underflow(step.beside.errors)
             yield Scalar("ampcheck/loss/in FP32", step.step, step.losses[1])
             if worst is not None:
                 yield Scalar("ampcheck/worst underflow", step.step, worst[0])

@@ -29,17 +29,21 @@ def watch(
 ) -> "Watch":
     """Watch the training loop inside a `with`; its `report()` says what mixed precision does there.
 
-    Without a model it is whatever is trained there. The first steps and one in `every` are recorded in full, the
-    others run as always. Optimizers and scalers that were made before may be given, one or several; those that are
-    made inside are found. Further options: `steps` (a set of step numbers to record, and no others), `as_cuda` (the
-    CPU stands in for CUDA inside), `what_if` ("fp16" or "bf16": a loop in FP32, as if mixed precision were added to
-    it), `name` (what the model is called in the report) and `told` (called with the watch after every step).
+    Without a model it is whatever is trained there. The first steps and one in `every` are recorded, ever fewer of
+    them in full, with FP32 beside them; the others run as always. Optimizers and scalers that were made before may
+    be given, one or several; those that are made inside are found. Further options: `steps` (a set of step numbers
+    to record, and no others), `beside` ("all": each recorded step in full), `as_cuda` (the CPU stands in for CUDA
+    inside), `what_if` ("fp16" or "bf16": a loop in FP32, as if mixed precision were added to it), `name` (what the
+    model is called in the report) and `told` (called with the watch after every step).
     """
     for name, value in (("first", first), ("every", every)):
         if value < 0:
             raise TargetError(f"expected a number of steps, 0 or more, got {name}={value!r}")
     steps = options.pop("steps", None)
-    schedule = Schedule(first, every, None if steps is None else frozenset(steps))
+    beside = options.pop("beside", "few")
+    if beside not in {"few", "all"}:
+        raise TargetError(f"expected beside to be few or all, got {beside!r}")
+    schedule = Schedule(first, every, None if steps is None else frozenset(steps), beside=beside)
     return Watch(_several(model), _several(optimizer), _several(scaler), schedule, **options)
 
 

@@ -1,5 +1,6 @@
 """While a script runs: a line on a terminal that makes way for the script's own, and scalars for TensorBoard."""
 
+import math
 import os
 import pty
 import re
@@ -202,7 +203,10 @@ def test_what_a_standing_says():
 
 def test_numbers_are_told_once():
     events = [ScaleEvent(2, "scaler 1", 8.0, 4.0, skipped=True)]
-    recorded = [SimpleNamespace(step=0, errors={}, losses=(1.0, 1.5))]
+    recorded = [
+        SimpleNamespace(step=0, losses=(1.0, 1.5), beside=SimpleNamespace(errors={})),
+        SimpleNamespace(step=2, losses=(0.5, math.nan), beside=None),
+    ]
     watcher = SimpleNamespace(
         steps=3,
         tape=SimpleNamespace(recorded=recorded),
@@ -217,6 +221,7 @@ def test_numbers_are_told_once():
         ("skipped steps", 3, 1),
         ("as trained", 0, 1.0),
         ("in FP32", 0, 1.5),
+        ("as trained", 2, 0.5),
     }
     assert not list(numbers.fresh(watcher))
     assert standing(watcher) == Standing(3, 4.0, 1)

@@ -159,7 +159,8 @@ def test_training_is_seen_where_a_library_first_asks_whether_torch_is_there(fold
 
 def test_a_report_is_written_beside_the_output(folder):
     run = python(
-        *("-m", "ampcheck", "run", "--every", "2", "--format", "json", "-o", "r.json", "train.py", "--amp"),
+        *("-m", "ampcheck", "run", "--every", "2", "--beside", "all", "--format", "json", "-o", "r.json"),
+        *("train.py", "--amp"),
         cwd=folder,
     )
     assert run.returncode == 0

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ampcheck.observe.script.recording import Recording
+from ampcheck.observe.script.comparing import Compared
 from ampcheck.observe.shadow import Shadow
 from ampcheck.observe.wide import execute
 from ampcheck.verify import comparison
@@ -77,15 +77,15 @@ def trained(model, x, dtype, scale=1.0):
 
 def watched(model, x, dtype, scale=1.0):
     """The same under a recording; also the gradients that FP32 has beside it."""
-    recording = Recording(0, execute)
-    recording.recorder.tracker.adopt(model, "model")
+    recording = Compared(0, execute, comparison)
+    recording.recorder.adopt(model, "model")
     recording.open()
     try:
         loss, grads = trained(model, x, dtype, scale)
     finally:
         recording.close()
     twins = [recording._shadow.of(parameter.grad) for parameter in model.parameters()]
-    recording.gradients(recording.recorder.tracker.parameters(), comparison)
+    recording.gradients(recording.recorder.tracker.parameters())
     return loss, grads, twins, recording.finish()
 
 
@@ -141,14 +141,14 @@ def test_in_fp32_both_records_are_one():
     _, _, twins, recorded = watched(build(), batch(), None)
     assert twins == [None] * len(twins)
     assert recorded.precision == "fp32"
-    assert recorded.low.sites == recorded.reference.sites
+    assert recorded.low.sites == recorded.beside.reference.sites
 
 
 def test_what_overflows_is_finite_beside_it():
     layer = nn.Linear(4, 4, bias=False)
     nn.init.constant_(layer.weight, 200.0)
-    recording = Recording(0, execute)
-    recording.recorder.tracker.adopt(layer, "layer")
+    recording = Compared(0, execute, comparison)
+    recording.recorder.adopt(layer, "layer")
     recording.open()
     with torch.autocast("cpu", torch.float16):
         out = layer(torch.full((2, 4), 100.0))
@@ -158,7 +158,7 @@ def test_what_overflows_is_finite_beside_it():
     assert torch.equal(twin, torch.full((2, 4), 80000.0))
     recorded = recording.finish()
     low = {site.op: stats for site, stats in recorded.low.sites.items() if site.op in {"mm", "addmm"}}
-    wide = {site.op: stats for site, stats in recorded.reference.sites.items() if site.op in low}
+    wide = {site.op: stats for site, stats in recorded.beside.reference.sites.items() if site.op in low}
     assert [stats.infs for stats in low.values()] == [8]
     assert [(stats.infs, stats.amax) for stats in wide.values()] == [(0, 80000.0)]
 

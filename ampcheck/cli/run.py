@@ -1,7 +1,7 @@
 """Run a training script as it is, and report what mixed precision does in it.
 
 The script's exit status, output and random numbers are its own; the report goes to standard error, or to a file
-with -o. A few steps are recorded in full, the others run as always.
+with -o. A few steps are recorded, fewer with FP32 beside them; the others run as always.
 """
 
 import argparse
@@ -28,7 +28,27 @@ NO_TRAINING = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `ampcheck run`."""
-    program = parser.add_argument_group("program")
+    _add_program(parser.add_argument_group("program"))
+    _add_recording(parser.add_argument_group("what is recorded"))
+    while_running = parser.add_argument_group("while it runs")
+    while_running.add_argument(
+        "--live",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="a line at the bottom of the terminal: step, loss scale, skipped steps, worst underflow (default)",
+    )
+    while_running.add_argument(
+        "--tensorboard",
+        type=Path,
+        default=None,
+        metavar="FOLDER",
+        help="write the loss scale, skipped steps, losses and worst underflow for TensorBoard",
+    )
+    output.add_arguments(parser)
+    parser.set_defaults(fail_on="never")
+
+
+def _add_program(program: Any) -> None:
     program.add_argument(
         "program",
         nargs=argparse.REMAINDER,
@@ -41,12 +61,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     program.add_argument(
         "-c", dest="code", nargs=argparse.REMAINDER, metavar="CODE", help="run a line of Python instead"
     )
-    watch = parser.add_argument_group("what is recorded")
+
+
+def _add_recording(watch: Any) -> None:
     watch.add_argument(
-        "--every", type=count, default=50, metavar="N", help="record one step in N in full (default: 50)"
+        "--every", type=count, default=50, metavar="N", help="record one step in N (default: 50)"
     )
     watch.add_argument(
         "--first", type=count, default=2, metavar="N", help="and the first N steps (default: 2)"
+    )
+    watch.add_argument(
+        "--beside",
+        choices=("few", "all"),
+        default="few",
+        help="run FP32 beside few of them, the first N and ever more rarely then (default), or beside all",
     )
     watch.add_argument(
         "--steps",
@@ -68,22 +96,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="audit a script that trains in FP32 as if mixed precision were added to it",
     )
-    while_running = parser.add_argument_group("while it runs")
-    while_running.add_argument(
-        "--live",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="a line at the bottom of the terminal: step, loss scale, skipped steps, worst underflow (default)",
-    )
-    while_running.add_argument(
-        "--tensorboard",
-        type=Path,
-        default=None,
-        metavar="FOLDER",
-        help="write the loss scale, skipped steps, losses and worst underflow for TensorBoard",
-    )
-    output.add_arguments(parser)
-    parser.set_defaults(fail_on="never")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -107,7 +119,7 @@ class _Watched:
 
     def __init__(self, options: argparse.Namespace, program: Program) -> None:
         self._options, self._program = options, program
-        schedule = Schedule(options.first, options.every, options.only)
+        schedule = Schedule(options.first, options.every, options.only, beside=options.beside)
         named = any("cuda" in word for word in program.arguments)
         self._manner = Manner(program.shown, schedule, options.as_cuda, named, options.what_if)
         self._children = Children(self._manner)

@@ -613,8 +613,10 @@ static PyObject *py_name(PyObject *self, PyObject *modules)
     Path *p = (Path *)self;
     Py_ssize_t count = PyList_Size(modules);
     if (count < 0) return NULL;
-    p->visits = calloc((size_t)count + 1, sizeof *p->visits);
-    if (!p->visits) return PyErr_NoMemory();
+    Visits *visits = realloc(p->visits, ((size_t)count + 1) * sizeof *visits);
+    if (!visits) return PyErr_NoMemory();
+    p->visits = visits;
+    memset(visits + p->module_count, 0, (size_t)(count + 1 - p->module_count) * sizeof *visits);
     for (; p->module_count < count; p->module_count++) {
         PyObject *module;
         long long filled;

@@ -42,8 +42,13 @@ def compiled_path(recorder: "Recorder", model: Any, execute: Callable[..., Any] 
     if NATIVE is None or exchange is None or not _on_cpu(model):
         return None
     found = NATIVE.Path(exchange, _asked(_Answers(recorder), execute), torch.get_num_threads())
-    found.name([(module, _filled_by(module)) for module in recorder.tracker.modules()])
+    found.name(filled(recorder.tracker.modules()))
     return found
+
+
+def filled(modules_: Sequence[torch.nn.Module]) -> list[tuple[torch.nn.Module, int]]:
+    """Return modules with the number of positional arguments that fill them."""
+    return [(module, _filled_by(module)) for module in modules_]
 
 
 def _filled_by(module: torch.nn.Module) -> int:

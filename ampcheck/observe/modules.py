@@ -101,7 +101,10 @@ class ModuleTracker:
 
     def call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take note of a module whose call had begun before the hooks were there."""
-        self._enter(module, args, kwargs)
+        if self._path is None:
+            self._enter(module, args, kwargs)
+        else:
+            self._path.enter(module, args)  # it finds `kwargs` here, as in the function that calls a hook
 
     def install(self, boundary: Boundary, path: Any = None, *, layers: bool = False) -> None:
         """Begin to follow module calls; `boundary` is told what enters and leaves.

@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampcheck.observe.book import Book, Fetched
-from ampcheck.observe.compiled import compiled_path
+from ampcheck.observe.compiled import compiled_path, filled
 from ampcheck.observe.modules import ModuleTracker, tensors_in
 from ampcheck.observe.nodes import Nodes
 from ampcheck.observe.ops import OpKind, OpPlan, plan_of
@@ -290,7 +290,13 @@ class Recorder(TorchDispatchMode):
     @property
     def operations(self) -> int:
         """Return how many operations were seen."""
-        return self._operations
+        return self._operations if self.path is None else int(self.path.operations)
+
+    def adopt(self, model: torch.nn.Module, name: str) -> None:
+        """Follow one more model, whose modules' names begin with this one."""
+        self.tracker.adopt(model, name)
+        if self.path is not None:
+            self.path.name(filled(self.tracker.modules()))
 
     def fetch(self) -> Fetched:
         """Bring what was recorded to the host."""
@@ -311,7 +317,7 @@ class Recorder(TorchDispatchMode):
             casts=fetched.casts,
             modules=self.tracker.infos(),
             not_audited=dict(self.tally.not_audited) | self.tracker.not_audited(),
-            operations=self._operations if self.path is None else self.path.operations,
+            operations=self.operations,
             measured=self.book.measured,
             constants=self.tally.rounded(),
         )

@@ -68,6 +68,11 @@ def in_backward() -> bool:
     return _current_node() is not None or frames_match(ENGINE)
 
 
+def is_message(func: Any) -> bool:
+    """Tell whether an operation goes to other ranks."""
+    return getattr(func, "namespace", "") in MESSAGES
+
+
 def arrived(out: Any) -> None:
     """Wait for what a collective brings."""
     for part in out if isinstance(out, (list, tuple)) else (out,):

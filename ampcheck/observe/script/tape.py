@@ -9,8 +9,9 @@ import torch
 
 from ampcheck.garbage import no_collections
 from ampcheck.observe.recorder import Execute
+from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
-from ampcheck.observe.script.recording import MOST_OPERATIONS, Compare, Recorded, Recording, Used
+from ampcheck.observe.script.recording import MOST_OPERATIONS, Recorded, Recording, Used
 from ampcheck.observe.script.roots import name_in_script
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.structure import named_modules, own_parameters
@@ -59,6 +60,8 @@ class Tape:
         self._roots: dict[int, Root] = {}
         self._given: list[Root] = []
         self._enough = -1  #: the step of which no more is wanted
+        self._closer = -1  #: the step to look closer at, after one without FP32 beside it
+        self.in_turn = 1  #: optimizers that step in turn
 
     def give(self, module: torch.nn.Module, name: str = "") -> None:
         """Name a model from its top, whichever part of it the script calls; '' as the script does."""
@@ -94,11 +97,19 @@ class Tape:
             return "", f"a parameter of shape {tuple(parameter.shape)}"
         return known[1], f"{known[1]}.{known[2]}"
 
-    def wants(self, step: int, in_turn: int) -> bool:
+    def wants(self, step: int) -> bool:
         """Tell whether a step is to be recorded."""
         if step == self._enough or sum(self.given_up.values()) >= MOST_GIVEN_UP:
             return False
-        return len(self.recorded) < self._schedule.most and self._schedule.wants(step, in_turn)
+        wanted = step == self._closer or self._schedule.wants(step, self.in_turn)
+        return wanted and len(self.recorded) < self._schedule.most
+
+    def _recording(self, step: int) -> Recording:
+        """Return what is to record a step, in full where that is wanted."""
+        compares = step == self._closer or self._schedule.compares(step, self.in_turn)
+        if compares or self.what_if is not None:
+            return Compared(step, self._execute(), self._compare, self._used)
+        return Recording(step, self._execute(), self._used)
 
     def follow(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], step: int
@@ -106,21 +117,34 @@ class Tape:
         """Record a module's call as part of a step, from here on if nothing is recorded yet."""
         opens = self.now is None
         if self.now is None:
-            self.now = Recording(step, self._execute(), self._used)
+            self.now = self._recording(step)
             self.now.open()
             for given in self._given:
                 model = given.module()
                 if model is not None:
-                    self.now.recorder.tracker.adopt(model, given.name)
+                    self.now.recorder.adopt(model, given.name)
         if self.what_if is not None:
             self.what_if.enter()
         self.now.autocast = self.now.autocast or autocast_dtype()
-        self.now.recorder.tracker.adopt(module, self.root(module).name)
+        self.now.recorder.adopt(module, self.root(module).name)
         if opens:
             self.now.recorder.tracker.call(module, args, kwargs)
         elif self.now.too_long():
             self._enough = step
             self.discard(f"steps of more than {MOST_OPERATIONS:,} operations, too long to be recorded")
+
+    def backward(self, loss: Any, *, scaled: bool) -> torch.Tensor | None:
+        """Note the backward of a loss; return what it starts from where another precision is tried."""
+        if self.now is None:
+            return None
+        self.now.backwards += 1
+        if not isinstance(loss, torch.Tensor):
+            return None
+        if not scaled:
+            self.now.keep_loss(loss)
+        if self.what_if is None or loss.numel() != 1 or not isinstance(self.now, Compared):
+            return None
+        return self.what_if.seed(loss, self.now)
 
     def _holds_others(self, module: torch.nn.Module) -> bool:
         inside = {id(part) for _, part in named_modules(module)} - {id(module)}
@@ -151,10 +175,20 @@ class Tape:
             for item in recording.recorder.tracker.parameters()
             if wanted is None or id(item[2]) in wanted
         ]
-        recording.gradients(held, self._compare)
-        if self.what_if is not None:
+        recording.gradients(held)
+        if self.what_if is not None and isinstance(recording, Compared):
             self.what_if.settle(recording)
-        self.recorded.append(recording.finish())
+        done = recording.finish()
+        self.recorded.append(done)
+        if done.beside is None and self._strange(done):
+            self._closer = done.step + self.in_turn
+
+    def _strange(self, done: Recorded) -> bool:
+        """Tell whether a step has what no step that FP32 ran beside has shown."""
+        full = [recorded for recorded in self.recorded if recorded.beside is not None]
+        known = {module.path for recorded in full for module in recorded.low.modules}
+        fresh = any(module.path not in known for module in done.low.modules)
+        return done.overflowed or fresh or all(recorded.precision != done.precision for recorded in full)
 
     def raised(self, error: BaseException) -> None:
         """Take note of what ended the script, if a step was running in a precision that it did not ask for."""

@@ -9,12 +9,12 @@ import torch
 
 from ampcheck.loop import GIVEN, Kind, Loop
 from ampcheck.observe.recorder import Execute, run_op
+from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.compiling import Compiler
 from ampcheck.observe.script.guard import guarded, told
 from ampcheck.observe.script.journal import Journal, dtype_name
 from ampcheck.observe.script.losses import behind, by_hand, is_scaled, mark_scaled
 from ampcheck.observe.script.optimizers import described, parameters_of
-from ampcheck.observe.script.recording import Compare
 from ampcheck.observe.script.roots import RootFinder
 from ampcheck.observe.script.scales import ScaleWatch, about_to_update, overflowed
 from ampcheck.observe.script.tape import Tape
@@ -111,7 +111,7 @@ class Watcher:
             self._end_recording()
 
     def _wanted(self) -> bool:
-        return self.tape.wants(self.steps, max(1, len(self._optimizers)))
+        return self.tape.wants(self.steps)
 
     @guarded
     def compiles(self) -> None:
@@ -137,13 +137,7 @@ class Watcher:
         self.journal.note(Kind.BACKWARD, scaled=scaled, dtype=dtype, **said)
         self.backwards += 1
         self._pending = True
-        if self.tape.now is not None:
-            self.tape.now.backwards += 1
-            if isinstance(loss, torch.Tensor) and not scaled:
-                self.tape.now.keep_loss(loss)
-            if what_if is not None and isinstance(loss, torch.Tensor) and loss.numel() == 1:
-                return what_if.seed(loss, self.tape.now)
-        return None
+        return self.tape.backward(loss, scaled=scaled)
 
     @guarded
     def child(self, process: Any) -> None:
@@ -165,7 +159,7 @@ class Watcher:
     @guarded
     def backward_ends(self) -> None:
         """Give the script the gradients that FP32 has."""
-        if self.tape.what_if is not None and self.tape.now is not None:
+        if self.tape.what_if is not None and isinstance(self.tape.now, Compared):
             self.tape.what_if.give_back(self.tape.now)
 
     @guarded
@@ -187,6 +181,7 @@ class Watcher:
         """Remember which optimizer has which parameters; return its label."""
         label = self.journal.label(optimizer, "optimizer")
         self._optimizers.add(label)
+        self.tape.in_turn = len(self._optimizers)
         for parameter in parameters:
             if isinstance(parameter, torch.Tensor):
                 self._owners[id(parameter)] = label
@@ -338,6 +333,6 @@ class Watcher:
             scales=tuple(self.scales.events),
             first_scales=dict(self.scales.first),
             steps=self.steps,
-            recorded=tuple(recorded.step for recorded in self.tape.recorded),
+            recorded=tuple(recorded.step for recorded in self.tape.recorded if recorded.beside is not None),
             children=self.children,
         )

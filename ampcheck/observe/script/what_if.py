@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from ampcheck.observe.emulation import cuda_casting, prepare
-from ampcheck.observe.script.recording import Recording, unseen
+from ampcheck.observe.script.comparing import Compared
+from ampcheck.observe.script.recording import unseen
 
 #: Where GradScaler starts.
 FIRST_SCALE = 2.0**16
@@ -54,7 +55,7 @@ class WhatIf:
         self._ruled = False
         self._rules.close()
 
-    def seed(self, loss: torch.Tensor, recording: Recording) -> torch.Tensor:
+    def seed(self, loss: torch.Tensor, recording: Compared) -> torch.Tensor:
         """Return what the backward of a loss starts from, and put aside what it would be added to."""
         self._before = {}
         for leaf in _leaves(loss):
@@ -65,7 +66,7 @@ class WhatIf:
         recording.scaled_by(seed)
         return seed
 
-    def give_back(self, recording: Recording) -> None:
+    def give_back(self, recording: Compared) -> None:
         """Measure the gradients of a backward, and leave those of FP32 in their place."""
         before, self._before = self._before, {}
         with unseen():
@@ -76,7 +77,7 @@ class WhatIf:
                 wide = recording.measured(leaf, leaf.grad)
                 leaf.grad = wide if grad is None else grad + wide
 
-    def settle(self, recording: Recording) -> None:
+    def settle(self, recording: Compared) -> None:
         """Leave FP32's running averages behind, and lower the scale where gradients were not finite."""
         with unseen():
             recording.restore_buffers()

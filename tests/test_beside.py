@@ -1,0 +1,118 @@
+"""Few recorded steps of a script have FP32 beside them; what the others say is the same without it."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import ampcheck
+from ampcheck.errors import TargetError
+from ampcheck.settings import Schedule
+from ampcheck.trace import Phase
+
+
+def built():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 4))
+    return net, torch.optim.SGD(net.parameters(), lr=0.01), torch.amp.GradScaler("cpu", init_scale=2.0**8)
+
+
+def steps(watch, number=8, *, factor=lambda _: 1.0, dtype=lambda _: torch.float16, layers=lambda net, _: net):
+    """Train for some steps, watched; return the recorded ones and the report."""
+    net, optimizer, scaler = built()
+    with watch(net, optimizer, scaler) as watching:
+        for step in range(number):
+            x, y = torch.randn(4, 1, 8, 8) * factor(step), torch.arange(4)
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype(step)):
+                loss = nn.functional.cross_entropy(layers(net, step)(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    return watching._session.watcher.tape.recorded, watching.report()
+
+
+def third(*held, **options):
+    return ampcheck.watch(*held, every=3, first=1, **options)
+
+
+def all_beside(*held):
+    return third(*held, beside="all")
+
+
+def numbers(recorded):
+    """Return the steps recorded in full, and the others."""
+    full = [one.step for one in recorded if one.beside is not None]
+    return full, [one.step for one in recorded if one.beside is None]
+
+
+@pytest.mark.parametrize(("first", "every", "in_turn"), [(2, 50, 1), (1, 3, 1), (0, 7, 1), (2, 5, 2)])
+def test_fp32_runs_beside_the_first_steps_and_ever_more_rarely(first, every, in_turn):
+    schedule = Schedule(first, every)
+    recorded = [step for step in range(5000) if schedule.wants(step, in_turn)]
+    powers = {every * 4**k for k in range(8)} | set(range(max(first, 1)))
+    assert [step for step in recorded if schedule.compares(step, in_turn)] == [
+        step for step in recorded if step // in_turn in powers
+    ]
+    for asked in (Schedule(first, every, beside="all"), Schedule(steps=frozenset(recorded))):
+        assert all(asked.compares(step, in_turn) for step in recorded)
+
+
+def test_a_step_says_the_same_with_and_without_fp32_beside_it():
+    few, _ = steps(third)
+    every, report = steps(all_beside)
+    assert numbers(few) == ([0, 3], [6])
+    assert numbers(every) == ([0, 3, 6], [])
+    alone, full = few[-1], every[-1]
+    parameters = {site for site in full.low.sites if site.phase is Phase.STATE and "grad" not in site.slot}
+    assert dict(alone.low.sites) == {k: v for k, v in full.low.sites.items() if k not in parameters}
+    for part in ("casts", "modules", "operations", "constants", "steps"):
+        assert getattr(alone.low, part) == getattr(full.low, part), part
+    assert (alone.precision, alone.log2_scale, alone.losses[0]) == ("fp16", 8, full.losses[0])
+    assert math.isnan(alone.losses[1])
+    assert "3 of 8 steps recorded in full; the others were only counted" in report.notes
+
+
+def test_what_a_scale_is_advised_by_is_known_of_all_recorded_steps():
+    _, few = steps(third)
+    _, every = steps(all_beside)
+    assert few.low.steps == every.low.steps
+    assert len(few.low.steps) == 3
+    assert len(few.reference.steps) == 2
+    assert (
+        "2 of 8 steps recorded in full, 1 without FP32 beside them; the others were only counted" in few.notes
+    )
+
+
+def with_head():
+    head = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    return lambda net, step: nn.Sequential(net, head) if step == 6 else net
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"factor": lambda step: 1e30 if step == 6 else 1.0},
+        {"dtype": lambda step: torch.bfloat16 if step >= 6 else torch.float16},
+        {"layers": with_head()},
+    ],
+    ids=["overflow", "precision", "layers"],
+)
+def test_after_what_is_new_the_next_step_is_looked_at_closer(options):
+    recorded, _ = steps(third, **options)
+    assert numbers(recorded) == ([0, 3, 7], [6])
+
+
+def test_a_precision_that_comes_late_is_what_the_report_is_about():
+    recorded, report = steps(third, 20, dtype=lambda step: torch.bfloat16 if step >= 7 else torch.float16)
+    assert numbers(recorded) == ([0, 3, 10, 12], [6, 9, 15, 18])
+    assert report.precision == "bf16"
+    assert {step.loss for step in report.low.steps} == {
+        one.losses[0] for one in recorded if one.precision == "bf16"
+    }
+
+
+def test_a_wrong_word_is_told():
+    with pytest.raises(TargetError, match="expected beside to be few or all, got 'none'"):
+        ampcheck.watch(beside="none")
