@@ -1,10 +1,12 @@
 """What C does and what Python does are one recorder: the same trace, on every model there is."""
 
+import gc
 from dataclasses import replace
 
 import pytest
 import torch
 
+from ampcheck.garbage import no_collections
 from ampcheck.observe import measure
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.state import Snapshot
@@ -33,10 +35,11 @@ def traced(model, batch, loss, dtype, steps, **options):
     recorder = Recorder(model, **options)
     assert (recorder.path is not None) == options["compiled"]
     before = Snapshot(model, batch)
+    gc.collect()  # so that both ways find the same objects of torch alive
     for _ in range(steps):
         before.restore()
         seed()
-        with casting_rules(torch.device("cpu"), dtype), recorder:
+        with no_collections(), casting_rules(torch.device("cpu"), dtype), recorder:
             with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
                 value = loss(model, batch)
             value.backward()

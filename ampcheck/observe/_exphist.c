@@ -167,17 +167,35 @@ static double element(const char *data, int64_t i, int dtype)
     return negative ? -d : d;
 }
 
+enum { DIMS = 16 };
+
+/* Where in memory the element at a place in logical order is, by sizes and strides. */
+static int64_t place_of(int64_t place, const long long *sizes, const long long *strides, Py_ssize_t dims)
+{
+    int64_t found = 0;
+    while (dims-- > 0) {
+        found += place % sizes[dims] * strides[dims];
+        place /= sizes[dims];
+    }
+    return found;
+}
+
 static PyObject *sample(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
-    long long v[5];
-    if (!integers(args, count, 5, v) || !readable(v[0], v[1], v[2])) return NULL;
+    long long v[5], shape[2 * DIMS];
+    Py_ssize_t dims = (count - 5) / 2;
+    if (dims > DIMS) return PyErr_Format(PyExc_ValueError, "expected at most %d dimensions, got %zd", DIMS, dims);
+    if (dims > 0 && !integers(args + 5, count - 5, 2 * dims, shape)) return NULL;
+    if (!integers(args, dims > 0 ? 5 : count, 5, v) || !readable(v[0], v[1], v[2])) return NULL;
     int64_t n = v[1], k = v[4] < n ? v[4] : n;
     double *out = (double *)(intptr_t)v[3];
     uint64_t mode = no_flush();
     for (int64_t i = 0; i < k; i++) {
         int64_t from = i * n / k, width = (i + 1) * n / k - from;
         int64_t spread = (int64_t)(((uint64_t)(i + 1) * 2654435761u & 0xffffffffu) >> 8);
-        out[i] = element((const char *)(intptr_t)v[0], from + spread % width, (int)v[2]);
+        int64_t place = from + spread % width;
+        if (dims > 0) place = place_of(place, shape, shape + dims, dims);
+        out[i] = element((const char *)(intptr_t)v[0], place, (int)v[2]);
     }
     restore(mode);
     return PyLong_FromLongLong(k > 0 ? k : 0);
@@ -209,7 +227,8 @@ static PyMethodDef METHODS[] = {
     {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL,
      "measure(data_ptr, n, dtype_code, record_ptr, weight, threads): adds n elements to a record."},
     {"sample", (PyCFunction)(void (*)(void))sample, METH_FASTCALL,
-     "sample(data_ptr, n, dtype_code, out_ptr, k): writes one element of each k-th as float64; returns how many."},
+     "sample(data_ptr, n, dtype_code, out_ptr, k, *sizes, *strides): writes one element of each k-th as float64; "
+     "returns how many."},
     {"isas", isas, METH_NOARGS, "isas(): the instruction sets that this machine can run, best first."},
     {"force_isa", force_isa, METH_O, "force_isa(name): measures with that instruction set from now on."},
     {NULL, NULL, 0, NULL},

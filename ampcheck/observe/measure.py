@@ -35,6 +35,7 @@ AMAX: Final = 259
 SQUARES: Final = 260
 CALLS: Final = 261
 
+_SAMPLED_DIMS: Final = 16  # as in _exphist.c
 _FIRST_ROWS: Final = 256  # half a MiB, enough for a small model's step
 _COPY_ELEMENTS: Final = 1 << 19  # of a view with gaps, copied at a time: 4 MiB of float64
 _CPU_ELEMENTS: Final = 1 << 16  # per pass of torch operations: temporaries stay in the second-level cache
@@ -212,16 +213,20 @@ class Arena:
         n = tensor.numel()
         k = min(k, n)
         code = _CODES.get(tensor.dtype)
-        if self._measure is not None and code is not None and tensor.is_cpu and tensor.is_contiguous():
+        if self._measure is not None and code is not None and tensor.is_cpu and tensor.dim() <= _SAMPLED_DIMS:
             out = torch.empty(k, dtype=torch.float64, device="cpu")
-            NATIVE.sample(tensor.data_ptr(), n, code, out.data_ptr(), k)
+            gaps = () if tensor.is_contiguous() else (*tensor.shape, *tensor.stride())
+            NATIVE.sample(tensor.data_ptr(), n, code, out.data_ptr(), k, *gaps)
             return out
         if k == 0:
             return torch.empty(0, dtype=torch.float64, device=tensor.device)
         places = sample_places(n, k, tensor.device)
-        if tensor.is_contiguous():
-            return _signed_doubles(tensor.view(-1)[places])
-        return _signed_doubles(tensor[torch.unravel_index(places, tensor.shape)])
+        at = (
+            tensor.view(-1)[places]
+            if tensor.is_contiguous()
+            else tensor[torch.unravel_index(places, tensor.shape)]
+        )
+        return _signed_doubles(at)
 
 
 def sample_places(n: int, k: int, device: torch.device) -> Tensor:
