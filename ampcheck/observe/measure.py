@@ -210,9 +210,8 @@ class Arena:
         if tensor.is_complex():
             tensor = torch.view_as_real(tensor.resolve_conj())
         tensor = tensor.resolve_neg()
-        n = tensor.numel()
+        n, code = tensor.numel(), _CODES.get(tensor.dtype)
         k = min(k, n)
-        code = _CODES.get(tensor.dtype)
         if self._measure is not None and code is not None and tensor.is_cpu and tensor.dim() <= _SAMPLED_DIMS:
             out = torch.empty(k, dtype=torch.float64, device="cpu")
             gaps = () if tensor.is_contiguous() else (*tensor.shape, *tensor.stride())
@@ -221,12 +220,9 @@ class Arena:
         if k == 0:
             return torch.empty(0, dtype=torch.float64, device=tensor.device)
         places = sample_places(n, k, tensor.device)
-        at = (
-            tensor.view(-1)[places]
-            if tensor.is_contiguous()
-            else tensor[torch.unravel_index(places, tensor.shape)]
-        )
-        return _signed_doubles(at)
+        if tensor.is_contiguous():
+            return _signed_doubles(tensor.view(-1)[places])
+        return _signed_doubles(tensor[torch.unravel_index(places, tensor.shape)])
 
 
 def sample_places(n: int, k: int, device: torch.device) -> Tensor:
