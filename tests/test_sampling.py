@@ -16,7 +16,7 @@ from ampcheck.observe.sampling import add_sampled, sampled_places, share_bound, 
 from ampcheck.renderers import RENDERERS
 from ampcheck.settings import Settings
 from ampcheck.targets.spec import Target
-from ampcheck.trace import Phase, Site
+from ampcheck.trace import Phase
 
 CPU = torch.device("cpu")
 KERNELS = ["torch", *(["native"] if NATIVE else [])]
@@ -160,7 +160,7 @@ def test_tensors_no_larger_are_exact_and_so_are_parameters():
     large[1_234] = torch.inf
     book = Book(most=100)
     for phase in (Phase.STATE, Phase.BACKWARD):
-        book.add(book.number(Site("", "", "param_grad[w]", phase, "float32")), large)
+        book.add(book.number(("", "", "param_grad[w]", phase, "float32", "", 0)), large)
     state, other = (stats for stats in book.fetch().sites.values())
     assert state.infs == 1
     assert state == stats_of(exact(large))

@@ -96,6 +96,6 @@ def weights(model: Any) -> dict[Site, TensorStats]:
         values = torch.from_numpy(keras.ops.convert_to_numpy(weight).copy())
         if values.is_floating_point():
             dtype = str(values.dtype).removeprefix("torch.")
-            site = Site(layer.replace("/", "."), "", f"param[{name}]", Phase.STATE, dtype)
-            book.add(book.number(site), values)
+            key = (layer.replace("/", "."), "", f"param[{name}]", Phase.STATE, dtype, "", 0)
+            book.add(book.number(key), values)
     return dict(book.fetch().sites)

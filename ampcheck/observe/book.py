@@ -22,6 +22,8 @@ _LOSS = -1
 
 _CPU = torch.device("cpu")
 
+#: The fields of a Site: making one takes as long as everything else at an operation that is seen first.
+SiteKey = tuple[str, str, str, Phase, str, str, int]
 CastKey = tuple[str, str, str, Phase, str, int]  #: the fields of a Cast
 
 
@@ -71,7 +73,7 @@ class Book:
         self._first_row = 0
         self._measured = 0
         self._wanted = samples
-        self._numbers: dict[Site, int] = {}
+        self._numbers: dict[SiteKey, int] = {}
         self._shelves: dict[torch.device, _Shelf] = {}
         self._rows: list[tuple[_Shelf, int]] = []
         self._samples: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
@@ -87,16 +89,16 @@ class Book:
         """Return how many tensors were measured."""
         return self._measured + (0 if self._ledger is None else int(self._ledger.measured))
 
-    def number(self, site: Site) -> int:
+    def number(self, key: SiteKey) -> int:
         """Return the number of a site."""
-        number = self._numbers.setdefault(site, len(self._numbers))
-        if site.phase is Phase.STATE:  # whether a step is skipped hangs on a single infinity there
+        number = self._numbers.setdefault(key, len(self._numbers))
+        if key[3] is Phase.STATE:  # whether a step is skipped hangs on a single infinity there
             self._whole.add(number)
         return number
 
     def names(self) -> list[Site]:
         """Return the sites by number."""
-        return list(self._numbers)
+        return [Site(*key) for key in self._numbers]
 
     def add(self, number: int, tensor: torch.Tensor) -> int:
         """Measure a tensor for a site; return its row."""
@@ -166,7 +168,7 @@ class Book:
     def fetch(self) -> Fetched:
         """Return everything that was written, crossing to the host once a device."""
         self.settle()
-        names = list(self._numbers)
+        names = self.names()
         if self._ledger is not None and names:
             sums = torch.frombuffer(self._ledger.sums(len(names)), dtype=torch.int64)
             self._shelf(_CPU).sums = sums.view(-1, RECORD_WORDS)

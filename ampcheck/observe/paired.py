@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from ampcheck.observe.book import Book, Fetched
+from ampcheck.observe.book import Book, Fetched, SiteKey
 from ampcheck.observe.shadow import Shadow
 from ampcheck.trace import Site
 
@@ -20,10 +20,10 @@ class PairedBook(Book):
         self.reference = Book(samples)
         self._shadow = shadow
 
-    def number(self, site: Site) -> int:
+    def number(self, key: SiteKey) -> int:
         """Return the number of a site, the same in both."""
-        self.reference.number(site)
-        return super().number(site)
+        self.reference.number(key)
+        return super().number(key)
 
     def add(self, number: int, tensor: torch.Tensor) -> int:
         """Measure a tensor and its twin for a site; return their row."""

@@ -104,7 +104,7 @@ class Tally:
 
     def _number(self, origin: Origin, key: tuple[str, str, Phase, str]) -> int:
         op, slot, phase, dtype = key
-        site = Site(origin.module, op, slot, phase, dtype, origin.file, origin.line)
+        site = (origin.module, op, slot, phase, dtype, origin.file, origin.line)
         number = origin.numbers[key] = self._book.number(site)
         return number
 
