@@ -76,7 +76,12 @@ def write_index(folder: Path) -> Path:
 
 def index(folder: Path) -> str:
     """Return the index of a folder of reports."""
-    out = ["# Reports", "", "Written by `ampcheck bench --index`. Every report says how it was made.", ""]
+    out = [
+        "# Reports",
+        "",
+        f"Written by `ampcheck bench --index {folder.name}`. Every report says how it was made.",
+        "",
+    ]
     benches = {file.stem: _bench(file) for file in sorted(folder.rglob("*.json"))}
     found = {stem: bench for stem, bench in benches.items() if bench is not None}
     for file in sorted(folder.rglob("*.md")):
