@@ -39,7 +39,7 @@ _SIDES = (
 def compiled_path(recorder: "Recorder", model: Any, execute: Callable[..., Any] | None) -> Any:
     """Return what handles a recorder's operations in C, or None where it was not built or does not help."""
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    if NATIVE is None or exchange is None or not _on_cpu(model):
+    if NATIVE is None or exchange is None or not on_cpu(model):
         return None
     found = NATIVE.Path(exchange, _asked(_Answers(recorder), execute), torch.get_num_threads())
     found.name(filled(recorder.tracker.modules()))
@@ -64,7 +64,7 @@ def _filled_by(module: torch.nn.Module) -> int:
     return -1 if open_ended else code.co_argcount - 1
 
 
-def _on_cpu(model: Any) -> bool:
+def on_cpu(model: Any) -> bool:
     """Tell whether a model's tensors are on the CPU: elsewhere measuring is launched from Python."""
     tables = (module.__dict__.get(name) for module in modules(model) for name in ("_parameters", "_buffers"))
     tensors = (tensor for table in tables for tensor in (table or {}).values() if tensor is not None)

@@ -59,10 +59,12 @@ class Recording:
 
     compares = False  #: whether FP32 runs beside it
 
-    def __init__(self, step: int, execute: Execute, used: Used = lambda *_: None) -> None:
+    def __init__(
+        self, step: int, execute: Execute, used: Used = lambda *_: None, *, compiled: bool = True
+    ) -> None:
         """Prepare to record; `execute` runs an operation as the script wants it.
 
-        `used` hears of operations that measure or limit gradients.
+        `used` hears of operations that measure or limit gradients; `compiled` lets C do what it can.
         """
         self.step = step
         self.scale = 1.0
@@ -70,13 +72,14 @@ class Recording:
         self._looked = False  #: the script has measured gradients
         self.autocast = ""  #: the dtype of the regions that its modules are called in
         self._used = used
+        self._compiled = compiled
         self._execute = execute
         self._among_ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
         self._told: set[str] = set()  #: parameters whose gradients were measured
         self.recorder = self._recorder()
 
     def _recorder(self) -> Recorder:
-        return Recorder((), execute=self._run)
+        return Recorder((), execute=self._run, compiled=self._compiled)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.backwards:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ampcheck.garbage import no_collections
+from ampcheck.observe.compiled import on_cpu
 from ampcheck.observe.recorder import Execute
 from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
@@ -104,12 +105,12 @@ class Tape:
         wanted = step == self._closer or self._schedule.wants(step, self.in_turn)
         return wanted and len(self.recorded) < self._schedule.most
 
-    def _recording(self, step: int) -> Recording:
-        """Return what is to record a step, in full where that is wanted."""
+    def _recording(self, step: int, module: torch.nn.Module) -> Recording:
+        """Return what is to record a step that begins with a module, in full where that is wanted."""
         compares = step == self._closer or self._schedule.compares(step, self.in_turn)
         if compares or self.what_if is not None:
             return Compared(step, self._execute(), self._compare, self._used)
-        return Recording(step, self._execute(), self._used)
+        return Recording(step, self._execute(), self._used, compiled=on_cpu(module))
 
     def follow(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], step: int
@@ -117,7 +118,7 @@ class Tape:
         """Record a module's call as part of a step, from here on if nothing is recorded yet."""
         opens = self.now is None
         if self.now is None:
-            self.now = self._recording(step)
+            self.now = self._recording(step, module)
             self.now.open()
             for given in self._given:
                 model = given.module()
