@@ -202,4 +202,4 @@ def _to_host(
     host = torch.cat(flat).cpu()
     records = host[: sums.numel()].view(-1, RECORD_WORDS)
     values = host[sums.numel() :].view(torch.float64)
-    return records, values.split([len(sample) for sample in samples]) if samples else ()
+    return records, values.split([sample.numel() for sample in samples]) if samples else ()

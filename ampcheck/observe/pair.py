@@ -15,18 +15,18 @@ def pair_errors(reference: Fetched, low: Fetched, log2_scale: int) -> dict[Site,
     """Return the sums of error by site of the low-precision run, gradients unscaled first."""
     known = _by_place(reference.samples)
     pairs = [
-        (site, before, after * _factor(site, log2_scale))
+        (site, before, after * 2.0**-log2_scale if log2_scale and site.scaled else after)
         for site, calls in low.samples.items()
         if len(known.get(site.place, ())) == len(calls)
         for before, after in zip(known[site.place], calls, strict=True)
-        if len(before) == len(after)
+        if before.shape == after.shape
     ]
     if not pairs:
         return {}
     sites = list(dict.fromkeys(site for site, _, _ in pairs))
     numbers = {site: number for number, site in enumerate(sites)}
     groups = torch.tensor([numbers[site] for site, _, _ in pairs])
-    lengths = torch.tensor([len(before) for _, before, _ in pairs])
+    lengths = torch.tensor([before.numel() for _, before, _ in pairs])
     return _sums(
         sites,
         groups.repeat_interleave(lengths),
@@ -40,10 +40,6 @@ def _by_place(samples: Mapping[Site, Sequence[torch.Tensor]]) -> dict[Site, list
     for site, calls in samples.items():
         found.setdefault(site.place, []).extend(calls)
     return found
-
-
-def _factor(site: Site, log2_scale: int) -> float:
-    return 2.0**-log2_scale if site.scaled else 1.0
 
 
 def _sums(

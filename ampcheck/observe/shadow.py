@@ -66,13 +66,20 @@ class Shadow:
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return what stands here in FP32; None where that is the tensor itself."""
-        if not self._twins or type(tensor) not in _PLAIN or not _readable(tensor):
+        flat = self._beside(tensor)
+        return (
+            None if flat is None else flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+        )
+
+    def _beside(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the twin of a tensor's whole storage."""
+        if not self._twins or not _readable(tensor):
             return None
         storage = tensor.untyped_storage()
         twin = self._twins.get(storage._cdata)
         if twin is None or twin.flat.numel() != storage.nbytes() // tensor.element_size():
             return None  # the second: seen as another dtype, or given other memory
-        return twin.flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+        return twin.flat
 
     def set(self, tensor: torch.Tensor, value: float) -> None:
         """Say what stands here in FP32: one number everywhere."""
@@ -153,7 +160,7 @@ class Shadow:
         """Tell whether a twin or a half-precision tensor or dtype is among the inputs."""
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, torch.Tensor):
-                if value.dtype in _LOW or (self._twins and self.of(value) is not None):
+                if value.dtype in _LOW or self._beside(value) is not None:
                     return True
             elif isinstance(value, (list, tuple)):
                 if self._differs(value, None):
