@@ -246,6 +246,8 @@ def _working(report: Report, loss: Loss, unscaled: CurvePoint) -> tuple[Health, 
 
 
 def _setting(report: Report) -> str:
+    if report.loop is not None and not report.loop.first_scales and not report.log2_scale:
+        return f"{report.precision} without a loss scale" if report.precision == "fp16" else report.precision
     scaled = report.log2_scale or report.precision == "fp16"
     return f"{report.precision} with loss scale {power(report.log2_scale)}" if scaled else report.precision
 

@@ -8,6 +8,7 @@ came in. Events say what does not change from round to round; numbers that do ar
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
 
 
 class Kind(StrEnum):
@@ -109,6 +110,11 @@ class ScaleEvent:
 Round = tuple[Event, ...]
 
 
+def _is_step(event: Event) -> bool:
+    """Tell whether an optimizer is stepped: through a scaler, or by the script itself."""
+    return event.kind is Kind.SCALER_STEP or (event.kind is Kind.STEP and not event.by)
+
+
 @dataclass(frozen=True, slots=True)
 class Loop:
     """Everything that was seen of a training loop."""
@@ -140,16 +146,40 @@ class Loop:
         inside = [sum(event.kind is kind for event in events) for events in self.rounds]
         return sum(inside[which] * times for which, times in self.order)
 
+    def updates(self, scaler: str) -> list[int]:
+        """Return the numbers of the steps after which a scaler was updated."""
+        found, steps = [], 0
+        for which, times in self.order:
+            taken = list(accumulate(map(_is_step, self.rounds[which]), initial=0))
+            ends = [
+                before - 1
+                for before, event in zip(taken, self.rounds[which], strict=False)
+                if event.kind is Kind.UPDATE and event.thing == scaler
+            ]
+            for _ in range(times):
+                found += [max(0, steps + end) for end in ends]
+                steps += taken[-1]
+        return found
+
+    def update_of(self, step: int) -> tuple[str, int] | None:
+        """Return the scaler whose update ended a step, and which of its updates that was; None where none did."""
+        ends = {label: self.updates(label) for label in self.first_scales}
+        found = [
+            (end, label, at) for label, steps in ends.items() for at, end in enumerate(steps) if end >= step
+        ]
+        return min(found)[1:] if found else None
+
+    def skips(self, scaler: str) -> list[int]:
+        """Return which of a scaler's updates, from 0 on, came after a step that it had skipped."""
+        number = {step: at for at, step in enumerate(self.updates(scaler))}
+        skipped = (event.step for event in self.scales if event.scaler == scaler and event.skipped)
+        return [number.get(step, step) for step in skipped]
+
     def settled(self, scaler: str) -> int | None:
-        """Return how many steps a scaler skipped before it let one through; None where it let none through."""
-        skips = [event.step for event in self.scales if event.scaler == scaler and event.skipped]
-        updates = self.count(Kind.UPDATE)
-        # Steps that belong to one update: of each optimizer that the scaler steps.
-        together = max(1, round(self.count(Kind.SCALER_STEP) / updates)) if updates else 1
-        number = next(
-            (at for at, step in enumerate(skips) if step != at * together + together - 1), len(skips)
-        )
-        return None if number and number * together >= self.steps else number * together
+        """Return how many updates a scaler skipped before it let one through; None where it let none through."""
+        skips = self.skips(scaler)
+        searched = next((at for at, update in enumerate(skips) if update != at), len(skips))
+        return None if searched and searched >= (len(self.updates(scaler)) or self.steps) else searched
 
     @property
     def skipped(self) -> int:

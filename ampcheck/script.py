@@ -195,17 +195,18 @@ def _searching(step: Recorded, loop: Loop, recorded: Sequence[Recorded]) -> bool
     losses = step.losses if step.beside is not None else step.losses[:1]
     if not step.overflowed or not all(map(math.isfinite, losses)):
         return False
-    skipped = {event.step for event in loop.scales if event.skipped}
-    if not loop.scales:  # there is no scaler but that of --what-if, which acts in recorded steps
-        skipped = {number for number, one in enumerate(recorded) if one.log2_scale and one.overflowed}
-    first = last = step.step if loop.scales else recorded.index(step)
-    if first not in skipped:
-        return False
+    update = loop.update_of(step.step)
+    if update is not None:
+        skipped, at = loop.skips(update[0]), update[1]
+    else:  # there is no scaler but that of --what-if, which acts in recorded steps
+        skipped = [number for number, one in enumerate(recorded) if one.log2_scale and one.overflowed]
+        at = recorded.index(step)
+    first = last = at
     while first - 1 in skipped:
         first -= 1
     while last + 1 in skipped:
         last += 1
-    return last - first + 1 < MANY_SKIPS
+    return at in skipped and last - first + 1 < MANY_SKIPS
 
 
 def _precision(watcher: Watcher) -> str:

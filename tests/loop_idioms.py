@@ -491,6 +491,164 @@ def scaler_of_every_step(wrong):
         scaler.update()
 
 
+def folds(wrong):
+    """Where all is made anew, so is the scaler; where the optimizer stays, it is not."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for fold in range(3):
+        if fold and not wrong:
+            model = net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        for x, y in data(2):
+            optimizer.zero_grad()
+            with half():
+                loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+
+def entered_by_callbacks():
+    """A region that one method enters and another leaves."""
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    for x, y in data():
+        region = half()
+        region.__enter__()
+        out = model(x)
+        loss = F.cross_entropy(out, y)
+        region.__exit__(None, None, None)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+def skips_by_itself():
+    """A batch whose loss is no number is left out; a step whose gradients are none is only told to the scaler."""
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(data(6)):
+        with half():
+            loss = F.cross_entropy(model(x * torch.nan if i == 2 else x), y)
+        if not torch.isfinite(loss):
+            optimizer.zero_grad()
+            continue
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if torch.isfinite(norm) and i != 4:
+            scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+def steps_in_the_backward():
+    """Each parameter is stepped as soon as its gradient is there."""
+    model = net()
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+    def step(p):
+        optimizers[p].step()
+        optimizers[p].zero_grad()
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(step)
+    for x, y in data():
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = F.cross_entropy(model(x), y)
+        loss.backward()
+
+
+def learns_to_learn():
+    """An inner loop takes gradients as values, several times; the outer one is scaled."""
+    model = net()
+    optimizer, scaler = torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cuda")
+    for x, y in data():
+        weights = dict(model.named_parameters())
+        for _ in range(2):
+            inner = F.cross_entropy(torch.func.functional_call(model, weights, (x,)), y)
+            taken = torch.autograd.grad(inner, list(weights.values()), create_graph=True)
+            weights = {name: w - 0.1 * g for (name, w), g in zip(weights.items(), taken, strict=True)}
+        optimizer.zero_grad()
+        with half():
+            loss = F.cross_entropy(torch.func.functional_call(model, weights, (x,)), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def sharpens():
+    """A step up the slope, and one down from there: two backwards of two losses, and weights that move between."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in data():
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        with torch.no_grad():
+            moves = [0.05 * p.grad / (p.grad.norm() + 1e-12) for p in model.parameters()]
+            torch._foreach_add_(list(model.parameters()), moves)
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        with torch.no_grad():
+            torch._foreach_sub_(list(model.parameters()), moves)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def distils():
+    """A teacher without gradients in the same region, its weights an average; a critic that rests every other step."""
+    student, teacher, critic = net(), net(), nn.Linear(4, 1)
+    first = torch.optim.AdamW(student.parameters(), lr=1e-3)
+    second = torch.optim.AdamW(critic.parameters(), lr=1e-3)
+    scaler, other = torch.amp.GradScaler("cuda"), torch.amp.GradScaler("cuda")
+    for i, (x, _) in enumerate(data(6)):
+        with half():
+            with torch.no_grad():
+                wanted = teacher(x)
+            critic.requires_grad_(False)  # as it is written
+            out = student(x)
+            loss = F.mse_loss(out.float(), wanted.float()) - critic(out).float().mean()
+        first.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(first)
+        for p in student.parameters():
+            norm = p.grad.data.norm(2)
+            p.grad.data.mul_((1.0 / (norm + 1e-6)).clamp(max=1.0))
+        scaler.step(first)
+        scaler.update()
+        if i % 2 == 0:
+            critic.requires_grad_(True)
+            with half():
+                loss = F.softplus(critic(out.detach())).mean() + F.softplus(-critic(wanted)).mean()
+            second.zero_grad()
+            other.scale(loss).backward()
+            other.step(second)
+            other.update()
+        with torch.no_grad():
+            for a, b in zip(teacher.parameters(), student.parameters(), strict=True):
+                a.mul_(0.9).add_(b, alpha=0.1)
+
+
+def sets_the_scale():
+    """A scale that the loop chooses itself needs no check before it is set."""
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(data()):
+        optimizer.zero_grad()
+        with half():
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if i == 1:
+            scaler.update(2.0**10)
+
+
 @dataclass(frozen=True)
 class Idiom:
     """A loop, what must be said of it where it is wrong, and at which line."""
@@ -528,4 +686,16 @@ IDIOMS = [
     Idiom(scaler_by_default, "AMP205", "GradScaler("),
     Idiom(averages, "AMP403", "optimizer.step()"),
     Idiom(scaler_of_every_step, "AMP417", "GradScaler("),
+    Idiom(folds, "AMP417", "GradScaler("),
+]
+
+#: Loops of which nothing is to be said.
+CLEAN = [
+    entered_by_callbacks,
+    skips_by_itself,
+    steps_in_the_backward,
+    learns_to_learn,
+    sharpens,
+    distils,
+    sets_the_scale,
 ]

@@ -33,14 +33,22 @@ def spans(loop: Loop) -> Iterator[tuple[str, float, float]]:
 
 def span_words(loop: Loop, label: str, first: float, last: float) -> str:
     """Return where a scale began and ended, and after how many steps it let one through."""
-    if all(event.scaler != label for event in loop.scales):
+    events = [event for event in loop.scales if event.scaler == label]
+    if not events:
         return f"{scale_words(first)} throughout"
-    skipped = loop.settled(label)
-    if skipped is None:
-        settled = "never settled"
-    else:
-        settled = f"settled after {plural(skipped, 'step')}" if skipped else "settled from the start"
-    return f"{scale_words(first)} → {scale_words(last)}, {settled}"
+    return f"{scale_words(first)} → {scale_words(last)}, {_settled(loop, label)}"
+
+
+def _settled(loop: Loop, label: str) -> str:
+    """Return after how many of its steps a scale settled, and how many were skipped later."""
+    searched, skips = loop.settled(label), loop.skips(label)
+    if searched is None:
+        return "never settled"
+    later = len(skips) - searched
+    if later and skips[-1] >= (len(loop.updates(label)) or loop.steps) - 1:
+        return "not settled: its last step was skipped"
+    settled = f"settled after {plural(searched, 'step')}" if searched else "settled from the start"
+    return f"{settled}, {count(later)} skipped later" if later else settled
 
 
 def happened(event: ScaleEvent) -> str:

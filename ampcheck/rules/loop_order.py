@@ -239,7 +239,7 @@ def unscaled_twice(report: Report) -> list[Finding]:
 
 
 def _grown_after_unscale(loop: Loop) -> list[Event]:
-    """Return the calls of unscale_ that a scaled backward follows before the optimizer they are for is stepped."""
+    """Return the calls of unscale_ that a scaled backward follows before the step they are for, or its end."""
     found: list[Event] = []
     waiting: dict[str, Event] = {}
     several = len(label(loop, "optimizer")) > 1
@@ -250,6 +250,8 @@ def _grown_after_unscale(loop: Loop) -> list[Event]:
         elif event.kind is Kind.SCALER_STEP:
             for target in event.targets:
                 waiting.pop(target, None)
+        elif event.kind in {Kind.UPDATE, Kind.ZERO_GRAD}:  # a step that the loop has left out
+            waiting.clear()
         elif event.kind is Kind.BACKWARD and event.scaled and not several:
             found += waiting.values()
             waiting.clear()

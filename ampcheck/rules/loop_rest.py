@@ -3,7 +3,15 @@
 from ampcheck.findings import Finding, Severity
 from ampcheck.loop import RETURNED, Event, Kind, Loop
 from ampcheck.report import Report
-from ampcheck.rules.loop_state import active_scalers, first_by_place, line_of, loop_of, rounds_of, told
+from ampcheck.rules.loop_state import (
+    active_scalers,
+    first_by_place,
+    label,
+    line_of,
+    loop_of,
+    rounds_of,
+    told,
+)
 from ampcheck.wording import clean, percent, plural
 
 #: What is behind a loss that has been divided by the number of parts it is accumulated from, or does not add up.
@@ -29,8 +37,10 @@ def undivided_accumulation(report: Report) -> list[Finding]:
     """
     loop = loop_of(report)
     bad: dict[tuple[str, int], tuple[Event, int]] = {}
+    several = len(label(loop, "optimizer")) > 1  # whose gradients were cleared is not known
     for events in rounds_of(loop).values():
-        backwards = [event for event in events if event.kind is Kind.BACKWARD and not event.by]
+        kept = events if several else _since_cleared(events)
+        backwards = [event for event in kept if event.kind is Kind.BACKWARD and not event.by]
         for event in first_by_place(backwards):
             times = sum((other.file, other.line) == (event.file, event.line) for other in backwards)
             if times > 1 and not event.name.startswith(_DIVIDED):
@@ -46,6 +56,16 @@ def undivided_accumulation(report: Report) -> list[Finding]:
         )
         for event, times in bad.values()
     ]
+
+
+def _since_cleared(events: list[Event]) -> list[Event]:
+    """Return what happened since gradients were cleared that a backward had left: none of those were added to."""
+    last, seen = 0, False
+    for at, event in enumerate(events):
+        seen = seen or event.kind is Kind.BACKWARD
+        if event.kind is Kind.ZERO_GRAD and seen and any(e.kind is Kind.BACKWARD for e in events[at:]):
+            last = at
+    return events[last:]
 
 
 def schedule_on_skipped_steps(report: Report) -> list[Finding]:

@@ -330,11 +330,9 @@ def _compared(case, bare, printed):
     if case.options:
         return "fp16 in recorded steps"
     differing = sum(a != b for a, b in zip(bare[1], printed, strict=False)) + abs(len(bare[1]) - len(printed))
-    return (
-        f"all {plural(len(printed), 'line')} equal"
-        if not differing
-        else f"{plural(differing, 'line')} differ"
-    )
+    if differing:
+        return f"{plural(differing, 'line')} differ"
+    return f"all {plural(len(printed), 'line')} equal" if printed else "prints nothing"
 
 
 def main():
