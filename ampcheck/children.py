@@ -3,8 +3,9 @@
 import contextlib
 import itertools
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,11 +58,12 @@ class Children:
         place = str(self._folder / f"{next(self._numbers)}.json")
         process._target = Followed(run, self._manner, place)  # noqa: SLF001  # it has no public name
 
-    def reports(self) -> list[Report]:
-        """Return what the processes that have ended have left, and clear it away."""
+    def reports(self) -> list[Report | None]:
+        """Return what the processes that have ended have left, None of those without torch; clear it away."""
         if self._folder is None:
             return []
-        found = [read(path) for path in sorted(self._folder.glob("*.json"), key=lambda path: int(path.stem))]
+        left = sorted(self._folder.glob("*.json"), key=lambda path: int(path.stem))
+        found = [read(path) if path.stat().st_size else None for path in left]
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder = None
         return found
@@ -97,6 +99,9 @@ class Followed:
             self._open.append((session, context))
 
     def _end(self, notes: tuple[str, ...]) -> None:
+        if "torch" not in sys.modules:
+            with contextlib.suppress(Exception):
+                write(self.place, "")
         for session, context in self._open:
             with contextlib.suppress(Exception):
                 context.__exit__(None, None, None)
@@ -110,9 +115,9 @@ class Followed:
 _NAME = "rank"
 
 
-def joined(own: Report, reports: list[Report]) -> Report:
+def joined(own: Report, reports: Iterable[Report | None]) -> Report:
     """Return a script's report with those of the processes that trained for it."""
-    trained = [report for report in reports if report.loop is not None and report.loop.steps]
+    trained = [report for report in reports if report and report.loop is not None and report.loop.steps]
     if not trained:
         return own
     if own.loop is not None and own.loop.steps:

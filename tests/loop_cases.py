@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from loop_idioms import scaler_of_every_step
 from loop_scripts import data, half, loss_fn, net, trains, unscaled_while_growing, updated_between
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
@@ -285,5 +286,11 @@ CASES = {
         lambda _: logs(True, norms),
         "norm(2)",
         "scaler.unscale_(optimizer)  # before",
+    ),
+    "AMP417": Case(
+        lambda _: scaler_of_every_step(wrong=True),
+        lambda _: scaler_of_every_step(wrong=False),
+        "GradScaler(",
+        "once, where the optimizer is made",
     ),
 }

@@ -7,6 +7,7 @@ import re
 import warnings
 
 import loop_cases
+import loop_idioms
 import loop_scripts
 import pytest
 import torch
@@ -23,7 +24,10 @@ from ampcheck.settings import Schedule
 #: Those of the order of a loop, and those of its scale and its dtypes that a loop gives a line.
 LOOP_RULES = {code: rule for code, rule in RULES.items() if code.startswith("AMP4")}
 PLACED = ("AMP205", "AMP206", "AMP302")
-SOURCES = {module.__name__: inspect.getsource(module).splitlines() for module in (loop_cases, loop_scripts)}
+SOURCES = {
+    module.__name__: inspect.getsource(module).splitlines()
+    for module in (loop_cases, loop_idioms, loop_scripts)
+}
 
 
 #: What torch says of loops that it sees to be wrong.

@@ -7,7 +7,9 @@ from ampcheck.report import Report, by_place, low_backward
 from ampcheck.rules.causes import lost_in_forward
 from ampcheck.scaling.gradients import gradient_tensors
 from ampcheck.scaling.window import ScaleLimits, scale_window
+from ampcheck.tables import scale_curve
 from ampcheck.trace import Phase, Site
+from ampcheck.wording import power
 
 #: Skipped steps at the start from which on the default scale is called wrong for a model: GradScaler is built
 #: to skip a few, and then to find its scale.
@@ -140,6 +142,9 @@ def gradient_overflow(report: Report) -> list[Finding]:
             f"at every loss scale down to 2^{report.log2_scale}" if report.precision == "fp16" else "in bf16"
         )
         rescaled = report.outcomes.get("rescaled")
+        fits = [point.log2_scale for point in scale_curve(report) if not point.overflowed.high]
+        if report.loop is not None and report.precision == "fp16" and fits:
+            where += f" that was recorded; {power(max(fits))} is the largest that is predicted to fit"
         if rescaled is not None:
             where = f"at loss scale 2^{report.log2_scale}; a loss scale of 2^{rescaled.log2_scale} heals it"
         return [_overflow(bad, Severity.ERROR, where, report)]

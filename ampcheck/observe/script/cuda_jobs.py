@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.nn import SyncBatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from ampcheck.observe.script.patches import Patches
@@ -24,7 +25,7 @@ def jobs_on_cpu(patches: Patches, mapped: Mapped) -> None:
     patches.wrap(DistributedDataParallel, "__init__", _without_devices)
     # It runs on GPUs only; a rank then takes the statistics of its own part of the batch.
     patches.wrap(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda _: lambda *_: None)
-    patches.wrap(SyncBatchNorm, "forward", lambda _: SyncBatchNorm.__base__.forward)
+    patches.wrap(SyncBatchNorm, "forward", lambda _: _BatchNorm.forward)
     mesh = torch.distributed.device_mesh
     for owner in (torch.distributed, torch.distributed.distributed_c10d, mesh):
         patches.wrap(owner, "init_process_group", functools.partial(_job, mapped))

@@ -52,8 +52,7 @@ def by_hand(loss: Any) -> bool:
 def _constant(node: Any, name: str) -> float:
     """Return what a loss was multiplied by, 0 where that is no constant, or one that a GPU would be waited for."""
     saved = getattr(node, name, None)
-    alone = isinstance(saved, torch.Tensor) and saved.numel() == 1 and saved.is_cpu
-    if not alone or saved.requires_grad:
+    if not isinstance(saved, torch.Tensor) or saved.numel() != 1 or not saved.is_cpu or saved.requires_grad:
         return 0.0
     with torch._C._DisableTorchDispatch():  # a recorder would be asked for it
         return float(saved)

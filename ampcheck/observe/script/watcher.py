@@ -133,8 +133,8 @@ class Watcher:
         loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         scaled = self._scales and isinstance(loss, torch.Tensor) and is_scaled(loss)
         dtype = "" if loss is None else dtype_name(loss.dtype)
-        said = {"name": name or behind(loss), "by_hand": not scaled and by_hand(loss)}
-        self.journal.note(Kind.BACKWARD, scaled=scaled, dtype=dtype, **said)
+        by = not scaled and by_hand(loss)
+        self.journal.note(Kind.BACKWARD, scaled=scaled, dtype=dtype, name=name or behind(loss), by_hand=by)
         self.backwards += 1
         self._pending = True
         return self.tape.backward(loss, scaled=scaled)
@@ -224,9 +224,8 @@ class Watcher:
     @guarded
     def zeroed(self, owner: Any, family: str) -> None:
         """Take note of gradients that are cleared."""
-        label = self.journal.label(owner, family)
         self._asked_again()
-        self.journal.note(Kind.ZERO_GRAD, label)
+        self.journal.note(Kind.ZERO_GRAD, self.journal.label(owner, family))
 
     # -- scalers
 
@@ -242,10 +241,8 @@ class Watcher:
     @guarded
     def scaled(self, scaler: Any, outputs: Any) -> None:
         """Remember that this loss was scaled."""
-        label = self.journal.label(scaler, "scaler")
-        if (
-            self.journal.things[label].settings.get("enabled") is False
-        ):  # by the script, not for want of a GPU
+        asked = self.journal.things[self.journal.label(scaler, "scaler")].settings
+        if asked.get("enabled") is False:  # by the script, not for want of a GPU
             return
         self._scales = True
         if self.tape.now is not None and scaler.is_enabled() and scaler._scale is not None:
@@ -286,8 +283,7 @@ class Watcher:
         self.journal.leave()
         update, self._scaler_step = self._scaler_step, None
         # A step that was reached may be a fused one, skipped inside.
-        known = update is not None and scaler.is_enabled()
-        if known and (not update.reached or overflowed(scaler, optimizer)):
+        if update and scaler.is_enabled() and (not update.reached or overflowed(scaler, optimizer)):
             self.scales.skipped(update.label, parameters_of(optimizer))
         self.stepped()
 
