@@ -1,12 +1,15 @@
 """Processes that a script starts and trains in: each is watched as the script is, and leaves its report behind."""
 
 import contextlib
+import functools
 import itertools
+import pickle
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from multiprocessing import spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +59,8 @@ class Children:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="ampcheck-"))
         place = str(self._folder / f"{next(self._numbers)}.json")
-        process._target = Followed(run, self._manner, place)  # noqa: SLF001  # it has no public name
+        early = functools.partial(_launched, process._Popen, _Early(self._manner, place))  # noqa: SLF001
+        process._target, process._Popen = Followed(run, self._manner, place), early  # noqa: SLF001
 
     def reports(self) -> list[Report | None]:
         """Return what the processes that have ended have left, None of those without torch; clear it away."""
@@ -69,18 +73,17 @@ class Children:
         return found
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Followed:
     """A function that a process runs, watched; where watching fails, it runs all the same."""
 
     run: Callable[..., Any]
     manner: Manner
     place: str  #: where the report goes
-    _open: list[tuple[Any, Any]] = field(default_factory=list)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function."""
-        stop = after_import("torch", self._begin)
+        watch = _EARLY.pop(self.place, None) or _Watch(self.manner, self.place)
         notes: tuple[str, ...] = ()
         try:
             return self.run(*args, **kwargs)
@@ -88,27 +91,78 @@ class Followed:
             notes = (f"a process ended with {type(error).__name__}: this is about what ran before",)
             raise
         finally:
-            stop()
-            self._end(notes)
+            watch.end(notes)
+
+
+class _Watch:
+    """The watch over one process, from when it first imports torch."""
+
+    def __init__(self, manner: Manner, place: str) -> None:
+        self._manner, self._place = manner, place
+        self._open: list[tuple[Any, Any]] = []
+        self._stop = after_import("torch", self._begin)
 
     def _begin(self) -> None:
         with contextlib.suppress(Exception):
-            session = self.manner.session()
+            session = self._manner.session()
             context = session.watching()
             context.__enter__()
             self._open.append((session, context))
 
-    def _end(self, notes: tuple[str, ...]) -> None:
-        if "torch" not in sys.modules:
-            with contextlib.suppress(Exception):
-                write(self.place, "")
-        for session, context in self._open:
-            with contextlib.suppress(Exception):
+    def end(self, notes: tuple[str, ...]) -> None:
+        """Stop watching, and leave a report; an empty one of a process without torch."""
+        self._stop()
+        with contextlib.suppress(Exception):
+            if "torch" not in sys.modules:
+                write(self._place, "")
+            for session, context in self._open:
                 context.__exit__(None, None, None)
-                report = session.report(self.manner.target, notes)
-                name = f"rank {session.ranks.rank}" if session.ranks.size > 1 else ""
-                environment = {**report.environment, **({_NAME: name} if name else {})}
-                write(self.place, to_json(replace(report, environment=environment)))
+                report = session.report(self._manner.target, notes)
+                name = {_NAME: f"rank {session.ranks.rank}"} if session.ranks.size > 1 else {}
+                write(self._place, to_json(replace(report, environment={**report.environment, **name})))
+
+
+#: Watches that were begun before the function of their process was known, by where their reports go.
+_EARLY: dict[str, _Watch] = {}
+
+
+def begin_early(manner: Manner, place: str) -> None:
+    """Begin to watch a process that has not imported the script yet: names that it takes from torch are ours then."""
+    _EARLY[place] = _Watch(manner, place)
+
+
+class _Early:
+    """Travels with what a spawned process prepares itself by, and begins the watch as it is read there."""
+
+    #: It is read before the process has its path; where this cannot be imported, nothing is watched.
+    _CODE = """
+import pickle, sys
+sys.path.insert(0, root)
+try:
+    from ampcheck.children import begin_early
+    begin_early(*pickle.loads(told))
+except Exception:
+    pass
+finally:
+    sys.path.remove(root)
+"""
+
+    def __init__(self, manner: Manner, place: str) -> None:
+        self._told = pickle.dumps((manner, place))
+
+    def __reduce__(self) -> Any:
+        return exec, (self._CODE, {"root": str(Path(__file__).parents[1]), "told": self._told})
+
+
+def _launched(launch: Callable[[Any], Any], early: _Early, process: Any) -> Any:
+    """Start a process; if it is spawned, it is handed what begins the watch."""
+    del process._Popen  # noqa: SLF001  # it must not travel
+    prepared = spawn.get_preparation_data
+    spawn.get_preparation_data = lambda name: {**prepared(name), "ampcheck": early}
+    try:
+        return launch(process)
+    finally:
+        spawn.get_preparation_data = prepared
 
 
 #: Where a report says which rank of a job it is of, on its way to the script.

@@ -86,6 +86,40 @@ def test_what_a_process_did_before_it_died_is_told(tmp_path):
     assert any("ended with" in note for note in report.notes)
 
 
+TAKES = """
+import sys
+import torch.multiprocessing as mp
+from torch.cuda import is_available
+from torch.distributed import destroy_process_group, init_process_group
+from torch import nn, ones, optim
+
+
+def work(rank, path):
+    print(is_available(), flush=True)
+    init_process_group("nccl", init_method=f"file://{path}", rank=rank, world_size=1)
+    model = nn.parallel.DistributedDataParallel(nn.SyncBatchNorm(4).cuda(), device_ids=[rank])
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    model(ones(3, 4, device="cuda")).sum().backward()
+    optimizer.step()
+    destroy_process_group()
+
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(sys.argv[1],))
+"""
+
+
+def test_what_a_script_takes_from_torch_is_stood_in_for_in_its_processes_too(tmp_path):
+    (tmp_path / "train.py").write_text(TAKES)
+    words = ["--as-cuda", "-o", "out.json", "train.py", str(tmp_path / "store")]
+    watched = python("-m", "ampcheck", "run", *words, cwd=tmp_path)
+    assert watched.returncode == 0, watched.stderr
+    assert watched.stdout == "True\n"
+    report = read(tmp_path / "out.json")
+    assert report.loop.steps == 1
+    assert any("stood in" in note for note in report.notes)
+
+
 MANNER = Manner("train.py", Schedule(first=1))
 
 
