@@ -11,6 +11,7 @@ import torch
 from loop_idioms import CLEAN, IDIOMS, folds
 from loop_scripts import data, half, net
 from torch.nn import functional as F
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ampcheck.codec import from_json, to_json
 from ampcheck.findings import Severity
@@ -31,6 +32,7 @@ def watched(train, *, as_cuda=True, told=lambda _: None):
     with warnings.catch_warnings(), session.watching(), contextlib.suppress(*RAISED):
         warnings.simplefilter("ignore")
         train()
+    assert not _get_current_dispatch_mode_stack()
     return session.report("loop"), session.watcher
 
 
@@ -187,3 +189,36 @@ def test_the_words_for_a_scale_say_when_it_skipped(steps, skipped, words):
     loop = Loop((events,), ((0, steps),), (), scale_events(*skipped), {"scaler 1": 2.0**16}, steps)
     last = 2.0 ** (16 - len(skipped))
     assert span_words(loop, "scaler 1", 2.0**16, last) == words
+
+
+def stepped_within(scaled):
+    """Return the watch of a loop whose optimizers, one a parameter, step as soon as a gradient is there."""
+
+    def train():
+        model, scaler = net(), torch.amp.GradScaler("cuda", enabled=scaled)
+        optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+        for p, optimizer in optimizers.items():
+            p.register_post_accumulate_grad_hook(lambda p, optimizer=optimizer: optimizer.step())
+        for x, y in data(6):
+            model.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16 if scaled else torch.bfloat16):
+                loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+
+    return watched(train)
+
+
+def test_steps_within_a_backward_are_one_step():
+    report, watcher = stepped_within(scaled=False)
+    assert not watcher.broken, watcher.not_seen
+    assert report.loop.steps == 6
+    assert report.loop.recorded == (0, 2)
+    gradients = {site.slot for site in report.low.sites if site.slot.startswith("param_grad")}
+    assert len(gradients) == 2  # of weights and of biases
+    assert report.outcomes["settled"].grad_error < 0.05
+    assert not report.findings
+
+
+def test_scaled_gradients_that_are_stepped_within_the_backward_are_found():
+    report, _ = stepped_within(scaled=True)
+    assert [one.code for one in report.findings if one.severity == "error"] == ["AMP403"]

@@ -96,7 +96,7 @@ def first_by_place(events: Iterable[Event]) -> list[Event]:
     """Return one event for each line of code, in order."""
     found: dict[tuple[str, int, str], Event] = {}
     for event in events:
-        found.setdefault((event.file, event.line, event.thing), event)
+        found.setdefault((event.file, event.line, event.name if event.file else event.thing), event)
     return list(found.values())
 
 

@@ -134,7 +134,8 @@ def _backward(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., A
             return original(tensors, grad_tensors if seed is None else seed, *args, **kwargs)
         finally:
             if seed is not None:
-                watcher.backward_ends()
+                watcher.seed_ends()
+            watcher.backward_ends()
 
     return backward
 

@@ -26,6 +26,11 @@ _TABLES: tuple[dict[int, Any], ...] = (
 Called = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None]
 
 
+def within_backward() -> bool:
+    """Tell whether autograd is running, and has called a hook of the script's."""
+    return _current_node() is not None
+
+
 class RootFinder:
     """Tells of outermost module calls while it listens; deaf, it costs nothing."""
 

@@ -38,6 +38,14 @@ class _Suspect:
     bad: torch.Tensor  #: whether each gradient holds an inf or NaN
 
 
+@dataclass(slots=True)
+class Attempt:
+    """One call of scaler.step: which optimizer it is about, and whether that was reached."""
+
+    label: str
+    reached: bool = False
+
+
 class ScaleWatch:
     """Follows the scalers of a script."""
 

@@ -166,17 +166,16 @@ class Tape:
         with no_collections():  # what is made here is kept: a full collection would take as long as the rest
             self._close(recording, parameters)
 
+    def look(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Measure gradients that are used within the backward, which ends the step no earlier."""
+        if self.now is not None:
+            self.now.gradients(_of(self.now, parameters))
+
     def _close(self, recording: Recording, parameters: Iterable[torch.Tensor] | None) -> None:
         self._stop(recording)
         if not recording.backwards:
             return
-        wanted = None if parameters is None else {id(parameter) for parameter in parameters}
-        held = [
-            item
-            for item in recording.recorder.tracker.parameters()
-            if wanted is None or id(item[2]) in wanted
-        ]
-        recording.gradients(held)
+        recording.gradients(_of(recording, parameters))
         if self.what_if is not None and isinstance(recording, Compared):
             self.what_if.settle(recording)
         done = recording.finish()
@@ -211,3 +210,12 @@ class Tape:
             self._stop(recording)
             if why:
                 self.given_up[why] = self.given_up.get(why, 0) + 1
+
+
+def _of(
+    recording: Recording, parameters: Iterable[torch.Tensor] | None
+) -> list[tuple[str, str, torch.Tensor]]:
+    """Return a step's parameters with their names; of some, or of all."""
+    wanted = None if parameters is None else {id(parameter) for parameter in parameters}
+    known = recording.recorder.tracker.parameters()
+    return [item for item in known if wanted is None or id(item[2]) in wanted]

@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,21 +14,13 @@ from ampcheck.observe.script.guard import guarded, told
 from ampcheck.observe.script.journal import Journal, dtype_name
 from ampcheck.observe.script.losses import behind, by_hand, is_scaled, mark_scaled
 from ampcheck.observe.script.optimizers import described, parameters_of
-from ampcheck.observe.script.roots import RootFinder
-from ampcheck.observe.script.scales import ScaleWatch, about_to_update, overflowed
+from ampcheck.observe.script.roots import RootFinder, within_backward
+from ampcheck.observe.script.scales import Attempt, ScaleWatch, about_to_update, overflowed
 from ampcheck.observe.script.tape import Tape
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.settings import Schedule
 
 _OTHER_LABEL = "optimizer 0"
-
-
-@dataclass(slots=True)
-class _Update:
-    """One call of scaler.step: which optimizer it is about, and whether that was reached."""
-
-    label: str
-    reached: bool = False
 
 
 class Watcher:
@@ -58,12 +49,13 @@ class Watcher:
         #: Regions of autocast that were asked for and that torch has switched off.
         self.off: weakref.WeakSet[Any] = weakref.WeakSet()
         self._told = told
-        self._scaler_step: _Update | None = None
+        self._scaler_step: Attempt | None = None
         self._owners: dict[int, str] = {}
         self._optimizers: set[str] = set()
         self._before: tuple[torch.Tensor, list[torch.Tensor]] | None = None
         self._scales = False  #: a loss has been scaled before
         self.broken = False  #: watching failed, and the script goes on alone
+        self._stepped_within = False  #: an optimizer has stepped within the backward that is running
         self._pending = False  #: gradients were computed and no optimizer has stepped since
 
     def begin(self) -> None:
@@ -100,8 +92,12 @@ class Watcher:
         elif label and not self._wanted() and self._owners:
             self.roots.deafen()
 
-    def _end_recording(self, parameters: Iterable[torch.Tensor] | None = None) -> None:
-        if self.tape.now is not None:
+    def _end_recording(
+        self, parameters: Iterable[torch.Tensor] | None = None, used: Iterable[torch.Tensor] = ()
+    ) -> None:
+        if within_backward():  # where what is taken away now would come back
+            self.tape.look(used)
+        elif self.tape.now is not None:
             self.tape.close(parameters)
             self.scales.settle()
 
@@ -158,6 +154,16 @@ class Watcher:
 
     @guarded
     def backward_ends(self) -> None:
+        """Take note of a backward that is over, and of a step that was taken within it."""
+        if self._stepped_within:
+            self._stepped_within = False
+            self._optimizers.clear()  # these do not step in turn
+            self.tape.in_turn = 1
+            self._end_recording()
+            self.stepped()
+
+    @guarded
+    def seed_ends(self) -> None:
         """Give the script the gradients that FP32 has."""
         if self.tape.what_if is not None and isinstance(self.tape.now, Compared):
             self.tape.what_if.give_back(self.tape.now)
@@ -165,7 +171,7 @@ class Watcher:
     @guarded
     def changed(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:
         """Take note of gradients about to be clipped."""
-        self._end_recording()
+        self._end_recording(used=parameters)
         self.used(kind, name, parameters)
 
     @guarded
@@ -196,7 +202,7 @@ class Watcher:
             self.journal.describe(label, **described(optimizer))
         if self._scaler_step is not None:
             self._scaler_step.reached = True
-        self._end_recording()
+        self._end_recording(used=parameters_of(optimizer))
         self.journal.note(Kind.STEP, label)
         self.journal.enter(label)
 
@@ -204,6 +210,9 @@ class Watcher:
     def step_ends(self) -> None:
         """Take note of an optimizer that has changed the weights."""
         self.journal.leave()
+        if within_backward():
+            self._stepped_within = True
+            return
         self._end_recording()
         if self._scaler_step is None:
             self.stepped()
@@ -275,7 +284,7 @@ class Watcher:
         own = self.journal.label(scaler, "scaler")
         self.journal.note(Kind.SCALER_STEP, own, targets=(label,))
         self.journal.enter(own)
-        self._scaler_step = _Update(label)
+        self._scaler_step = Attempt(label)
 
     @guarded
     def scaler_step_ends(self, scaler: Any, optimizer: Any) -> None:
@@ -321,14 +330,7 @@ class Watcher:
 
     def loop(self) -> Loop:
         """Return what was seen of the loop."""
-        rounds, order = self.journal.rounds()
-        return Loop(
-            rounds=rounds,
-            order=order,
-            things=tuple(self.journal.things.values()),
-            scales=tuple(self.scales.events),
-            first_scales=dict(self.scales.first),
-            steps=self.steps,
-            recorded=tuple(recorded.step for recorded in self.tape.recorded if recorded.beside is not None),
-            children=self.children,
-        )
+        things, scales = tuple(self.journal.things.values()), tuple(self.scales.events)
+        full = tuple(recorded.step for recorded in self.tape.recorded if recorded.beside is not None)
+        first = dict(self.scales.first)
+        return Loop(*self.journal.rounds(), things, scales, first, self.steps, full, self.children)
