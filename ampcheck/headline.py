@@ -129,7 +129,7 @@ def _by_loss(report: Report) -> tuple[Health, str]:
     curve = scale_curve(report)
     if loss.share >= TROUBLE_SHARE and not _came_out_well(report) and not _explained(report):
         text = f"{_setting(report)} loses {percent(loss.share)} of the gradient elements"
-        return Health.UNSAFE, text + _unscaled(curve[0], loss) + _advice(best_scale(curve), loss)
+        return Health.UNSAFE, text + _unscaled(curve[0], loss) + _advice(report, best_scale(curve), loss)
     return _error(report) or _working(report, loss, curve[0])
 
 
@@ -149,7 +149,8 @@ def _unknown(report: Report) -> tuple[Health, str] | None:
     if report.dry:
         told = f"whether {report.precision} is safe for its numbers is not known"
         return Health.UNKNOWN, f"dry run, dtypes and casts only: no value was seen, and {told}"
-    if any(stats.numel for stats in report.low.sites.values()):
+    known = any(stats.numel for stats in report.low.sites.values())
+    if known or (report.loop is not None and report.worst is Severity.ERROR):
         return None
     return Health.UNKNOWN, "nothing can be said: no floating-point result was recorded"
 
@@ -204,10 +205,14 @@ def _backward_overflow(report: Report) -> tuple[Health, str] | None:
     return Health.RISK, f"{what}; the largest scale predicted to fit is {power(max(fits))}"
 
 
-def _advice(best: CurvePoint | None, loss: Loss) -> str:
+def _advice(report: Report, best: CurvePoint | None, loss: Loss) -> str:
     if best is None:
         return "; every scale overflows"
     share = best.flushed.low / best.nonzero
+    if best.log2_scale == report.log2_scale and not share:
+        return (
+            f"; none of them lies below what {report.precision} holds, so it is rounding that makes them zero"
+        )
     if share > loss.share / 2:
         return "; no loss scale fits"
     kept = "would lose none" if not share else f"would lose {percent(share)}"

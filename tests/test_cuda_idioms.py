@@ -34,6 +34,10 @@ print("trained")
 """
 
 IDIOMS = {
+    "names from where they are made": (
+        "from torch.cuda.random import get_rng_state; from torch.cuda import memory, streams",
+        "streams.Event(enable_timing=True).record(); assert get_rng_state().numel() and not memory.memory_allocated()",
+    ),
     "the number of a GPU": (
         "model.to(0); x, y = x.to(0), y.to(device=0); x.new_zeros(3, 2); torch.ones(2, device=0)",
         "",

@@ -222,3 +222,21 @@ def test_steps_within_a_backward_are_one_step():
 def test_scaled_gradients_that_are_stepped_within_the_backward_are_found():
     report, _ = stepped_within(scaled=True)
     assert [one.code for one in report.findings if one.severity == "error"] == ["AMP403"]
+
+
+def test_what_is_wrong_is_the_verdict_where_no_number_was_seen():
+    def train():
+        w = torch.randn(8, 4, requires_grad=True)  # no module anywhere
+        optimizer, scaler = torch.optim.SGD([w], lr=0.1), torch.amp.GradScaler("cuda")
+        for x, y in data(3):
+            optimizer.zero_grad()
+            with half():
+                loss = F.cross_entropy(x @ w, y)
+            scaler.scale(loss).backward()
+            torch.nn.utils.clip_grad_norm_([w], 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+
+    report, _ = watched(train)
+    assert "limits gradients that are still multiplied" in verdict(report)
+    assert any("no module with parameters was called" in what for what in report.low.not_audited)

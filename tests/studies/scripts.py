@@ -60,6 +60,11 @@ _TV = (
 PTGAN, ACCELERATE = "eriklindernoren/PyTorch-GAN @ 36d3c77", "huggingface/accelerate @ 16cb6eb8"
 DIFFUSERS, PL = "huggingface/diffusers @ 58eb52c0", "Lightning-AI/pytorch-lightning @ 7f0c3436"
 _FF = "main.py --epochs 3 --no_accel --train_size 64 --test_size 32"
+CLIP = "mlfoundations/open_clip @ 89fb801"
+_CLIP = (
+    "-m open_clip_train.main --dataset-type synthetic --train-num-samples 8 --batch-size 2 --workers 0 --epochs 1 "
+    "--model ViT-S-32-alt --warmup 1 --lr 1e-4 --logs none"
+)
 _UNCONDITIONAL = (
     "train_unconditional.py --train_data_dir imgs --model_config_name_or_path cfg --resolution 16 --train_batch_size 4 "
     "--num_epochs 1 --dataloader_num_workers 0 --output_dir out --save_images_epochs 100 --save_model_epochs 100 "
@@ -279,6 +284,98 @@ CASES = [
         "tvc/3b5e6fc4/references/segmentation",
         "train.py --data-path ../../../voc --dataset voc --model lraspp_mobilenet_v3_large -b 4 --epochs 1 -j 0 "
         "--print-freq 1 --amp",
+        bare=False,
+    ),
+    Case(
+        "dino --use_fp16",
+        "facebookresearch/dino @ 7c446df",
+        "dino",
+        "main_dino.py --arch vit_tiny --data_path data/train --epochs 1 --warmup_epochs 0 --batch_size_per_gpu 2 --out_dim 128 "
+        "--local_crops_number 2 --num_workers 1 --use_fp16 true --output_dir . --dist_url env://",
+        options="--as-cuda",
+        env="TORCH_HOME=../hub RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 "
+        "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",
+        bare=False,
+    ),
+    Case("open_clip --precision amp", CLIP, "open_clip", f"{_CLIP} --precision amp", path="src", bare=False),
+    Case(
+        "open_clip --precision amp_bf16, accumulated",
+        CLIP,
+        "open_clip",
+        f"{_CLIP} --precision amp_bf16 --device cpu --grad-clip-norm 1.0 --accum-freq 2",
+        path="src",
+    ),
+    Case(
+        "YOLOv5",
+        "ultralytics/yolov5 @ 5081342f",
+        "yolov5",
+        "train.py --weights= --cfg models/yolov5n.yaml --data yolo.yaml --epochs 1 --batch-size 4 --imgsz 64 --workers 0 "
+        "--noplots --device cpu --seed 1 --project runs",
+        env="YOLOv5_AUTOINSTALL=false YOLOV5_CONFIG_DIR=../ultra",
+        seeded=False,
+    ),
+    Case(
+        "barlowtwins (spawned)",
+        "facebookresearch/barlowtwins @ 8e8d284",
+        "barlowtwins",
+        "main.py data --workers 0 --epochs 1 --batch-size 4 --projector 64-64 --print-freq 1",
+        options="--as-cuda",
+        bare=False,
+    ),
+    Case(
+        "lightweight-gan --amp (two scalers)",
+        "lucidrains/lightweight-gan @ efbec45",
+        "lightweight-gan",
+        "-c __import__('lightweight_gan.cli').cli.main() --data imgs --amp --image-size 32 --num-train-steps 4 --batch-size 2 "
+        "--gradient-accumulate-every 2 --fmap-max 16 --new --num-workers 0 --seed 1",
+        options="--as-cuda",
+        bare=False,
+    ),
+    Case(
+        "Fabric reinforcement learning",
+        PL,
+        "pl/examples/fabric/reinforcement_learning",
+        "train_fabric.py --num-envs 2 --num-steps 16 --total-timesteps 128 --per-rank-batch-size 8 --update-epochs 1",
+        env="LT_CLI_USED=1 LT_ACCELERATOR=cpu LT_DEVICES=1 LT_PRECISION=bf16-mixed",
+    ),
+    Case(
+        "accelerate gradient_accumulation, bf16",
+        ACCELERATE,
+        "accelerate/examples",
+        "gradient_accumulation.py --cpu --mixed_precision bf16 --gradient_accumulation_steps 2",
+    ),
+    Case(
+        "accelerate checkpointing, fp16",
+        ACCELERATE,
+        "accelerate/examples",
+        "checkpointing.py --mixed_precision fp16 --checkpointing_steps epoch --output_dir checkpoints",
+        options="--as-cuda",
+        bare=False,
+    ),
+    Case(
+        "torchvision detection reference --amp",
+        "jinensetpal/vision @ 3b5e6fc4",
+        "tvc/3b5e6fc4/references/detection",
+        "train.py --data-path coco --dataset coco --model fasterrcnn_mobilenet_v3_large_320_fpn --amp -b 2 -j 0 --epochs 1 "
+        "--print-freq 1",
+        options="--as-cuda",
+        bare=False,
+    ),
+    Case(
+        "imagenet, spawned",
+        EXAMPLES,
+        "examples/imagenet",
+        "main.py -a resnet18 -b 8 --epochs 1 -j 0 -p 1 --seed 1 --dist-url tcp://127.0.0.1:29544 "
+        "--multiprocessing-distributed --world-size 1 --rank 0 data",
+        options="--as-cuda",
+        bare=False,
+    ),
+    Case(
+        "DDP tutorial, spawned",
+        EXAMPLES,
+        "examples/distributed/ddp-tutorial-series",
+        "multigpu.py 2 1",
+        options="--as-cuda",
         bare=False,
     ),
 ]

@@ -25,6 +25,9 @@ def answers(cuda: ModuleType, *, available: bool) -> Answers:
     found: Answers = {(cuda, name): _silent for name in _NOTHING}
     found |= {(cuda, name): _zero for name in _ZERO}
     found |= {(cuda, name): answer for name, answer in _SAID.items()}
+    # Where these names come from they are asked for as well.
+    parts = (cuda.random, cuda.memory, cuda.streams)
+    found |= {(part, name): answer for (_, name), answer in found.items() for part in parts}
     found |= {(torch.cuda.nvtx, name): _silent for name in ("range_push", "range_pop", "mark")}
     found |= {
         (torch.accelerator, name): _silent for name in ("set_device_index", "synchronize", "set_stream")
