@@ -240,3 +240,18 @@ def test_what_is_wrong_is_the_verdict_where_no_number_was_seen():
     report, _ = watched(train)
     assert "limits gradients that are still multiplied" in verdict(report)
     assert any("no module with parameters was called" in what for what in report.low.not_audited)
+
+
+def test_a_backward_through_a_graph_that_is_gone_is_torchs_to_refuse():
+    def train():
+        model = net()
+        loss = F.cross_entropy(model(next(data())[0]), next(data())[1]) * 64.0
+        loss.backward()
+        loss.backward()
+
+    with (
+        pytest.raises(RuntimeError, match="second time"),
+        Session(Schedule(), as_cuda=True).watching() as watcher,
+    ):
+        train()
+    assert not watcher.broken, watcher.not_seen

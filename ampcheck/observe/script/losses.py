@@ -51,7 +51,10 @@ def by_hand(loss: Any) -> bool:
 
 def _constant(node: Any, name: str) -> float:
     """Return what a loss was multiplied by, 0 where that is no constant, or one that a GPU would be waited for."""
-    saved = getattr(node, name, None)
+    try:
+        saved = getattr(node, name, None)
+    except RuntimeError:  # its graph was freed: torch will say so
+        return 0.0
     if not isinstance(saved, torch.Tensor) or saved.numel() != 1 or not saved.is_cpu or saved.requires_grad:
         return 0.0
     with torch._C._DisableTorchDispatch():  # a recorder would be asked for it
