@@ -6,6 +6,7 @@ from math import log2
 
 from ampcheck.evidence import Suspect, suspects
 from ampcheck.instead import Instead, instead_of_a_scale
+from ampcheck.nearest import blamed
 from ampcheck.outcome import HARM_VANISHED, Outcome, magnified
 from ampcheck.plan import Plan, ScalerPlan, Tried, Verdict
 from ampcheck.report import Report
@@ -112,10 +113,21 @@ class Advisor:
         # would end with most of its modules.
         candidates = suspects(self.report)[: SINGLES if only_magnified else None]
         found = _gathered(Search(heals, budget).run(candidates), heals)
+        if settled.finite:
+            found = self._blamed(found, heals)
         worth = len(found.items) <= _FEW_PLACES or (
             not only_magnified and _smaller_part(self.report, found.items)
         )
         return found if worth else replace(found, heals=False)
+
+    def _blamed(self, found: Found[Suspect], heals: Callable[[tuple[Suspect, ...]], bool]) -> Found[Suspect]:
+        """Return what was found, or the place behind it that is to blame; note where the bits are lost."""
+        if not found.heals or len(found.items) != 1:
+            return found
+        proved = _smaller_part(self.report, found.items)
+        culprit = blamed(self.report, found.items[0], heals, proved=proved)
+        self.report = replace(self.report, placed=culprit.site)
+        return replace(found, items=(culprit.place,))
 
     def _scale(self, items: tuple[Suspect, ...]) -> ScalerPlan:
         """Return the scaler that suits what stays in low precision, smaller where a run still overflows."""

@@ -12,7 +12,7 @@ from ampcheck.advise import Advisor
 from ampcheck.groups import group_sentences
 from ampcheck.observe.book import Fetched
 from ampcheck.observe.layers import LayerRecorder
-from ampcheck.observe.lineage import leaps
+from ampcheck.observe.lineage import leaps, overflown_casts
 from ampcheck.observe.measure import Arena
 from ampcheck.observe.pair import SAMPLES, pair_errors
 from ampcheck.observe.prepare import compiled, shape_lazy_parameters
@@ -38,7 +38,7 @@ from ampcheck.report import Report
 from ampcheck.rules import diagnose
 from ampcheck.settings import Settings
 from ampcheck.targets.spec import Target
-from ampcheck.trace import PairError, Phase, Site, StepSummary, Trace, add_maps
+from ampcheck.trace import Leap, PairError, Phase, Site, StepSummary, Trace, add_maps
 from ampcheck.training import Course, trained
 from ampcheck.verify import Lab
 
@@ -195,10 +195,15 @@ def _pair(report: Report, step: Step, settings: Settings, progress: Progress) ->
         reference=report.reference + reference.trace,
         low=report.low + low.trace,
         errors=add_maps(report.errors, errors),
-        leaps=report.leaps or leaps(low.sources, errors, report.dtype),
+        leaps=report.leaps or _leaps(low, reference.trace, errors, report.dtype),
         notes=tuple(dict.fromkeys(report.notes + note)),
     )
     return _Pair(added, after, grads)
+
+
+def _leaps(low: _Run, reference: Trace, errors: Mapping[Site, PairError], dtype: str) -> tuple[Leap, ...]:
+    """Return where errors begin: first the casts that the numbers do not fit."""
+    return (*overflown_casts(low.sources, low.trace, reference, dtype), *leaps(low.sources, errors, dtype))
 
 
 def _reference(

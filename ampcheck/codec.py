@@ -30,6 +30,7 @@ the strings "inf", "-inf" and "nan".
     patch           the plan as a unified diff against the user's file, or as lines to paste
     advice          [sentences: what to expect of the plan]
     leaps           [{site, error_before, error, dropped: site}]: where errors begin in the forward
+    placed          site or null: where the bits are lost, where its line in FP32 was tried and heals
     updates         [{name, moved, stuck, wrong}]: tensors held in half precision after optimizer steps
     not_audited     {what was not seen: how often in one run}
     notes           [what was assumed]

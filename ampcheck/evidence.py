@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 
 from ampcheck.formats import BY_DTYPE
 from ampcheck.report import Report, by_place
@@ -84,10 +85,35 @@ def origin_first(report: Report, bad: list[Site], reference: dict[Site, TensorSt
     A line may run an operation twice, on healthy numbers before the origin and on its infinities after it; both
     are one site. What FP32 holds there is then far from the largest number, and the operation has no pole.
     """
-    if bad and any(stats.nonfinite for site, stats in reference.items() if site.phase is bad[0].phase):
-        return bad  # an infinity that is meant makes NaN wherever it meets a zero
-    first = next((site for site in bad if _can_begin(report, site, reference[site.place])), None)
-    return bad if first is None else [first, *(site for site in bad if site != first)]
+    meant = any(stats.nonfinite for site, stats in reference.items() if bad and site.phase is bad[0].phase)
+    # An infinity that is meant makes NaN wherever it meets a zero, so there the first is taken as it comes.
+    first = None if meant else next((s for s in bad if _can_begin(report, s, reference[s.place])), None)
+    ordered = bad if first is None else [first, *(site for site in bad if site != first)]
+    ordered = _without_absorbed(report, ordered)
+    born = [leap for leap in report.leaps if leap.error == inf and leap.site in ordered]
+    return [*(leap.dropped for leap in born[:1] if _before(report, leap.site, ordered[0])), *ordered]
+
+
+def _before(report: Report, one: Site, other: Site) -> bool:
+    order = list(report.low.sites)
+    return order.index(one) <= order.index(other)
+
+
+def _without_absorbed(report: Report, bad: list[Site]) -> list[Site]:
+    """Return non-finite results without those that come before all of what heals the step: they do no harm.
+
+    A mask of -inf is one, where FP32 holds a finite number and a softmax absorbs both.
+    """
+    planned = report.outcomes.get("planned")
+    if planned is None or planned.harmed or report.plan is None or len(report.plan.fp32_modules) != 1:
+        return bad
+    healing = Suspect(module=report.plan.fp32_modules[0])
+    held = [site for site in bad if healing.holds(site)]
+    order = {site: at for at, site in enumerate(report.low.sites)}
+    begins = min((at for site, at in order.items() if site.op and healing.holds(site)), default=0)
+    if not held or begins < order[bad[0]]:
+        return bad
+    return [held[0], *(site for site in bad if order[site] > order[held[0]])]
 
 
 def _can_begin(report: Report, site: Site, stats: TensorStats) -> bool:
@@ -99,14 +125,17 @@ def _can_begin(report: Report, site: Site, stats: TensorStats) -> bool:
 
 def meets_zero(report: Report, site: Site, reference: dict[Site, TensorStats]) -> bool:
     """Tell whether a new infinity comes from a pole, where the FP32 result is small enough for the format."""
-    small = not report.format.overflows(reference[site.place].amax)
+    wide = reference.get(site.place)  # None for a cast, which FP32 does not have
+    small = wide is not None and not report.format.overflows(wide.amax)
     return small and site.op.rstrip("_") in _WITH_POLES and not leaves_domain(report, site, reference)
 
 
 def leaves_domain(report: Report, site: Site, reference: dict[Site, TensorStats]) -> bool:
     """Tell whether a new NaN, without an infinity, comes from a number outside of where it is defined."""
-    low, wide = report.low.sites[site], reference[site.place]
-    return site.op.rstrip("_") in _WITH_EDGES and low.nans > wide.nans and low.infs <= wide.infs
+    low, wide = report.low.sites[site], reference.get(site.place)
+    if wide is None or site.op.rstrip("_") not in _WITH_EDGES:
+        return False
+    return low.nans > wide.nans and low.infs <= wide.infs
 
 
 def beginning(report: Report, leap: Leap) -> Site:
@@ -140,11 +169,11 @@ def _failed(report: Report) -> Iterable[Site]:
     site = Site(failure.module, failure.op, "output", Phase.FORWARD, report.dtype, failure.file, failure.line)
     ran = [site for site in report.reference.sites if site.op and site.phase is Phase.FORWARD]
     # A line outside of modules can only be kept in FP32 by a context around it, a module that feeds it by itself.
-    feeding = [] if failure.module else _before(site, ran)
+    feeding = [] if failure.module else _ran_before(site, ran)
     return (*feeding, site, *ran)
 
 
-def _before(site: Site, ran: list[Site]) -> list[Site]:
+def _ran_before(site: Site, ran: list[Site]) -> list[Site]:
     """Return one site of each of the modules that ran last before a line was first reached."""
     reached = next((i for i, other in enumerate(ran) if other.location == site.location), 0)
     last = {other.module: other for other in reversed(ran[:reached]) if other.module}

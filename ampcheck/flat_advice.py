@@ -19,6 +19,7 @@ def advice(report: Report) -> Json:
         "advice": list(report.advice),
         "outcomes": {name: _outcome(outcome) for name, outcome in report.outcomes.items()},
         "leaps": [_leap(leap) for leap in report.leaps],
+        "placed": None if report.placed is None else flat(report.placed),
         "updates": [writable(asdict(update)) for update in report.updates],
     }
 
@@ -33,6 +34,7 @@ def with_advice(report: Report, saved: Json) -> Report:
         advice=tuple(saved["advice"]),
         outcomes={name: _read_outcome(item) for name, item in saved["outcomes"].items()},
         leaps=tuple(_read_leap(item) for item in saved["leaps"]),
+        placed=None if saved.get("placed") is None else read_site(saved["placed"]),
         updates=tuple(UpdateLoss(**item) for item in saved["updates"]),
     )
 

@@ -121,6 +121,7 @@ def _sum(a: Report, b: Report) -> Report:
         environment=_environment(a.environment, b.environment),
         outcomes=_outcomes(a.outcomes, b.outcomes),
         leaps=_union(a.leaps, b.leaps, repr),
+        placed=_first(a.placed, b.placed),
         updates=_updates(a.updates, b.updates),
         plan=_plan(a.plan, b.plan),
         verdicts=_verdicts((*a.verdicts, *b.verdicts, *((_TOGETHER,) if differ else ()))),

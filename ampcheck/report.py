@@ -43,6 +43,7 @@ class Report:
     environment: Mapping[str, str] = field(default_factory=dict)
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)  #: re-runs: settled, unscaled
     leaps: tuple[Leap, ...] = ()  #: where errors begin in the forward, in order of execution
+    placed: Site | None = None  #: where the bits are lost, where a re-run with that line in FP32 says so
     updates: tuple[UpdateLoss, ...] = ()  #: tensors held in half precision, after a few optimizer steps
     plan: Plan | None = None
     verdicts: tuple[Verdict, ...] = ()  #: what re-running said of the plan's claims

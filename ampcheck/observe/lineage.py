@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ampcheck.formats import BY_DTYPE, FP32
-from ampcheck.trace import Leap, PairError, Phase, Site
+from ampcheck.trace import Leap, PairError, Phase, Site, Trace
 
 #: A result this far off, from inputs that are not, is where an error begins.
 LEAP_ERROR = 0.05
@@ -22,6 +22,9 @@ _MOVES = frozenset(
     """cat stack clone contiguous index index_select gather select_scatter slice_scatter masked_fill where roll flip
     repeat constant_pad_nd split unsafe_split neg relu""".split()
 )
+
+#: Operations whose inputs autocast casts itself, on their line: an infinity is theirs, as a product's is.
+_PRODUCTS = frozenset("mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution _prelu_kernel".split())
 
 _NOTHING: frozenset[int] = frozenset()
 
@@ -81,6 +84,32 @@ def leaps(
         if site.phase is Phase.FORWARD and leapt and not _arbitrary(level[site], dtype):
             found.append(Leap(site, before, level[site], _dropped(site, sources, dtype)))
     return tuple(found[:MOST_LEAPS])
+
+
+def overflown_casts(
+    sources: Mapping[Site, Iterable[Site]], low: Trace, reference: Trace, dtype: str
+) -> tuple[Leap, ...]:
+    """Return where infinities come from a cast that the code asks for, of numbers that FP32 holds.
+
+    FP32 has no such cast to compare with: its infinities are new where the cast's own sources have none and an
+    operation on them is finite in FP32.
+    """
+    known = {site.place: stats.nonfinite for site, stats in reference.sites.items()}
+    bad = {site: stats.nonfinite for site, stats in low.sites.items() if stats.nonfinite}
+    return tuple(
+        Leap(site, 0.0, inf, cast)
+        for site, made_of in sources.items()
+        if site.phase is Phase.FORWARD and bad.get(site, 0) > known.get(site.place, inf)
+        for cast in made_of
+        if cast.dtype == dtype and cast in bad and cast.place not in known and not _product(site, cast)
+        if not any(source in bad for source in sources.get(cast, ()))
+    )[:MOST_LEAPS]
+
+
+def _product(site: Site, cast: Site) -> bool:
+    """Tell whether a cast is autocast's own, of an input of a product."""
+    same = (site.module, site.location) == (cast.module, cast.location)
+    return same and (site.op in _PRODUCTS or site.op.startswith("_scaled_dot_product"))
 
 
 def _arbitrary(error: float, dtype: str) -> bool:

@@ -31,24 +31,28 @@ def forward_overflow(report: Report) -> list[Finding]:
     bad, reference = _bad_forward(report)
     if not bad or meets_zero(report, bad[0], reference) or leaves_domain(report, bad[0], reference):
         return []
-    first, amax = bad[0], reference[bad[0].place].amax
+    first, wide = bad[0], reference.get(bad[0].place)
+    numbers = {"elements": _count(first, report, reference), "reached_sites": len(bad) - 1}
     return [
         Finding(
             "AMP101",
             "forward-overflow",
             "forward-overflow",
             _harm(report),
-            f"{first.op} in {_place(first)} overflows {report.precision}: {_count(bad[0], report, reference)} elements "
-            f"are finite in FP32 (largest {amax:.4g}), {report.precision} ends at {report.format.max:.5g}"
-            f"{_absorbed(report)}",
+            f"{_overflowing(first, report, wide)}: {numbers['elements']} elements are finite in FP32"
+            f"{'' if wide is None else f' (largest {wide.amax:.4g})'}, {report.precision} ends at "
+            f"{report.format.max:.5g}{_absorbed(report)}",
             tuple(bad),
-            {
-                "elements": _count(first, report, reference),
-                "reference_amax": amax,
-                "reached_sites": len(bad) - 1,
-            },
+            numbers if wide is None else numbers | {"reference_amax": wide.amax},
         )
     ]
+
+
+def _overflowing(site: Site, report: Report, wide: TensorStats | None) -> str:
+    """Return what overflows: an operation, or a cast, which FP32 does not have."""
+    if wide is not None:
+        return f"{site.op} in {_place(site)} overflows {report.precision}"
+    return f"a cast to {report.precision} in {_place(site)} gets numbers that do not fit"
 
 
 def forward_underflow(report: Report) -> list[Finding]:
@@ -164,7 +168,8 @@ def _bad_forward(report: Report) -> tuple[list[Site], dict[Site, TensorStats]]:
 
 
 def _count(site: Site, report: Report, reference: dict[Site, TensorStats]) -> int:
-    return report.low.sites[site].nonfinite - reference[site.place].nonfinite
+    wide = reference.get(site.place)
+    return report.low.sites[site].nonfinite - (0 if wide is None else wide.nonfinite)
 
 
 def _harm(report: Report) -> Severity:

@@ -46,12 +46,12 @@ def precision_loss(report: Report) -> list[Finding]:
     if not begun and not (settled.finite and settled.error > HARM_ERROR):
         return []
     healing = _healing(report)
-    few = 0 < len(healing) <= FEW_PLACES and _points(report)
+    few = 0 < len(healing) <= FEW_PLACES and (_points(report) or report.placed is not None)
     numbers = {"grad_error": settled.grad_error, "loss_error": settled.loss_error}
     sites: tuple[Site, ...] = ()
     where = ""
     if begun:
-        sites = tuple(dict.fromkeys((beginning(report, begun[0]), begun[0].site)))
+        sites = tuple(dict.fromkeys((report.placed or beginning(report, begun[0]), begun[0].site)))
         numbers["error"] = begun[0].error
         where = f"; it begins at {_told(begun[0], sites[0])}"
     remedy = f"; with {', '.join(healing)} in FP32 it does not happen" if few else _unhealed(report)

@@ -1,0 +1,77 @@
+"""Which of several places that heal is to blame: the last one before the error shows.
+
+A place in FP32 hands FP32 numbers on, and what follows computes with them: every place before the culprit may
+heal too. None behind it can, since bits that are lost stay lost.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ampcheck.evidence import Suspect, beginning
+from ampcheck.report import Report
+from ampcheck.trace import Leap, Phase, Site
+
+#: Places tried behind the one that was found, and lines tried inside of it.
+MOST_TRIED = 8
+
+Heals = Callable[[tuple[Suspect, ...]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Blamed:
+    """What is to blame for an error that rounding makes."""
+
+    place: Suspect  #: to be kept in FP32
+    site: Site | None = None  #: the operation whose line alone heals, where that had to be tried
+
+
+def blamed(report: Report, found: Suspect, heals: Heals, *, proved: bool) -> Blamed:
+    """Return the place to blame, given one that heals; where that proves nothing, by its lines."""
+    leap = next((leap for leap in report.leaps if leap.dropped.dtype == report.dtype), None)
+    if leap is None or not found.module:
+        return Blamed(found)
+    ran = _until(report, leap)
+    start = next((at for at, site in enumerate(ran) if found.holds(site)), len(ran))
+    last = _last(_behind(ran[start:], found), heals)
+    if last is not None and last.line:
+        return Blamed(found, _on(ran[start:], last, ""))
+    place = last or found
+    if place.holds(beginning(report, leap)) and proved:
+        return Blamed(place)
+    if place == found and proved:
+        return Blamed(found)
+    inside = [site for site in reversed(ran) if place.holds(site)]
+    line = _last((Suspect(line=site.location) for site in inside if site.location), heals)
+    held = [site for site in ran if place.holds(site)]
+    return Blamed(place, None if line is None else _on(held, line, place.module))
+
+
+def _until(report: Report, leap: Leap) -> list[Site]:
+    """Return what ran in low precision up to where the error shows, in order."""
+    ran = [site for site in report.low.sites if site.op and site.phase is Phase.FORWARD]
+    ran = ran[: ran.index(leap.site) + 1] if leap.site in ran else ran
+    return [site for site in ran if site.dtype == report.dtype]
+
+
+def _behind(ran: list[Site], found: Suspect) -> Iterable[Suspect]:
+    """Return the places behind one, the last first: modules, and the lines of modules that hold it."""
+    for site in reversed(ran):
+        if found.holds(site):
+            continue
+        if not site.module or f"{found.module}.".startswith(f"{site.module}."):
+            if site.location:
+                yield Suspect(line=site.location)
+        else:
+            yield Suspect(module=site.module)
+
+
+def _last(places: Iterable[Suspect], heals: Heals) -> Suspect | None:
+    distinct = list(dict.fromkeys(places))[:MOST_TRIED]
+    return next((place for place in distinct if heals((place,))), None)
+
+
+def _on(ran: list[Site], line: Suspect, module: str) -> Site:
+    """Return the operation of a line that loses bits: a cast of the module's own, or the last it does there."""
+    there = [site for site in ran if line.holds(site)]
+    own = [site for site in there if site.module == module] or there
+    return next((site for site in own if site.op == "_to_copy"), own[-1])
