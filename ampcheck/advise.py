@@ -6,7 +6,7 @@ from math import log2
 
 from ampcheck.evidence import Suspect, suspects
 from ampcheck.instead import Instead, instead_of_a_scale
-from ampcheck.nearest import blamed
+from ampcheck.nearest import all_but, blamed
 from ampcheck.outcome import HARM_VANISHED, Outcome, magnified
 from ampcheck.plan import Plan, ScalerPlan, Tried, Verdict
 from ampcheck.report import Report
@@ -127,6 +127,10 @@ class Advisor:
         proved = _smaller_part(self.report, found.items)
         culprit = blamed(self.report, found.items[0], heals, proved=proved)
         self.report = replace(self.report, placed=culprit.site)
+        if not proved and culprit.site is None and not magnified(self.report.outcomes):
+            rest = all_but(self.report, culprit.place)
+            if rest:
+                self._remember("rest", self._trials.best(rest))
         return replace(found, items=(culprit.place,))
 
     def _scale(self, items: tuple[Suspect, ...]) -> ScalerPlan:

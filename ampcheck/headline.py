@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from ampcheck.findings import Finding, Severity
 from ampcheck.loop import GAVE_IN
-from ampcheck.outcome import magnification, magnified
+from ampcheck.outcome import HARM_VANISHED, magnification, magnified
 from ampcheck.report import Report
 from ampcheck.tables import (
     TROUBLE_SHARE,
@@ -127,10 +127,17 @@ def _came_out_well(report: Report) -> bool:
 def _by_loss(report: Report) -> tuple[Health, str]:
     loss = measured_loss(report, Phase.BACKWARD)
     curve = scale_curve(report)
-    if loss.share >= TROUBLE_SHARE and not _came_out_well(report) and not _explained(report):
+    explained = _explained(report) or _off_without_loss(report)
+    if loss.share >= TROUBLE_SHARE and not _came_out_well(report) and not explained:
         text = f"{_setting(report)} loses {percent(loss.share)} of the gradient elements"
         return Health.UNSAFE, text + _unscaled(curve[0], loss) + _advice(report, best_scale(curve), loss)
     return _error(report) or _working(report, loss, curve[0])
+
+
+def _off_without_loss(report: Report) -> bool:
+    """Tell whether a re-run was harmed, and not by gradients that became zero."""
+    settled = report.outcomes.get("settled")
+    return settled is not None and settled.harmed and settled.vanished <= HARM_VANISHED
 
 
 def _raised(report: Report) -> tuple[Health, str] | None:

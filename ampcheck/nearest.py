@@ -46,6 +46,17 @@ def blamed(report: Report, found: Suspect, heals: Heals, *, proved: bool) -> Bla
     return Blamed(place, None if line is None else _on(held, line, place.module))
 
 
+def all_but(report: Report, place: Suspect) -> tuple[Suspect, ...]:
+    """Return every place that works in low precision outside of one: modules, and the lines of those around it."""
+    outside = [site for site in report.low.sites if site.op and site.phase is Phase.FORWARD]
+    outside = [site for site in outside if site.dtype == report.dtype and not place.holds(site)]
+    around = [site for site in outside if f"{place.module}.".startswith(f"{site.module}.") or not site.module]
+    beside = [Suspect(module=site.module) for site in outside if site not in around]
+    return tuple(
+        dict.fromkeys([*beside, *(Suspect(line=site.location) for site in around if site.location)])
+    )
+
+
 def _until(report: Report, leap: Leap) -> list[Site]:
     """Return what ran in low precision up to where the error shows, in order."""
     ran = [site for site in report.low.sites if site.op and site.phase is Phase.FORWARD]

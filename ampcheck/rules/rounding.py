@@ -46,7 +46,7 @@ def precision_loss(report: Report) -> list[Finding]:
     if not begun and not (settled.finite and settled.error > HARM_ERROR):
         return []
     healing = _healing(report)
-    few = 0 < len(healing) <= FEW_PLACES and (_points(report) or report.placed is not None)
+    few = 0 < len(healing) <= FEW_PLACES and (_points(report) or _pinned(report))
     numbers = {"grad_error": settled.grad_error, "loss_error": settled.loss_error}
     sites: tuple[Site, ...] = ()
     where = ""
@@ -54,7 +54,7 @@ def precision_loss(report: Report) -> list[Finding]:
         sites = tuple(dict.fromkeys((report.placed or beginning(report, begun[0]), begun[0].site)))
         numbers["error"] = begun[0].error
         where = f"; it begins at {_told(begun[0], sites[0])}"
-    remedy = f"; with {', '.join(healing)} in FP32 it does not happen" if few else _unhealed(report)
+    remedy = _remedy(report, healing) if few else _unhealed(report)
     return [
         Finding(
             "AMP501",
@@ -66,6 +66,13 @@ def precision_loss(report: Report) -> list[Finding]:
             numbers,
         )
     ]
+
+
+def _remedy(report: Report, healing: tuple[str, ...]) -> str:
+    rest = report.outcomes.get("rest")
+    beside = ", with all but that it does" if rest is not None and rest.harmed else ""
+    line = f", or with {report.placed.location} alone," if report.placed is not None else ""
+    return f"; with {', '.join(healing)} in FP32{line} it does not happen{beside}"
 
 
 def _severity(report: Report, *, proved: bool, placed: bool) -> Severity:
@@ -123,6 +130,17 @@ def _points(report: Report) -> bool:
         module for module in low for name in report.plan.fp32_modules if f"{module}.".startswith(f"{name}.")
     }
     return planned.clearly_heals(settled) and 2 * len(kept) <= len(low)
+
+
+def _pinned(report: Report) -> bool:
+    """Tell whether a plan points at a culprit however much of the model it holds.
+
+    One line of it heals by itself, or all the rest of the model in FP32 does not.
+    """
+    planned, rest = report.outcomes.get("planned"), report.outcomes.get("rest")
+    if planned is None or not planned.clearly_heals(report.outcomes["settled"]):
+        return False
+    return report.placed is not None or (rest is not None and rest.harmed)
 
 
 def _healing(report: Report) -> tuple[str, ...]:
