@@ -68,6 +68,7 @@ def _outcome(outcome: Outcome) -> Json:
 def _read_outcome(item: Json) -> Outcome:
     read: Json = {name: float(item[name]) for name in _NUMBERS}
     read["grads_nonfinite"] = tuple(item["grads_nonfinite"])
+    read["off"] = tuple(item.get("off", ()))
     read["vanished_by"] = {name: float(share) for name, share in item["vanished_by"].items()}
     return Outcome(**{**item, **read})
 

@@ -52,9 +52,7 @@ def all_but(report: Report, place: Suspect) -> tuple[Suspect, ...]:
     outside = [site for site in outside if site.dtype == report.dtype and not place.holds(site)]
     around = [site for site in outside if f"{place.module}.".startswith(f"{site.module}.") or not site.module]
     beside = [Suspect(module=site.module) for site in outside if site not in around]
-    return tuple(
-        dict.fromkeys([*beside, *(Suspect(line=site.location) for site in around if site.location)])
-    )
+    return tuple(dict.fromkeys([*beside, *(Suspect(line=site.location) for site in around if site.location)]))
 
 
 def _until(report: Report, leap: Leap) -> list[Site]:

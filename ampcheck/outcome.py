@@ -32,6 +32,7 @@ class Outcome:
     grad_error: float = 0.0  #: all parameter gradients together, relative L2
     vanished: float = 0.0  #: share of gradient elements that matter and became zero
     vanished_by: Mapping[str, float] = field(default_factory=dict)  #: the same by parameter, where above 0
+    off: tuple[str, ...] = ()  #: parameters whose own gradient is off by more than `HARM_ERROR`
 
     @property
     def finite(self) -> bool:

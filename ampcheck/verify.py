@@ -11,7 +11,7 @@ from ampcheck.observe.state import Snapshot
 from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients
 from ampcheck.observe.structure import named_parameters
 from ampcheck.observe.wide import WideCompute
-from ampcheck.outcome import Outcome
+from ampcheck.outcome import HARM_ERROR, Outcome
 
 #: Gradient elements below this share of their tensor's RMS carry no weight in an update; losing them is no loss.
 MATTERS = 0.01
@@ -124,6 +124,11 @@ def outcome_of(
         grad_error=_ratio(sum(error), sum(norm)) ** 0.5,
         vanished=_ratio(sum(lost), sum(live)),
         vanished_by={name: a / b for name, a, b in zip(names, lost, live, strict=True) if a},
+        off=tuple(
+            name
+            for name, a, b in zip(names, error, norm, strict=True)
+            if not a <= HARM_ERROR**2 * b  # NaN is off too
+        ),
     )
 
 

@@ -11,6 +11,8 @@ from ampcheck.tables import scale_curve
 from ampcheck.trace import Phase, Site
 from ampcheck.wording import power
 
+#: Share of what matters in each gradient of a module that must be lost for it to count as not learning at all.
+SILENT_SHARE = 0.9
 #: Skipped steps at the start from which on the default scale is called wrong for a model: GradScaler is built
 #: to skip a few, and then to find its scale.
 MANY_SKIPS = 4
@@ -48,7 +50,8 @@ def scaler_missing(report: Report) -> list[Finding]:
     """Without a GradScaler the step does not train in fp16; with one it does.
 
     What it finds: a step whose gradients are those of FP32 at the loss scale in use, and of which more than 15 %
-    of the elements that matter become zero when the same step is run without a scale.
+    of the elements that matter, or at least 90 % of those of every parameter of a module, become zero when the
+    same step is run without a scale.
 
     Why it matters: code that leaves the GradScaler out, or calls loss.backward() beside it, learns from the rest
     only, without any message.
@@ -63,9 +66,31 @@ def scaler_missing(report: Report) -> list[Finding]:
     settled, unscaled = report.outcomes.get("settled"), report.outcomes.get("unscaled")
     if settled is None or unscaled is None or not healthy_forward(report):
         return []
-    if settled.harmed or not unscaled.finite or unscaled.vanished <= HARM_VANISHED:
+    if settled.harmed or not unscaled.finite:
+        return []
+    if unscaled.vanished <= HARM_VANISHED and not _silent(report, settled, unscaled):
         return []
     return [_underflow(report, unscaled, "AMP204", f"a loss scale of 2^{report.log2_scale} heals it")]
+
+
+def _silent(report: Report, settled: Outcome, unscaled: Outcome) -> list[str]:
+    """Return the modules that do not learn at all without a scale, and as in FP32 with one.
+
+    A gradient that low precision does not reproduce at any scale is rounding noise in FP32 too, such as that of a
+    bias in front of a normalisation: nothing is lost with it.
+    """
+    owned: dict[str, list[str]] = {}
+    for site in report.reference.sites:
+        if site.slot.startswith("param_grad["):
+            leaf = site.slot.removeprefix("param_grad[").removesuffix("]")
+            owned.setdefault(site.module, []).append(f"{site.module}.{leaf}".lstrip("."))
+    lost, kept = unscaled.vanished_by, settled.vanished_by
+    return [
+        module
+        for module, names in owned.items()
+        if all(lost.get(name, 0.0) >= SILENT_SHARE for name in names)
+        and not any(name in settled.off or kept.get(name, 0.0) > HARM_VANISHED for name in names)
+    ]
 
 
 def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Finding:

@@ -117,7 +117,8 @@ def _told(leap: Leap, dropped: Site) -> str:
     leapt = f"whose result is off by {leap.error:.0%}"
     if dropped == leap.site:
         return f"{place}, {leapt}"
-    return f"{place}, {leapt}, because {dropped.op} ({dropped.location}) left it too few bits"
+    what = "a cast" if dropped.op == "_to_copy" else dropped.op
+    return f"{place}, {leapt}, because {what} ({dropped.location}) left it too few bits"
 
 
 def _points(report: Report) -> bool:

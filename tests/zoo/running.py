@@ -101,7 +101,7 @@ def run(case, dtype=None, log2_scale=0, fp32=(), *, watch=False) -> Run:
             done.loss = float(loss.detach())
             seen.backward = True
             (loss.float() * 2.0**log2_scale).backward()
-        except RuntimeError as error:
+        except (RuntimeError, TypeError) as error:
             done.error, done.raised_in = str(error).split("\n")[0], seen.where() or seen.last
     grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     dense = {name: grad.to_dense() if grad.is_sparse else grad for name, grad in grads.items()}
