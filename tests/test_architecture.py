@@ -21,7 +21,7 @@ LAYERS = [
     {"tables", "landscape", "scaling", "evidence", "flat", "applying", "config"},
     {"rules", "headline", "flat_advice", "flat_loop", "verify", "training", "groups"},
     {"codec", "select", "merge", "trials", "baseline"},
-    {"instead", "differences", "flat_baseline", "ranks"},
+    {"instead", "nearest", "differences", "flat_baseline", "ranks"},
     {"advise", "comparison"},
     {"renderers", "audit", "dry", "complaint", "script"},
     {"expectations", "children"},

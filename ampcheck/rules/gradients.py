@@ -11,7 +11,7 @@ from ampcheck.tables import scale_curve
 from ampcheck.trace import Phase, Site
 from ampcheck.wording import power
 
-#: Share of what matters in each gradient of a module that must be lost for it to count as not learning at all.
+#: Share of what matters in each gradient of a part that must be lost for it to count as not learning at all.
 SILENT_SHARE = 0.9
 #: Skipped steps at the start from which on the default scale is called wrong for a model: GradScaler is built
 #: to skip a few, and then to find its scale.
@@ -50,8 +50,8 @@ def scaler_missing(report: Report) -> list[Finding]:
     """Without a GradScaler the step does not train in fp16; with one it does.
 
     What it finds: a step whose gradients are those of FP32 at the loss scale in use, and of which more than 15 %
-    of the elements that matter, or at least 90 % of those of every parameter of a module, become zero when the
-    same step is run without a scale.
+    of the elements that matter become zero when the same step is run without a scale; or at least 90 % of those
+    of every parameter of one of the parts that the model is made of, such as a head.
 
     Why it matters: code that leaves the GradScaler out, or calls loss.backward() beside it, learns from the rest
     only, without any message.
@@ -73,24 +73,28 @@ def scaler_missing(report: Report) -> list[Finding]:
     return [_underflow(report, unscaled, "AMP204", f"a loss scale of 2^{report.log2_scale} heals it")]
 
 
-def _silent(report: Report, settled: Outcome, unscaled: Outcome) -> list[str]:
-    """Return the modules that do not learn at all without a scale, and as in FP32 with one.
+def _silent(report: Report, settled: Outcome, unscaled: Outcome) -> bool:
+    """Tell whether a whole part of the model does not learn without a scale, and as in FP32 with one.
 
     A gradient that low precision does not reproduce at any scale is rounding noise in FP32 too, such as that of a
     bias in front of a normalisation: nothing is lost with it.
     """
+    lost, kept = unscaled.vanished_by, settled.vanished_by
+    return any(
+        all(lost.get(name, 0.0) >= SILENT_SHARE for name in names)
+        and not any(name in settled.off or kept.get(name, 0.0) > HARM_VANISHED for name in names)
+        for names in _parts(report)
+    )
+
+
+def _parts(report: Report) -> list[list[str]]:
+    """Return the parameters of each of the model's largest parts: what the root holds."""
     owned: dict[str, list[str]] = {}
     for site in report.reference.sites:
-        if site.slot.startswith("param_grad["):
+        if site.module and site.slot.startswith("param_grad["):
             leaf = site.slot.removeprefix("param_grad[").removesuffix("]")
-            owned.setdefault(site.module, []).append(f"{site.module}.{leaf}".lstrip("."))
-    lost, kept = unscaled.vanished_by, settled.vanished_by
-    return [
-        module
-        for module, names in owned.items()
-        if all(lost.get(name, 0.0) >= SILENT_SHARE for name in names)
-        and not any(name in settled.off or kept.get(name, 0.0) > HARM_VANISHED for name in names)
-    ]
+            owned.setdefault(site.module.partition(".")[0], []).append(f"{site.module}.{leaf}")
+    return list(owned.values())
 
 
 def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Finding:
