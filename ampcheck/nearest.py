@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ampcheck.evidence import Suspect, beginning
 from ampcheck.report import Report
-from ampcheck.trace import Leap, Phase, Site
+from ampcheck.trace import Leap, Phase, Site, is_product
 
 #: Places tried behind the one that was found, and lines tried inside of it.
 MOST_TRIED = 8
@@ -26,7 +26,7 @@ class Blamed:
 
 
 def blamed(report: Report, found: Suspect, heals: Heals, *, proved: bool) -> Blamed:
-    """Return the place to blame, given one that heals; where that proves nothing, by its lines."""
+    """Return the place to blame, given one that heals, and which of its lines; `proved` tells that the place is."""
     leap = next((leap for leap in report.leaps if leap.dropped.dtype == report.dtype), None)
     if leap is None or not found.module:
         return Blamed(found)
@@ -36,13 +36,15 @@ def blamed(report: Report, found: Suspect, heals: Heals, *, proved: bool) -> Bla
     if last is not None and last.line:
         return Blamed(found, _on(ran[start:], last, ""))
     place = last or found
-    if place.holds(beginning(report, leap)) and proved:
-        return Blamed(place)
-    if place == found and proved:
-        return Blamed(found)
-    inside = [site for site in reversed(ran) if place.holds(site)]
-    line = _last((Suspect(line=site.location) for site in inside if site.location), heals)
+    dropped = beginning(report, leap)
     held = [site for site in ran if place.holds(site)]
+    if dropped in held:
+        # The numbers say where the bits were dropped; a re-run has the last word.
+        if heals((Suspect(line=dropped.location),)):
+            return Blamed(place, None if proved else dropped)
+    elif place == found and proved:
+        return Blamed(place)
+    line = _last((Suspect(line=site.location) for site in reversed(held) if site.location), heals)
     return Blamed(place, None if line is None else _on(held, line, place.module))
 
 
@@ -80,7 +82,8 @@ def _last(places: Iterable[Suspect], heals: Heals) -> Suspect | None:
 
 
 def _on(ran: list[Site], line: Suspect, module: str) -> Site:
-    """Return the operation of a line that loses bits: a cast of the module's own, or the last it does there."""
+    """Return the operation of a line that loses bits: a product, a cast that the code asks for, or the last."""
     there = [site for site in ran if line.holds(site)]
     own = [site for site in there if site.module == module] or there
-    return next((site for site in own if site.op == "_to_copy"), own[-1])
+    product = next((site for site in own if is_product(site)), None)
+    return product or next((site for site in own if site.op == "_to_copy"), own[-1])

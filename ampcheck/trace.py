@@ -56,6 +56,15 @@ class Site:
         return f"{self.file}:{self.line}" if self.file else ""
 
 
+#: Operations whose inputs autocast casts itself, on their line.
+_PRODUCTS = frozenset("mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution _prelu_kernel".split())
+
+
+def is_product(site: Site) -> bool:
+    """Tell whether autocast lowers the precision of the operation, and so casts its inputs."""
+    return site.op in _PRODUCTS or site.op.startswith("_scaled_dot_product")
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Cast:
     """A place where a tensor changes its dtype."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ampcheck.formats import BY_DTYPE, FP32
-from ampcheck.trace import Leap, PairError, Phase, Site, Trace
+from ampcheck.trace import Leap, PairError, Phase, Site, Trace, is_product
 
 #: A result this far off, from inputs that are not, is where an error begins.
 LEAP_ERROR = 0.05
@@ -22,9 +22,6 @@ _MOVES = frozenset(
     """cat stack clone contiguous index index_select gather select_scatter slice_scatter masked_fill where roll flip
     repeat constant_pad_nd split unsafe_split neg relu""".split()
 )
-
-#: Operations whose inputs autocast casts itself, on their line: an infinity is theirs, as a product's is.
-_PRODUCTS = frozenset("mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution _prelu_kernel".split())
 
 _NOTHING: frozenset[int] = frozenset()
 
@@ -109,7 +106,7 @@ def overflown_casts(
 def _product(site: Site, cast: Site) -> bool:
     """Tell whether a cast is autocast's own, of an input of a product."""
     same = (site.module, site.location) == (cast.module, cast.location)
-    return same and (site.op in _PRODUCTS or site.op.startswith("_scaled_dot_product"))
+    return same and is_product(site)
 
 
 def _arbitrary(error: float, dtype: str) -> bool:
