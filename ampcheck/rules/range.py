@@ -7,6 +7,7 @@ from ampcheck.rules.causes import flushed
 from ampcheck.rules.constants import rounded
 from ampcheck.stats import TensorStats
 from ampcheck.trace import Phase, Site
+from ampcheck.wording import plural
 
 #: Head room below which the next batch may overflow: activations vary by about an octave between batches.
 NEAR_FACTOR = 2.0
@@ -39,7 +40,7 @@ def forward_overflow(report: Report) -> list[Finding]:
             "forward-overflow",
             "forward-overflow",
             _harm(report),
-            f"{_overflowing(first, report, wide)}: {numbers['elements']} elements are finite in FP32"
+            f"{_overflowing(first, report, wide)}: {_elements(numbers['elements'], 'is', 'are')} finite in FP32"
             f"{'' if wide is None else f' (largest {wide.amax:.4g})'}, {report.precision} ends at "
             f"{report.format.max:.5g}{_absorbed(report)}",
             tuple(bad),
@@ -84,12 +85,27 @@ def forward_underflow(report: Report) -> list[Finding]:
             "forward-underflow",
             "forward-underflow",
             _harm(report),
-            f"{first.op} in {_place(first)} meets a zero that FP32 does not have: {count} elements become infinite in "
-            f"{report.precision}, in FP32 they stay below {reference[first.place].amax:.4g}{_absorbed(report)}",
+            f"{first.op} in {_place(first)} meets a zero that FP32 does not have{_guard(report, first)}: "
+            f"{_elements(count, 'becomes', 'become')} infinite in {report.precision}, in FP32 nothing there exceeds "
+            f"{reference[first.place].amax:.4g}{_absorbed(report)}",
             tuple(bad),
             {"elements": count, "reference_amax": reference[first.place].amax, "reached_sites": len(bad) - 1},
         )
     ]
+
+
+def _elements(number: int, one: str, many: str) -> str:
+    return f"{plural(number, 'element')} {one if number == 1 else many}"
+
+
+def _guard(report: Report, site: Site) -> str:
+    """Return which number of the line that was to keep it from zero is zero itself."""
+    gone = [
+        row.value
+        for row in report.low.constants
+        if row.value and not rounded(row.value, report.format) and row.site.location == site.location
+    ]
+    return f", since {gone[0]:g} on that line is 0 in {report.precision}" if gone else ""
 
 
 def _flushed(report: Report) -> list[Finding]:
