@@ -191,7 +191,8 @@ def _unlowered(report: Report) -> tuple[Health, str] | None:
 
 def _forward_overflow(report: Report) -> tuple[Health, str] | None:
     told = (found.origin for found in report.findings if found.code == "AMP101")
-    site = next(told, None) or first_overflow(report, Phase.FORWARD)
+    known = (site for site in told if site is not None and site in report.low.sites)
+    site = next(known, None) or first_overflow(report, Phase.FORWARD)
     if site is None:
         return None
     what = f"exceeds {report.format.max:.5g}" if report.low.sites[site].infs else "is the first to give NaN"
