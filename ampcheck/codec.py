@@ -27,11 +27,11 @@ the strings "inf", "-inf" and "nan".
                     use, without one, with the plan's places in FP32, with all but those, at the plan's scale where
                     that alone heals, in FP32 with rounded weights, in the other precision, each {log2_scale,
                     raised, loss, loss_error, loss_nonfinite, grads_nonfinite, grad_error, vanished, vanished_by,
-                    off: [parameters whose own gradient is off by more than 15 %]}}
+                    and where there are any off: [parameters whose own gradient is off by more than 15 %]}}
     patch           the plan as a unified diff against the user's file, or as lines to paste
     advice          [sentences: what to expect of the plan]
     leaps           [{site, error_before, error, dropped: site}]: where errors begin in the forward
-    placed          site or null: where the bits are lost, where its line in FP32 was tried and heals
+    placed          site: where the bits are lost; there only where its line in FP32 was tried and heals
     updates         [{name, moved, stuck, wrong}]: tensors held in half precision after optimizer steps
     not_audited     {what was not seen: how often in one run}
     notes           [what was assumed]

@@ -19,9 +19,8 @@ def advice(report: Report) -> Json:
         "advice": list(report.advice),
         "outcomes": {name: _outcome(outcome) for name, outcome in report.outcomes.items()},
         "leaps": [_leap(leap) for leap in report.leaps],
-        "placed": None if report.placed is None else flat(report.placed),
         "updates": [writable(asdict(update)) for update in report.updates],
-    }
+    } | ({} if report.placed is None else {"placed": flat(report.placed)})
 
 
 def with_advice(report: Report, saved: Json) -> Report:
@@ -34,7 +33,7 @@ def with_advice(report: Report, saved: Json) -> Report:
         advice=tuple(saved["advice"]),
         outcomes={name: _read_outcome(item) for name, item in saved["outcomes"].items()},
         leaps=tuple(_read_leap(item) for item in saved["leaps"]),
-        placed=None if saved.get("placed") is None else read_site(saved["placed"]),
+        placed=read_site(saved["placed"]) if "placed" in saved else None,
         updates=tuple(UpdateLoss(**item) for item in saved["updates"]),
     )
 
@@ -62,7 +61,10 @@ _NUMBERS = ("loss", "loss_error", "grad_error", "vanished")
 
 
 def _outcome(outcome: Outcome) -> Json:
-    return writable(asdict(outcome))
+    written: Json = writable(asdict(outcome))
+    if not outcome.off:
+        del written["off"]
+    return written
 
 
 def _read_outcome(item: Json) -> Outcome:
