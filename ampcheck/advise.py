@@ -7,7 +7,7 @@ from math import log2
 from ampcheck.evidence import Suspect, suspects
 from ampcheck.instead import Instead, instead_of_a_scale
 from ampcheck.nearest import all_but, blamed
-from ampcheck.outcome import HARM_VANISHED, Outcome, magnified
+from ampcheck.outcome import HARM_VANISHED, Outcome, magnified, yardstick
 from ampcheck.plan import Plan, ScalerPlan, Tried, Verdict
 from ampcheck.report import Report
 from ampcheck.scaling.advice import ScaleAdvice, advise_scale
@@ -42,6 +42,8 @@ class Advisor:
         other = _OTHER[report.precision]
         progress(f"trying {other}")
         outcomes[other] = self._trials.settled(other)
+        if outcomes[other].harmed and outcomes[other].finite:
+            outcomes["rounded_other"] = self._trials.rounded(other)
         self.report = replace(report, outcomes=outcomes)
 
     def advise(self, budget: float) -> Report:
@@ -80,7 +82,7 @@ class Advisor:
             self._times = self._trials.timed(kept, _log2(scale))
             self._remember("planned", after)
         verdicts = [*self._kept(items, settled, after), *([instead.verdict] if instead else [])]
-        verdicts += self._scaled(scale, after)
+        verdicts += self._scaled(scale, kept, after)
         told = self._sentences(plan, found, instead)
         return replace(self.report, plan=plan, verdicts=tuple(verdicts), advice=told)
 
@@ -142,18 +144,27 @@ class Advisor:
             if not any(item.holds(place) for item in items)
         }
         refused = () if items else report.refused_scales
-        advice: ScaleAdvice[Site] = advise_scale(
-            kept, () if items else maxima(report), report.format, refused
-        )
+        seen = () if items else maxima(report)
+        advice: ScaleAdvice[Site] = advise_scale(kept, seen, report.format, refused)
         scale = advice.log2_scale
         while scale > 0 and self._trials.attempt(scale, items).grads_nonfinite:
             scale -= 2
-        default = f"torch's own start at 2^{DEFAULT_LOG2_SCALE}: {advice.default.message}"
-        self.report = replace(report, advice=(advice.message, default))
+        self.report = replace(report, advice=self._expected(advice, scale, recorded=bool(kept)))
         settings = advice.settings
         return ScalerPlan(
-            2.0 ** max(scale, 0), settings.growth_factor, settings.backoff_factor, settings.growth_interval
+            2.0**scale, settings.growth_factor, settings.backoff_factor, settings.growth_interval
         )
+
+    def _expected(self, advice: ScaleAdvice[Site], scale: int, *, recorded: bool) -> tuple[str, ...]:
+        """Return what to expect of a scale: what the record says of it, or only what trying it has shown."""
+        made = f"GradScaler(init_scale=2.0**{scale})"
+        if not recorded:
+            return (f"{made}: tried, not predicted, since no gradient was recorded",)
+        if scale != advice.log2_scale:
+            return (
+                f"{made}: the largest tried at which nothing overflowed in a re-run; {advice.window.message}",
+            )
+        return (advice.message, f"torch's own start at 2^{DEFAULT_LOG2_SCALE}: {advice.default.message}")
 
     def _kept(self, items: tuple[Suspect, ...], before: Outcome, after: Outcome) -> list[Verdict]:
         if not items:
@@ -172,13 +183,15 @@ class Advisor:
         tried = Tried.CONFIRMED if without.harmed else Tried.REFUTED
         return Verdict(f"{item.name} is needed", tried, without.words, whole.words)
 
-    def _scaled(self, scale: ScalerPlan | None, after: Outcome) -> list[Verdict]:
-        unscaled = self.report.outcomes.get("unscaled")
-        if scale is None or unscaled is None:
-            return []
+    def _scaled(self, scale: ScalerPlan | None, kept: tuple[Suspect, ...], after: Outcome) -> list[Verdict]:
+        """Return the verdict on a scale: the same step, with the same places in FP32, without it and with it."""
+        if scale is None or "unscaled" not in self.report.outcomes or not _log2(scale):
+            return []  # a scale of 1 is none
+        unscaled = self._trials.attempt(0, kept) if kept else self.report.outcomes["unscaled"]
         well = not after.harmed or after.magnifies(self.report.outcomes.get("rounded"))
         tried = Tried.CONFIRMED if well else Tried.REFUTED
-        return [Verdict(f"start the loss scale at 2^{_log2(scale)}", tried, unscaled.words, after.words)]
+        claim = f"start the loss scale at 2^{_log2(scale)}"
+        return [Verdict(claim, tried, f"without a loss scale: {unscaled.words}", after.words)]
 
     def _without_remedy(self, found: Found[Suspect]) -> Report:
         settled = self.report.outcomes["settled"]
@@ -201,9 +214,8 @@ class Advisor:
         told = list(self.report.advice)
         told += [instead.words] if instead is not None else []
         told.append(_recommended(self.report, plan))
-        if plan.fp32_modules:
-            more = size(_extra_bytes(self.report, plan))
-            told.append(f"FP32 there keeps {more} more of activations (estimated from the trace)")
+        if more := _extra_bytes(self.report, plan):
+            told.append(f"FP32 there keeps {size(more)} more of activations (estimated from the trace)")
         if self._times is not None:
             told.append(self._times.words)
         if found is not None and found.heals and not found.minimal:
@@ -232,6 +244,9 @@ def _recommended(report: Report, plan: Plan) -> str:
     outcome = report.outcomes[other]
     wrong = "comes out wrong too" if report.outcomes["settled"].harmed else "comes out wrong"
     state = wrong if outcome.harmed else "comes out healthy without any change"
+    rounded = yardstick(report.outcomes, other=True)
+    if outcome.magnifies(rounded):
+        state = "cannot be judged on these weights, which magnify any rounding"
     if not plan.fp32_modules and not plan.fp32_lines and magnified(report.outcomes):
         scaler = " with the scaler above" if plan.scaler is not None else ""
         return (

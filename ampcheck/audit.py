@@ -67,6 +67,8 @@ def audit(target: Target, settings: Settings, progress: Progress = lambda _: Non
     if settings.precision != "auto":
         return _audit(target, settings, progress)
     report = _audit(target, replace(settings, precision="fp16", verify=True), progress)
+    if not report.judgeable:
+        return report
     as_it_is = report.plan is not None and report.plan == Plan("fp16", scaler=report.plan.scaler)
     if as_it_is or report.outcomes["bf16"].harmed:
         return report
@@ -93,7 +95,7 @@ def _audit(target: Target, settings: Settings, progress: Progress) -> Report:
         finally:
             if before is not None:
                 before.restore()
-        if settings.verify:
+        if settings.verify and report.judgeable:
             report = _tried(report, target, settings, progress)
     return replace(report, findings=diagnose(report))
 

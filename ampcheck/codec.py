@@ -23,11 +23,12 @@ the strings "inf", "-inf" and "nan".
     plan            {precision, fp32_modules, fp32_lines: ["file:line"], grad_scaler: {init_scale, growth_factor,
                     backoff_factor, growth_interval} or null}; null where nothing was tried
     verdicts        [{claim, tried: confirmed|refuted|"not tried", before, after}]
-    outcomes        {settled, unscaled, planned, rest, rescaled, rounded, fp16 or bf16: re-runs at the scale in
-                    use, without one, with the plan's places in FP32, with all but those, at the plan's scale where
-                    that alone heals, in FP32 with rounded weights, in the other precision, each {log2_scale,
-                    raised, loss, loss_error, loss_nonfinite, grads_nonfinite, grad_error, vanished, vanished_by,
-                    and where there are any off: [parameters whose own gradient is off by more than 15 %]}}
+    outcomes        {settled, unscaled, planned, rest, rescaled, rounded, rounded_other, fp16 or bf16: re-runs at
+                    the scale in use, without one, with the plan's places in FP32, with all but those, at the
+                    plan's scale where that alone heals, in FP32 with weights rounded to this precision and to the
+                    other one, in the other precision, each {log2_scale, raised, loss, loss_error, loss_nonfinite,
+                    grads_nonfinite, grad_error, vanished, vanished_by, and where there are any off: [parameters
+                    whose own gradient is off by more than 15 %]}}
     patch           the plan as a unified diff against the user's file, or as lines to paste
     advice          [sentences: what to expect of the plan]
     leaps           [{site, error_before, error, dropped: site}]: where errors begin in the forward

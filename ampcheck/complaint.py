@@ -92,8 +92,8 @@ def cure(report: Report, findings: Sequence[Finding]) -> list[str]:
         advised = (page(code).sections.get("What to do", "") for code in islice(known, 1))
         return ["", *(f"what to do: {' '.join(text.split())}" for text in advised if text)]
     lines = [f"  - {clean(verdict.claim)}" for verdict in confirmed]
-    last = confirmed[-1]
-    came_to = [f"    {clean(last.before)} → {clean(last.after)}"] if last.after else []
+    first, last = confirmed[0], confirmed[-1]  # later ones count on those before them
+    came_to = [f"    {clean(first.before)} → {clean(last.after)}"] if last.after else []
     head = ["", "what heals it, confirmed by running the step again:"]
     return [*head, *lines, *came_to, *_patch(report.patch)]
 

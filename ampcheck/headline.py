@@ -16,10 +16,23 @@ from ampcheck.tables import (
     scale_curve,
 )
 from ampcheck.trace import Phase
-from ampcheck.wording import clean, clean_line, count, location, measure, percent, place, plural, power
+from ampcheck.wording import (
+    ELLIPSIS,
+    clean,
+    clean_line,
+    count,
+    location,
+    measure,
+    percent,
+    place,
+    plural,
+    power,
+)
 
 #: Ranks of a finding that are named; of more, how many there are.
 NAMED_RANKS = 3
+#: Loss scales that are listed; of more, the first and the last.
+_LISTED = 3
 
 
 class Health(StrEnum):
@@ -78,16 +91,33 @@ def settled(report: Report) -> str:
     outcome = report.outcomes.get("settled")
     if outcome is None:
         return ""
-    how = "run again" if report.loop is None else "against FP32 beside it,"
-    return f"{how} at {power(outcome.log2_scale)}: {clean(outcome.words)}"
+    how = "run again" if report.loop is None else "against FP32 beside it"
+    comma = "," if report.loop is not None and outcome.at_scale else ""
+    return f"{how}{comma}{outcome.at_scale}: {clean(outcome.words)}"
+
+
+def refused(report: Report) -> str:
+    """Return at which loss scales gradients overflowed before the one in use; '' where at none."""
+    tried = [power(scale) for scale in report.refused_scales]
+    if not tried:
+        return ""
+    listed = ", ".join(tried) if len(tried) <= _LISTED else f"{tried[0]} {ELLIPSIS} {tried[-1]}"
+    return f"gradients overflowed at {listed}: GradScaler would skip such steps and halve the scale"
 
 
 def measured(report: Report) -> str:
     """Return what the loss scale in use did to the gradients, and from which one on they overflow."""
     loss = measured_loss(report, Phase.BACKWARD)
     lost = f"{percent(loss.share)} of {count(loss.live)} elements flushed" if loss.lost else "nothing flushed"
-    over = next((point.log2_scale for point in scale_curve(report) if point.overflowed.low), None)
-    first = f"the first to overflow is {power(over)}" if over is not None else "none of these overflows"
+    over = next((point for point in scale_curve(report) if point.overflowed.low), None)
+    first = (
+        f"the first to overflow is {power(over.log2_scale)}"
+        if over is not None
+        else "none of these overflows"
+    )
+    if over is not None and over.log2_scale <= report.log2_scale and _came_out_well(report):
+        elements = plural(over.overflowed.low, "element")
+        first = f"from {power(over.log2_scale)} on {elements} overflow, which no parameter's gradient shows"
     return f"measured at {power(report.log2_scale)}: {lost}; {first}"
 
 
@@ -98,7 +128,7 @@ def verdict(report: Report) -> str:
 
 def judge(report: Report) -> tuple[Health, str]:
     """Return how the step is, and the sentence that says why."""
-    broken = _raised(report) or _untrained(report) or _unknown(report) or _unlowered(report)
+    broken = _ill(report) or _raised(report) or _untrained(report) or _unknown(report) or _unlowered(report)
     if broken is None and not _came_out_well(report) and not _explained(report):
         broken = _forward_overflow(report) or _backward_overflow(report)
     return broken or _by_loss(report)
@@ -149,6 +179,21 @@ def _raised(report: Report) -> tuple[Health, str] | None:
     return (
         Health.UNSAFE,
         f"{report.precision} autocast stops the step: {kind} at {at}, where FP32 runs through",
+    )
+
+
+def _ill(report: Report) -> tuple[Health, str] | None:
+    """Return what can be said of a step from which FP32 itself comes with an inf or NaN."""
+    if report.judgeable:
+        return None
+    sites = {site: stats for site, stats in report.reference.sites.items() if site.phase is Phase.FORWARD}
+    first = next((site for site, stats in sites.items() if stats.nans), None)
+    first = first or next((site for site, stats in sites.items() if stats.infs), None)
+    where = f" ({location(first.file, first.line)})" if first is not None and first.file else ""
+    begins = f": it begins in {place(first)}{where}" if first is not None else ""
+    return (
+        Health.UNKNOWN,
+        f"the loss is not finite in FP32 either{begins}; before that is mended, {report.precision} cannot be judged",
     )
 
 

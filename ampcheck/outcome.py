@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ampcheck.wording import percent
+from ampcheck.wording import percent, power
 
 #: Relative L2 error of all gradients, or of the loss, from which on a step is called harmed. Rounding alone
 #: gives a few hundredths at most where no operation magnifies it, and an error this large turns the update.
 HARM_ERROR = 0.15
 #: Share of the gradient elements that matter whose loss is called harm.
 HARM_VANISHED = 0.15
+#: The same, from which on it is worth a word.
+TOLD_VANISHED = 1e-4
 #: Times the error of FP32 with rounded weights up to which a step only magnifies rounding, wherever it happens.
 #: Low precision rounds about six tensors where that run rounds one: a layer's weights, its input and its result,
 #: and the gradients of these three; their errors add up at most.
@@ -69,19 +71,31 @@ class Outcome:
     def words(self) -> str:
         """Return what happened in a few words."""
         if self.raised:
-            return f"raises {self.raised}"
+            first = self.raised.splitlines()[0]  # libraries go on with advice that fills a screen
+            return f"raises {first}"
         if self.loss_nonfinite:
             return "loss is not finite"
         if self.grads_nonfinite:
             return f"{len(self.grads_nonfinite)} gradients are not finite"
-        lost = f", {percent(self.vanished)} of it lost to zero" if self.vanished else ""
+        told = self.vanished >= TOLD_VANISHED
+        lost = f", {percent(self.vanished)} of the gradient lost to zero" if told else ""
         return f"gradient error {percent(self.grad_error)}{lost}"
+
+    @property
+    def at_scale(self) -> str:
+        """Return at which loss scale this was, as the end of a phrase; '' where there was none."""
+        return f" at {power(self.log2_scale)}" if self.log2_scale else ""
 
 
 def magnified(outcomes: Mapping[str, Outcome]) -> bool:
     """Tell whether what is wrong with the audited step is only that the model magnifies any rounding."""
     settled = outcomes.get("settled")
     return settled is not None and settled.magnifies(outcomes.get("rounded"))
+
+
+def yardstick(outcomes: Mapping[str, Outcome], *, other: bool) -> Outcome | None:
+    """Return how FP32 came out with its weights rounded to the audited precision, or to the other one."""
+    return outcomes.get("rounded_other" if other else "rounded")
 
 
 def magnification(outcomes: Mapping[str, Outcome], precision: str) -> str:

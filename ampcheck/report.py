@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
+from math import isfinite
 from pathlib import Path
 
 from ampcheck.findings import Finding, Severity, Suppressed
@@ -69,6 +70,11 @@ class Report:
     def dry(self) -> bool:
         """Tell whether the step was run without values, for its dtypes and casts alone."""
         return bool(self.low.elements)
+
+    @property
+    def judgeable(self) -> bool:
+        """Tell whether FP32 came to a finite loss in every step: where it did not, there is nothing to hold against."""
+        return self.loop is not None or all(isfinite(step.loss) for step in self.reference.steps)
 
     @property
     def worst(self) -> Severity | None:

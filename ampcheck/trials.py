@@ -47,14 +47,20 @@ class Trials:
         """Try in this lab."""
         self._lab = lab
         self._precision = precision
+        self._known: dict[tuple[int, tuple[Suspect, ...], str], Outcome] = {}
 
     def attempt(self, log2_scale: int, items: Iterable[Suspect] = (), precision: str = "") -> Outcome:
-        """Return how the step comes out at a scale with these places in FP32."""
-        chosen = list(items)
+        """Return how the step comes out at a scale with these places in FP32; the same step is not run twice."""
+        asked = (log2_scale, tuple(items), precision or self._precision)
+        if asked not in self._known:
+            self._known[asked] = self._run(*asked)
+        return self._known[asked]
+
+    def _run(self, log2_scale: int, chosen: Sequence[Suspect], precision: str) -> Outcome:
         modules = [item.module for item in chosen if item.module]
         places = (item.line.rpartition(":") for item in chosen if item.line)
         lines = [(file, int(line)) for file, _, line in places]
-        return self._lab.trial(_DTYPES[precision or self._precision], log2_scale, modules, lines)
+        return self._lab.trial(_DTYPES[precision], log2_scale, modules, lines)
 
     def best(self, items: Iterable[Suspect]) -> Outcome:
         """Return how the step comes out with these places in FP32, at a scale that lets it."""
@@ -75,9 +81,9 @@ class Trials:
                 return outcome
         return self.attempt(0, precision=precision)
 
-    def rounded(self) -> Outcome:
-        """Return how FP32 comes out with its weights rounded to the precision."""
-        return self._lab.rounded(_DTYPES[self._precision])
+    def rounded(self, precision: str = "") -> Outcome:
+        """Return how FP32 comes out with its weights rounded to the precision, or to another one."""
+        return self._lab.rounded(_DTYPES[precision or self._precision])
 
     def timed(self, items: Sequence[Suspect], log2_scale: int) -> Times:
         """Return how long a step takes without and with these places in FP32, run in turns."""
@@ -86,6 +92,6 @@ class Trials:
         begun = time.monotonic()
         while len(kept) < _TIMED_ROUNDS and time.monotonic() - begun < _TIMED_SECONDS:
             for seconds, places in (without, ()), (kept, items):
-                self.attempt(log2_scale, places)
+                self._run(log2_scale, places, self._precision)
                 seconds.append(self._lab.seconds)
         return Times(tuple(without), tuple(kept))

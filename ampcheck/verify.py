@@ -114,12 +114,13 @@ def outcome_of(
     """Return what a run came to: its gradients' comparisons by parameter, its loss and the FP32 loss."""
     names = list(rows)
     error, norm, bad, lost, live = zip(*rows.values(), strict=True) if rows else ((), (), (), (), ())
-    finite = value - value == 0.0
+    finite, known = value - value == 0.0, reference - reference == 0.0
+    off = abs(value - reference) / max(abs(reference), 1e-12) if finite else float("inf")
     return Outcome(
         log2_scale,
         loss=value,
-        loss_error=abs(value - reference) / max(abs(reference), 1e-12) if finite else float("inf"),
-        loss_nonfinite=not finite and reference - reference == 0.0,
+        loss_error=off if known else 0.0,
+        loss_nonfinite=not finite and known,
         grads_nonfinite=tuple(name for name, count in zip(names, bad, strict=True) if count),
         grad_error=_ratio(sum(error), sum(norm)) ** 0.5,
         vanished=_ratio(sum(lost), sum(live)),

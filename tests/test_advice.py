@@ -1,6 +1,7 @@
 """Plans: tried before they are told, healthy when applied, and saved without loss."""
 
 import re
+from math import log2
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ from ampcheck import check
 from ampcheck.errors import ReportError
 from ampcheck.findings import Severity
 from ampcheck.observe.emulation import cuda_casting
+from ampcheck.observe.step import Step
 from ampcheck.plan import Plan, ScalerPlan, Tried
+from ampcheck.verify import Lab
 
 
 class Squares(nn.Module):
@@ -110,3 +113,51 @@ def test_a_plan_survives_being_saved(plan):
 def test_what_is_no_plan_is_refused(text):
     with pytest.raises(ReportError, match="expected a plan"):
         Plan.from_json(text)
+
+
+class Sums(nn.Module):
+    """Adds half-precision messages into an FP32 buffer, which torch refuses."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Linear(8, 16), nn.Linear(16, 1)
+
+    def forward(self, x):
+        summed = torch.zeros(4, 16).index_add_(0, torch.arange(32) % 4, self.stem(x))
+        return self.head(summed)
+
+
+def test_where_the_step_raised_no_window_of_scales_is_claimed():
+    torch.manual_seed(0)
+    report = check(Sums(), torch.randn(32, 8), loss)
+    assert report.plan.fp32_modules == ("stem",)
+    scale = f"GradScaler(init_scale=2.0**{round(log2(report.plan.scaler.init_scale))})"
+    told = [sentence for sentence in report.advice if "GradScaler" in sentence]
+    assert told == [f"{scale}: tried, not predicted, since no gradient was recorded"]
+    assert not any("every gradient fits" in sentence for sentence in report.advice)
+
+
+def test_a_scale_is_judged_with_the_same_places_in_fp32():
+    torch.manual_seed(0)
+    model, batch = Model(600.0), torch.randn(32, 8)
+    report = check(model, batch, loss)
+    unscaled = Lab(Step(model, batch, loss)).trial(torch.float16, 0, report.plan.fp32_modules)
+    claim = report.verdicts[-1]
+    assert claim.claim.startswith("start the loss scale at ")
+    assert claim.before == f"without a loss scale: {unscaled.words}"
+    assert not unscaled.harmed  # it is the place in FP32 that heals, and the claim on it says so
+    assert report.verdicts[0].before == report.outcomes["settled"].words != unscaled.words
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 3e4, 3e5, 1e6])
+def test_the_plans_scale_is_the_one_that_the_sentences_are_about(factor):
+    torch.manual_seed(0)
+    model, batch = Model(1.0), torch.randn(32, 8)
+    report = check(model, batch, lambda model, batch: factor * loss(model, batch))
+    exponent = round(log2(report.plan.scaler.init_scale))
+    assert report.plan.scaler.init_scale == 2.0**exponent
+    told = [sentence for sentence in report.advice if sentence.startswith("GradScaler")]
+    assert told[0].startswith(f"GradScaler(init_scale=2.0**{exponent}):")
+    # A scale of 1 is none, so nothing is claimed of it.
+    claims = [verdict.claim for verdict in report.verdicts if "loss scale" in verdict.claim]
+    assert claims == ([f"start the loss scale at 2^{exponent}"] if exponent else [])

@@ -1,6 +1,7 @@
 """Short training runs against loops written by hand; whatever ends one is a row."""
 
 import statistics
+from dataclasses import replace
 
 import pytest
 import torch
@@ -147,3 +148,20 @@ def test_a_run_that_ends_in_no_number_is_a_row():
     assert found["fp16"][0].word == "fails"
     assert found["fp16"][1] == "training fails: the loss is no number"
     assert found["amp"][0].word != "fails"
+
+
+@pytest.mark.parametrize(("fixed", "told"), [(True, True), (False, False)])
+def test_seeds_that_change_nothing_are_said_to_be_one_run(fixed, told):
+    request = quick()
+    bench = Bencher(lambda size, seed: perceptron(64, 0 if fixed else seed), request).run(Bench("perceptron"))
+    said = f"training: all {request.seeds} seeds give the same model and batches, so they count as one run"
+    assert (said in bench.cases[0].notes) is told
+    assert not any("AdamW" in note for note in bench.notes)
+
+
+def test_the_optimizer_that_stands_in_is_named():
+    def make(size, seed):
+        return replace(perceptron(64, seed), optimizer=None)
+
+    bench = Bencher(make, quick()).run(Bench("perceptron"))
+    assert any("AdamW" in note for note in bench.notes)

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ampcheck.cli import main
+from ampcheck.cli import COMMANDS, main
 from ampcheck.cli.check import scale
 from ampcheck.codec import read
+from ampcheck.findings import Severity
 from ampcheck.plan import Plan
 from ampcheck.rules import RULES
 
@@ -132,6 +133,35 @@ def test_bad_input_is_one_message_at_the_users_line(target, capsys, text, where,
     assert not Path("report.json").exists()
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_usage_of_a_command_is_its_own(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: ampcheck {command} [-h]")
+
+
+@pytest.mark.parametrize(
+    ("forward", "batch", "begins"),
+    [
+        ("torch.log(-self.l(x).abs() - 1)", "torch.randn(8, 4)", "log in (root) (net.py:4)"),
+        ("self.l(x)", "torch.full((8, 4), float('nan'))", "input[0] of (root)"),
+    ],
+)
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "auto"])
+def test_what_is_not_finite_in_fp32_is_not_judged(target, capsys, forward, batch, begins, precision):
+    text = (
+        "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return FORWARD\n"
+        "    def __init__(self):\n        super().__init__()\n        self.l = torch.nn.Linear(4, 4)\n"
+        "def batch(): return BATCH\ndef loss(model, batch): return model(batch).mean()\n"
+    )
+    path = target(text.replace("FORWARD", forward).replace("BATCH", batch), "net.py")
+    assert main([path, "--precision", precision, "-o", "r.json", "-o", "-"]) == 2
+    report, shown = read("r.json"), " ".join(capsys.readouterr().out.split())
+    assert f"UNKNOWN the loss is not finite in FP32 either: it begins in {begins};" in shown
+    assert report.plan is None
+    assert report.worst is not Severity.ERROR
+
+
 def test_a_missing_file_is_named_with_what_is_near(target, capsys):
     target(HEALTHY, "network.py")
     assert main(["netwrk.py"]) == 2
@@ -179,6 +209,18 @@ def test_a_reader_that_leaves_early_is_no_error(target):
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    "words", [["{target}"], ["explain", "AMP101"], ["explain"], ["{target}", "--format", "html"]]
+)
+def test_a_screen_that_has_no_such_characters_shows_question_marks(target, words):
+    path = target(HEALTHY)
+    command = [sys.executable, "-m", "ampcheck", *(word.format(target=path) for word in words)]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
+    done = subprocess.run(command, capture_output=True, env=environment, check=True)
+    assert done.stderr == b""
+    assert len(done.stdout.decode("ascii").splitlines()) > 10
+
+
 @pytest.mark.parametrize("code", RULES)
 def test_every_code_is_explained(code, capsys):
     assert main(["explain", code.lower()]) == 0
@@ -189,7 +231,16 @@ def test_every_code_is_explained(code, capsys):
 
 def test_an_unknown_code_is_refused(capsys):
     assert main(["explain", "AMP999"]) == 2
-    assert "AMP101" in complaint(capsys)
+    assert "did you mean AMP" in complaint(capsys)
+    assert main(["explain", "forward-overflo"]) == 2
+    assert "did you mean forward-overflow" in complaint(capsys)
+
+
+def test_a_rule_is_explained_by_its_name_too(capsys):
+    assert main(["explain", "forward-overflow"]) == 0
+    by_name = capsys.readouterr().out
+    assert main(["explain", "amp101"]) == 0
+    assert capsys.readouterr().out == by_name
 
 
 @pytest.mark.parametrize(
@@ -206,6 +257,23 @@ def test_bad_options_exit_with_2(target, words):
     with pytest.raises(SystemExit) as stopped:
         main([target(HEALTHY), *words])
     assert stopped.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--precison", "bf16"], "unrecognized arguments: --precison bf16; did you mean --precision"),
+        (["--bugdet=3"], "unrecognized arguments: --bugdet=3; did you mean --budget"),
+        (["--budget", "-3"], "argument --budget: expected a number of seconds, got '-3'"),
+        (["--precision", "fp8"], "argument --precision: invalid choice: 'fp8'"),
+    ],
+)
+def test_a_wrong_option_is_one_line_with_what_is_near_and_where_the_help_is(target, capsys, words, told):
+    with pytest.raises(SystemExit):
+        main([target(HEALTHY), *words])
+    first, *rest = complaint(capsys).splitlines()
+    assert told in first
+    assert rest == ["  ampcheck check --help"]
 
 
 def test_a_given_scale_is_the_one_that_is_run(target):

@@ -12,7 +12,7 @@ from ampcheck import check
 from ampcheck.errors import ConfigError
 from ampcheck.expectations import Audited
 from ampcheck.findings import Severity
-from ampcheck.plan import Plan, ScalerPlan
+from ampcheck.plan import Plan, ScalerPlan, Tried, Verdict
 from ampcheck.trace import Phase
 
 EVERY = {
@@ -227,3 +227,19 @@ def test_a_failure_names_the_finding_its_numbers_the_line_and_the_cure(tmp_path,
 def test_an_audited_report_is_one_short_line_in_a_traceback():
     assert repr(Audited(clean())).startswith("<model.py in fp16 at loss scale 2^16: safe, ")
     assert len(repr(Audited(REPORTS["nasty"]()))) < 400
+
+
+def test_what_heals_says_how_the_step_was_before_any_of_it():
+    claims = (
+        Verdict("keep a in FP32", Tried.CONFIRMED, "loss is not finite", "gradient error 0.05 %"),
+        Verdict(
+            "start the loss scale at 2^14",
+            Tried.CONFIRMED,
+            "without a loss scale: fine",
+            "gradient error 0.04 %",
+        ),
+    )
+    report = replace(forward_overflow(), verdicts=claims)
+    with pytest.raises(AssertionError) as failed:
+        Audited(report).assert_safe()
+    assert "loss is not finite → gradient error 0.04 %" in str(failed.value)

@@ -8,7 +8,7 @@ from examples import REPORTS, clean
 from test_tables import paired
 
 from ampcheck.findings import Severity
-from ampcheck.headline import Health, judge, verdict
+from ampcheck.headline import Health, judge, measured, verdict
 from ampcheck.outcome import Outcome
 from ampcheck.trace import Failure, Phase
 
@@ -118,6 +118,14 @@ def test_a_re_run_that_came_out_well_outweighs_what_lies_between() -> None:
         assert judge(replace(made, outcomes={}))[0] is Health.UNSAFE
     infinite = replace(paired({"hot": [1e6]}, log2_scale=4), outcomes=well)
     assert judge(infinite)[0] is Health.SAFE
+
+
+def test_an_overflow_that_a_re_run_has_shown_to_do_no_harm_is_told_as_that() -> None:
+    made = paired({"hot": [1e6, 2.0, 3e5]}, log2_scale=4)
+    assert measured(made) == "measured at 2^4: nothing flushed; the first to overflow is 2^0"
+    well = replace(made, outcomes={"settled": Outcome(4, grad_error=0.01)})
+    told = "from 2^0 on 2 elements overflow, which no parameter's gradient shows"
+    assert measured(well) == f"measured at 2^4: nothing flushed; {told}"
 
 
 def test_a_re_run_that_went_wrong_is_never_called_safe() -> None:

@@ -21,6 +21,7 @@ from ampcheck.headline import Health, judge
 from ampcheck.observe.lineage import leaps
 from ampcheck.observe.step import Step
 from ampcheck.outcome import HARM_ERROR, MAGNIFIES, Outcome, magnified
+from ampcheck.renderers.terminal import render as terminal
 from ampcheck.settings import Settings
 from ampcheck.trace import PairError, Phase, Site
 from ampcheck.verify import Lab
@@ -65,6 +66,17 @@ def test_the_yardstick_is_what_a_plain_loop_measures_and_leaves_nothing(stretch,
     assert mine.grad_error > 0
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_other_precision_is_held_against_its_own_yardstick():
+    report = check(*made(5.0))
+    other, yardstick = report.outcomes["bf16"], report.outcomes["rounded_other"]
+    assert not report.outcomes["settled"].harmed
+    assert other.harmed
+    assert other.magnifies(yardstick)
+    assert yardstick.grad_error == pytest.approx(rounded(lambda: made(5.0), "bf16"), rel=1e-3)
+    assert "bf16 cannot be judged on these weights" in report.advice[-1]
+    assert "bf16      not to be judged: gradient error" in terminal(report)
 
 
 @pytest.mark.parametrize("precision", DTYPES)

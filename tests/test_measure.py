@@ -2,8 +2,10 @@
 
 import math
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ampcheck.observe import measure
+from ampcheck.observe import measure, native
 from ampcheck.observe.measure import RECORD_WORDS, Arena
 
 ZEROS, INFS, NANS, AMAX, SQUARES, CALLS = range(256, 262)
@@ -386,3 +388,13 @@ def test_the_kernel_refuses_what_would_crash_it() -> None:
         where._measure(8, 5)
     with pytest.raises(ValueError, match="one of isas"):
         measure.NATIVE.force_isa("sse")
+
+
+@pytest.mark.parametrize("held", [{}, {"INTERFACE": native.INTERFACE + 1}])
+def test_an_extension_built_from_other_sources_is_left_alone(monkeypatch, held):
+    monkeypatch.delenv("AMPCHECK_COMPILED", raising=False)
+    monkeypatch.setitem(sys.modules, "ampcheck.observe._exphist", SimpleNamespace(**held))
+    assert native.load() is None
+    right = SimpleNamespace(INTERFACE=native.INTERFACE)
+    monkeypatch.setitem(sys.modules, "ampcheck.observe._exphist", right)
+    assert native.load() is right

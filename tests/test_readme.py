@@ -37,6 +37,9 @@ def test_the_example_prints_what_the_readme_shows(tmp_path, monkeypatch):
     printed = shape(done.stdout)
     expected = shape(shown)
     assert printed[: len(expected)] == expected
+    assert (
+        re.findall(r"net\.py:\d+", shown) == re.findall(r"net\.py:\d+", done.stdout)[: shown.count("net.py:")]
+    )
 
 
 def test_the_loop_prints_what_the_readme_shows(tmp_path, monkeypatch):

@@ -164,6 +164,33 @@ def test_a_dotted_module_is_imported_from_the_current_folder(user_file):
     assert "pkg_of_user.nets" not in sys.modules
 
 
+@pytest.mark.parametrize("spec", ["pack/inner/nets.py", "inner/nets.py", "nets.py"])
+def test_a_file_of_a_package_can_import_relatively(user_file, monkeypatch, spec):
+    user_file("from pack.inner import sizes\nOUT = sizes.OUT", "pack/__init__.py")
+    user_file("", "pack/inner/__init__.py")
+    user_file("OUT = 4", "pack/inner/sizes.py")
+    user_file(HEAD + BATCH, "pack/data.py")
+    user_file(
+        "from .. import OUT\nfrom ..data import batch\nfrom .sizes import OUT as SAME\nimport sizes\n"
+        f"{HEAD}{NET.replace('=4', '=OUT')}{LOSS}assert SAME == sizes.OUT == 4\n",
+        "pack/inner/nets.py",
+    )
+    before = set(sys.modules), list(sys.path)
+    folders = {"nets.py": "pack/inner", "inner/nets.py": "pack"}
+    monkeypatch.chdir(folders.get(spec, "."))
+    target = load(spec)
+    assert step(target).ndim == 0
+    assert (set(sys.modules), sys.path) == before
+
+
+def test_a_function_that_makes_the_model_is_named_when_none_is_found(user_file):
+    refused = refusal(
+        user_file(HEAD + NET.replace("width=4", "width") + BATCH + LOSS + "def small():\n    return Net(4)\n")
+    )
+    assert "name the function that makes one" in str(refused)
+    assert refused.hint == "ampcheck model.py:small"
+
+
 def test_a_proxy_around_a_model_stays_a_proxy(user_file):
     proxy = (
         "class Proxy:\n    def __init__(self, m):\n        self.m = m\n"
@@ -216,6 +243,14 @@ def test_the_loss_that_a_model_returns_is_used(user_file, forward, batch, output
     target = load(user_file(HEAD + net + batch + "\n"))
     assert not target.stand_in_loss
     assert step(target) == 4.0  # (2 * 1 - 0) ** 2
+
+
+def test_a_dict_goes_in_whole_where_the_model_looks_its_keys_up_itself(user_file):
+    net = NET.replace("self.fc(x)", "self.fc(x['a'] + x['b'])")
+    batch = "batch = dict(a=torch.ones(2, 3), b=torch.ones(2, 3)), torch.tensor([0, 1])\n"
+    target = load(user_file(HEAD + net + batch + "criterion = nn.CrossEntropyLoss()\n"))
+    expected = nn.functional.cross_entropy(target.model.fc(torch.full((2, 3), 2.0)), torch.tensor([0, 1]))
+    assert torch.equal(step(target), expected.detach())
 
 
 def test_without_any_loss_a_stand_in_reaches_every_output_and_says_so(user_file):

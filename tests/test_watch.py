@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import math
 import sys
 import weakref
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import ampcheck
 from ampcheck.codec import read
+from ampcheck.findings import Severity
 from ampcheck.headline import Health, judge
 from ampcheck.trace import Phase
 
@@ -242,3 +244,23 @@ def test_of_steps_that_were_not_recorded_nothing_is_claimed():
         Health.UNKNOWN,
         "no step was recorded, so nothing is known of its numbers; 0 of 7 steps skipped",
     )
+
+
+@pytest.mark.parametrize("steps", [30, 4])
+def test_a_scaler_that_finds_its_scale_after_the_recorded_steps_is_no_error(steps):
+    """With so large a start nine steps are skipped; the two that are recorded know of no scale that fits."""
+    net, optimizer, scaler = made(init_scale=2.0**25)
+    with ampcheck.watch(net, optimizer, scaler, every=1000, first=2) as watching:
+        for _ in range(steps):
+            step(net, optimizer, scaler)
+    report = watching.report()
+    skipped = report.loop.skipped
+    found = next(finding for finding in report.findings if finding.code == "AMP202")
+    if steps == skipped:  # none went through, so nothing is known of a scale that fits
+        assert found.severity is Severity.ERROR
+        return
+    assert 4 <= skipped < steps
+    assert found.severity is Severity.WARNING
+    scale = round(math.log2(scaler.get_scale()))
+    assert f"the scaler settles at 2^{scale} after {skipped} skipped steps" in found.message
+    assert judge(report)[0] is not Health.UNSAFE

@@ -50,6 +50,15 @@ def test_a_format_before_the_colon_goes_before_everything(capsys):
     assert not Path("sarf:x.json").exists()
 
 
+def test_an_ending_that_says_no_format_is_refused_before_the_work(capsys):
+    assert main(["show", "no-such-report.json", "-o", "report.htlm"]) == 2
+    told = capsys.readouterr().err
+    assert "expected a file that ends in .txt, .json, .md, " in told
+    assert "or FORMAT:FILE, got 'report.htlm'" in told
+    assert main(["show", T5, "-o", "text", "-o", "terminal:report.log"]) == 1
+    assert Path("text").read_text(encoding="utf-8") == Path("report.log").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("path", ["C:\\r.md", "./x:y.md", "a/b:c"])
 def test_a_colon_in_a_path_is_no_format(path):
     assert writing.parse(path) == writing.Output(path, None)

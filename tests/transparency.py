@@ -149,6 +149,8 @@ def main(names: list[str]) -> int:
     text = [
         "# Transparency: a step with the recorder and without it",
         "",
+        "Made by `python -m tests.transparency`.",
+        "",
         __doc__.partition("\n\n")[2].strip(),
         "Compared bit for bit: loss, outputs, every gradient, parameter and buffer, and the states of the",
         "random generators of torch, NumPy and Python. Left behind: hooks, modes, kernels, patched names.",

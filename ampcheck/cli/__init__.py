@@ -1,13 +1,16 @@
 """The command line: `ampcheck TARGET`, `ampcheck show FILE`, `ampcheck explain CODE`."""
 
 import argparse
+import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from io import TextIOWrapper
+from typing import NoReturn
 
 from ampcheck.cli import baseline, bench, check, diff, explain, merge, run, show
 from ampcheck.cli.output import complain, configure
-from ampcheck.errors import AmpcheckError
+from ampcheck.errors import AmpcheckError, ConfigError
 
 COMMANDS = {
     "check": check,
@@ -55,8 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         and not (len(words) == 1 and words[0] in {"-h", "--help", "--version"})
     ):
         words.insert(0, "check")
-    options = _parser().parse_args(words)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        parser.refuse(words[0], unknown)
     options.words = words
+    if options.command != "run":  # there it is the script that prints
+        _print_anywhere()
     try:
         configure(options)
         status: int = COMMANDS[options.command].run(options)
@@ -75,8 +83,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _print_anywhere() -> None:
+    """Let a character that the screen's encoding lacks become a question mark, and not an error."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in a line, and where the help is: all the options would bury it."""
+
+    commands: Mapping[str, argparse.ArgumentParser]
+
+    def error(self, message: str) -> NoReturn:
+        """Stop with a message."""
+        if self.usage:
+            self.print_usage(sys.stderr)
+        complain(ConfigError(message, hint=f"{self.prog} --help"))
+        self.exit(COULD_NOT_RUN)
+
+    def refuse(self, command: str, words: Sequence[str]) -> NoReturn:
+        """Stop at words that are no options of a command, with those that look like them."""
+        from ampcheck.targets.spec import close
+
+        sub = self.commands[command]
+        known = sorted(set(re.findall(r"--[a-z][a-z-]+", sub.format_help())))
+        sub.error(f"unrecognized arguments: {' '.join(words)}{close(words[0].partition('=')[0], known)}")
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
         prog="ampcheck",
         usage=_USAGE,
         description="Find out what mixed precision does to a PyTorch training step: which layer, operation and line.",
@@ -84,7 +119,8 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=_Version, help="show the version and exit")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    # Without a name of their own, the usage of each command would begin with that of all.
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", prog="ampcheck")
     for name, command in COMMANDS.items():
         summary = (command.__doc__ or "").splitlines()[0]
         sub = commands.add_parser(
@@ -94,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.add_arguments(sub)
+    parser.commands = commands.choices
     return parser
 
 

@@ -24,7 +24,7 @@ from ampcheck.bench.markdown import aligned, to_text
 from ampcheck.bench.request import PARTS, Request
 from ampcheck.bench.result import PRECISIONS, Bench
 from ampcheck.cli import output
-from ampcheck.cli.check import add_target_arguments, count, options_of
+from ampcheck.cli.check import add_target_arguments, count, options_of, seconds
 from ampcheck.codec import write
 from ampcheck.errors import AmpcheckError
 from ampcheck.plan import Plan
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "where that is larger)",
     )  # fmt: skip
     what.add_argument(
-        "--budget", type=float, default=20.0, metavar="S", help="seconds to time a case (default: 20)"
+        "--budget", type=seconds, default=20.0, metavar="S", help="seconds to time a case (default: 20)"
     )
     what.add_argument(
         "--clip", type=float, metavar="NORM", help="clip gradients to this norm, after unscaling"

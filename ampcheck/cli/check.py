@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import os
 import sys
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,7 +66,7 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
         help="also train N steps with the plan and in FP32, and compare",
     )
     audit.add_argument(
-        "--budget", type=float, default=None, metavar="S", help="seconds to look for a remedy (default: 60)"
+        "--budget", type=seconds, default=None, metavar="S", help="seconds to look for a remedy (default: 60)"
     )
     audit.add_argument(
         "--layers-only",
@@ -116,6 +117,10 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+#: Exit status where FP32 itself comes to no finite loss.
+NOT_JUDGED = 2
+
+
 def run(options: argparse.Namespace) -> int:
     """Audit a target and publish the report."""
     report = audited(options)
@@ -123,7 +128,8 @@ def run(options: argparse.Namespace) -> int:
         write(options.save_plan, report.plan.to_json())
     if options.save_patch is not None and report.patch:
         write(options.save_patch, report.patch)
-    return output.publish(report, options)
+    status = output.publish(report, options)
+    return status if report.judgeable else NOT_JUDGED
 
 
 def audited(options: argparse.Namespace) -> Report:
@@ -179,6 +185,17 @@ def scale(text: str) -> int | None:
         raise argparse.ArgumentTypeError(
             f"expected a power of two such as 1024 or 2^10, got {text!r}"
         ) from None
+
+
+def seconds(text: str) -> float:
+    """Return a number of seconds, none at least."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not (isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"expected a number of seconds, got {text!r}")
+    return value
 
 
 def count(text: str) -> int:

@@ -5,12 +5,16 @@ import argparse
 from ampcheck.errors import AmpcheckError
 from ampcheck.rules import RULES
 from ampcheck.rules.manual import page, table
+from ampcheck.targets.spec import close
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `ampcheck explain`."""
     parser.add_argument(
-        "code", nargs="?", metavar="CODE", help="a code such as AMP101; without it all are listed"
+        "code",
+        nargs="?",
+        metavar="CODE",
+        help="a code or a name such as AMP101 or forward-overflow; without it all are listed",
     )
     parser.add_argument("--markdown", action="store_true", help="list all as a Markdown table")
 
@@ -25,10 +29,17 @@ def run(options: argparse.Namespace) -> int:
             shown = page(code)
             print(f"{code}  {shown.name}: {shown.summary}")
         return 0
-    code = options.code.upper()
-    if code not in RULES:
-        raise AmpcheckError(
-            f"expected one of {', '.join(sorted(RULES))}, got {options.code!r}; `ampcheck explain` lists them"
-        )
-    print(page(code).text)
+    print(page(_code(options.code)).text)
     return 0
+
+
+def _code(word: str) -> str:
+    """Return the code that a code or a name stands for."""
+    codes = {page(code).name: code for code in RULES} | {code: code for code in RULES}
+    found = codes.get(word.upper()) or codes.get(word.lower())
+    if found is None:
+        near = close(word.upper() if word[:1].isupper() else word, sorted(codes))
+        raise AmpcheckError(
+            f"expected a code or a name of a rule, got {word!r}{near}", hint="ampcheck explain"
+        )
+    return found

@@ -72,6 +72,8 @@ def configure(options: argparse.Namespace) -> None:
     """Give a command the configuration of its target, or of the folder it runs in, and fill in what it lacks."""
     config = checked(find(_start(options)).overridden(vars(options)))
     options.config = config
+    if isinstance(getattr(options, "output", None), list):
+        writing.check(options.output, options.format)
     for name in NAMES:
         if getattr(options, key(name), ...) is None:
             setattr(options, key(name), getattr(config, key(name)))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ampcheck.codec import write
 from ampcheck.errors import ReportError
-from ampcheck.renderers import RENDERERS, render
+from ampcheck.renderers import RENDERERS, SUFFIXES, render
 from ampcheck.renderers.saving import ended, format_of, save_as
 from ampcheck.report import Report
 from ampcheck.trace import Site
@@ -48,6 +48,15 @@ def parse(word: str) -> Output:
         names = ", ".join(sorted(RENDERERS))
         raise argparse.ArgumentTypeError(f"expected a format of {names} before the colon, got {word!r}")
     return Output(word, None)
+
+
+def check(outputs: Sequence[Output], form: str | None) -> None:
+    """Refuse a file whose ending says no format where nothing else does, before any work is done for it."""
+    for output in outputs:
+        said = output.form or form or format_of(output.path) or output.summary
+        if not said and Path(output.path).suffix and not Path(output.path).is_char_device():
+            endings = ", ".join(SUFFIXES)
+            raise ReportError(f"expected a file that ends in {endings}, or FORMAT:FILE, got {output.path!r}")
 
 
 def publish(report: Report, outputs: Sequence[Output], form: str | None, *, color: bool) -> None:

@@ -223,6 +223,9 @@ static PyObject *force_isa(PyObject *self, PyObject *name)
     return PyErr_Format(PyExc_ValueError, "expected one of isas(), got %R", name);
 }
 
+/* What native.py asks for; one more whenever a function or Path takes or returns something else. */
+enum { INTERFACE = 2 };
+
 static PyMethodDef METHODS[] = {
     {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL,
      "measure(data_ptr, n, dtype_code, record_ptr, weight, threads): adds n elements to a record."},
@@ -242,6 +245,6 @@ PyMODINIT_FUNC PyInit__exphist(void)
     for (int i = ISAS - 1; i >= 0; i--)
         if (supported(i)) kernel = KERNELS[i];
     PyObject *module = PyModule_Create(&MODULE);
-    if (module && add_path_type(module)) Py_CLEAR(module);
+    if (module && (add_path_type(module) || PyModule_AddIntConstant(module, "INTERFACE", INTERFACE))) Py_CLEAR(module);
     return module;
 }

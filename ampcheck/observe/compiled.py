@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import OpOverload
 
-from ampcheck.observe.measure import NATIVE
 from ampcheck.observe.modules import tensors_in
+from ampcheck.observe.native import NATIVE
 from ampcheck.observe.ops import OpKind
 from ampcheck.observe.structure import modules
 from ampcheck.observe.tally import BACKWARD_OP, FORWARD_OP, Origin

@@ -19,15 +19,15 @@ torch.set_flush_denormal says. Sums of squares agree within 1e-6 relative: the k
 float32 before float64 takes over, where no square can leave float32's range.
 """
 
-import contextlib
 import importlib
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
+
+from ampcheck.observe.native import NATIVE
 
 RECORD_WORDS: Final = 262
 ZEROS: Final = 256
@@ -74,18 +74,6 @@ class _Bits(NamedTuple):
 
 _BITS32: Final = _Bits.of(torch.int32, mantissa=23)
 _BITS64: Final = _Bits.of(torch.int64, mantissa=52)
-
-
-def _load_native() -> Any:
-    # The kernel takes little-endian words for granted. The switch is for comparing both ways.
-    if sys.byteorder == "little" and os.environ.get("AMPCHECK_COMPILED") != "0":
-        with contextlib.suppress(ImportError):  # there was no compiler when the package was installed
-            return importlib.import_module("ampcheck.observe._exphist")
-    return None
-
-
-#: The compiled extension, or None.
-NATIVE: Final[Any] = _load_native()
 
 
 class Arena:

@@ -1,16 +1,18 @@
 """The terminal's plan: what to train with, and what re-running said of every claim in it."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ampcheck.outcome import Outcome
+from ampcheck.outcome import yardstick
 from ampcheck.plan import Plan, ScalerPlan, Tried
 from ampcheck.renderers.layout import Parts, hanging, indented, text, title
 from ampcheck.report import Report
-from ampcheck.wording import clean, plural, scale_words
+from ampcheck.wording import clean, percent, plural, scale_words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+_STATES = {"healthy": "green", "harmed": "red", "not to be judged": "yellow"}
 _MARKS = {Tried.CONFIRMED: ("+", "green"), Tried.REFUTED: ("x", "red"), Tried.NOT_TRIED: ("?", "yellow")}
 
 
@@ -56,18 +58,26 @@ def _patch(patch: str) -> Parts:
 
 def _precisions(report: Report) -> Parts:
     """Yield how the step came out in each precision, as it was audited, without any change."""
-    for name, outcome in unchanged(report):
-        scale = f" at 2^{outcome.log2_scale}" if outcome.log2_scale else ""
-        state = ("harmed", "red") if outcome.harmed else ("healthy", "green")
-        if outcome.magnifies(report.outcomes.get("rounded")) and name == report.precision:
-            state = ("magnified", "yellow")
-        yield hanging(text((f"{name:<9}", "dim")), text(state, f"{scale}: {clean(outcome.words)}"), 2)
+    for name, state, words in unchanged(report):
+        yield hanging(text((f"{name:<9}", "dim")), text((state, _STATES[state]), words), 2)
 
 
-def unchanged(report: Report) -> list[tuple[str, Outcome]]:
-    """Return how the step came out in each precision that was tried, as it is, without the plan."""
+def unchanged(report: Report) -> Iterator[tuple[str, str, str]]:
+    """Yield how the step came out in each precision that was tried, as it is, without the plan.
+
+    These are its name, a word for its state, and what is to be written behind that.
+    """
     named = {report.precision: report.outcomes.get("settled"), **report.outcomes}
-    return [(name, outcome) for name in ("fp16", "bf16") if (outcome := named.get(name)) is not None]
+    for name in ("fp16", "bf16"):
+        outcome = named.get(name)
+        if outcome is None:
+            continue
+        rounded = yardstick(report.outcomes, other=name != report.precision)
+        words = f"{outcome.at_scale}: {clean(outcome.words)}"
+        if rounded is None or not outcome.magnifies(rounded):
+            yield name, "harmed" if outcome.harmed else "healthy", words
+        else:
+            yield name, "not to be judged", f"{words}; FP32 with rounded weights: {percent(rounded.error)}"
 
 
 def _steps(plan: Plan) -> Parts:

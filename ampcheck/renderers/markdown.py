@@ -6,7 +6,17 @@ from urllib.parse import quote
 
 from ampcheck.findings import Finding, Suppressed
 from ampcheck.formats import SHORT_DTYPE
-from ampcheck.headline import consequences, corrected, facts, figures, judge, measured, settled, tally
+from ampcheck.headline import (
+    consequences,
+    corrected,
+    facts,
+    figures,
+    judge,
+    measured,
+    refused,
+    settled,
+    tally,
+)
 from ampcheck.renderers.advice import how_tried, scaler_call, unchanged
 from ampcheck.renderers.drawing import NONE, module_name
 from ampcheck.renderers.layers import layer_cells
@@ -68,11 +78,8 @@ def _head(report: Report) -> Iterator[str]:
         asides.append("the loss is a stand-in: gradient magnitudes are not those of your training")
     if outcome := settled(report):
         asides.append(inline(outcome))
-    if report.refused_scales:
-        tried = ", ".join(power(scale) for scale in report.refused_scales)
-        asides.append(
-            f"gradients overflowed at {tried}: GradScaler would skip such steps and halve the scale"
-        )
+    if skipped := refused(report):
+        asides.append(skipped)
     if asides:
         yield bullets(asides)
 
@@ -142,10 +149,8 @@ def plan(report: Report) -> Iterator[str]:
         steps.append(f"precision: {inline(report.plan.precision)}")
         steps += [f"in FP32: {', '.join(map(code, kept))}"] if kept else []
         steps += [f"scaler: {code(scaler_call(report.plan.scaler))}"] if report.plan.scaler else []
-    for name, outcome in unchanged(report):
-        scale = f" at {power(outcome.log2_scale)}" if outcome.log2_scale else ""
-        state = "harmed" if outcome.harmed else "healthy"
-        steps.append(f"{name} without changes: {state}{scale}, {inline(outcome.words)}")
+    for name, state, words in unchanged(report):
+        steps.append(inline(f"{name} without changes: {state}{words}"))
     if steps:
         yield bullets(steps)
     if report.verdicts:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ampcheck.findings import Finding, Severity
 from ampcheck.formats import SHORT_DTYPE
-from ampcheck.headline import Health, corrected, facts, figures, judge, measured, settled, tally
+from ampcheck.headline import Health, corrected, facts, figures, judge, measured, refused, settled, tally
 from ampcheck.renderers.advice import plan_lines
 from ampcheck.renderers.drawing import NONE, TIMES, cells, fitted, module_name
 from ampcheck.renderers.layers import layer_table
@@ -15,7 +15,6 @@ from ampcheck.report import Report
 from ampcheck.tables import cast_rows, dtype_rows, layer_rows
 from ampcheck.trace import CastCount, Phase, Site
 from ampcheck.wording import (
-    ELLIPSIS,
     clean,
     count,
     location,
@@ -101,11 +100,8 @@ def _answer(view: _View) -> Parts:
         )
     if outcome := settled(report):
         yield bullet("·", outcome, "dim")
-    if report.refused_scales:
-        tried = [power(scale) for scale in report.refused_scales]
-        tried = tried if len(tried) <= 3 else [tried[0], ELLIPSIS, tried[-1]]  # noqa: PLR2004 - short enough
-        skips = "GradScaler would skip such steps and halve the scale"
-        yield bullet("!", f"gradients overflowed at {' '.join(tried)}: {skips}", "bold yellow")
+    if skipped := refused(report):
+        yield bullet("!", skipped, "bold yellow")
 
 
 def _findings(view: _View) -> Parts:

@@ -9,7 +9,7 @@ from ampcheck.scaling.gradients import gradient_tensors
 from ampcheck.scaling.window import ScaleLimits, scale_window
 from ampcheck.tables import scale_curve
 from ampcheck.trace import Phase, Site
-from ampcheck.wording import power
+from ampcheck.wording import percent, plural, power, scale_words
 
 #: Share of what matters in each gradient of a part that must be lost for it to count as not learning at all.
 SILENT_SHARE = 0.9
@@ -106,8 +106,8 @@ def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Find
         "gradient-underflow" if code == "AMP201" else "scaler-missing",
         "grad-underflow",
         Severity.WARNING if report.stand_in_loss else Severity.ERROR,
-        f"{outcome.vanished:.0%} of the gradient that matters becomes zero {scale} "
-        f"({outcome.vanished_by[worst]:.0%} of {worst}){'; ' if remedy else ''}{remedy}",
+        f"{percent(outcome.vanished)} of the gradient that matters becomes zero {scale} "
+        f"({percent(outcome.vanished_by[worst])} of {worst}){'; ' if remedy else ''}{remedy}",
         (_parameter(report, worst), *begins),
         {
             "vanished": outcome.vanished,
@@ -176,7 +176,8 @@ def gradient_overflow(report: Report) -> list[Finding]:
             where += f" that was recorded; {power(max(fits))} is the largest that is predicted to fit"
         if rescaled is not None:
             where = f"at loss scale 2^{report.log2_scale}; a loss scale of 2^{rescaled.log2_scale} heals it"
-        return [_overflow(bad, Severity.ERROR, where, report)]
+        found = _found_below(report)
+        return [_overflow(bad, Severity.WARNING if found else Severity.ERROR, found or where, report)]
     if len(report.refused_scales) >= MANY_SKIPS:
         bad = overflowing(report, min(report.refused_scales)) or overflowing(
             report, max(report.refused_scales)
@@ -193,6 +194,20 @@ def gradient_overflow(report: Report) -> list[Finding]:
         scale_alone = settled is not None and not settled.harmed and not report.stand_in_loss
         return [_overflow(bad, Severity.ERROR if scale_alone else Severity.WARNING, remedy, report)]
     return []
+
+
+def _found_below(report: Report) -> str:
+    """Return below which scale a script's own scaler went on after the recorded steps overflowed, '' if it did not."""
+    loop = report.loop
+    for scaler in loop.first_scales if loop is not None else ():
+        assert loop is not None
+        skips = [event for event in loop.scales if event.scaler == scaler and event.skipped]
+        number = loop.settled(scaler) or 0
+        after = min((event.after for event in skips if event.step < number), default=float("inf"))
+        if after < 2.0**report.log2_scale:
+            settles = f"the scaler settles at {scale_words(after)} after {plural(number, 'skipped step')}"
+            return f"at loss scale 2^{report.log2_scale}; {settles}"
+    return ""
 
 
 def _overflow(bad: list[Site], severity: Severity, where: str, report: Report) -> Finding:

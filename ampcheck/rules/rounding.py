@@ -104,7 +104,7 @@ def _undefined(report: Report) -> list[Finding]:
             "precision-loss",
             "precision-loss",
             Severity.ERROR,
-            f"{first.op} in {first.module or 'the root or the loss'} gives {count} NaN that FP32 does not have: "
+            f"{first.op} in {first.module or 'the root or the loss'} gives {count:,} NaN that FP32 does not have: "
             "rounding moved its input beyond where it is defined",
             tuple(bad),
             {"elements": count, "reached_sites": len(bad) - 1},
@@ -114,7 +114,7 @@ def _undefined(report: Report) -> list[Finding]:
 
 def _told(leap: Leap, dropped: Site) -> str:
     place = f"{leap.site.op} in {leap.site.module or 'the root or the loss'}"
-    leapt = f"whose result is off by {leap.error:.0%}"
+    leapt = f"whose result is off by {percent(leap.error)}"
     if dropped == leap.site:
         return f"{place}, {leapt}"
     what = "a cast" if dropped.op == "_to_copy" else dropped.op
@@ -175,6 +175,7 @@ def lost_update(report: Report) -> list[Finding]:
     if not bad:
         return []
     stuck, wrong = sum(loss.stuck for loss in bad), sum(loss.wrong for loss in bad)
+    share = percent(max(stuck, wrong) / moved)
     parent = _common([loss.name.rpartition(".")[0] for loss in bad])
     effect = (
         "are rounded away" if stuck >= wrong else "are not finite, or more than twice as large as in FP32"
@@ -187,8 +188,8 @@ def lost_update(report: Report) -> list[Finding]:
             "lost-update",
             "stagnant-update",
             Severity.ERROR,
-            f"{max(stuck, wrong) / moved:.0%} of the changes to {len(bad)} tensors held in half precision {effect} "
-            f"({first.name}: {first.stuck if stuck >= wrong else first.wrong} of {first.moved} elements {kept})",
+            f"{share} of the changes to {len(bad)} tensors held in half precision {effect} "
+            f"({first.name}: {first.stuck if stuck >= wrong else first.wrong:,} of {first.moved:,} elements {kept})",
             (Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype),),
             {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": len(bad)},
         )

@@ -28,7 +28,9 @@ def positional(call: Callable[..., Any]) -> tuple[int, float]:
 def call_model(model: Any, batch: Any) -> Any:
     """Call a model as its signature asks: a mapping by name, a tuple by position, else as one argument."""
     if isinstance(batch, Mapping):
-        return model(**_accepted(model, batch))
+        named = _accepted(model, batch)
+        # A forward(self, x) that looks up x["image"] by itself knows none of the names.
+        return model(**named) if named or not batch else model(batch)
     if isinstance(batch, tuple):
         return model(*batch[: arguments_taken(model, len(batch))])
     return model(batch)

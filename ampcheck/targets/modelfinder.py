@@ -1,12 +1,13 @@
 """Finding the user's model and building it."""
 
+import inspect
 from typing import Any
 
 import torch
 from torch import nn
 
 from ampcheck.errors import TargetError
-from ampcheck.targets.scope import MODEL_NAMES, Scope, binds
+from ampcheck.targets.scope import BATCH_NAMES, CRITERION_NAMES, MODEL_NAMES, OTHER_NAMES, Scope, binds
 
 FIRST_LAYER_EXAMPLES = "torch.randn(8, 3, 64, 64)"
 SPATIAL = 64
@@ -69,6 +70,13 @@ def _find(scope: Scope) -> Any:
             where=scope.where,
             hint="\n".join(f"ampcheck {scope.where}:{name}" for name in list(found)[:3]),
         )
+    if factories := _own_functions(scope):
+        listed = "\n".join(f"ampcheck {scope.where}:{name}" for name in factories[:3])
+        raise TargetError(
+            "no model found; define model, or name the function that makes one",
+            where=scope.where,
+            hint=listed,
+        )
     classes = _own_classes(scope)
     name = next(iter(classes), "Net")
     needs = f" ({name} needs arguments)" if classes else ""
@@ -77,6 +85,16 @@ def _find(scope: Scope) -> Any:
         where=scope.where,
         hint=f"def model():\n    return {name}({'...' if classes else ''})",
     )
+
+
+def _own_functions(scope: Scope) -> list[str]:
+    """Return the names of the file's own functions without arguments, but for those of the contract."""
+    own = vars(scope.user.module).get("__name__")
+    contract = (*BATCH_NAMES, *CRITERION_NAMES, *OTHER_NAMES, "main")
+    functions = {k: v for k, v in scope.names.items() if inspect.isfunction(v) and v.__module__ == own}
+    return [
+        name for name, made in functions.items() if name not in contract and name[0] != "_" and binds(made)
+    ]
 
 
 def candidates(scope: Scope) -> dict[str, Any]:

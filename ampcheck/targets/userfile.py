@@ -20,9 +20,14 @@ INSTALLED = ("site-packages", "dist-packages")
 
 @dataclass(slots=True)
 class Imports:
-    """A context in which a folder is importable; outside, neither it nor its modules are visible."""
+    """A context in which a folder is importable; outside, neither it nor its modules are visible.
+
+    Where the folder is a package, that is importable too, from the folder that it lies in.
+    """
 
     folder: Path
+    #: The dotted name of the package that the folder is, "" if it is none.
+    package: str = ""
     modules: dict[str, ModuleType] = field(default_factory=dict)
     #: What the user's code itself has put on the path.
     added: list[str] = field(default_factory=list)
@@ -35,7 +40,7 @@ class Imports:
         self.depth += 1
         if self.depth == 1:
             self.path = list(sys.path)
-            sys.path[:0] = [*self.added, str(self.folder)]
+            sys.path[:0] = [*self.added, *self._entries()]
             # A file written a moment ago must be found too.
             importlib.invalidate_caches()
             self.before = set(sys.modules)
@@ -48,7 +53,7 @@ class Imports:
         self.depth -= 1
         if self.depth:
             return
-        self.added = [entry for entry in sys.path if entry not in (*self.path, str(self.folder))]
+        self.added = [entry for entry in sys.path if entry not in (*self.path, *self._entries())]
         sys.path[:] = self.path
         for name in [name for name in sys.modules if name not in self.before]:
             top = sys.modules.get(name.partition(".")[0])
@@ -57,14 +62,19 @@ class Imports:
         for name in self.modules.keys() - self.before:
             sys.modules.pop(name, None)
 
+    def _entries(self) -> list[str]:
+        """Return what goes on the path: the folder, and the one that holds the package."""
+        above = [str(self.folder.parents[self.package.count(".")])] if self.package else []
+        return [str(self.folder), *above]
+
     def _beside(self, module: ModuleType) -> bool:
-        """Say whether a top-level module lies directly in the folder."""
+        """Say whether a top-level module lies directly in the folder, or is the package that the folder is in."""
         path = getattr(module, "__file__", None)
         places = [path] if path else list(getattr(module, "__path__", []))
         for place in map(Path, places):
             root = place.parent if place.name == "__init__.py" or not place.is_dir() else place
             is_package = place.name == "__init__.py" or place.is_dir()
-            if (root.parent if is_package else root) == self.folder and root != OWN_FOLDER:
+            if str(root.parent if is_package else root) in self._entries() and root != OWN_FOLDER:
                 return True
         return False
 
@@ -80,10 +90,11 @@ class UserModule:
 
 def import_file(path: Path) -> UserModule:
     """Run a file as a module under a fresh name; `if __name__ == "__main__"` stays asleep."""
-    imports = Imports(path.parent)
+    package = _package(path.parent)
+    imports = Imports(path.parent, package)
     with imports, user_code(path):
         code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-        name = _fresh_name(path.stem)
+        name = f"{package}.{_fresh_name(path.stem)}".lstrip(".")
         spec = importlib.util.spec_from_file_location(name, path)
         module = importlib.util.module_from_spec(spec) if spec else ModuleType(name)
         module.__file__ = str(path)
@@ -156,6 +167,15 @@ def _is_users(filename: str, file: Path) -> bool:
     if filename.startswith("<") or not path.is_relative_to(file.parent) or path.is_relative_to(OWN_FOLDER):
         return False
     return not any(part in INSTALLED for part in path.relative_to(file.parent).parts)
+
+
+def _package(folder: Path) -> str:
+    """Return the dotted name of the package that a folder is, as its relative imports need it, or ""."""
+    names: list[str] = []
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(names)
 
 
 def _fresh_name(stem: str) -> str:

@@ -134,7 +134,7 @@ class _Run:
                 text = f"not timed: a step takes too long for a budget of {budget:g} s"
                 rows[lane.name] = replace(rows[lane.name], message=text)
         again = lanes[-1].result() if lanes[-1].samples else None
-        return replace(case, again=again, notes=meanwhile.notes())
+        return replace(case, again=again, notes=(*case.notes, *meanwhile.notes()))
 
     def _lane(self, rows: dict[str, Row], name: str, held: str) -> list[Lane]:
         """Return the lane of a precision, its scaler settled; none where it cannot be timed here."""
@@ -222,7 +222,11 @@ class _Run:
                 self.bencher.say(f"{self.begun.key}: training {name}, seed {seed}")
                 course = train(self._make, self._precision(name), seed, request.steps, request.clip)
                 rows[name] = replace(rows[name], courses=(*rows[name].courses, course))
-        return case
+        alike = request.seeds > 1 and len({course.losses for course in rows[BASE].courses}) == 1
+        told = (
+            f"training: all {request.seeds} seeds give the same model and batches, so they count as one run"
+        )
+        return replace(case, notes=(*case.notes, told)) if alike else case
 
 
 def _device(target: Target) -> torch.device:
@@ -242,7 +246,9 @@ def _untimed(row: Row, raised: StepRaised, device: torch.device) -> Row:
 
 def _notes(target: Target) -> tuple[str, ...]:
     stand_in = ("the loss is ampcheck's stand-in",) if target.stand_in_loss else ()
-    return (*target.notes, *stand_in)
+    own = target.optimizer is not None
+    optimizer = () if own else ("the optimizer is AdamW with its defaults: the target names none",)
+    return (*target.notes, *stand_in, *optimizer)
 
 
 def _has_tf32(device: torch.device) -> bool:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from ampcheck.wording import percent
+
 _STAT = Path("/proc/stat")
 #: Others' share of the processors from which a note is made.
 BUSY = 0.1
@@ -39,7 +41,7 @@ class Meanwhile:
         others = (after.busy - before.busy - (after.own - before.own)) / (wall * (os.cpu_count() or 1))
         found: list[str] = []
         if before.busy and others > BUSY:
-            found.append(f"other work used {others:.0%} of the processors meanwhile")
+            found.append(f"other work used {percent(others)} of the processors meanwhile")
         if before.clock and abs(after.clock / before.clock - 1) > CLOCK_CHANGE:
             found.append(f"the GPU's clock went from {before.clock:.0f} to {after.clock:.0f} MHz meanwhile")
         if max(before.others, after.others):

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from ampcheck.headline import Health, judge, settled
+from ampcheck.headline import Health, judge, refused, settled
 from ampcheck.plan import Plan, Tried, Verdict
 from ampcheck.renderers.advice import how_tried, scaler_call, unchanged
 from ampcheck.renderers.page.elements import Html, joined, shown, tag
 from ampcheck.report import Report
-from ampcheck.wording import ELLIPSIS, clean, count, power
+from ampcheck.wording import ELLIPSIS, clean, count
 
 #: A sign and a word each, so that no meaning hangs on a colour.
 _HEALTH = {
@@ -17,6 +17,7 @@ _HEALTH = {
     Health.UNKNOWN: ("?", "Unknown"),
 }
 _TRIED = {Tried.CONFIRMED: "✓", Tried.REFUTED: "✕", Tried.NOT_TRIED: "?"}
+_STATES = {"healthy": ("confirmed", "✓"), "harmed": ("refuted", "✕"), "not to be judged": ("not-tried", "?")}
 #: Names of a list, and characters of a claim, shown at once.
 _NAMES = 6
 _CLAIM = 120
@@ -40,10 +41,9 @@ def _remarks(report: Report) -> Iterator[str]:
     if report.stand_in_loss:
         yield "The loss is a stand-in: gradient magnitudes are not those of your training."
     if outcome := settled(report):
-        yield f"{outcome[0].upper()}{outcome[1:]}."
-    if report.refused_scales:
-        tried = ", ".join(power(scale) for scale in report.refused_scales)
-        yield f"Gradients overflowed at {tried}: GradScaler would skip such steps and halve the scale."
+        yield f"{outcome[0].upper()}{outcome[1:].rstrip('.')}."
+    if skipped := refused(report):
+        yield f"{skipped[0].upper()}{skipped[1:]}."
 
 
 def plan(report: Report) -> Html:
@@ -83,11 +83,9 @@ def plan(report: Report) -> Html:
 
 def _precisions(report: Report) -> Iterator[Html]:
     """Yield how the step came out in each precision, as it was audited, without any change."""
-    for name, outcome in unchanged(report):
-        state = ("refuted", "✕", "harmed") if outcome.harmed else ("confirmed", "✓", "healthy")
-        mark = tag("span", f"{state[1]} {state[2]}", class_=f"tried {state[0]}")
-        scale = f" at {power(outcome.log2_scale)}" if outcome.log2_scale else ""
-        yield tag("li", tag("b", name), " ", mark, f"{scale}: {clean(outcome.words)}")
+    for name, state, words in unchanged(report):
+        style, sign = _STATES[state]
+        yield tag("li", tag("b", name), " ", tag("span", f"{sign} {state}", class_=f"tried {style}"), words)
 
 
 def _steps(made: Plan) -> Iterator[tuple[str, Html]]:
