@@ -114,24 +114,25 @@ class Advisor:
         # A model that magnifies any rounding has a culprit among the first suspects or none: the long search
         # would end with most of its modules.
         candidates = suspects(self.report)[: SINGLES if only_magnified else None]
-        found = _gathered(Search(heals, budget).run(candidates), heals)
+        search = Search(heals, budget)
+        found = _gathered(search.run(candidates), heals)
         if settled.finite:
-            found = self._blamed(found, heals)
+            found = self._blamed(found, search)
         worth = len(found.items) <= _FEW_PLACES or (
             not only_magnified and _smaller_part(self.report, found.items)
         )
         return found if worth else replace(found, heals=False)
 
-    def _blamed(self, found: Found[Suspect], heals: Callable[[tuple[Suspect, ...]], bool]) -> Found[Suspect]:
+    def _blamed(self, found: Found[Suspect], search: Search[Suspect]) -> Found[Suspect]:
         """Return what was found, or the place behind it that is to blame; note where the bits are lost."""
         if not found.heals or len(found.items) != 1:
             return found
         proved = _smaller_part(self.report, found.items)
-        culprit = blamed(self.report, found.items[0], heals, proved=proved)
+        culprit = blamed(self.report, found.items[0], search.tries, proved=proved)
         self.report = replace(self.report, placed=culprit.site)
         if not proved and culprit.site is None and not magnified(self.report.outcomes):
             rest = all_but(self.report, culprit.place)
-            if rest:
+            if rest and not search.over:
                 self._remember("rest", self._trials.best(rest))
         return replace(found, items=(culprit.place,))
 

@@ -37,17 +37,23 @@ class Search(Generic[Item]):
     def run(self, candidates: Sequence[Item]) -> Found[Item]:
         """Return the smallest set found; candidates come with the best evidence first."""
         for item in candidates[:SINGLES]:
-            if self._try((item,)):
+            if self.tries((item,)):
                 return self._found((item,), minimal=True)
         whole = tuple(candidates)
-        if not self._try(whole):
+        if not self.tries(whole):
             return self._found(whole, heals=False, minimal=False)
         kept = self._halve(whole)
         return self._found(*self._thin(kept))
 
-    def _try(self, items: tuple[Item, ...]) -> bool:
+    @property
+    def over(self) -> bool:
+        """Whether the budget is used up."""
+        return time.monotonic() > self._until
+
+    def tries(self, items: tuple[Item, ...]) -> bool:
+        """Tell whether a set heals; not where that is unknown and the budget is used up."""
         if items not in self._tried:
-            if time.monotonic() > self._until:
+            if self.over:
                 return False
             self._tried[items] = self._heals(items)
         return self._tried[items]
@@ -59,11 +65,11 @@ class Search(Generic[Item]):
             size = -(-len(items) // parts)
             chunks = [items[i : i + size] for i in range(0, len(items), size)]
             rests = [tuple(item for item in items if item not in chunk) for chunk in chunks]
-            smaller = next((chunk for chunk in chunks if self._try(chunk)), None)
+            smaller = next((chunk for chunk in chunks if self.tries(chunk)), None)
             if smaller is not None:
                 items, parts = smaller, 2
                 continue
-            smaller = next((rest for rest in rests if rest and self._try(rest)), None)
+            smaller = next((rest for rest in rests if rest and self.tries(rest)), None)
             if smaller is not None:
                 items, parts = smaller, max(parts - 1, 2)
             elif parts >= len(items):
@@ -76,7 +82,7 @@ class Search(Generic[Item]):
         """Return the set without items that are not needed, and whether every removal was tried."""
         for item in reversed(items):
             rest = tuple(other for other in items if other != item)
-            if rest and self._try(rest):
+            if rest and self.tries(rest):
                 items = rest
         alone = [tuple(other for other in items if other != item) for item in items]
         return items, all(not rest or self._tried.get(rest) is False for rest in alone)

@@ -1,5 +1,6 @@
 """The search for the smallest healing set, against brute force over all subsets."""
 
+import time
 from itertools import combinations
 
 from hypothesis import given
@@ -57,3 +58,12 @@ def test_each_set_is_tried_once():
 
 def test_without_time_nothing_is_claimed():
     assert not Search(lambda _: True, budget=-1.0).run([1, 2]).heals
+
+
+def test_what_was_tried_stays_known_when_the_time_is_up():
+    search = Search(lambda _: True, budget=0.2)
+    assert search.tries((1,))
+    time.sleep(0.25)
+    assert search.over
+    assert search.tries((1,))
+    assert not search.tries((2,))
