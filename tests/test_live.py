@@ -109,7 +109,19 @@ def test_scalars_are_read_by_tensorboard(folder):
         "tensorboard.backend.event_processing.event_accumulator",
         reason="no tensorboard: pip install tensorboard",
     )
-    words = ["-m", "ampcheck", "run", "--every", "4", "--beside", "all", "--tensorboard", "tb", "-o", "r.json"]
+    words = [
+        "-m",
+        "ampcheck",
+        "run",
+        "--every",
+        "4",
+        "--beside",
+        "all",
+        "--tensorboard",
+        "tb",
+        "-o",
+        "r.json",
+    ]
     words += ["train.py"]
     subprocess.run([sys.executable, *words], check=True, cwd=folder, env=environment(), capture_output=True)
     from ampcheck.codec import read
