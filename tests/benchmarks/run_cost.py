@@ -21,17 +21,17 @@ HEAD = f"""# What watching a loop costs
 `python tests/benchmarks/run_cost.py`: {STEPS} steps under bf16 autocast on one CPU thread, in CPU seconds, which
 do not count waiting for other programs. Each number is the median, with the lowest and the highest, of rounds of
 bare, watched, watched, bare: the two in the middle over the two around them. "Bare" again in the middle is the
-noise of the method. Without recordings the median step is compared; with `--every 50`, whose four recorded steps
-of 200 are where the time goes, all 200 are added up. A recorded step runs every operation again in FP32, which
-this CPU computes at half the speed of bf16 in the convolutions.
+noise of the method. Without recordings the median step is compared; with `--every 50`, whose recorded steps are where
+the time goes, all 200 are added up. In FP32 this CPU computes convolutions at half the speed of bf16.
 
 """
 
 
 FOOT = """
-Between recorded steps a watch adds about 50 µs of Python to a step (the first line, whose noise is smallest), whatever
-the model, and no wait for the device. With `--every 50` these small loops pay more than 5 %: a recorded step takes four
-to five times a bare one here, its FP32 twin and its statistics together.
+Between recorded steps a watch adds some 60 µs of Python to a step (the first line, whose noise is smallest), whatever
+the model, and no wait for the device. `--every 50` records five of 200 steps, the first two among them; beside three
+of these FP32 runs as well, which with its statistics takes three to five more bare steps each. Loops of 70 ms a step
+pay 3 % and less for that, those of 10 to 14 ms 5 to 8 %; in longer runs it is less, since FP32 runs ever more rarely.
 """
 
 
