@@ -99,9 +99,23 @@ def test_comments_belong_to_their_statement():
     ]
 
 
-@given(st.text(max_size=200))
-def test_any_text_is_read(text):
-    list(comments(text))
+#: Lines of a file, and whether ampcheck is spoken to on them.
+LINES = {
+    "x = 1": False,
+    "x = 1  # ampcheck: ignore[AMP101] known": True,
+    "x = '# ampcheck: ignore[AMP101]'": False,
+    "x = 1  # noqa": False,
+    "": False,
+    "# ampcheck: ignore[AMP101] alone": True,
+}
+
+
+@given(st.lists(st.sampled_from(list(LINES))), st.text(max_size=200))
+def test_any_text_is_read_up_to_where_it_is_no_python(lines, rest):
+    spoken_to = [number for number, line in enumerate(lines, 1) if LINES[line]]
+    assert [held.line for held in comments("\n".join(lines))] == spoken_to
+    for held in comments("\n".join([*lines, rest])):
+        assert held.line in spoken_to or "ampcheck" in rest
 
 
 def test_a_comment_suppresses_on_its_line_only():
