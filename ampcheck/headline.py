@@ -17,7 +17,6 @@ from ampcheck.tables import (
 )
 from ampcheck.trace import Phase
 from ampcheck.wording import (
-    ELLIPSIS,
     clean,
     clean_line,
     count,
@@ -31,8 +30,6 @@ from ampcheck.wording import (
 
 #: Ranks of a finding that are named; of more, how many there are.
 NAMED_RANKS = 3
-#: Loss scales that are listed; of more, the first and the last.
-_LISTED = 3
 
 
 class Health(StrEnum):
@@ -84,25 +81,6 @@ def tally(report: Report) -> str:
     """Return how many findings there are of each severity, the worst first; '' where there are none."""
     numbers = [(kind, sum(finding.severity is kind for finding in report.findings)) for kind in Severity]
     return " · ".join(plural(number, str(kind)) for kind, number in numbers if number)
-
-
-def settled(report: Report) -> str:
-    """Return how the low-precision step came out against FP32; '' where that is not known."""
-    outcome = report.outcomes.get("settled")
-    if outcome is None:
-        return ""
-    how = "run again" if report.loop is None else "against FP32 beside it"
-    comma = "," if report.loop is not None and outcome.at_scale else ""
-    return f"{how}{comma}{outcome.at_scale}: {clean(outcome.words)}"
-
-
-def refused(report: Report) -> str:
-    """Return at which loss scales gradients overflowed before the one in use; '' where at none."""
-    tried = [power(scale) for scale in report.refused_scales]
-    if not tried:
-        return ""
-    listed = ", ".join(tried) if len(tried) <= _LISTED else f"{tried[0]} {ELLIPSIS} {tried[-1]}"
-    return f"gradients overflowed at {listed}: GradScaler would skip such steps and halve the scale"
 
 
 def measured(report: Report) -> str:

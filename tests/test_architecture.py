@@ -19,7 +19,7 @@ LAYERS = [
     {"outcome", "standing"},
     {"report", "observe", "targets"},
     {"tables", "landscape", "scaling", "evidence", "flat", "applying", "config"},
-    {"rules", "headline", "flat_advice", "flat_loop", "verify", "training", "groups"},
+    {"rules", "headline", "remarks", "flat_advice", "flat_loop", "verify", "training", "groups"},
     {"codec", "select", "merge", "trials", "baseline"},
     {"instead", "nearest", "differences", "flat_baseline", "ranks"},
     {"advise", "comparison"},

@@ -13,10 +13,9 @@ from ampcheck.headline import (
     figures,
     judge,
     measured,
-    refused,
-    settled,
     tally,
 )
+from ampcheck.remarks import remarks
 from ampcheck.renderers.advice import how_tried, scaler_call, unchanged
 from ampcheck.renderers.drawing import NONE, module_name
 from ampcheck.renderers.layers import layer_cells
@@ -73,13 +72,7 @@ def _head(report: Report) -> Iterator[str]:
     yield f"# ampcheck: {code(report.target)}"
     yield inline(" · ".join(facts(report)))
     yield f"**{str(health).upper()}**: {inline(sentence)}"
-    asides = []
-    if report.stand_in_loss:
-        asides.append("the loss is a stand-in: gradient magnitudes are not those of your training")
-    if outcome := settled(report):
-        asides.append(inline(outcome))
-    if skipped := refused(report):
-        asides.append(skipped)
+    asides = [inline(remark) for _, remark in remarks(report)]
     if asides:
         yield bullets(asides)
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from ampcheck.findings import Finding, Severity
 from ampcheck.formats import SHORT_DTYPE
-from ampcheck.headline import Health, corrected, facts, figures, judge, measured, refused, settled, tally
+from ampcheck.headline import Health, corrected, facts, figures, judge, measured, tally
+from ampcheck.remarks import remarks
 from ampcheck.renderers.advice import plan_lines
 from ampcheck.renderers.drawing import NONE, TIMES, cells, fitted, module_name
 from ampcheck.renderers.layers import layer_table
@@ -94,14 +95,8 @@ def _answer(view: _View) -> Parts:
     health, sentence = judge(report)
     badge = text((f" {str(health).upper()} ", f"{_HEALTH_STYLES[health]} reverse"))
     yield hanging(badge, text((sentence, "bold")))
-    if report.stand_in_loss:
-        yield bullet(
-            "!", "the loss is a stand-in: gradient magnitudes are not those of your training", "bold yellow"
-        )
-    if outcome := settled(report):
-        yield bullet("·", outcome, "dim")
-    if skipped := refused(report):
-        yield bullet("!", skipped, "bold yellow")
+    for limits, remark in remarks(report):
+        yield bullet("!", remark, "bold yellow") if limits else bullet("·", remark, "dim")
 
 
 def _findings(view: _View) -> Parts:

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from ampcheck.headline import Health, judge, refused, settled
+from ampcheck.headline import Health, judge
 from ampcheck.plan import Plan, Tried, Verdict
+from ampcheck.remarks import remarks
 from ampcheck.renderers.advice import how_tried, scaler_call, unchanged
 from ampcheck.renderers.page.elements import Html, joined, shown, tag
 from ampcheck.report import Report
@@ -38,12 +39,8 @@ def verdict(report: Report) -> Html:
 
 
 def _remarks(report: Report) -> Iterator[str]:
-    if report.stand_in_loss:
-        yield "The loss is a stand-in: gradient magnitudes are not those of your training."
-    if outcome := settled(report):
-        yield f"{outcome[0].upper()}{outcome[1:].rstrip('.')}."
-    if skipped := refused(report):
-        yield f"{skipped[0].upper()}{skipped[1:]}."
+    for _, remark in remarks(report):
+        yield f"{remark[0].upper()}{remark[1:].rstrip('.')}."
 
 
 def plan(report: Report) -> Html:
