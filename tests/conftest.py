@@ -15,6 +15,11 @@ collect_ignore = ["sample_project"]
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 os.environ["COLUMNS"] = "100"
+# What a CI service says of itself changes what pytest, rich and ampcheck print: tests that want it set it themselves.
+SERVICE = ("CI", "BUILD_NUMBER", "TF_BUILD", "GITHUB_ACTIONS", "GITHUB_WORKSPACE", "GITHUB_STEP_SUMMARY")
+COLOURS = ("NO_COLOR", "FORCE_COLOR", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+for _name in SERVICE + COLOURS:
+    os.environ.pop(_name, None)
 # Where this runs in the background of a shell, Ctrl-C is ignored: tests send it to processes that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
