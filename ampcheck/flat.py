@@ -13,9 +13,12 @@ Json = dict[str, Any]
 
 _PHASES = {str(phase): phase for phase in Phase}
 
-_FIELDS = {
+_FIELDS: dict[type, tuple[tuple[str, Any], ...]] = {
     kind: tuple((field.name, field.default) for field in fields(kind))
-    for kind in (Site, TensorStats, Cast, CastCount, PairError, ModuleInfo, StepSummary, Failure)
+    for kind in (TensorStats, CastCount, PairError, ModuleInfo, StepSummary, Failure)
+} | {
+    kind: tuple((name, kind._field_defaults.get(name, MISSING)) for name in kind._fields)
+    for kind in (Site, Cast)
 }
 
 

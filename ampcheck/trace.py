@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf, sqrt
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ampcheck.stats import TensorStats
 
@@ -28,9 +28,11 @@ class Phase(StrEnum):
     __hash__ = str.__hash__
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Site:
-    """A place in a program where tensors appear: the same code gives the same site on every rank."""
+class Site(NamedTuple):
+    """A place in a program where tensors appear: the same code gives the same site on every rank.
+
+    A tuple: there are thousands, and each is made, hashed and compared faster so than as a dataclass.
+    """
 
     module: str  #: qualified name; '' is the root module, or code outside of any module such as the loss
     op: str  #: aten base name; '' for a module's own inputs and outputs, parameters and their gradients
@@ -65,8 +67,7 @@ def is_product(site: Site) -> bool:
     return site.op in _PRODUCTS or site.op.startswith("_scaled_dot_product")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Cast:
+class Cast(NamedTuple):
     """A place where a tensor changes its dtype."""
 
     module: str

@@ -87,7 +87,7 @@ def record(step: Step, layer: Layer, phase: Phase, values: list[float]) -> None:
     fmt = BY_DTYPE[layer.dtype]
     op = layer.op if phase is Phase.FORWARD else f"{layer.op}_backward"
     site = Site(layer.path, op, "output", phase, layer.dtype, "model.py", layer.line)
-    step.reference[replace(site, dtype="float32")] = stats(values)
+    step.reference[site._replace(dtype="float32")] = stats(values)
     actual = [rounded(v * scale, fmt) for v in values]
     step.low[site] = stats(actual)
     if phase is Phase.FORWARD:
@@ -99,8 +99,8 @@ def pair_error(reference: Sequence[float], actual: Sequence[float]) -> PairError
     pairs = [(r, x) for r, x in zip(reference, actual, strict=True) if math.isfinite(r) and math.isfinite(x)]
     return PairError(
         sampled=len(reference),
-        live=sum(r != 0 for r in reference),
-        lost=sum(r != 0 and x == 0 for r, x in zip(reference, actual, strict=True)),
+        live=sum(r != 0 for r, _ in pairs),
+        lost=sum(r != 0 and x == 0 for r, x in pairs),
         error_squares=math.fsum((x - r) ** 2 for r, x in pairs),
         error_sum=math.fsum(x - r for r, x in pairs),
         reference_squares=math.fsum(r * r for r, _ in pairs),
@@ -140,7 +140,7 @@ def repeated(made: Report, times: int) -> Report:
     def again(trace: Trace) -> Trace:
         modules = [replace(m, path=f"{n}.{m.path}") for n in range(times) for m in trace.modules]
         sites = {
-            replace(site, module=f"{n}.{site.module}"): held
+            site._replace(module=f"{n}.{site.module}"): held
             for phase in (Phase.FORWARD, Phase.BACKWARD)
             for n in range(times)
             for site, held in trace.sites.items()

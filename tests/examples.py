@@ -169,7 +169,7 @@ def nasty() -> Report:
     made = report([Layer(name, name, name, line=index) for index, name in enumerate(NASTY)])
     origins = list(made.low.sites)
     findings = tuple(
-        finding(replace(site, file=site.module), message=site.module, name=site.module, code=site.module[:20])
+        finding(site._replace(file=site.module), message=site.module, name=site.module, code=site.module[:20])
         for site in origins[: len(NASTY)]
     )
     texts = {name: index for index, name in enumerate(NASTY)}

@@ -53,7 +53,7 @@ def hostile_loop() -> Loop:
 def hostile() -> Report:
     """Return a report in which every text is hostile."""
     made = report([Layer(name, name, name, line=index) for index, name in enumerate(NAMES)])
-    sites = [replace(site, file=site.module, slot=site.module) for site in made.low.sites]
+    sites = [site._replace(file=site.module, slot=site.module) for site in made.low.sites]
     marks = [
         finding(
             site,

@@ -23,7 +23,7 @@ def repeated(report: Report, number: int) -> Report:
 
     def renamed(held: dict) -> dict:
         return {
-            replace(key, module=f"part.{index}.{key.module}".rstrip(".")): value
+            key._replace(module=f"part.{index}.{key.module}".rstrip(".")): value
             for index in range(number)
             for key, value in held.items()
         }

@@ -97,7 +97,7 @@ def test_a_single_outlier_is_told():
 def test_lines_do_not_matter():
     site = forward_overflow().findings[0].sites[0]
     moved = replace(
-        forward_overflow(), findings=(finding(replace(site, line=999), "AMP101", severity=Severity.ERROR),)
+        forward_overflow(), findings=(finding(site._replace(line=999), "AMP101", severity=Severity.ERROR),)
     )
     before = replace(forward_overflow(), findings=(finding(site, "AMP101", severity=Severity.ERROR),))
     assert compare(moved, accept(before, reason="known")) == ()

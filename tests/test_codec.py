@@ -138,7 +138,7 @@ def test_nothing_that_re_runs_say_becomes_a_number_that_json_lacks() -> None:
 
 def test_keys_that_other_tools_read() -> None:
     site = Site("net.head", "addmm", "output", Phase.BACKWARD, "float16", "model.py", 7)
-    bare = replace(site, file="", line=0)
+    bare = site._replace(file="", line=0)
     failure = Failure("RuntimeError", "no", "net", "mm", "model.py", 3)
     report = replace(clean(), findings=(finding(site), finding(bare), finding(site, sites=())))
     saved = strict(to_json(replace(report, low=replace(report.low, failure=failure))))

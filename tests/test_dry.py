@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,7 +107,7 @@ def real(spec, options, settings):
 
 def placed(site):
     """Return a site with the lines of this file, from which the step was started here, taken for nobody's."""
-    return replace(site, file="", line=0) if site.file.endswith(Path(__file__).name) else site
+    return site._replace(file="", line=0) if site.file.endswith(Path(__file__).name) else site
 
 
 def assert_same_flow(spec, options, settings):

@@ -40,7 +40,7 @@ every = pytest.mark.parametrize("made", EVERY.values(), ids=EVERY)
 
 def shifted(report, lines):
     """Return a report of the same code some lines further down."""
-    sites = lambda found: tuple(replace(site, line=site.line + lines) for site in found.sites)  # noqa: E731
+    sites = lambda found: tuple(site._replace(line=site.line + lines) for site in found.sites)  # noqa: E731
     return replace(report, findings=tuple(replace(found, sites=sites(found)) for found in report.findings))
 
 

@@ -392,7 +392,7 @@ def test_what_was_measured_is_told_apart_from_what_fp32_has(show):
     page = show(html.render(made)).page
     page.locator("#search").fill(site.module)
     page.locator("tbody .open:visible").first.click()
-    before = made.reference.sites[replace(site, dtype="float32")]
+    before = made.reference.sites[site._replace(dtype="float32")]
     new = made.low.sites[site].infs - before.infs
     assert f"measured: {new:,} became inf" in page.locator("#detail li").first.inner_text()
 

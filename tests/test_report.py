@@ -44,7 +44,7 @@ def test_what_either_run_did_not_see_is_said() -> None:
 
 
 def test_places_lose_no_element_and_join_dtypes() -> None:
-    half, full = replace(SITE, dtype="float16"), replace(SITE, dtype="float32")
+    half, full = SITE._replace(dtype="float16"), SITE._replace(dtype="float32")
     trace = Trace({half: stats([1.0, 0.0]), full: stats([2.0])})
     assert by_place(trace) == {SITE.place: stats([1.0, 0.0, 2.0])}
 
@@ -56,7 +56,7 @@ def test_gradients_in_question_are_those_of_low_precision_operations_as_fp32_has
         "half", "", "grad_input[0]", Phase.BACKWARD, "float16"
     )  # the module's own, counted at its operation
     low = {**made.low.sites, copy: stats([1.0]), leaf: stats([2.0])}
-    reference = {**made.reference.sites, replace(leaf, dtype="float32"): stats([2.0])}
+    reference = {**made.reference.sites, leaf._replace(dtype="float32"): stats([2.0])}
     made = replace(made, low=replace(made.low, sites=low), reference=replace(made.reference, sites=reference))
     expected = {
         site.place: held

@@ -257,7 +257,7 @@ def nonfinite(report, rows):
     for line, (op, amax, values) in enumerate(rows, 100):
         site = Site("a", op, "output", Phase.FORWARD, "float16", "model.py", line)
         low[site] = stats(values)
-        wide[replace(site, dtype="float32")] = stats([amax, 1.0])
+        wide[site._replace(dtype="float32")] = stats([amax, 1.0])
     low_trace, reference = replace(report.low, sites=low), replace(report.reference, sites=wide)
     settled = Outcome(0, loss_nonfinite=True)
     return replace(report, low=low_trace, reference=reference, outcomes={"settled": settled})
@@ -294,8 +294,8 @@ def test_where_fp32_has_infinities_too_the_order_decides():
 def test_a_result_that_is_exact_did_not_lose_the_bits():
     made = built([Layer("a")])
     first = next(iter(made.errors))
-    zeros = replace(first, op="zeros")
-    leap = Leap(replace(first, op="index_add"), 0.0, 0.7, zeros)
+    zeros = first._replace(op="zeros")
+    leap = Leap(first._replace(op="index_add"), 0.0, 0.7, zeros)
     exact = PairError(sampled=4, live=0, reference_squares=0.0)
     settled = Outcome(0, grad_error=0.7)
     told = replace(made, leaps=(leap,), errors={zeros: exact}, outcomes={"settled": settled})

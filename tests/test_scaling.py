@@ -3,7 +3,6 @@
 import math
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import scale_regret
@@ -500,8 +499,8 @@ def test_gradients_that_are_the_noise_of_fp32_ask_for_no_scale(
 ) -> None:
     weight, other = (backward("convolution_backward", "", slot=name) for name in ("output[1]", slot))
     held = {weight: flat(-1), other: stats([1.5 * 2.0**-1 * relative] * 100)}
-    reference = {replace(site, dtype="float32"): stats for site, stats in held.items()}
-    low = {replace(site, dtype="float16"): stats for site, stats in held.items()}
+    reference = {site._replace(dtype="float32"): stats for site, stats in held.items()}
+    low = {site._replace(dtype="float16"): stats for site, stats in held.items()}
     found = gradient_tensors(recorded(reference, low, 0))
     assert found == (held if counts else {weight: held[weight]})
 

@@ -119,8 +119,8 @@ def test_any_text_is_read_up_to_where_it_is_no_python(lines, rest):
 
 
 def test_a_comment_suppresses_on_its_line_only():
-    site = replace(SITES[0], file="net.py", line=6)
-    elsewhere = replace(site, line=10)
+    site = SITES[0]._replace(file="net.py", line=6)
+    elsewhere = site._replace(line=10)
     made = replace(
         MADE, findings=(finding(site, "AMP103"), finding(elsewhere, "AMP103"), finding(site, "AMP201"))
     )

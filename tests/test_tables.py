@@ -29,7 +29,7 @@ def paired(gradients: dict[str, list[float]], log2_scale: int = 0, phase: Phase 
     reference, low = {}, {}
     for module, values in gradients.items():
         site = Site(module, "mm", "output", phase, "float16")
-        reference[replace(site, dtype="float32")] = stats(values)
+        reference[site._replace(dtype="float32")] = stats(values)
         low[site] = stats([rounded(v * 2.0**log2_scale, FP16) for v in values])
     return Report("t", "fp16", log2_scale, Trace(reference), Trace(low))
 

@@ -105,7 +105,7 @@ def test_the_first_order_and_the_first_module_and_failure_are_kept() -> None:
 
 @given(sites)
 def test_a_place_has_everything_but_the_dtype(site: Site) -> None:
-    assert site.place == replace(site, dtype="")
+    assert site.place == site._replace(dtype="")
     assert site.location == (f"{site.file}:{site.line}" if site.file else "")
 
 

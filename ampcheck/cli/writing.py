@@ -123,7 +123,7 @@ def _from_repository(report: Report) -> Report:
         return (folder / file).as_posix() if lies_here else file
 
     def moved(site: Site) -> Site:
-        return replace(site, file=named(site.file))
+        return site._replace(file=named(site.file))
 
     findings = tuple(replace(f, sites=tuple(map(moved, f.sites))) for f in report.findings)
     return replace(report, findings=findings, target=named(report.target))

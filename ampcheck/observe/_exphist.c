@@ -130,7 +130,7 @@ void tally_memory(const void *data, int64_t n, int dtype, int64_t threads, Tally
 
 /* ---- Python ------------------------------------------------------------------------------------------------------ */
 
-static int integers(PyObject *const *args, Py_ssize_t got, Py_ssize_t want, long long *out)
+int integers(PyObject *const *args, Py_ssize_t got, Py_ssize_t want, long long *out)
 {
     if (got != want) {
         PyErr_Format(PyExc_TypeError, "expected %zd integers, got %zd", want, got);
@@ -224,7 +224,7 @@ static PyObject *force_isa(PyObject *self, PyObject *name)
 }
 
 /* What native.py asks for; one more whenever a function or Path takes or returns something else. */
-enum { INTERFACE = 2 };
+enum { INTERFACE = 3 };
 
 static PyMethodDef METHODS[] = {
     {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL,
@@ -232,6 +232,12 @@ static PyMethodDef METHODS[] = {
     {"sample", (PyCFunction)(void (*)(void))sample, METH_FASTCALL,
      "sample(data_ptr, n, dtype_code, out_ptr, k, *sizes, *strides): writes one element of each k-th as float64; "
      "returns how many."},
+    {"stats", (PyCFunction)(void (*)(void))py_stats, METH_FASTCALL,
+     "stats(records_ptr, n, exponent): the fields of TensorStats of n records, None of one without calls; their first "
+     "word counts elements of that exponent."},
+    {"compare", (PyCFunction)(void (*)(void))py_compare, METH_FASTCALL,
+     "compare(before_ptr, scaled_ptr, n, unscale, share): error energy, reference energy, non-finites, elements lost "
+     "and elements that matter, of float32."},
     {"isas", isas, METH_NOARGS, "isas(): the instruction sets that this machine can run, best first."},
     {"force_isa", force_isa, METH_O, "force_isa(name): measures with that instruction set from now on."},
     {NULL, NULL, 0, NULL},

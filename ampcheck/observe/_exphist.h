@@ -23,6 +23,12 @@ void tally_memory(const void *data, int64_t n, int dtype, int64_t threads, Tally
 /* Adds a tally to a record, every element `weight` times. */
 void store(const Tally *tally, int64_t weight, int64_t *record);
 
+/* Reads integers from Python; 0 with an exception set. */
+int integers(PyObject *const *args, Py_ssize_t got, Py_ssize_t want, long long *out);
+
+PyObject *py_stats(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *py_compare(PyObject *self, PyObject *const *args, Py_ssize_t count);
+
 /* Adds the type Path to the module; -1 with an exception set. */
 int add_path_type(PyObject *module);
 

@@ -32,18 +32,22 @@ enum { INTEGER = 0, UNSIGNED = 1, FLOAT = 2, BFLOAT = 4, BOOLEAN = 6 };
 /* ---- the type ------------------------------------------------------------------------------------------------------ */
 
 /* What is asked of Python, in the order of Path's arguments; see compiled.py. */
-enum { EXECUTE, DISASSEMBLED, FAILED, PLAN, CLASSIFY, ORIGIN, LOST, NUMBER, NOTE, MEASURE, COPIED, CONSTANTS,
-       DOOR, CROSSED, HOOK, GRADIENT, GRAD_ENABLED, CURRENT_NODE, SEQUENCE, PLAIN, PARAMETER, CALLS_WANTED };
+enum { EXECUTE, DISASSEMBLED, FAILED, PLAN, CLASSIFY, ORIGIN, LOST, NOTE, MEASURE, COPIED, CONSTANTS, CROSSED, HOOK,
+       GRADIENT, GRAD_ENABLED, CURRENT_NODE, SEQUENCE, PLAIN, PARAMETER, PHASES, DTYPES_NAMED, SIDES, CALLS_WANTED };
 enum { SKIP, VIEW, SAME, CAST, COPY, MEASURED }; /* as in ops.py */
 
 typedef struct { PyObject *name, *call; int kind, rounds; } Plan; /* call: runs it */
 
 typedef struct { PyObject *module; int64_t current; int recomputing; } Call; /* and what ran before it */
-typedef struct { int64_t calls, recomputed, order, filled; } Visits; /* filled: by so many arguments, leaving no keyword */
+typedef struct {
+    int64_t calls, recomputed, order, filled; /* filled: by so many arguments, leaving no keyword */
+    PyObject *path;
+} Visits;
 
 typedef struct {
     PyObject_HEAD
     PyObject *calls[CALLS_WANTED];
+    PyObject *names; /* the fields of a Site: its number */
     int (*read)(void *, Tensor *);
     int64_t threads, operations, first_node, next_node;
     Map plans, kinds, origins, numbers, indices, doors;
@@ -60,7 +64,7 @@ typedef struct {
     int recomputing, layers; /* layers: modules' results are measured, and operations not */
 } Path;
 
-static PyObject *F_BACK, *F_LASTI, *F_LOCALS, *KWARGS, *VERSION, *SEQUENCE_NR, *PATH;
+static PyObject *F_BACK, *F_LASTI, *F_LOCALS, *KWARGS, *VERSION, *SEQUENCE_NR, *PATH, *MODULE, *FILE_NAME, *LINE;
 #define ADDRESS(x) ((uint64_t)(uintptr_t)(x))
 
 static int truth(PyObject *answer)
@@ -240,14 +244,35 @@ static int ask_to_measure(Path *p, PyObject *origin, PyObject *backward, const P
     return done ? 0 : -1;
 }
 
+/* The number of a site, as book.py gives it. */
+static int number_for(Path *p, PyObject *module, PyObject *op, PyObject *slot, int backward, int dtype, PyObject *file,
+                      PyObject *line, int64_t *number)
+{
+    PyObject *phase = PyTuple_GetItem(p->calls[PHASES], backward), *name = PyTuple_GetItem(p->calls[DTYPES_NAMED], dtype);
+    PyObject *key = slot && phase && name ? PyTuple_Pack(7, module, op, slot, phase, name, file, line) : NULL;
+    PyObject *known = key ? PyDict_GetItemWithError(p->names, key) : NULL, *fresh = NULL;
+    if (known) {
+        *number = PyLong_AsLongLong(known);
+    } else if (key && !PyErr_Occurred()) {
+        *number = PyDict_Size(p->names);
+        fresh = PyLong_FromLongLong(*number);
+        if (fresh) PyDict_SetItem(p->names, key, fresh);
+    }
+    Py_XDECREF(fresh);
+    Py_XDECREF(key);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 static int number_of(Path *p, PyObject *origin, PyObject *backward, const Plan *plan, int slot, int dtype, int64_t *number)
 {
     uint64_t kind = ADDRESS(plan->name) << 1 | (backward == Py_True), place = (uint64_t)(slot + 1) << 8 | (uint64_t)dtype;
     if (map_get(&p->numbers, ADDRESS(origin), kind, place, number)) return 0;
-    PyObject *name = slot_name("output", slot), *found = NULL;
-    if (name) found = PyObject_CallFunction(p->calls[NUMBER], "OOOOi", origin, backward, plan->name, name, dtype);
-    Py_XDECREF(name);
-    return integer(found, number) || map_put(&p->numbers, ADDRESS(origin), kind, place, *number) ? -1 : 0;
+    PyObject *module = PyObject_GetAttr(origin, MODULE), *file = PyObject_GetAttr(origin, FILE_NAME);
+    PyObject *line = PyObject_GetAttr(origin, LINE), *name = slot_name("output", slot);
+    int failed = !module || !file || !line
+        || number_for(p, module, plan->name, name, backward == Py_True, dtype, file, line, number);
+    Py_XDECREF(module), Py_XDECREF(file), Py_XDECREF(line), Py_XDECREF(name);
+    return failed || map_put(&p->numbers, ADDRESS(origin), kind, place, *number) ? -1 : 0;
 }
 
 /* Measures a plain tensor for a site and remembers it. */
@@ -448,10 +473,12 @@ static int door(Path *p, int64_t module, int side, int place, const Tensor *t, i
 {
     uint64_t where = (uint64_t)(place + 1) << 16 | (uint64_t)dtype_of(t) << 8 | (uint64_t)side;
     if (map_get(&p->doors, (uint64_t)module, where, 0, number)) return 0;
-    PyObject *name = slot_name(SLOT[side], place), *found = NULL;
-    if (name) found = PyObject_CallFunction(p->calls[DOOR], "LiOi", (long long)module, side, name, dtype_of(t));
-    Py_XDECREF(name);
-    return integer(found, number) || map_put(&p->doors, (uint64_t)module, where, 0, *number) ? -1 : 0;
+    PyObject *name = slot_name(SLOT[side], place), *op = PyTuple_GetItem(p->calls[SIDES], side);
+    PyObject *nowhere = PyUnicode_FromString(""), *line = PyLong_FromLong(0);
+    int failed = !op || !nowhere || !line
+        || number_for(p, p->visits[module].path, op, name, side == GRADIENT_OF, dtype_of(t), nowhere, line, number);
+    Py_XDECREF(name), Py_XDECREF(nowhere), Py_XDECREF(line);
+    return failed || map_put(&p->doors, (uint64_t)module, where, 0, *number) ? -1 : 0;
 }
 
 /* 1 where Python has to look. */
@@ -618,10 +645,11 @@ static PyObject *py_name(PyObject *self, PyObject *modules)
     p->visits = visits;
     memset(visits + p->module_count, 0, (size_t)(count + 1 - p->module_count) * sizeof *visits);
     for (; p->module_count < count; p->module_count++) {
-        PyObject *module;
+        PyObject *module, *path;
         long long filled;
-        if (!PyArg_ParseTuple(PyList_GetItem(modules, p->module_count), "OL", &module, &filled)) return NULL;
+        if (!PyArg_ParseTuple(PyList_GetItem(modules, p->module_count), "OOL", &module, &path, &filled)) return NULL;
         p->visits[p->module_count].filled = filled;
+        p->visits[p->module_count].path = Py_NewRef(path);
         if (map_put(&p->indices, ADDRESS(module), 0, 0, p->module_count)) return NULL;
     }
     Py_RETURN_NONE;
@@ -728,12 +756,14 @@ static int clear(PyObject *self)
 {
     Path *p = (Path *)self;
     for (int i = 0; i < CALLS_WANTED; i++) Py_CLEAR(p->calls[i]);
+    Py_CLEAR(p->names);
     return 0;
 }
 
 static int traverse(PyObject *self, visitproc visit, void *arg)
 {
     for (int i = 0; i < CALLS_WANTED; i++) Py_VISIT(((Path *)self)->calls[i]);
+    Py_VISIT(((Path *)self)->names);
     Py_VISIT(Py_TYPE(self));
     return 0;
 }
@@ -744,6 +774,7 @@ static void dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     while (p->depth) left(p);
+    for (int64_t i = 0; i < p->module_count; i++) Py_XDECREF(p->visits[i].path);
     clear(self);
     seen_forget(&p->seen);
     void *blocks[] = {p->plans.slots, p->kinds.slots, p->origins.slots, p->numbers.slots, p->indices.slots,
@@ -770,7 +801,9 @@ static PyObject *new_path(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     p->read = exchange->read;
     p->threads = threads;
     for (int i = 0; i < CALLS_WANTED; i++) p->calls[i] = Py_NewRef(PyTuple_GetItem(calls, i));
+    p->names = PyDict_New();
     PyObject_GC_Track(p);
+    if (!p->names) Py_CLEAR(p);
     return (PyObject *)p;
 }
 
@@ -793,18 +826,19 @@ static PyMethodDef METHODS[] = {
     FAST("leave", py_leave, "leave(module, args, output): as ModuleTracker does."),
     {"start", py_start, METH_O, "start(layers): begins to follow module calls in this thread, and to measure what they give."},
     FAST("gradient", py_gradient, "gradient(module, place, grad): measures the gradient of a module's result."),
-    {"name", py_name, METH_O, "name(pairs): knows modules by their place in this list, and how many arguments fill them."},
+    {"name", py_name, METH_O, "name(modules): knows modules by their place in this list, their paths, and how many arguments fill them."},
     {"visits", py_visits, METH_NOARGS, "visits(): calls, recomputations and order of each module."},
     {"sums", py_sums, METH_O, "sums(sites): the records of so many sites."},
     {NULL, NULL, 0, NULL},
 };
 static PyObject *get_foreign(PyObject *self, void *unused) { return PyLong_FromLongLong(((Path *)self)->foreign); }
+static PyObject *get_names(PyObject *self, void *unused) { return Py_NewRef(((Path *)self)->names); }
 static PyObject *get_current(PyObject *self, void *unused) { return PyLong_FromLongLong(((Path *)self)->current); }
 static PyObject *get_recomputing(PyObject *self, void *unused) { return PyBool_FromLong(((Path *)self)->recomputing); }
 
 #define NUMBER_OF(name) {#name, get_##name, NULL, NULL, NULL}
 static PyGetSetDef GETTERS[] = {NUMBER_OF(operations), NUMBER_OF(measured), NUMBER_OF(first_row), NUMBER_OF(next), NUMBER_OF(foreign),
-                                NUMBER_OF(current), NUMBER_OF(recomputing), {NULL, NULL, NULL, NULL, NULL}};
+                                NUMBER_OF(current), NUMBER_OF(recomputing), NUMBER_OF(names), {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot SLOTS[] = {{Py_tp_new, new_path}, {Py_tp_dealloc, dealloc}, {Py_tp_traverse, traverse}, {Py_tp_clear, clear},
                               {Py_tp_methods, METHODS}, {Py_tp_getset, GETTERS}, {0, NULL}};
 static PyType_Spec SPEC = {"ampcheck.observe._exphist.Path", sizeof(Path), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, SLOTS};
@@ -814,7 +848,8 @@ int add_path_type(PyObject *module)
     F_BACK = PyUnicode_InternFromString("f_back"), F_LASTI = PyUnicode_InternFromString("f_lasti");
     VERSION = PyUnicode_InternFromString("_version"), SEQUENCE_NR = PyUnicode_InternFromString("_sequence_nr");
     F_LOCALS = PyUnicode_InternFromString("f_locals"), KWARGS = PyUnicode_InternFromString("kwargs");
-    PATH = PyUnicode_InternFromString("path");
+    PATH = PyUnicode_InternFromString("path"), MODULE = PyUnicode_InternFromString("module");
+    FILE_NAME = PyUnicode_InternFromString("file"), LINE = PyUnicode_InternFromString("line");
     PyObject *type = PyType_FromSpec(&SPEC);
     int failed = !type || PyModule_AddObjectRef(module, "Path", type);
     Py_XDECREF(type);

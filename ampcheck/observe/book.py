@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.collect import add_rows, records_of, stats_of
+from ampcheck.observe.collect import add_rows, statistics
 from ampcheck.observe.measure import RECORD_WORDS, Arena
 from ampcheck.observe.sampling import add_sampled
 from ampcheck.stats import TensorStats
@@ -73,7 +73,7 @@ class Book:
         self._first_row = 0
         self._measured = 0
         self._wanted = samples
-        self._numbers: dict[SiteKey, int] = {}
+        self._numbers: dict[SiteKey, int] = {} if ledger is None else ledger.names
         self._shelves: dict[torch.device, _Shelf] = {}
         self._rows: list[tuple[_Shelf, int]] = []
         self._samples: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
@@ -179,9 +179,8 @@ class Book:
                 continue
             picked = [(n, t) for n, kept in self._samples.items() for t in kept if t.device == shelf.device]
             sums, values = _to_host(shelf.sums, [tensor for _, tensor in picked])
-            for site, record in zip(names, records_of(sums), strict=False):
-                if record[-1]:
-                    stats = stats_of(record)
+            for site, stats in zip(names, statistics(sums), strict=False):
+                if stats is not None:
                     sites[site] = sites[site] + stats if site in sites else stats
             for (number, _), value in zip(picked, values, strict=True):
                 samples[number].append(value)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from ampcheck.observe.measure import RECORD_WORDS
+from ampcheck.observe.native import NATIVE
 from ampcheck.stats import HUGE_EXPONENT, TINY_EXPONENT, TensorStats
 
 _BINS = HUGE_EXPONENT - TINY_EXPONENT + 1
@@ -27,6 +28,15 @@ def add_rows(records: torch.Tensor, rows: Sequence[int], groups: Sequence[int], 
     sums[:, _AMAX] = amax.view(torch.int64)
     sums[:, _SQUARES] = squares.view(torch.int64)
     return sums
+
+
+def statistics(sums: torch.Tensor) -> "Iterator[TensorStats | None]":
+    """Yield the statistics of each record of a table on the host; None of one that nothing was added to."""
+    if NATIVE is None:
+        return (stats_of(record) if record[_CALLS] else None for record in records_of(sums))
+    table = sums.contiguous()
+    found = NATIVE.stats(table.data_ptr(), len(table), TINY_EXPONENT)
+    return (None if fields is None else TensorStats(*fields) for fields in found)
 
 
 def records_of(sums: torch.Tensor) -> Iterator["array[int]"]:

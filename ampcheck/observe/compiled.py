@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import OpOverload
 
-from ampcheck.observe.modules import tensors_in
+from ampcheck.observe.modules import ModuleTracker, tensors_in
 from ampcheck.observe.native import NATIVE
 from ampcheck.observe.ops import OpKind
 from ampcheck.observe.structure import modules
@@ -27,13 +27,8 @@ if TYPE_CHECKING:
 _KINDS = (OpKind.SKIP, OpKind.VIEW, OpKind.SAME, OpKind.CAST, OpKind.COPY, OpKind.MEASURE)
 #: By the codes of _exphist.h.
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
-#: Operation and phase of what is measured at a module: entering, leaving, made there, and its gradient.
-_SIDES = (
-    ("", Phase.FORWARD),
-    ("", Phase.FORWARD),
-    (FORWARD_OP, Phase.FORWARD),
-    (BACKWARD_OP, Phase.BACKWARD),
-)
+#: Operation of what is measured at a module: entering, leaving, made there, and its gradient, in the backward.
+_SIDES = ("", "", FORWARD_OP, BACKWARD_OP)
 
 
 def compiled_path(recorder: "Recorder", model: Any, execute: Callable[..., Any] | None) -> Any:
@@ -42,22 +37,29 @@ def compiled_path(recorder: "Recorder", model: Any, execute: Callable[..., Any] 
     if NATIVE is None or exchange is None or not on_cpu(model):
         return None
     found = NATIVE.Path(exchange, _asked(_Answers(recorder), execute), torch.get_num_threads())
-    found.name(filled(recorder.tracker.modules()))
+    found.name(filled(recorder.tracker))
     return found
 
 
-def filled(modules_: Sequence[torch.nn.Module]) -> list[tuple[torch.nn.Module, int]]:
-    """Return modules with the number of positional arguments that fill them."""
-    return [(module, _filled_by(module)) for module in modules_]
+def filled(tracker: ModuleTracker) -> list[tuple[torch.nn.Module, str, int]]:
+    """Return modules with their paths and the number of positional arguments that fill them."""
+    known: dict[type, int] = {}
+    found = []
+    for place, module in enumerate(tracker.modules()):
+        kind = type(module)
+        if kind not in known:
+            known[kind] = _filled_by(kind)
+        found.append((module, tracker.path(place), -1 if "forward" in module.__dict__ else known[kind]))
+    return found
 
 
-def _filled_by(module: torch.nn.Module) -> int:
-    """Return by how many positional arguments a module's call leaves no room for keywords, -1 if by none.
+def _filled_by(kind: type) -> int:
+    """Return by how many positional arguments a call of such a module leaves no room for keywords, -1 if by none.
 
     Keywords are looked for in a frame of torch's, which takes longer than all else at a module's border.
     """
-    forward = inspect.getattr_static(type(module), "forward", None)
-    if "forward" in module.__dict__ or not isinstance(forward, FunctionType):
+    forward = inspect.getattr_static(kind, "forward", None)
+    if not isinstance(forward, FunctionType):
         return -1
     code = forward.__code__
     open_ended = code.co_kwonlyargcount or code.co_flags & (inspect.CO_VARKEYWORDS | inspect.CO_VARARGS)
@@ -81,12 +83,10 @@ def _asked(answers: "_Answers", execute: Callable[..., Any] | None) -> Sequence[
         answers.classify,
         answers.origin,
         answers.lost,
-        answers.number,
         answers.note,
         answers.measure,
         answers.copied,
         answers.constants,
-        answers.door,
         answers.crossed,
         answers.hook,
         answers.gradient,
@@ -95,6 +95,9 @@ def _asked(answers: "_Answers", execute: Callable[..., Any] | None) -> Sequence[
         torch._C._autograd._get_sequence_nr,
         torch.Tensor,
         torch.nn.Parameter,
+        (Phase.FORWARD, Phase.BACKWARD),
+        _DTYPES,
+        _SIDES,
     )
 
 
@@ -131,9 +134,6 @@ class _Answers:
     def lost(self) -> Origin:
         return self.recorder.lost()
 
-    def number(self, origin: Origin, backward: bool, op: str, slot: str, dtype: int) -> int:  # noqa: FBT001
-        return self.recorder.tally.number(origin, (op, slot, _phase(backward), _DTYPES[dtype]))
-
     def note(self, func: Any, args: Any, out: Any) -> None:
         self.recorder.note(func, args, out)
 
@@ -146,11 +146,6 @@ class _Answers:
 
     def constants(self, origin: Origin, op: str, args: Any, out: torch.Tensor) -> None:
         self.recorder.tally.constants(origin, op, args, out)
-
-    def door(self, module: int, side: int, slot: str, dtype: int) -> int:
-        return self.recorder.tally.number(
-            self.recorder.door(module), (_SIDES[side][0], slot, _SIDES[side][1], _DTYPES[dtype])
-        )
 
     def crossed(self, module: int, slot: str, value: Any) -> None:
         self.recorder.crossed(module, slot, value)

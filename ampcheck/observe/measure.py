@@ -194,17 +194,21 @@ class Arena:
         One of each k-th part in logical order, at a place that jumps about by a fixed rule: equal steps would
         meet the same columns of a matrix again and again. A complex number counts as two elements.
         """
-        tensor = tensor.detach()
-        if tensor.is_complex():
-            tensor = torch.view_as_real(tensor.resolve_conj())
-        tensor = tensor.resolve_neg()
-        n, code = tensor.numel(), _CODES.get(tensor.dtype)
+        code = _CODES.get(tensor.dtype)
+        if code is None or tensor.is_neg():
+            tensor = tensor.detach()
+            if tensor.is_complex():
+                tensor = torch.view_as_real(tensor.resolve_conj())
+            tensor = tensor.resolve_neg()
+            code = _CODES.get(tensor.dtype)
+        n = tensor.numel()
         k = min(k, n)
         if self._measure is not None and code is not None and tensor.is_cpu and tensor.dim() <= _SAMPLED_DIMS:
             out = torch.empty(k, dtype=torch.float64, device="cpu")
             gaps = () if tensor.is_contiguous() else (*tensor.shape, *tensor.stride())
             NATIVE.sample(tensor.data_ptr(), n, code, out.data_ptr(), k, *gaps)
             return out
+        tensor = tensor.detach()
         if k == 0:
             return torch.empty(0, dtype=torch.float64, device=tensor.device)
         places = sample_places(n, k, tensor.device)

@@ -7,7 +7,7 @@ import sys
 from typing import Any, Final
 
 #: As in _exphist.c: one more whenever what the extension takes or returns changes.
-INTERFACE: Final = 2
+INTERFACE: Final = 3
 
 
 def load() -> Any:

@@ -1,7 +1,5 @@
 """The record of a step and of its FP32 twin: two books with the same pages."""
 
-from dataclasses import replace
-
 import torch
 
 from ampcheck.observe.book import Book, Fetched, SiteKey
@@ -55,4 +53,4 @@ class PairedBook(Book):
 
 
 def _wide(site: Site) -> Site:
-    return replace(site, dtype="float32") if site.dtype in _LOW else site
+    return site._replace(dtype="float32") if site.dtype in _LOW else site

@@ -93,7 +93,7 @@ class Recorder(TorchDispatchMode):
         self.tracker = ModuleTracker(model)
         #: Does in C, where it was built, what `__torch_dispatch__` does, on tables of its own.
         self.path = None
-        if compiled and not samples and not most:
+        if compiled and not samples and not most and book is None:
             self.path = compiled_path(self, model, None if execute is run_op else execute)
         if self.path is not None:
             self.__dict__["__torch_dispatch__"] = self.path.handler(self)
@@ -296,7 +296,7 @@ class Recorder(TorchDispatchMode):
         """Follow one more model, whose modules' names begin with this one."""
         self.tracker.adopt(model, name)
         if self.path is not None:
-            self.path.name(filled(self.tracker.modules()))
+            self.path.name(filled(self.tracker))
 
     def fetch(self) -> Fetched:
         """Bring what was recorded to the host."""

@@ -48,7 +48,8 @@ class Shadow:
         """Begin without twins; `execute` runs an operation as the script wants it."""
         self._execute = execute
         self._twins: dict[int, _Twin] = {}
-        self._rules: dict[Any, _Rule] = {}
+        self._rules: dict[int, _Rule] = {}  #: by identity: hashing an overload goes through C++
+        self._known: list[Any] = []
         self._sweep_at = _SWEEP
         self._received: set[int] = set()  #: storages that hold sums over ranks
         self.scale = 1.0  #: of the loss in the script's backward
@@ -88,9 +89,9 @@ class Shadow:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation, and where anything in it differs from FP32, its twin."""
-        rule = self._rules.get(func)
+        rule = self._rules.get(id(func))
         if rule is None:
-            rule = self._rules[func] = _rule_of(func)
+            rule = self._rule(func)
         if rule.view or not self._differs(args, kwargs):
             out = self._execute(func, args, kwargs)
             if not rule.view and _holds_low(out):
@@ -109,6 +110,11 @@ class Shadow:
         out = self._execute(func, args, kwargs)
         self._mirror(rule, func, out, (args, wide_args, wide_kwargs), written)
         return out
+
+    def _rule(self, func: Any) -> _Rule:
+        self._known.append(func)
+        rule = self._rules[id(func)] = _rule_of(func)
+        return rule
 
     def _send(self, rule: _Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation between ranks, once; of a sum, FP32's share is known here."""
@@ -227,7 +233,7 @@ def _readable(tensor: torch.Tensor) -> bool:
     return (
         type(tensor) in _PLAIN
         and tensor.layout is torch.strided
-        and tensor.device.type != "meta"
+        and not tensor.is_meta
         and not tensor.is_quantized
         and not _transformed(tensor)
     )

@@ -1,7 +1,6 @@
 """Weights and sums that are held in half precision where autocast would hold them in FP32."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ampcheck.evidence import healthy_forward
 from ampcheck.findings import Finding, Severity
@@ -51,7 +50,7 @@ def half_precision_parameters(report: Report) -> list[Finding]:
         return []
     elements = sum(numels[site] for site in sites)
     file, line = first_place(report, "model")
-    first = replace(sites[0], file=file, line=line) if file else sites[0]
+    first = sites[0]._replace(file=file, line=line) if file else sites[0]
     refused = any(site.dtype == "float16" for site in sites)
     why = "; GradScaler refuses their float16 gradients" if refused else ""
     return [

@@ -1,7 +1,6 @@
 """Which tensors a loss scale has to suit: all that the backward holds in low precision."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain
 
 from ampcheck.formats import Format
@@ -112,7 +111,7 @@ def _parts(site: Site, stats: TensorStats, module: Sites) -> Iterator[tuple[Site
             continue
         rest = _without(stats, grad)
         if rest is not None and rest.nonzero:
-            yield replace(site, slot=state.slot), grad
+            yield site._replace(slot=state.slot), grad
             stats = rest
     yield site, stats
 

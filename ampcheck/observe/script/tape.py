@@ -1,7 +1,7 @@
 """The recorded steps of a script: which are wanted, the one that is open, and the ones that are done."""
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Steps given up, after which no other is tried: each took longer than all that a script usually does.
 MOST_GIVEN_UP = 2
+#: Of a parameter's gradient, what is newly zero where a step is worth FP32 beside the next one.
+MORE_ZEROS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,9 @@ class Tape:
         full = [recorded for recorded in self.recorded if recorded.beside is not None]
         known = {module.path for recorded in full for module in recorded.low.modules}
         fresh = any(module.path not in known for module in done.low.modules)
-        return done.overflowed or fresh or all(recorded.precision != done.precision for recorded in full)
+        other = all(recorded.precision != done.precision for recorded in full)
+        calm = all(recorded.overflowed for recorded in full)  # the scale has settled since
+        return done.overflowed or fresh or other or calm or _fewer_arrive(done, full)
 
     def raised(self, error: BaseException) -> None:
         """Take note of what ended the script, if a step was running in a precision that it did not ask for."""
@@ -210,6 +214,22 @@ class Tape:
             self._stop(recording)
             if why:
                 self.given_up[why] = self.given_up.get(why, 0) + 1
+
+
+def _fewer_arrive(done: Recorded, full: list[Recorded]) -> bool:
+    """Tell whether far more of a parameter's gradient is zero than it was in any of some steps."""
+    most: dict[str, float] = {}
+    for recorded in full:
+        for name, share in _zeros(recorded):
+            most[name] = max(most.get(name, 0.0), share)
+    return any(share > most[name] + MORE_ZEROS for name, share in _zeros(done) if name in most)
+
+
+def _zeros(recorded: Recorded) -> Iterator[tuple[str, float]]:
+    """Yield by parameter which share of its gradient is zero."""
+    for site, stats in recorded.low.sites.items():
+        if site.slot.startswith("param_grad[") and stats.numel:
+            yield f"{site.module}.{site.slot}", stats.zeros / stats.numel
 
 
 def _of(
