@@ -67,10 +67,12 @@ class Schedule:
     def compares(self, step: int, in_turn: int = 1) -> bool:
         """Tell whether FP32 runs beside a recorded step, which costs more than the step.
 
-        Of few it does in the first ones, and then ever more rarely: of one in 50, in the 200th, 800th, 3200th.
+        Of few it does in the first ones, two or more of them, and then ever more rarely: of one in 50, in the 200th,
+        800th, 3200th.
         """
         turn = step // in_turn
         if self.beside == "all" or self.steps is not None or turn < max(1, self.first):
             return True
         nth = turn // self.every if self.every else 0
-        return nth > 1 and nth.bit_count() == 1 and nth.bit_length() % 2 == 1
+        alone = nth == 1 and self.first <= 1  # the second recorded step
+        return alone or (nth > 1 and nth.bit_count() == 1 and nth.bit_length() % 2 == 1)

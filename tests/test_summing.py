@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ampcheck import verify
 from ampcheck.observe import collect
-from ampcheck.observe.book import Fetched
+from ampcheck.observe.book import Book, Fetched
 from ampcheck.observe.measure import Arena
 from ampcheck.observe.native import NATIVE
 from ampcheck.observe.pair import pair_errors
@@ -99,3 +99,23 @@ def test_errors_by_site_are_the_sums_over_its_calls():
         wanted = pair_error(*flat)
         for name in error.__dataclass_fields__:
             assert getattr(error, name) == pytest.approx(getattr(wanted, name), rel=1e-12), name
+
+
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=built), False])
+def test_tensors_that_exist_all_at_once_are_measured_as_one_by_one(compiled):
+    tensors = [torch.randn(5, 7).t(), torch.zeros(3), torch.randn(4, dtype=torch.float16), torch.ones(2, 2)]
+    keys = [("net", "", f"param[{n}]", Phase.STATE, "float32", "", 0) for n in (0, 1, 2, 0)]
+    books = Book(8), Book(8)
+    for book in books:
+        if not compiled:
+            book._shelf(torch.device("cpu")).arena = Arena(kernel="torch")
+    numbers = [[book.number(key) for key in keys] for book in books]
+    books[0].add_all(numbers[0], tensors)
+    for number, tensor in zip(numbers[1], tensors, strict=True):
+        books[1].add(number, tensor)
+    one, other = (book.fetch() for book in books)
+    assert one.sites == other.sites
+    assert [stats.numel for stats in one.sites.values()] == [39, 3, 4]
+    assert books[0].measured == books[1].measured == 4
+    for site, held in other.samples.items():
+        assert list(map(torch.equal, one.samples[site], held)) == [True] * len(held)

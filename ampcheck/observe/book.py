@@ -112,6 +112,13 @@ class Book:
             add_sampled(shelf.arena, row, tensor, self._most)
         else:
             shelf.arena.add(row, tensor)
+        self._keep(shelf, row, number, tensor)
+        if len(self._rows) >= FLUSH_ROWS:
+            self.settle()
+        # Beside a ledger, whose rows have these numbers, the rows of other devices are not shared.
+        return self._first_row + len(self._rows) - 1 if self._ledger is None else -1
+
+    def _keep(self, shelf: _Shelf, row: int, number: int, tensor: torch.Tensor) -> None:
         shelf.rows.append(row)
         shelf.numbers.append(number)
         if self._wanted:
@@ -120,10 +127,23 @@ class Book:
                 kept.append(shelf.arena.sample(tensor, self._wanted))
         self._measured += 1
         self._rows.append((shelf, row))
+
+    def add_all(self, numbers: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
+        """Measure tensors that exist all at once, whole: on CUDA small ones share a launch."""
+        together: defaultdict[torch.device, list[tuple[int, torch.Tensor]]] = defaultdict(list)
+        for number, tensor in zip(numbers, tensors, strict=True):
+            if self._ledger is not None and tensor.is_cpu:
+                self.add(number, tensor)
+                continue
+            shelf = self._shelf(tensor.device)
+            row = shelf.arena.row()
+            self._keep(shelf, row, number, tensor)
+            together[shelf.device].append((row, tensor))
+        for device, held in together.items():
+            rows, measured = zip(*held, strict=True)
+            self._shelves[device].arena.add_all(rows, measured)
         if len(self._rows) >= FLUSH_ROWS:
             self.settle()
-        # Beside a ledger, whose rows have these numbers, the rows of other devices are not shared.
-        return self._first_row + len(self._rows) - 1 if self._ledger is None else -1
 
     def _add_to_ledger(self, arena: Arena, number: int, tensor: torch.Tensor) -> int:
         """Measure what the ledger cannot read by itself."""

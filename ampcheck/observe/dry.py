@@ -4,6 +4,7 @@ The tensors are torch's fake ones: they have a shape, a dtype and a device, and 
 the backward run for these alone.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -42,6 +43,11 @@ class _Shapes(Tally):
             number = self.number(origin, (op, slot, phase, dtype))
             self.elements[number] = self.elements.get(number, 0) + tensor.numel()
         self._seen.remember(tensor, _NO_ROW)
+
+    def measure_all(self, held: Iterable[tuple[Origin, str, torch.Tensor]]) -> None:
+        """Add the elements of parameters and gradients to their sites."""
+        for origin, slot, tensor in held:
+            self.measure(origin, Phase.STATE, "", slot, tensor)
 
     def _measure_unusual(self, *where: Any) -> None:
         self.measure(*where)

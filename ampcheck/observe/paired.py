@@ -1,5 +1,7 @@
 """The record of a step and of its FP32 twin: two books with the same pages."""
 
+from collections.abc import Sequence
+
 import torch
 
 from ampcheck.observe.book import Book, Fetched, SiteKey
@@ -28,6 +30,13 @@ class PairedBook(Book):
         twin = self._shadow.of(tensor)
         self.reference.add(number, tensor if twin is None else twin)
         return super().add(number, tensor)
+
+    def add_all(self, numbers: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
+        """Measure tensors that exist all at once, and their twins."""
+        twins = [self._shadow.of(tensor) for tensor in tensors]
+        wide = [tensor if twin is None else twin for tensor, twin in zip(tensors, twins, strict=True)]
+        self.reference.add_all(numbers, wide)
+        super().add_all(numbers, tensors)
 
     def alias(self, row: int, number: int) -> None:
         """Count a row for a further site."""

@@ -1,6 +1,6 @@
 """The recorder: one dispatch mode that sees every operation of a step, forward, backward and casts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -35,6 +35,10 @@ _sequence = torch._C._autograd._get_sequence_nr
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 
 Execute = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]
+
+
+#: Of a parameter or gradient: the module that owns it, its slot there, and itself.
+State = tuple[str, str, torch.Tensor]
 
 
 def run_op(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -279,9 +283,11 @@ class Recorder(TorchDispatchMode):
             origin = self._origins[module] = Origin(self.tracker.path(module), _FORWARD, "", 0)
         return origin
 
-    def state(self, module: str, slot: str, tensor: torch.Tensor) -> None:
-        """Measure a parameter or its gradient; call it outside of the recording."""
-        self._measure(Origin(module, Phase.STATE, "", 0), Phase.STATE, "", slot, tensor)
+    def states(self, held: Iterable[State]) -> None:
+        """Measure parameters and their gradients; call it outside of the recording."""
+        self.tally.measure_all(
+            (Origin(module, Phase.STATE, "", 0), slot, tensor) for module, slot, tensor in held
+        )
 
     def sources(self) -> dict[Site, list[Site]]:
         """Return what each operation's results were made of, in order of execution."""

@@ -13,7 +13,7 @@ from ampcheck.errors import StepError
 from ampcheck.observe.emulation import cuda_casting
 from ampcheck.observe.failure import is_out_of_memory, locate
 from ampcheck.observe.modules import tensors_in
-from ampcheck.observe.recorder import Recorder
+from ampcheck.observe.recorder import Recorder, State
 from ampcheck.observe.stand_in import autocast_stands_in
 from ampcheck.observe.structure import modules, named_parameters
 from ampcheck.trace import Failure
@@ -158,10 +158,15 @@ def run(step: Step, recorder: Recorder, dtype: torch.dtype | None, log2_scale: i
         recorder.book.keep_loss(loss)
         # As GradScaler does it: a loss in half precision becomes FP32 by the product.
         (loss * torch.tensor(2.0**log2_scale, device=loss.device) if log2_scale else loss).backward()
-    for module, name, parameter in named_parameters(step.model):
+    recorder.states(_state(step.model))
+
+
+def _state(model: Any) -> Iterator[State]:
+    """Yield the parameters of a model, each after its gradient."""
+    for module, name, parameter in named_parameters(model):
         if parameter.grad is not None:
-            recorder.state(module, f"param_grad[{name}]", parameter.grad)
-        recorder.state(module, f"param[{name}]", parameter)
+            yield module, f"param_grad[{name}]", parameter.grad
+        yield module, f"param[{name}]", parameter
 
 
 def _check(loss: Any) -> None:

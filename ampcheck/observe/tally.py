@@ -1,6 +1,7 @@
 """Writes results down under their sites: each measured once, however many places it passes through."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,6 +97,18 @@ class Tally:
         elif found.dtype in _FLOATING:
             key = (op, slot, phase, _FLOATING[found.dtype])
             self._book.add(self.number(origin, key), found)
+
+    def measure_all(self, held: Iterable[tuple[Origin, str, torch.Tensor]]) -> None:
+        """Measure parameters and gradients at their slots, outside of the recording."""
+        numbers, tensors = [], []
+        for origin, slot, tensor in held:
+            name = _FLOATING.get(tensor.dtype)
+            if type(tensor) in _PLAIN and tensor.layout is _STRIDED and name is not None:
+                numbers.append(self.number(origin, ("", slot, Phase.STATE, name)))
+                tensors.append(tensor)
+            else:
+                self.measure(origin, Phase.STATE, "", slot, tensor)
+        self._book.add_all(numbers, tensors)
 
     def number(self, origin: Origin, key: tuple[str, str, Phase, str]) -> int:
         """Return the number of a site: operation, slot, phase and dtype at an origin."""

@@ -1,7 +1,7 @@
 """One step of a script recorded in full: with what FP32 would have there beside it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +10,11 @@ import torch
 from ampcheck.observe.lineage import leaps
 from ampcheck.observe.pair import SAMPLES, pair_errors
 from ampcheck.observe.paired import PairedBook
-from ampcheck.observe.recorder import Execute, Recorder
+from ampcheck.observe.recorder import Execute, Recorder, State
 from ampcheck.observe.script.recording import (
     LOW_DTYPES,
     Beside,
+    Named,
     Recorded,
     Recording,
     Used,
@@ -79,15 +80,17 @@ class Compared(Recording):
     def _gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
         return self._measured.get(id(parameter), parameter.grad)
 
-    def _beside(self, module: str, name: str, parameter: torch.Tensor, grad: torch.Tensor) -> None:
-        """Compare a gradient with FP32's."""
-        self.recorder.state(module, f"param[{name}]", parameter)
-        if grad.layout is torch.strided and not grad.is_complex():
-            twin = self._shadow.of(grad)
-            wide = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
-            before = wide / self.scale if twin is None else twin
-            row = self._compare(before, wide * self._correction(), self.log2_scale)
-            self._rows[f"{module}.{name}".lstrip(".")] = row
+    def _states(self, parameters: Iterable[Named]) -> Iterator[State]:
+        """Yield gradients and parameters; compare the gradients with FP32's."""
+        for module, name, parameter, grad in self._fresh(parameters):
+            yield module, f"param_grad[{name}]", grad
+            yield module, f"param[{name}]", parameter
+            if grad.layout is torch.strided and not grad.is_complex():
+                twin = self._shadow.of(grad)
+                wide = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
+                before = wide / self.scale if twin is None else twin
+                row = self._compare(before, wide * self._correction(), self.log2_scale)
+                self._rows[f"{module}.{name}".lstrip(".")] = row
 
     def _correction(self) -> float:
         """Return what a scale that is no power of two is off by."""

@@ -1,7 +1,7 @@
 """One step of a script, recorded: what it computed, and what it did with its gradients."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_
 
 from ampcheck.loop import Kind
 from ampcheck.observe.failure import locate
-from ampcheck.observe.recorder import Execute, Recorder
+from ampcheck.observe.recorder import Execute, Recorder, State
 from ampcheck.observe.script.reading import owners, use_of
 from ampcheck.observe.sharing import arrived, is_message, local
 from ampcheck.trace import Failure, Leap, PairError, Phase, Site, StepSummary, Trace
@@ -21,6 +21,8 @@ MOST_OPERATIONS = 100_000
 
 #: Told of the use of gradients: what kind, by which operation, whose.
 Used = Callable[[Kind, str, list[torch.Tensor]], None]
+#: A parameter: the module that owns it, its name there, and itself.
+Named = tuple[str, str, torch.Tensor]
 #: What a precision holds numbers in.
 LOW_DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 
@@ -134,22 +136,27 @@ class Recording:
             if loss.numel() == 1 and loss.is_floating_point():
                 self.recorder.book.keep_loss(loss.detach())
 
-    def gradients(self, parameters: Iterable[tuple[str, str, torch.Tensor]]) -> None:
+    def gradients(self, parameters: Iterable[Named]) -> None:
         """Measure gradients as they are after the backward: scaled, and not clipped."""
         with unseen():
-            for module, name, parameter in parameters:
-                full = f"{module}.{name}".lstrip(".")
-                held = self._gradient(parameter)
-                if held is not None and full not in self._told:
-                    self._told.add(full)
-                    self.recorder.state(module, f"param_grad[{name}]", local(held))
-                    self._beside(module, name, local(parameter).detach(), local(held))
+            self.recorder.states([*self._states(parameters)])
+
+    def _states(self, parameters: Iterable[Named]) -> Iterator[State]:
+        """Yield what is to be measured between the backward and the update."""
+        for module, name, _, grad in self._fresh(parameters):
+            yield module, f"param_grad[{name}]", grad
+
+    def _fresh(self, parameters: Iterable[Named]) -> Iterator[tuple[str, str, torch.Tensor, torch.Tensor]]:
+        """Yield parameters whose gradients were not measured yet, and these."""
+        for module, name, parameter in parameters:
+            full = f"{module}.{name}".lstrip(".")
+            held = self._gradient(parameter)
+            if held is not None and full not in self._told:
+                self._told.add(full)
+                yield module, name, local(parameter).detach(), local(held)
 
     def _gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
         return parameter.grad
-
-    def _beside(self, module: str, name: str, parameter: torch.Tensor, grad: torch.Tensor) -> None:
-        """Do nothing more with a gradient."""
 
     def finish(self) -> Recorded:
         """Bring everything to the host."""
