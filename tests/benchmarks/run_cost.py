@@ -14,15 +14,17 @@ from torch import nn
 from ampcheck.script import Session
 from ampcheck.settings import Schedule
 
-STEPS = 200
+STEPS, EVERY = 200, 50
 REPORT = Path(__file__).parents[2] / "reports" / "run_cost.md"
 HEAD = f"""# What watching a loop costs
 
 `python tests/benchmarks/run_cost.py`: {STEPS} steps under bf16 autocast on one CPU thread, in CPU seconds, which
 do not count waiting for other programs. Each number is the median, with the lowest and the highest, of rounds of
 bare, watched, watched, bare: the two in the middle over the two around them. "Bare" again in the middle is the
-noise of the method. Without recordings the median step is compared; with `--every 50`, whose recorded steps are where
-the time goes, all 200 are added up. In FP32 this CPU computes convolutions at half the speed of bf16.
+noise of the method. Without recordings the median step is compared. With `--every 50` the recorded steps are where the
+time goes: they are added to the others, each of which counts as their median, so that what else the machine did in
+those is left out; the last column adds all {STEPS} up as they were. In FP32 this CPU computes convolutions at half the
+speed of bf16.
 
 """
 
@@ -59,10 +61,10 @@ def least():
 #: The loop, and rounds of it that fit into a minute or two.
 LOOPS = {
     "one parameter": (least, 9),
-    "cnn": (cnn, 5),
-    "transformer": (transformer, 5),
-    "larger cnn": (lambda: cnn(48, 64), 2),
-    "larger transformer": (lambda: transformer(192, 3, 64), 2),
+    "cnn": (cnn, 7),
+    "transformer": (transformer, 7),
+    "larger cnn": (lambda: cnn(48, 64), 3),
+    "larger transformer": (lambda: transformer(192, 3, 64), 3),
 }
 
 
@@ -89,28 +91,41 @@ def seconds(build, session):
         return [step() for _ in range(STEPS)]
 
 
+RECORDED = [0, 1, *range(EVERY, STEPS, EVERY)]
+
+
+def with_median(steps):
+    """Return the seconds of the recorded steps, and of as many median ones as there are others."""
+    others = [taken for step, taken in enumerate(steps) if step not in RECORDED]
+    return sum(steps[step] for step in RECORDED) + len(others) * statistics.median(others)
+
+
+#: By kind of run: what is watched in the middle of a round, and what is compared, by column.
 WAYS = {
-    "bare again": (lambda: None, statistics.median),
-    "watched, nothing recorded": (lambda: Session(Schedule(steps=frozenset())), statistics.median),
-    "--every 50": (lambda: Session(Schedule(every=50)), sum),
+    "bare": (lambda: None, {"bare again": statistics.median}),
+    "idle": (lambda: Session(Schedule(steps=frozenset())), {"watched, nothing recorded": statistics.median}),
+    "every": (
+        lambda: Session(Schedule(every=EVERY)),
+        {f"--every {EVERY}": with_median, f"--every {EVERY}, all steps as they were": sum},
+    ),
 }
 
 
 def row(name):
     """Return a line of the table."""
     build, rounds = LOOPS[name]
-    ratios, bare, added = {way: [] for way in WAYS}, [], []
+    ratios, bare, added = {}, [], []
     for _ in range(rounds):
-        for way, (session, of) in WAYS.items():
+        for way, (session, columns) in WAYS.items():
             a, b, c, d = (seconds(build, made) for made in (None, session(), session(), None))
-            ratios[way].append((of(b) + of(c)) / (of(a) + of(d)))
-            bare += [statistics.median(a), statistics.median(d)]
-            if way == "watched, nothing recorded":
-                added.append((of(b) + of(c) - of(a) - of(d)) / 2)
-    cells = [
-        f"{statistics.median(held):.3f} ({min(held):.3f} to {max(held):.3f})" for held in ratios.values()
-    ]
-    first = [f"{1000 * statistics.median(bare):.2f} ms", f"{1e6 * statistics.median(added):.0f} µs"]
+            for column, of in columns.items():
+                ratios.setdefault(column, []).append((of(b) + of(c)) / (of(a) + of(d)))
+            median = statistics.median
+            bare += [median(a), median(d)]
+            if way == "idle":
+                added.append((median(b) + median(c) - median(a) - median(d)) / 2)
+    cells = [f"{median(held):.3f} ({min(held):.3f} to {max(held):.3f})" for held in ratios.values()]
+    first = [f"{1000 * median(bare):.2f} ms", f"{1e6 * median(added):.0f} µs"]
     return "| " + " | ".join([f"{name}, {rounds} rounds", *first, *cells]) + " |"
 
 
@@ -119,7 +134,8 @@ def main(wanted):
     before = REPORT.read_text(encoding="utf-8").splitlines() if REPORT.exists() else []
     known = {line[2:].partition(",")[0]: line for line in before if " rounds |" in line}
     known |= {name: row(name) for name in wanted or LOOPS}
-    titles = ["loop", "bare step", "added to a step", *WAYS]
+    columns = [column for _, found in WAYS.values() for column in found]
+    titles = ["loop", "bare step", "added to a step", *columns]
     table = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
     lines = [known[name] for name in LOOPS if name in known]
     REPORT.write_text(HEAD + "\n".join(table + lines) + "\n" + FOOT, encoding="utf-8")
