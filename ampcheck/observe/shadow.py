@@ -22,7 +22,7 @@ _transformed = torch._C._functorch.is_functorch_wrapped_tensor
 #: Arguments that an operation writes although its schema does not say so: running averages.
 _WRITES = dict.fromkeys(("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), (3, 4))
 #: Twins held before the ones whose tensors are gone are looked for.
-_SWEEP = 64
+_SWEEP = 16
 
 
 class _Rule(NamedTuple):
@@ -225,7 +225,7 @@ class Shadow:
     def _hold(self, storage: torch.UntypedStorage, flat: torch.Tensor) -> None:
         if len(self._twins) >= self._sweep_at:
             self._twins = {key: twin for key, twin in self._twins.items() if not twin.storage.expired()}
-            self._sweep_at = 2 * len(self._twins) + _SWEEP
+            self._sweep_at = len(self._twins) * 9 // 8 + _SWEEP
         self._twins[storage._cdata] = _Twin(StorageWeakRef(storage), flat)
 
 

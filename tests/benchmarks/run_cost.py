@@ -114,13 +114,12 @@ WAYS = {
 def row(name):
     """Return a line of the table."""
     build, rounds = LOOPS[name]
-    ratios, bare, added = {}, [], []
+    ratios, bare, added, median = {}, [], [], statistics.median
     for _ in range(rounds):
         for way, (session, columns) in WAYS.items():
             a, b, c, d = (seconds(build, made) for made in (None, session(), session(), None))
             for column, of in columns.items():
                 ratios.setdefault(column, []).append((of(b) + of(c)) / (of(a) + of(d)))
-            median = statistics.median
             bare += [median(a), median(d)]
             if way == "idle":
                 added.append((median(b) + median(c) - median(a) - median(d)) / 2)
