@@ -64,7 +64,8 @@ typedef struct {
     int recomputing, layers; /* layers: modules' results are measured, and operations not */
 } Path;
 
-static PyObject *F_BACK, *F_LASTI, *F_LOCALS, *KWARGS, *VERSION, *SEQUENCE_NR, *PATH, *MODULE, *FILE_NAME, *LINE;
+static PyObject *F_BACK, *F_LASTI, *F_LOCALS, *KWARGS, *VERSION, *SEQUENCE_NR, *PATH, *MODULE, *FILE_NAME, *LINE, *INPUT_NAME,
+    *OUTPUT_NAME, *NOWHERE, *NO_LINE;
 #define ADDRESS(x) ((uint64_t)(uintptr_t)(x))
 
 static int truth(PyObject *answer)
@@ -230,14 +231,15 @@ static int64_t shared_row(Path *p, PyObject *tensor)
     return row >= p->ledger.first_row ? row : NONE;
 }
 
-static PyObject *slot_name(const char *slot, int place)
+static PyObject *slot_name(int input, int place)
 {
-    return place < 0 ? PyUnicode_FromString(slot) : PyUnicode_FromFormat("%s[%d]", slot, place);
+    PyObject *slot = input ? INPUT_NAME : OUTPUT_NAME;
+    return place < 0 ? Py_NewRef(slot) : PyUnicode_FromFormat("%U[%d]", slot, place);
 }
 
 static int ask_to_measure(Path *p, PyObject *origin, PyObject *backward, const Plan *plan, int slot, PyObject *tensor)
 {
-    PyObject *name = slot_name("output", slot), *done = NULL;
+    PyObject *name = slot_name(0, slot), *done = NULL;
     if (name) done = PyObject_CallFunctionObjArgs(p->calls[MEASURE], origin, backward, plan->name, name, tensor, NULL);
     Py_XDECREF(name);
     Py_XDECREF(done);
@@ -268,7 +270,7 @@ static int number_of(Path *p, PyObject *origin, PyObject *backward, const Plan *
     uint64_t kind = ADDRESS(plan->name) << 1 | (backward == Py_True), place = (uint64_t)(slot + 1) << 8 | (uint64_t)dtype;
     if (map_get(&p->numbers, ADDRESS(origin), kind, place, number)) return 0;
     PyObject *module = PyObject_GetAttr(origin, MODULE), *file = PyObject_GetAttr(origin, FILE_NAME);
-    PyObject *line = PyObject_GetAttr(origin, LINE), *name = slot_name("output", slot);
+    PyObject *line = PyObject_GetAttr(origin, LINE), *name = slot_name(0, slot);
     int failed = !module || !file || !line
         || number_for(p, module, plan->name, name, backward == Py_True, dtype, file, line, number);
     Py_XDECREF(module), Py_XDECREF(file), Py_XDECREF(line), Py_XDECREF(name);
@@ -467,17 +469,15 @@ static PyObject *dispatch(PyObject *mode, PyObject *const *argv, Py_ssize_t coun
 /* ---- modules ------------------------------------------------------------------------------------------------------- */
 
 enum { INPUT, OUTPUT, RESULT, GRADIENT_OF }; /* what is measured of a module */
-static const char *const SLOT[] = {"input", "output", "output", "output"};
 
 static int door(Path *p, int64_t module, int side, int place, const Tensor *t, int64_t *number)
 {
     uint64_t where = (uint64_t)(place + 1) << 16 | (uint64_t)dtype_of(t) << 8 | (uint64_t)side;
     if (map_get(&p->doors, (uint64_t)module, where, 0, number)) return 0;
-    PyObject *name = slot_name(SLOT[side], place), *op = PyTuple_GetItem(p->calls[SIDES], side);
-    PyObject *nowhere = PyUnicode_FromString(""), *line = PyLong_FromLong(0);
-    int failed = !op || !nowhere || !line
-        || number_for(p, p->visits[module].path, op, name, side == GRADIENT_OF, dtype_of(t), nowhere, line, number);
-    Py_XDECREF(name), Py_XDECREF(nowhere), Py_XDECREF(line);
+    PyObject *name = slot_name(side == INPUT, place), *op = PyTuple_GetItem(p->calls[SIDES], side);
+    int failed = !op
+        || number_for(p, p->visits[module].path, op, name, side == GRADIENT_OF, dtype_of(t), NOWHERE, NO_LINE, number);
+    Py_XDECREF(name);
     return failed || map_put(&p->doors, (uint64_t)module, where, 0, *number) ? -1 : 0;
 }
 
@@ -533,13 +533,13 @@ static int cross(Path *p, int64_t module, int output, PyObject *value)
     int list = PyList_CheckExact(value), failed = 0;
     if (!list && !PyTuple_CheckExact(value)) {
         int odd = value == Py_None ? 0 : cross_one(p, module, output, NONE, value);
-        return odd > 0 ? cross_in_python(p, module, PyUnicode_FromString(SLOT[output]), value) : odd;
+        return odd > 0 ? cross_in_python(p, module, slot_name(!output, NONE), value) : odd;
     }
     Py_ssize_t count = list ? PyList_Size(value) : PyTuple_Size(value);
     for (Py_ssize_t i = 0; i < count && failed >= 0; i++) {
         PyObject *item = list ? PyList_GetItem(value, i) : PyTuple_GetItem(value, i);
         failed = item == Py_None ? 0 : cross_one(p, module, output, (int)i, item);
-        if (failed > 0) failed = cross_in_python(p, module, slot_name(SLOT[output], (int)i), item);
+        if (failed > 0) failed = cross_in_python(p, module, slot_name(!output, (int)i), item);
     }
     return failed < 0 ? -1 : 0;
 }
@@ -565,7 +565,7 @@ static int keywords_cross(Path *p, int64_t module)
     int failed = 0;
     if (!kwargs) PyErr_Clear();
     else if (PyDict_CheckExact(kwargs) && PyDict_Size(kwargs))
-        failed = cross_in_python(p, module, PyUnicode_FromString(SLOT[0]), kwargs);
+        failed = cross_in_python(p, module, slot_name(1, NONE), kwargs);
     Py_XDECREF(kwargs);
     Py_XDECREF(locals);
     return failed;
@@ -777,8 +777,9 @@ static void dealloc(PyObject *self)
     for (int64_t i = 0; i < p->module_count; i++) Py_XDECREF(p->visits[i].path);
     clear(self);
     seen_forget(&p->seen);
+    ledger_end(&p->ledger);
     void *blocks[] = {p->plans.slots, p->kinds.slots, p->origins.slots, p->numbers.slots, p->indices.slots,
-                      p->doors.slots, p->plan_list, p->nodes, p->stack, p->visits, p->ledger.sums, p->ledger.counts};
+                      p->doors.slots, p->plan_list, p->nodes, p->stack, p->visits};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) free(blocks[i]);
     PyObject_GC_Del(self);
     Py_DECREF(type);
@@ -803,7 +804,7 @@ static PyObject *new_path(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     for (int i = 0; i < CALLS_WANTED; i++) p->calls[i] = Py_NewRef(PyTuple_GetItem(calls, i));
     p->names = PyDict_New();
     PyObject_GC_Track(p);
-    if (!p->names) Py_CLEAR(p);
+    if (ledger_start(&p->ledger) || !p->names) Py_CLEAR(p);
     return (PyObject *)p;
 }
 
@@ -850,6 +851,8 @@ int add_path_type(PyObject *module)
     F_LOCALS = PyUnicode_InternFromString("f_locals"), KWARGS = PyUnicode_InternFromString("kwargs");
     PATH = PyUnicode_InternFromString("path"), MODULE = PyUnicode_InternFromString("module");
     FILE_NAME = PyUnicode_InternFromString("file"), LINE = PyUnicode_InternFromString("line");
+    INPUT_NAME = PyUnicode_InternFromString("input"), OUTPUT_NAME = PyUnicode_InternFromString("output");
+    NOWHERE = PyUnicode_InternFromString(""), NO_LINE = PyLong_FromLong(0);
     PyObject *type = PyType_FromSpec(&SPEC);
     int failed = !type || PyModule_AddObjectRef(module, "Path", type);
     Py_XDECREF(type);

@@ -126,7 +126,7 @@ typedef struct {
 typedef struct {
     int64_t *sums; /* a record a site */
     int64_t sites, first_row, measured;
-    Row rows[FLUSH_ROWS];
+    Row *rows; /* room for FLUSH_ROWS */
     int held;
     int64_t *counts; /* of the rows held, without their empty ends */
     int64_t used, room;
@@ -142,6 +142,35 @@ static int grown(int64_t **block, int64_t *room, int64_t wanted, int64_t words)
     *block = wide;
     *room = size;
     return 0;
+}
+
+/* The blocks of the ledger that ended last: memory used again need not be mapped again, page by page. */
+enum { SPARE_SITES = 1024, SPARE_COUNTS = 1 << 17 };
+static struct { int64_t *sums, *counts, sites, room; Row *rows; } spare;
+
+static int ledger_start(Ledger *l)
+{
+    l->sums = spare.sums, l->sites = spare.sites;
+    l->counts = spare.counts, l->room = spare.room;
+    l->rows = spare.rows ? spare.rows : malloc(FLUSH_ROWS * sizeof *l->rows);
+    memset(&spare, 0, sizeof spare);
+    if (l->sums) memset(l->sums, 0, (size_t)(l->sites * RECORD_WORDS) * sizeof *l->sums);
+    if (!l->rows) PyErr_NoMemory();
+    return l->rows ? 0 : -1;
+}
+
+static void ledger_end(Ledger *l)
+{
+    if (spare.rows || l->sites > SPARE_SITES || l->room > SPARE_COUNTS) {
+        free(l->sums);
+        free(l->counts);
+        free(l->rows);
+    } else {
+        spare.sums = l->sums, spare.sites = l->sites;
+        spare.counts = l->counts, spare.room = l->room;
+        spare.rows = l->rows;
+    }
+    memset(l, 0, sizeof *l);
 }
 
 static int ledger_add(Ledger *l, int64_t number, const Row *row)

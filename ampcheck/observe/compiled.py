@@ -68,9 +68,12 @@ def _filled_by(kind: type) -> int:
 
 def on_cpu(model: Any) -> bool:
     """Tell whether a model's tensors are on the CPU: elsewhere measuring is launched from Python."""
-    tables = (module.__dict__.get(name) for module in modules(model) for name in ("_parameters", "_buffers"))
-    tensors = (tensor for table in tables for tensor in (table or {}).values() if tensor is not None)
-    return all(tensor.is_cpu for tensor in tensors)
+    for module in modules(model):
+        for name in ("_parameters", "_buffers"):
+            for tensor in (module.__dict__.get(name) or {}).values():
+                if tensor is not None and not tensor.is_cpu:
+                    return False
+    return True
 
 
 def _asked(answers: "_Answers", execute: Callable[..., Any] | None) -> Sequence[Any]:

@@ -38,9 +38,11 @@ def _table(module: torch.nn.Module, name: str) -> dict[str, Any]:
 
 def inner(module: torch.nn.Module) -> torch.nn.Module | None:
     """Return the module that a wrapper runs: DDP, DataParallel, torch.compile; None for any other."""
-    if isinstance(module, _PARALLEL):
-        return dict(children(module)).get("module")
-    return next((child for name, child in children(module) if name in _WRAPPED), None)
+    names = ("module",) if isinstance(module, _PARALLEL) else _WRAPPED
+    for name, child in children(module):
+        if name in names:
+            return child
+    return None
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
@@ -115,8 +117,9 @@ def _below(
     module: torch.nn.Module, path: str, above: tuple[torch.nn.Module, ...]
 ) -> Iterator[tuple[str, torch.nn.Module]]:
     wrapped = inner(module)
-    if any(module is other for other in above):
-        return
+    for other in above:
+        if module is other:
+            return
     if wrapped is not None:
         yield from _below(wrapped, path, (*above, module))
         return
