@@ -191,8 +191,7 @@ class Advisor:
         unscaled = self._trials.attempt(0, kept) if kept else self.report.outcomes["unscaled"]
         well = not after.harmed or after.magnifies(self.report.outcomes.get("rounded"))
         tried = Tried.CONFIRMED if well else Tried.REFUTED
-        same = ", though this step comes out the same without" if unscaled.words == after.words else ""
-        claim = f"start the loss scale at 2^{_log2(scale)}{same}"
+        claim = f"start the loss scale at 2^{_log2(scale)}"
         return [Verdict(claim, tried, f"without a loss scale: {unscaled.words}", after.words)]
 
     def _without_remedy(self, found: Found[Suspect]) -> Report:
