@@ -136,7 +136,7 @@ def outcome_of(
 
 def comparison(before: torch.Tensor, scaled: torch.Tensor, log2_scale: int) -> torch.Tensor:
     """Return error energy, reference energy, new non-finites, elements lost and elements that matter."""
-    if NATIVE is not None and _plain(before) and _plain(scaled):
+    if NATIVE is not None and before.shape == scaled.shape and _plain(before) and _plain(scaled):
         where = (before.data_ptr(), scaled.data_ptr(), before.numel())
         found = NATIVE.compare(*where, 2.0**-log2_scale, MATTERS)
         return torch.tensor(found, dtype=torch.float64, device="cpu")
@@ -157,7 +157,8 @@ def comparison(before: torch.Tensor, scaled: torch.Tensor, log2_scale: int) -> t
 
 def _plain(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor's elements lie in memory one after the other, in FP32."""
-    return tensor.dtype is torch.float32 and tensor.is_cpu and tensor.is_contiguous()
+    strided = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_neg()
+    return strided and tensor.dtype is torch.float32 and tensor.is_cpu and tensor.is_contiguous()
 
 
 def _energy(tensor: torch.Tensor) -> torch.Tensor:

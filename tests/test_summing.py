@@ -71,6 +71,18 @@ def test_gradients_are_compared_by_definition(compiled, pairs, log2_scale):
 
 
 @built
+def test_only_memory_as_it_is_goes_to_c(monkeypatch):
+    """A lazy minus is a bit beside the memory; shapes that broadcast are no two gradients of one parameter."""
+    lazy = torch.complex(torch.zeros(3), torch.tensor([1.0, -2.0, 0.0])).conj().imag
+    assert lazy.is_neg()
+    cases = [(lazy.clone().resolve_neg(), lazy), (lazy, lazy), (torch.ones(3), torch.ones(1))]
+    found = [comparison(*case, 0).tolist() for case in cases]
+    monkeypatch.setattr(verify, "NATIVE", None)
+    assert found == [comparison(*case, 0).tolist() for case in cases]
+    assert found[0] == pytest.approx([0.0, 5.0, 0.0, 0.0, 2.0])
+
+
+@built
 def test_an_address_too_few_is_refused():
     with pytest.raises(TypeError, match="expected 5 arguments, got 2"):
         NATIVE.compare(0, 0)

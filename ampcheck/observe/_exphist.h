@@ -18,6 +18,8 @@ typedef struct {
     double sumsq;
 } Tally;
 
+static inline double as_double(uint64_t bits) { double d; memcpy(&d, &bits, 8); return d; }
+
 /* Tallies memory; gives up the GIL where it is large. */
 void tally_memory(const void *data, int64_t n, int dtype, int64_t threads, Tally *total);
 /* Adds a tally to a record, every element `weight` times. */

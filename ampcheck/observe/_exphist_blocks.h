@@ -44,7 +44,6 @@ static const int WIDTH[DTYPES] = {4, 8, 2, 2, 1, 1};
 
 /* ---- bits -------------------------------------------------------------------------------------------------------- */
 
-static double as_double(uint64_t bits) { double d; memcpy(&d, &bits, 8); return d; }
 static float as_float(uint32_t bits) { float f; memcpy(&f, &bits, 4); return f; }
 static uint32_t bits_of(float f) { uint32_t b; memcpy(&b, &f, 4); return b; }
 static uint64_t wide_bits_of(double d) { uint64_t b; memcpy(&b, &d, 8); return b; }

@@ -7,8 +7,6 @@
 
 /* ---- from records to statistics ---------------------------------------------------------------------------------- */
 
-static double double_of(int64_t bits) { double d; memcpy(&d, &bits, 8); return d; }
-
 /* The fields of a TensorStats, or None where nothing was measured. */
 static PyObject *fields_of(const int64_t *record, long long tiny)
 {
@@ -23,8 +21,8 @@ static PyObject *fields_of(const int64_t *record, long long tiny)
     }
     if (!counts) return NULL;
     return Py_BuildValue("(LNLLLdd)", high ? tiny + low : 0ll, counts, (long long)record[ZEROS],
-                         (long long)record[INFS], (long long)record[NANS], double_of(record[AMAX]),
-                         double_of(record[SUMSQ]));
+                         (long long)record[INFS], (long long)record[NANS], as_double((uint64_t)record[AMAX]),
+                         as_double((uint64_t)record[SUMSQ]));
 }
 
 PyObject *py_stats(PyObject *self, PyObject *const *args, Py_ssize_t count)
