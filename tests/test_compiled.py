@@ -9,6 +9,7 @@ import torch
 from ampcheck.garbage import no_collections
 from ampcheck.observe import measure
 from ampcheck.observe.recorder import Recorder
+from ampcheck.observe.seen import REMEMBERED, CastInputs
 from ampcheck.observe.state import Snapshot
 from ampcheck.observe.step import casting_rules
 from ampcheck.observe.wide import execute
@@ -88,6 +89,30 @@ def test_more_results_than_are_remembered():
             return torch.stack(kept).sum()
 
     assert_the_same(Loop(), torch.randn(2, 4), lambda model, x: model(x), None, steps=2)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("addresses", [1, 2 * REMEMBERED])
+def test_what_is_remembered_does_not_hang_on_addresses(compiled, addresses):
+    # What died may leave its address to the next: the first is as far away whether or not it does.
+    seen = Recorder(torch.nn.Linear(1, 1), compiled=compiled).tally._seen
+    first, others, known = torch.ones(1), [torch.ones(1) for _ in range(addresses)], []
+    seen.remember(first, 7)
+    for row in range(REMEMBERED + 3):
+        seen.remember(others[row % addresses], row)
+        known.append(seen.row(first))
+    assert known == [7] * (REMEMBERED - 1) + [None] * 4
+
+
+@pytest.mark.parametrize("addresses", [1, 2 * REMEMBERED])
+def test_which_casts_are_remembered_does_not_hang_on_addresses(addresses):
+    first, half, others = torch.ones(1), torch.ones(1).half(), [torch.ones(1) for _ in range(addresses)]
+    for casts_since, known in [(REMEMBERED - 1, True), (REMEMBERED, False)]:
+        casts = CastInputs()
+        casts.undoes(first, half)
+        for i in range(casts_since):
+            casts.undoes(first, others[i % addresses])
+        assert casts.undoes(half, torch.ones(1)) is known
 
 
 def test_what_raises_is_the_operation_s_own_error():

@@ -216,11 +216,9 @@ static int remember(Path *p, PyObject *tensor, int64_t row)
 
 static int64_t row_of(Path *p, PyObject *tensor)
 {
-    int at = seen_find(&p->seen, tensor);
+    const Memory *m = seen_find(&p->seen, tensor);
     int64_t version;
-    if (at == NONE) return NONE;
-    const Memory *m = &p->seen.memories[at];
-    if (PyWeakref_GetObject(m->weak) != tensor || !version_of(tensor, &version)) return NONE;
+    if (!m || PyWeakref_GetObject(m->weak) != tensor || !version_of(tensor, &version)) return NONE;
     return version == m->version ? m->row : NONE;
 }
 

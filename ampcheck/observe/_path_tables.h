@@ -42,13 +42,13 @@ static int map_put(Map *m, uint64_t a, uint64_t b, uint64_t c, int64_t value)
 
 /* ---- seen.py: the rows of the tensors measured last ---------------------------------------------------------------- */
 
-#define REMEMBERED 256 /* as in seen.py */
-#define BUCKETS 512
+#define REMEMBERED 512 /* as in seen.py */
+#define BUCKETS 1024
 #define NONE (-1)
 
 typedef struct {
     PyObject *tensor, *weak; /* an address to compare with, and what tells whether it still is that tensor */
-    int64_t version, row;
+    int64_t version, row, time; /* time: how many had been remembered */
     int next, older, newer; /* in the bucket; by time of remembering */
 } Memory;
 
@@ -56,6 +56,7 @@ typedef struct {
     Memory memories[REMEMBERED];
     int buckets[BUCKETS];
     int count, oldest, newest;
+    int64_t time;
 } Seen;
 
 static int bucket_of(PyObject *tensor) { return (int)(((uintptr_t)tensor >> 4) * 2654435761u >> 7) & (BUCKETS - 1); }
@@ -76,11 +77,18 @@ static void seen_forget(Seen *s)
     for (int i = 0; i < count; i++) Py_XDECREF(weak[i]);
 }
 
-static int seen_find(const Seen *s, PyObject *tensor)
+static int seen_at(const Seen *s, PyObject *tensor)
 {
     int at = s->buckets[bucket_of(tensor)];
     while (at != NONE && s->memories[at].tensor != tensor) at = s->memories[at].next;
     return at;
+}
+
+/* The memory of a tensor that is recent enough: not whichever are still there, which depends on their addresses. */
+static const Memory *seen_find(const Seen *s, PyObject *tensor)
+{
+    int at = seen_at(s, tensor);
+    return at != NONE && s->time - s->memories[at].time < REMEMBERED ? &s->memories[at] : NULL;
 }
 
 static void seen_unlink(Seen *s, int at)
@@ -97,7 +105,7 @@ static void seen_unlink(Seen *s, int at)
 static void seen_remember(Seen *s, PyObject *tensor, PyObject *weak, int64_t version, int64_t row)
 {
     PyObject *dropped = NULL;
-    int at = seen_find(s, tensor);
+    int at = seen_at(s, tensor);
     if (at == NONE && s->count < REMEMBERED) {
         at = s->count++;
     } else {
@@ -106,7 +114,7 @@ static void seen_remember(Seen *s, PyObject *tensor, PyObject *weak, int64_t ver
         dropped = s->memories[at].weak;
     }
     int *bucket = &s->buckets[bucket_of(tensor)];
-    s->memories[at] = (Memory){tensor, weak, version, row, *bucket, s->newest, NONE};
+    s->memories[at] = (Memory){tensor, weak, version, row, ++s->time, *bucket, s->newest, NONE};
     *bucket = at;
     if (s->newest == NONE) s->oldest = at; else s->memories[s->newest].newer = at;
     s->newest = at;
