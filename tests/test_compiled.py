@@ -1,6 +1,7 @@
 """What C does and what Python does are one recorder: the same trace, on every model there is."""
 
 import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -129,17 +130,33 @@ def test_what_raises_is_the_operation_s_own_error():
         assert recorder.trace(recorder.fetch()).modules[0].calls == 2
 
 
-def test_a_recorder_can_be_collected():
-    import gc
-    import weakref
+def test_a_recorder_goes_without_the_garbage_collector():
+    with no_collections():
+        recorder = Recorder(torch.nn.Linear(3, 3))
+        with recorder:
+            recorder.tracker.module(0)(torch.ones(2, 3)).sum().backward()
+        alive = [weakref.ref(recorder), weakref.ref(recorder.tracker), weakref.ref(recorder.tally)]
+        del recorder
+        assert [reference() for reference in alive] == [None] * 3
 
-    recorder = Recorder(torch.nn.Linear(3, 3))
-    with recorder:
-        pass
-    alive = weakref.ref(recorder)
-    del recorder
-    gc.collect()
-    assert alive() is None
+
+def test_memory_used_again_holds_nothing_of_the_recorder_before():
+    # The next takes over the tables of the last: with another model, in other dtypes, longer and shorter.
+    def recorded(width, dtype, steps):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(*(torch.nn.Linear(width, width, dtype=dtype) for _ in range(steps)))
+        recorder = Recorder(model)
+        with recorder:
+            model(torch.randn(2, width, dtype=dtype)).sum().backward()
+        return exact(recorder.trace(recorder.fetch()))
+
+    sizes = [(3, torch.float32, 2), (5, torch.float64, 40), (3, torch.float32, 2), (4, torch.bfloat16, 200)]
+    alone = []
+    for size in sizes:
+        held = Recorder(torch.nn.Linear(1, 1))  # takes what is spare, so that the next begins with nothing
+        alone.append(recorded(*size))
+        del held
+    assert [recorded(*size) for size in sizes] == alone
 
 
 def test_an_operation_seen_before_runs_no_python_of_ours():

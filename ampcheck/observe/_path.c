@@ -44,23 +44,27 @@ typedef struct {
     PyObject *path;
 } Visits;
 
+/* Memory that the next recorder uses again: mapping it anew, page by page, takes as long as recording a small step. */
+typedef struct {
+    Map plans, kinds, origins, numbers, indices, doors;
+    Plan *plan_list;
+    PyObject **nodes; /* the origin of each node since first_node */
+    Call *stack;
+    Visits *visits;
+    int64_t plan_room, node_room, stack_room, visit_room;
+    Seen *seen;
+} Blocks;
+
 typedef struct {
     PyObject_HEAD
     PyObject *calls[CALLS_WANTED];
     PyObject *names; /* the fields of a Site: its number */
     int (*read)(void *, Tensor *);
-    int64_t threads, operations, first_node, next_node;
-    Map plans, kinds, origins, numbers, indices, doors;
-    Plan *plan_list;
-    int64_t plan_count, plan_room;
-    PyObject **nodes; /* the origin of each node since first_node */
-    int64_t node_room;
-    Seen seen;
+    int64_t threads, operations, first_node, next_node, plan_count;
+    Blocks own;
     Ledger ledger;
     unsigned long thread;
-    Call *stack;
-    int64_t depth, stack_room, current, foreign, ran, module_count;
-    Visits *visits;
+    int64_t depth, current, foreign, ran, module_count;
     int recomputing, layers; /* layers: modules' results are measured, and operations not */
 } Path;
 
@@ -95,9 +99,9 @@ static int spot(Path *p, uint64_t *code_at, int64_t *lasti)
     while (frame && frame != Py_None) {
         PyObject *code = (PyObject *)PyFrame_GetCode((PyFrameObject *)frame);
         uint64_t at = ADDRESS(code);
-        if (!map_get(&p->kinds, at, 0, 0, &kind)
+        if (!map_get(&p->own.kinds, at, 0, 0, &kind)
             && (integer(PyObject_CallFunctionObjArgs(p->calls[CLASSIFY], code, NULL), &kind)
-                || map_put(&p->kinds, at, 0, 0, kind))) {
+                || map_put(&p->own.kinds, at, 0, 0, kind))) {
             Py_DECREF(code);
             Py_DECREF(frame);
             return -1;
@@ -123,28 +127,28 @@ static PyObject *origin_here(Path *p)
     int64_t lasti, module, known;
     if (spot(p, &code, &lasti)) return NULL;
     module = p->current;
-    if (map_get(&p->origins, code, (uint64_t)lasti, (uint64_t)module, &known)) return (PyObject *)(intptr_t)known;
+    if (map_get(&p->own.origins, code, (uint64_t)lasti, (uint64_t)module, &known)) return (PyObject *)(intptr_t)known;
     PyObject *origin = PyObject_CallFunction(p->calls[ORIGIN], "KL", (unsigned long long)code, (long long)lasti);
     if (!origin) return NULL;
     Py_DECREF(origin); /* the recorder holds it */
-    return map_put(&p->origins, code, (uint64_t)lasti, (uint64_t)module, (int64_t)(intptr_t)origin) ? NULL : origin;
+    return map_put(&p->own.origins, code, (uint64_t)lasti, (uint64_t)module, (int64_t)(intptr_t)origin) ? NULL : origin;
 }
 
 static PyObject *node_origin(const Path *p, int64_t number)
 {
-    return number >= p->first_node && number < p->next_node ? p->nodes[number - p->first_node] : NULL;
+    return number >= p->first_node && number < p->next_node ? p->own.nodes[number - p->first_node] : NULL;
 }
 
 static int nodes_made(Path *p, int64_t sequence, PyObject *origin)
 {
-    if (sequence - p->first_node > p->node_room) {
+    if (sequence - p->first_node > p->own.node_room) {
         int64_t room = 2 * (sequence - p->first_node) + 1024;
-        PyObject **wide = realloc(p->nodes, (size_t)room * sizeof *wide);
+        PyObject **wide = realloc(p->own.nodes, (size_t)room * sizeof *wide);
         if (!wide) { PyErr_NoMemory(); return -1; }
-        p->nodes = wide;
-        p->node_room = room;
+        p->own.nodes = wide;
+        p->own.node_room = room;
     }
-    while (p->next_node < sequence) p->nodes[p->next_node++ - p->first_node] = origin;
+    while (p->next_node < sequence) p->own.nodes[p->next_node++ - p->first_node] = origin;
     return 0;
 }
 
@@ -210,13 +214,13 @@ static int remember(Path *p, PyObject *tensor, int64_t row)
     if (!version_of(tensor, &version)) return 0;
     PyObject *weak = PyWeakref_NewRef(tensor, NULL);
     if (!weak) return -1;
-    seen_remember(&p->seen, tensor, weak, version, row);
+    seen_remember(p->own.seen, tensor, weak, version, row);
     return 0;
 }
 
 static int64_t row_of(Path *p, PyObject *tensor)
 {
-    const Memory *m = seen_find(&p->seen, tensor);
+    const Memory *m = seen_find(p->own.seen, tensor);
     int64_t version;
     if (!m || PyWeakref_GetObject(m->weak) != tensor || !version_of(tensor, &version)) return NONE;
     return version == m->version ? m->row : NONE;
@@ -266,13 +270,13 @@ static int number_for(Path *p, PyObject *module, PyObject *op, PyObject *slot, i
 static int number_of(Path *p, PyObject *origin, PyObject *backward, const Plan *plan, int slot, int dtype, int64_t *number)
 {
     uint64_t kind = ADDRESS(plan->name) << 1 | (backward == Py_True), place = (uint64_t)(slot + 1) << 8 | (uint64_t)dtype;
-    if (map_get(&p->numbers, ADDRESS(origin), kind, place, number)) return 0;
+    if (map_get(&p->own.numbers, ADDRESS(origin), kind, place, number)) return 0;
     PyObject *module = PyObject_GetAttr(origin, MODULE), *file = PyObject_GetAttr(origin, FILE_NAME);
     PyObject *line = PyObject_GetAttr(origin, LINE), *name = slot_name(0, slot);
     int failed = !module || !file || !line
         || number_for(p, module, plan->name, name, backward == Py_True, dtype, file, line, number);
     Py_XDECREF(module), Py_XDECREF(file), Py_XDECREF(line), Py_XDECREF(name);
-    return failed || map_put(&p->numbers, ADDRESS(origin), kind, place, *number) ? -1 : 0;
+    return failed || map_put(&p->own.numbers, ADDRESS(origin), kind, place, *number) ? -1 : 0;
 }
 
 /* Measures a plain tensor for a site and remembers it. */
@@ -348,21 +352,21 @@ static int copied(Path *p, PyObject *origin, PyObject *backward, const Plan *pla
 static const Plan *plan_of(Path *p, PyObject *func)
 {
     int64_t at;
-    if (map_get(&p->plans, ADDRESS(func), 0, 0, &at)) return &p->plan_list[at];
+    if (map_get(&p->own.plans, ADDRESS(func), 0, 0, &at)) return &p->own.plan_list[at];
     PyObject *known = PyObject_CallFunctionObjArgs(p->calls[PLAN], func, NULL);
     Plan plan = {0};
     int parsed = known && PyArg_ParseTuple(known, "OiiO", &plan.name, &plan.kind, &plan.rounds, &plan.call);
     Py_XDECREF(known); /* the recorder holds what is in it */
     if (!parsed) return NULL;
-    if (p->plan_count == p->plan_room) {
-        int64_t room = 2 * p->plan_room + 64;
-        Plan *wide = realloc(p->plan_list, (size_t)room * sizeof *wide);
+    if (p->plan_count == p->own.plan_room) {
+        int64_t room = 2 * p->own.plan_room + 64;
+        Plan *wide = realloc(p->own.plan_list, (size_t)room * sizeof *wide);
         if (!wide) { PyErr_NoMemory(); return NULL; }
-        p->plan_list = wide;
-        p->plan_room = room;
+        p->own.plan_list = wide;
+        p->own.plan_room = room;
     }
-    p->plan_list[p->plan_count] = plan;
-    return map_put(&p->plans, ADDRESS(func), 0, 0, p->plan_count) ? NULL : &p->plan_list[p->plan_count++];
+    p->own.plan_list[p->plan_count] = plan;
+    return map_put(&p->own.plans, ADDRESS(func), 0, 0, p->plan_count) ? NULL : &p->own.plan_list[p->plan_count++];
 }
 
 /* Whose operation it is: 1 with origin and phase, 0 if it has none, 2 if Python has to find out, -1 on failure. */
@@ -471,12 +475,12 @@ enum { INPUT, OUTPUT, RESULT, GRADIENT_OF }; /* what is measured of a module */
 static int door(Path *p, int64_t module, int side, int place, const Tensor *t, int64_t *number)
 {
     uint64_t where = (uint64_t)(place + 1) << 16 | (uint64_t)dtype_of(t) << 8 | (uint64_t)side;
-    if (map_get(&p->doors, (uint64_t)module, where, 0, number)) return 0;
+    if (map_get(&p->own.doors, (uint64_t)module, where, 0, number)) return 0;
     PyObject *name = slot_name(side == INPUT, place), *op = PyTuple_GetItem(p->calls[SIDES], side);
     int failed = !op
-        || number_for(p, p->visits[module].path, op, name, side == GRADIENT_OF, dtype_of(t), NOWHERE, NO_LINE, number);
+        || number_for(p, p->own.visits[module].path, op, name, side == GRADIENT_OF, dtype_of(t), NOWHERE, NO_LINE, number);
     Py_XDECREF(name);
-    return failed || map_put(&p->doors, (uint64_t)module, where, 0, *number) ? -1 : 0;
+    return failed || map_put(&p->own.doors, (uint64_t)module, where, 0, *number) ? -1 : 0;
 }
 
 /* 1 where Python has to look. */
@@ -578,20 +582,20 @@ static PyObject *py_enter(PyObject *self, PyObject *const *argv, Py_ssize_t coun
         p->foreign++;
         Py_RETURN_NONE;
     }
-    if (p->depth == p->stack_room) {
-        int64_t room = 2 * p->stack_room + 64;
-        Call *wide = realloc(p->stack, (size_t)room * sizeof *wide);
+    if (p->depth == p->own.stack_room) {
+        int64_t room = 2 * p->own.stack_room + 64;
+        Call *wide = realloc(p->own.stack, (size_t)room * sizeof *wide);
         if (!wide) return PyErr_NoMemory();
-        p->stack = wide;
-        p->stack_room = room;
+        p->own.stack = wide;
+        p->own.stack_room = room;
     }
-    p->stack[p->depth++] = (Call){Py_NewRef(argv[0]), p->current, p->recomputing};
+    p->own.stack[p->depth++] = (Call){Py_NewRef(argv[0]), p->current, p->recomputing};
     int backward = in_backward(p);
     if (backward < 0) return NULL;
     if (backward) p->recomputing = 1;
-    if (!map_get(&p->indices, ADDRESS(argv[0]), 0, 0, &index)) Py_RETURN_NONE;
+    if (!map_get(&p->own.indices, ADDRESS(argv[0]), 0, 0, &index)) Py_RETURN_NONE;
     p->current = index;
-    Visits *seen = &p->visits[index];
+    Visits *seen = &p->own.visits[index];
     if (p->recomputing) {
         seen->recomputed++;
         Py_RETURN_NONE;
@@ -604,7 +608,7 @@ static PyObject *py_enter(PyObject *self, PyObject *const *argv, Py_ssize_t coun
 
 static void left(Path *p)
 {
-    Call call = p->stack[--p->depth];
+    Call call = p->own.stack[--p->depth];
     p->current = call.current;
     p->recomputing = call.recomputing;
     Py_DECREF(call.module);
@@ -615,9 +619,9 @@ static PyObject *py_leave(PyObject *self, PyObject *const *argv, Py_ssize_t coun
     Path *p = (Path *)self;
     int64_t index, at = p->depth;
     if (count != 3) return PyErr_Format(PyExc_TypeError, "expected module, args and output, got %zd values", count);
-    while (at && p->stack[at - 1].module != argv[0]) at--;
+    while (at && p->own.stack[at - 1].module != argv[0]) at--;
     if (!at || elsewhere(p)) Py_RETURN_NONE;
-    if (!p->recomputing && map_get(&p->indices, ADDRESS(argv[0]), 0, 0, &index) && cross(p, index, 1, argv[2])) return NULL;
+    if (!p->recomputing && map_get(&p->own.indices, ADDRESS(argv[0]), 0, 0, &index) && cross(p, index, 1, argv[2])) return NULL;
     /* Above it lie modules that were left by an exception which no hook is told of. */
     while (p->depth >= at) left(p);
     Py_RETURN_NONE;
@@ -638,17 +642,21 @@ static PyObject *py_name(PyObject *self, PyObject *modules)
     Path *p = (Path *)self;
     Py_ssize_t count = PyList_Size(modules);
     if (count < 0) return NULL;
-    Visits *visits = realloc(p->visits, ((size_t)count + 1) * sizeof *visits);
-    if (!visits) return PyErr_NoMemory();
-    p->visits = visits;
-    memset(visits + p->module_count, 0, (size_t)(count + 1 - p->module_count) * sizeof *visits);
+    if (count > p->own.visit_room) {
+        Visits *wide = realloc(p->own.visits, (size_t)count * sizeof *wide);
+        if (!wide) return PyErr_NoMemory();
+        p->own.visits = wide;
+        p->own.visit_room = count;
+    }
+    if (count > p->module_count)
+        memset(p->own.visits + p->module_count, 0, (size_t)(count - p->module_count) * sizeof *p->own.visits);
     for (; p->module_count < count; p->module_count++) {
         PyObject *module, *path;
         long long filled;
         if (!PyArg_ParseTuple(PyList_GetItem(modules, p->module_count), "OOL", &module, &path, &filled)) return NULL;
-        p->visits[p->module_count].filled = filled;
-        p->visits[p->module_count].path = Py_NewRef(path);
-        if (map_put(&p->indices, ADDRESS(module), 0, 0, p->module_count)) return NULL;
+        p->own.visits[p->module_count].filled = filled;
+        p->own.visits[p->module_count].path = Py_NewRef(path);
+        if (map_put(&p->own.indices, ADDRESS(module), 0, 0, p->module_count)) return NULL;
     }
     Py_RETURN_NONE;
 }
@@ -658,7 +666,7 @@ static PyObject *py_visits(PyObject *self, PyObject *unused)
     Path *p = (Path *)self;
     PyObject *found = PyList_New(0);
     for (int64_t i = 0; found && i < p->module_count; i++) {
-        Visits v = p->visits[i];
+        Visits v = p->own.visits[i];
         PyObject *row = Py_BuildValue("LLL", (long long)v.calls, (long long)v.recomputed, v.calls ? (long long)v.order : -1ll);
         if (!row || PyList_Append(found, row)) Py_CLEAR(found);
         Py_XDECREF(row);
@@ -689,7 +697,7 @@ static PyObject *py_row(PyObject *self, PyObject *tensor)
 
 static PyObject *py_forget(PyObject *self, PyObject *unused)
 {
-    seen_forget(&((Path *)self)->seen);
+    seen_forget(((Path *)self)->own.seen);
     Py_RETURN_NONE;
 }
 
@@ -744,11 +752,38 @@ static PyObject *py_sums(PyObject *self, PyObject *sites)
 {
     Ledger *l = &((Path *)self)->ledger;
     long long count = PyLong_AsLongLong(sites);
-    if (PyErr_Occurred() || grown(&l->sums, &l->sites, count, RECORD_WORDS)) return NULL;
+    if (PyErr_Occurred() || ledger_begin(l, count)) return NULL;
     return PyByteArray_FromStringAndSize((const char *)l->sums, (Py_ssize_t)count * RECORD_WORDS * 8);
 }
 
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
+
+static Blocks spare_blocks;
+enum { SPARE_ROOM = 1 << 13 };
+
+static int blocks_start(Blocks *b)
+{
+    *b = spare_blocks;
+    memset(&spare_blocks, 0, sizeof spare_blocks);
+    if (!b->seen) b->seen = malloc(sizeof *b->seen);
+    if (b->seen) seen_start(b->seen);
+    else PyErr_NoMemory();
+    return b->seen ? 0 : -1;
+}
+
+static void blocks_end(Blocks *b)
+{
+    Map *maps[] = {&b->plans, &b->kinds, &b->origins, &b->numbers, &b->indices, &b->doors};
+    enum { MAPS = sizeof maps / sizeof *maps };
+    for (int i = 0; i < MAPS; i++) map_clear(maps[i]);
+    if (!spare_blocks.seen && b->plan_room + b->node_room + b->stack_room + b->visit_room <= SPARE_ROOM) {
+        spare_blocks = *b;
+    } else {
+        for (int i = 0; i < MAPS; i++) free(maps[i]->slots);
+        free(b->plan_list), free(b->nodes), free(b->stack), free(b->visits), free(b->seen);
+    }
+    memset(b, 0, sizeof *b);
+}
 
 static int clear(PyObject *self)
 {
@@ -772,13 +807,11 @@ static void dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     while (p->depth) left(p);
-    for (int64_t i = 0; i < p->module_count; i++) Py_XDECREF(p->visits[i].path);
+    for (int64_t i = 0; i < p->module_count; i++) Py_XDECREF(p->own.visits[i].path);
     clear(self);
-    seen_forget(&p->seen);
+    if (p->own.seen) seen_forget(p->own.seen);
+    blocks_end(&p->own);
     ledger_end(&p->ledger);
-    void *blocks[] = {p->plans.slots, p->kinds.slots, p->origins.slots, p->numbers.slots, p->indices.slots,
-                      p->doors.slots, p->plan_list, p->nodes, p->stack, p->visits};
-    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) free(blocks[i]);
     PyObject_GC_Del(self);
     Py_DECREF(type);
 }
@@ -796,13 +829,12 @@ static PyObject *new_path(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     Path *p = PyObject_GC_New(Path, type);
     if (!p) return NULL;
     memset((char *)p + sizeof(PyObject), 0, sizeof *p - sizeof(PyObject));
-    seen_start(&p->seen);
     p->read = exchange->read;
     p->threads = threads;
     for (int i = 0; i < CALLS_WANTED; i++) p->calls[i] = Py_NewRef(PyTuple_GetItem(calls, i));
     p->names = PyDict_New();
     PyObject_GC_Track(p);
-    if (ledger_start(&p->ledger) || !p->names) Py_CLEAR(p);
+    if (ledger_start(&p->ledger) || blocks_start(&p->own) || !p->names) Py_CLEAR(p);
     return (PyObject *)p;
 }
 

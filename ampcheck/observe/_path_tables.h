@@ -3,22 +3,22 @@
 
 /* ---- a map from three words to one ------------------------------------------------------------------------------- */
 
-typedef struct { uint64_t a, b, c; int64_t value; int used; } Slot;
-typedef struct { Slot *slots; size_t size, count; } Map; /* size is a power of two */
+typedef struct { uint64_t a, b, c; int64_t value, epoch; } Slot; /* empty unless its epoch is the map's */
+typedef struct { Slot *slots; size_t size, count; int64_t epoch; } Map; /* size is a power of two */
 
 static Slot *map_slot(const Map *m, uint64_t a, uint64_t b, uint64_t c)
 {
     uint64_t hash = (a ^ b * 0x9e3779b97f4a7c15ull ^ c * 0xc2b2ae3d27d4eb4full) * 0xff51afd7ed558ccdull;
     for (size_t i = (hash >> 32) & (m->size - 1);; i = (i + 1) & (m->size - 1)) {
         Slot *slot = &m->slots[i];
-        if (!slot->used || (slot->a == a && slot->b == b && slot->c == c)) return slot;
+        if (slot->epoch != m->epoch || (slot->a == a && slot->b == b && slot->c == c)) return slot;
     }
 }
 
 static int map_get(const Map *m, uint64_t a, uint64_t b, uint64_t c, int64_t *value)
 {
-    const Slot *slot = m->size ? map_slot(m, a, b, c) : NULL;
-    if (!slot || !slot->used) return 0;
+    const Slot *slot = m->count ? map_slot(m, a, b, c) : NULL;
+    if (!slot || slot->epoch != m->epoch) return 0;
     *value = slot->value;
     return 1;
 }
@@ -26,18 +26,31 @@ static int map_get(const Map *m, uint64_t a, uint64_t b, uint64_t c, int64_t *va
 static int map_put(Map *m, uint64_t a, uint64_t b, uint64_t c, int64_t value)
 {
     if (2 * (m->count + 1) > m->size) { /* at most half full */
-        Map wide = {NULL, m->size ? 2 * m->size : 256, m->count};
+        Map wide = {NULL, m->size ? 2 * m->size : 256, m->count, m->epoch + !m->epoch};
         wide.slots = calloc(wide.size, sizeof *wide.slots);
         if (!wide.slots) { PyErr_NoMemory(); return -1; }
         for (size_t i = 0; i < m->size; i++)
-            if (m->slots[i].used) *map_slot(&wide, m->slots[i].a, m->slots[i].b, m->slots[i].c) = m->slots[i];
+            if (m->slots[i].epoch == m->epoch) *map_slot(&wide, m->slots[i].a, m->slots[i].b, m->slots[i].c) = m->slots[i];
         free(m->slots);
         *m = wide;
     }
     Slot *slot = map_slot(m, a, b, c);
-    m->count += !slot->used;
-    *slot = (Slot){a, b, c, value, 1};
+    m->count += slot->epoch != m->epoch;
+    *slot = (Slot){a, b, c, value, m->epoch};
     return 0;
+}
+
+enum { SPARE_SLOTS = 4096 };
+
+/* Empties a map and keeps its memory, unless that is a lot. */
+static void map_clear(Map *m)
+{
+    if (m->size > SPARE_SLOTS) {
+        free(m->slots);
+        *m = (Map){0};
+    }
+    m->count = 0;
+    m->epoch++;
 }
 
 /* ---- seen.py: the rows of the tensors measured last ---------------------------------------------------------------- */
@@ -133,7 +146,7 @@ typedef struct {
 
 typedef struct {
     int64_t *sums; /* a record a site */
-    int64_t sites, first_row, measured;
+    int64_t sites, begun, first_row, measured; /* sites: room for so many; begun: so many hold anything but noise */
     Row *rows; /* room for FLUSH_ROWS */
     int held;
     int64_t *counts; /* of the rows held, without their empty ends */
@@ -146,7 +159,6 @@ static int grown(int64_t **block, int64_t *room, int64_t wanted, int64_t words)
     int64_t size = 2 * *room > wanted ? 2 * *room : wanted + 64;
     int64_t *wide = realloc(*block, (size_t)(size * words) * sizeof **block);
     if (!wide) { PyErr_NoMemory(); return -1; }
-    memset(wide + *room * words, 0, (size_t)((size - *room) * words) * sizeof *wide);
     *block = wide;
     *room = size;
     return 0;
@@ -162,7 +174,6 @@ static int ledger_start(Ledger *l)
     l->counts = spare.counts, l->room = spare.room;
     l->rows = spare.rows ? spare.rows : malloc(FLUSH_ROWS * sizeof *l->rows);
     memset(&spare, 0, sizeof spare);
-    if (l->sums) memset(l->sums, 0, (size_t)(l->sites * RECORD_WORDS) * sizeof *l->sums);
     if (!l->rows) PyErr_NoMemory();
     return l->rows ? 0 : -1;
 }
@@ -181,9 +192,19 @@ static void ledger_end(Ledger *l)
     memset(l, 0, sizeof *l);
 }
 
+/* Sees to it that so many sites have a record. */
+static int ledger_begin(Ledger *l, int64_t sites)
+{
+    if (sites <= l->begun) return 0;
+    if (grown(&l->sums, &l->sites, sites, RECORD_WORDS)) return -1;
+    memset(l->sums + l->begun * RECORD_WORDS, 0, (size_t)((sites - l->begun) * RECORD_WORDS) * sizeof *l->sums);
+    l->begun = sites;
+    return 0;
+}
+
 static int ledger_add(Ledger *l, int64_t number, const Row *row)
 {
-    if (grown(&l->sums, &l->sites, number + 1, RECORD_WORDS)) return -1;
+    if (ledger_begin(l, number + 1)) return -1;
     int64_t *record = l->sums + number * RECORD_WORDS;
     const int64_t *counts = l->counts + row->start;
     double squares;

@@ -6,7 +6,8 @@ the same trace.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ from torch._ops import OpOverload
 from ampcheck.observe.modules import ModuleTracker, tensors_in
 from ampcheck.observe.native import NATIVE
 from ampcheck.observe.ops import OpKind
-from ampcheck.observe.structure import modules
 from ampcheck.observe.tally import BACKWARD_OP, FORWARD_OP, Origin
 from ampcheck.trace import Phase
 
@@ -31,10 +31,10 @@ _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _SIDES = ("", "", FORWARD_OP, BACKWARD_OP)
 
 
-def compiled_path(recorder: "Recorder", model: Any, execute: Callable[..., Any] | None) -> Any:
+def compiled_path(recorder: "Recorder", execute: Callable[..., Any] | None) -> Any:
     """Return what handles a recorder's operations in C, or None where it was not built or does not help."""
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    if NATIVE is None or exchange is None or not on_cpu(model):
+    if NATIVE is None or exchange is None or not on_cpu(recorder.tracker.modules()):
         return None
     found = NATIVE.Path(exchange, _asked(_Answers(recorder), execute), torch.get_num_threads())
     found.name(filled(recorder.tracker))
@@ -45,11 +45,11 @@ def filled(tracker: ModuleTracker) -> list[tuple[torch.nn.Module, str, int]]:
     """Return modules with their paths and the number of positional arguments that fill them."""
     known: dict[type, int] = {}
     found = []
-    for place, module in enumerate(tracker.modules()):
+    for module, path in tracker.named():
         kind = type(module)
         if kind not in known:
             known[kind] = _filled_by(kind)
-        found.append((module, tracker.path(place), -1 if "forward" in module.__dict__ else known[kind]))
+        found.append((module, path, -1 if "forward" in module.__dict__ else known[kind]))
     return found
 
 
@@ -58,7 +58,8 @@ def _filled_by(kind: type) -> int:
 
     Keywords are looked for in a frame of torch's, which takes longer than all else at a module's border.
     """
-    forward = inspect.getattr_static(kind, "forward", None)
+    held = (vars(base) for base in kind.__mro__)
+    forward = next((names["forward"] for names in held if "forward" in names), None)
     if not isinstance(forward, FunctionType):
         return -1
     code = forward.__code__
@@ -66,11 +67,12 @@ def _filled_by(kind: type) -> int:
     return -1 if open_ended else code.co_argcount - 1
 
 
-def on_cpu(model: Any) -> bool:
-    """Tell whether a model's tensors are on the CPU: elsewhere measuring is launched from Python."""
-    for module in modules(model):
-        for name in ("_parameters", "_buffers"):
-            for tensor in (module.__dict__.get(name) or {}).values():
+def on_cpu(modules: Iterable[torch.nn.Module]) -> bool:
+    """Tell whether the tensors of modules are on the CPU: elsewhere measuring is launched from Python."""
+    for module in modules:
+        held = module.__dict__
+        for table in (held.get("_parameters"), held.get("_buffers")):
+            for tensor in table.values() if table else ():
                 if tensor is not None and not tensor.is_cpu:
                     return False
     return True
@@ -109,12 +111,18 @@ def _phase(backward: bool) -> Phase:  # noqa: FBT001
 
 
 class _Answers:
-    """A recorder's methods, with the words that C has for things."""
+    """A recorder's methods, with the words that C has for things; they do not keep it alive."""
 
-    __slots__ = ("recorder",)
+    __slots__ = ("_recorder",)
 
     def __init__(self, recorder: "Recorder") -> None:
-        self.recorder = recorder
+        self._recorder = weakref.ref(recorder)
+
+    @property
+    def recorder(self) -> "Recorder":
+        recorder = self._recorder()
+        assert recorder is not None  # it is what C is called by
+        return recorder
 
     def disassembled(self, types: Any) -> bool:
         return self.recorder.disassembled(types)

@@ -146,6 +146,10 @@ class ModuleTracker:
         """Return the modules by their index."""
         return [entry.module for entry in self._entries]
 
+    def named(self) -> Iterator[tuple[torch.nn.Module, str]]:
+        """Yield the modules by their index, with their qualified names."""
+        return ((entry.module, entry.path) for entry in self._entries)
+
     def path(self, index: int) -> str:
         """Return the qualified name of a module."""
         return self._entries[index].path

@@ -16,7 +16,7 @@ from ampcheck.observe.nodes import Nodes
 from ampcheck.observe.ops import OpKind, OpPlan, plan_of
 from ampcheck.observe.seen import Seen
 from ampcheck.observe.sharing import ENGINE
-from ampcheck.observe.source import SourceFinder, Spot, frames_match
+from ampcheck.observe.source import Spot, frames_match, source_finder
 from ampcheck.observe.tally import Origin, Tally
 from ampcheck.trace import Phase, Site, Trace
 
@@ -98,9 +98,7 @@ class Recorder(TorchDispatchMode):
         #: Does in C, where it was built, what `__torch_dispatch__` does, on tables of its own.
         self.path = None
         if compiled and not samples and not most and book is None:
-            self.path = compiled_path(self, model, None if execute is run_op else execute)
-        if self.path is not None:
-            self.__dict__["__torch_dispatch__"] = self.path.handler(self)
+            self.path = compiled_path(self, None if execute is run_op else execute)
         self._where = self.path or self.tracker
         self.book = Book(samples, self.path, most) if book is None else book
         self.tally = Tally(self.book, self.path or Seen(), follow=bool(samples))
@@ -110,7 +108,7 @@ class Recorder(TorchDispatchMode):
             self.tally.copied,
         )
         self.failed: Failed | None = None  #: the last operation that raised
-        self.source = SourceFinder()
+        self.source = source_finder()
         self._plans: dict[int, OpPlan] = {}
         self._known: list[OpOverload] = []
         self._origins: dict[Any, Origin] = {}
@@ -142,11 +140,14 @@ class Recorder(TorchDispatchMode):
         try:
             self._end(kind, error, trace)
         finally:
+            self.__dict__.pop("__torch_dispatch__", None)  # it would keep itself alive
             self.tracker.remove()
             self._nodes.begin(0)
             self.tally.clear()
 
     def _begin(self) -> None:
+        if self.path is not None:
+            self.__dict__["__torch_dispatch__"] = self.path.handler(self)
         super().__enter__()  # type: ignore[no-untyped-call]
 
     def _end(self, *raised: Any) -> None:

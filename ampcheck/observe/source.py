@@ -5,6 +5,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -17,6 +18,9 @@ _AMPCHECK = str(Path(__file__).parent.parent) + os.sep
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _SITE = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
+
+#: Code objects that are kept known: a program that makes ever new ones must be able to lose them.
+_MOST_CODES = 4096
 
 _SKIP, _USER, _STOP = range(3)
 
@@ -86,6 +90,28 @@ class SourceFinder:
                 self._paths[name] = shown_path(name)
             self._lines[spot] = (self._paths[name], line_of(code, spot[1]))
         return self._lines[spot]
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What recorders have found out about code, in one working directory: paths are shown from there."""
+
+    folder: str
+    finder: SourceFinder
+
+
+_shared = _Shared("", SourceFinder())
+
+
+def source_finder() -> SourceFinder:
+    """Return the finder that one recorder takes over from the last."""
+    try:
+        folder = os.getcwd()  # noqa: PTH109  # a Path takes longer than what this saves
+    except OSError:  # it was deleted
+        folder = ""
+    if folder != _shared.folder or len(_shared.finder._codes) > _MOST_CODES:
+        _shared.folder, _shared.finder = folder, SourceFinder()
+    return _shared.finder
 
 
 def classify(filename: str) -> int:

@@ -22,6 +22,8 @@ _SEARCH_DEPTH = 3
 def children(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
     """Yield the modules in a module's own table."""
     table = _table(module, "_modules")
+    if not table:
+        return iter(())
     return ((name, child) for name, child in table.items() if isinstance(child, torch.nn.Module))
 
 
@@ -109,23 +111,21 @@ def enumerate_names(values: Any) -> Iterator[tuple[str, Any]]:
 
 def named_modules(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
     """Yield every module under every name it has, wrappers left out."""
-    for name, module in roots(model).items():
-        yield from _below(module, name, ())
-
-
-def _below(
-    module: torch.nn.Module, path: str, above: tuple[torch.nn.Module, ...]
-) -> Iterator[tuple[str, torch.nn.Module]]:
-    wrapped = inner(module)
-    for other in above:
-        if module is other:
-            return
-    if wrapped is not None:
-        yield from _below(wrapped, path, (*above, module))
-        return
-    yield path, module
-    for name, child in children(module):
-        yield from _below(child, f"{path}.{name}" if path else name, (*above, module))
+    above: frozenset[int] = frozenset()
+    waiting = [(name, module, above) for name, module in reversed(roots(model).items())]
+    while waiting:
+        path, module, above = waiting.pop()
+        if id(module) in above:
+            continue
+        below = [*children(module)]
+        held = inner(module) if below else None
+        if held is not None:
+            waiting.append((path, held, above | {id(module)}))
+            continue
+        yield path, module
+        if below:
+            above |= {id(module)}
+            waiting += [(f"{path}.{name}" if path else name, child, above) for name, child in reversed(below)]
 
 
 def modules(model: Any) -> list[torch.nn.Module]:

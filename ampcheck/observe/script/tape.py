@@ -15,7 +15,7 @@ from ampcheck.observe.script.journal import autocast_dtype
 from ampcheck.observe.script.recording import MOST_OPERATIONS, Recorded, Recording, Used
 from ampcheck.observe.script.roots import name_in_script
 from ampcheck.observe.script.what_if import WhatIf
-from ampcheck.observe.structure import named_modules, own_parameters
+from ampcheck.observe.structure import modules, named_modules, own_parameters
 from ampcheck.settings import Schedule
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Tape:
         compares = step == self._closer or self._schedule.compares(step, self.in_turn)
         if compares or self.what_if is not None:
             return Compared(step, self._execute(), self._compare, self._used)
-        return Recording(step, self._execute(), self._used, compiled=on_cpu(module))
+        return Recording(step, self._execute(), self._used, compiled=on_cpu(modules(module)))
 
     def follow(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], step: int
