@@ -64,15 +64,16 @@ class Schedule:
             return step in self.steps
         return step < self.first * in_turn or bool(self.every and step % (self.every * in_turn) < in_turn)
 
-    def compares(self, step: int, in_turn: int = 1) -> bool:
+    def compares(self, step: int, in_turn: int = 1, *, at_ease: bool = False) -> bool:
         """Tell whether FP32 runs beside a recorded step, which costs more than the step.
 
         Of few it does in the first ones, two or more of them, and then ever more rarely: of one in 50, in the 200th,
-        800th, 3200th.
+        800th, 3200th. If all steps so far were at ease, the first one stands for those after it.
         """
         turn = step // in_turn
-        if self.beside == "all" or self.steps is not None or turn < max(1, self.first):
+        if self.beside == "all" or self.steps is not None or turn == 0:
             return True
         nth = turn // self.every if self.every else 0
-        alone = nth == 1 and self.first <= 1  # the second recorded step
-        return alone or (nth > 1 and nth.bit_count() == 1 and nth.bit_length() % 2 == 1)
+        if turn < self.first or (nth == 1 and self.first <= 1):
+            return not at_ease
+        return nth > 1 and nth.bit_count() == 1 and nth.bit_length() % 2 == 1

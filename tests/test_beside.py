@@ -59,6 +59,66 @@ def test_fp32_runs_beside_the_first_steps_and_ever_more_rarely(first, every, in_
         assert all(asked.compares(step, in_turn) for step in recorded)
 
 
+def test_where_all_were_at_ease_the_first_stands_for_those_after_it():
+    for asked in (Schedule(3, 50), Schedule(1, 50)):
+        recorded = [step for step in range(1000) if asked.wants(step)]
+        assert [step for step in recorded if asked.compares(step, at_ease=True)] == [0, 200, 800]
+    assert Schedule(3, 50, beside="all").compares(1, at_ease=True)
+    assert Schedule(steps=frozenset({0, 1})).compares(1, at_ease=True)
+
+
+def in_bf16(*held):
+    return ampcheck.watch(*held, every=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "full"),
+    [
+        ({}, [0]),
+        ({"dtype": lambda _: torch.float16}, [0, 1]),  # where a later step may overflow
+        ({"factor": lambda step: math.inf if step == 0 else 1.0}, [0, 1]),  # no gradient is like FP32's yet
+        ({"layers": lambda net, _: Asleep(net)}, [0, 1]),
+        ({"layers": lambda net, _: Magnifying(net)}, [0, 1]),
+    ],
+    ids=["at ease", "fp16", "nothing known", "asleep", "off"],
+)
+def test_only_a_first_step_that_leaves_no_question_stands_for_the_next(change, full):
+    recorded, _ = steps(in_bf16, **{"dtype": lambda _: torch.bfloat16, **change})
+    assert numbers(recorded)[0] == full
+    # What it says of itself, by hand: every parameter has a gradient, and it is about FP32's.
+    first = recorded[0].beside.rows.values()
+    norm = sum(row[1] for row in first)
+    near = sum(row[0] for row in first) <= 0.15**2 * norm and all(row[1] > 0 for row in first)
+    assert recorded[0].at_ease == (near and recorded[0].precision == "bf16")
+    assert recorded[0].at_ease == (full == [0])
+
+
+class Asleep(nn.Module):
+    """Multiplies by a parameter that begins at zero: nothing before it has a gradient yet."""
+
+    gain = None
+
+    def __init__(self, net):
+        super().__init__()
+        Asleep.gain = Asleep.gain if Asleep.gain is not None else nn.Parameter(torch.zeros(()))
+        self.net, self.factor = net, Asleep.gain
+
+    def forward(self, x):
+        return self.net(x) * self.factor
+
+
+class Magnifying(nn.Module):
+    """Keeps the differences of numbers that lie too close together for bf16."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        near = self.net(x) * 1e-3 + 1.0
+        return (near.bfloat16() - 1.0) * 1e3
+
+
 def test_a_step_says_the_same_with_and_without_fp32_beside_it():
     few, _ = steps(third)
     every, report = steps(all_beside)

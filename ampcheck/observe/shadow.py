@@ -36,6 +36,10 @@ class _Rule(NamedTuple):
     message: bool = False  #: it goes to other ranks
 
 
+#: Of each overload seen, by identity, which hashing goes through C++ for: itself, to keep that, and its rule.
+_RULES: dict[int, tuple[Any, _Rule]] = {}
+
+
 class _Twin(NamedTuple):
     storage: StorageWeakRef
     flat: torch.Tensor  #: as many elements as the storage has
@@ -48,8 +52,6 @@ class Shadow:
         """Begin without twins; `execute` runs an operation as the script wants it."""
         self._execute = execute
         self._twins: dict[int, _Twin] = {}
-        self._rules: dict[int, _Rule] = {}  #: by identity: hashing an overload goes through C++
-        self._known: list[Any] = []
         self._sweep_at = _SWEEP
         self._received: set[int] = set()  #: storages that hold sums over ranks
         self.scale = 1.0  #: of the loss in the script's backward
@@ -89,9 +91,7 @@ class Shadow:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation, and where anything in it differs from FP32, its twin."""
-        rule = self._rules.get(id(func))
-        if rule is None:
-            rule = self._rule(func)
+        _, rule = _RULES.get(id(func)) or _rule(func)
         if rule.view or not self._differs(args, kwargs):
             out = self._execute(func, args, kwargs)
             if not rule.view and _holds_low(out):
@@ -110,11 +110,6 @@ class Shadow:
         out = self._execute(func, args, kwargs)
         self._mirror(rule, func, out, (args, wide_args, wide_kwargs), written)
         return out
-
-    def _rule(self, func: Any) -> _Rule:
-        self._known.append(func)
-        rule = self._rules[id(func)] = _rule_of(func)
-        return rule
 
     def _send(self, rule: _Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation between ranks, once; of a sum, FP32's share is known here."""
@@ -272,6 +267,10 @@ def _dropped(name: str, args: tuple[Any, ...], out: Any) -> Any:
     values, p, train = args[:3]
     kept = values * out[1] * (1.0 / (1.0 - p)) if p < 1 else values * out[1]
     return (kept if train or train is None else values.clone(), out[1])
+
+
+def _rule(func: Any) -> tuple[Any, _Rule]:
+    return _RULES.setdefault(id(func), (func, _rule_of(func)))
 
 
 def _rule_of(func: Any) -> _Rule:

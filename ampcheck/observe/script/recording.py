@@ -14,6 +14,7 @@ from ampcheck.observe.failure import locate
 from ampcheck.observe.recorder import Execute, Recorder, State
 from ampcheck.observe.script.reading import owners, use_of
 from ampcheck.observe.sharing import arrived, is_message, local
+from ampcheck.outcome import HARM_ERROR, TOLD_VANISHED
 from ampcheck.trace import Failure, Leap, PairError, Phase, Site, StepSummary, Trace
 
 #: Operations after which a step is given up: it is no step, but a script that never updates its weights.
@@ -54,6 +55,21 @@ class Recorded:
         if self.beside is None:
             return any(step.nonfinite for step in self.low.steps)
         return any(bool(row[2]) for row in self.beside.rows.values())
+
+    @property
+    def at_ease(self) -> bool:
+        """Whether one more such step, with FP32 beside it, would say nothing else.
+
+        In bf16, which has FP32's range: nothing overflows in it a step later. And where FP32 has a gradient for every
+        parameter, and the script about the same one.
+        """
+        if self.beside is None or self.precision != "bf16" or self.overflowed:
+            return False
+        if self.beside.leaps or not self.beside.rows:
+            return False
+        error, norm, _, lost, live = map(math.fsum, zip(*self.beside.rows.values(), strict=True))
+        asleep = any(not row[1] for row in self.beside.rows.values())  # what begins at zero wakes up a step later
+        return not asleep and error <= HARM_ERROR**2 * norm and lost <= TOLD_VANISHED * live
 
 
 class Recording:

@@ -109,7 +109,8 @@ class Tape:
 
     def _recording(self, step: int, module: torch.nn.Module) -> Recording:
         """Return what is to record a step that begins with a module, in full where that is wanted."""
-        compares = step == self._closer or self._schedule.compares(step, self.in_turn)
+        at_ease = all(recorded.at_ease for recorded in self.recorded if recorded.beside is not None)
+        compares = step == self._closer or self._schedule.compares(step, self.in_turn, at_ease=at_ease)
         if compares or self.what_if is not None:
             return Compared(step, self._execute(), self._compare, self._used)
         return Recording(step, self._execute(), self._used, compiled=on_cpu(modules(module)))
