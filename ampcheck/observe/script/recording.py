@@ -68,7 +68,9 @@ class Recorded:
         if self.beside.leaps or not self.beside.rows:
             return False
         error, norm, _, lost, live = map(math.fsum, zip(*self.beside.rows.values(), strict=True))
-        asleep = any(not row[1] for row in self.beside.rows.values())  # what begins at zero wakes up a step later
+        asleep = any(
+            not row[1] for row in self.beside.rows.values()
+        )  # what begins at zero wakes up a step later
         return not asleep and error <= HARM_ERROR**2 * norm and lost <= TOLD_VANISHED * live
 
 
