@@ -192,7 +192,8 @@ class Advisor:
         well = not after.harmed or after.magnifies(self.report.outcomes.get("rounded"))
         tried = Tried.CONFIRMED if well else Tried.REFUTED
         claim = f"start the loss scale at 2^{_log2(scale)}"
-        return [Verdict(claim, tried, f"without a loss scale: {unscaled.words}", after.words)]
+        without, with_it = unscaled.compared_with(after)
+        return [Verdict(claim, tried, f"without a loss scale: {without}", with_it)]
 
     def _without_remedy(self, found: Found[Suspect]) -> Report:
         settled = self.report.outcomes["settled"]

@@ -70,6 +70,16 @@ class Outcome:
     @property
     def words(self) -> str:
         """Return what happened in a few words."""
+        return self.told(lost=self.vanished >= TOLD_VANISHED)
+
+    def compared_with(self, other: "Outcome") -> tuple[str, str]:
+        """Return what happened here and there, each in words that show what differs."""
+        lost = max(self.vanished, other.vanished) > 0
+        here, there = self.told(lost=lost), other.told(lost=lost)
+        return here, there if here != there or not self.finite else f"{there}: no different in this step"
+
+    def told(self, *, lost: bool) -> str:
+        """Return the same, with the share of the gradient that was lost to zero or without it."""
         if self.raised:
             first = self.raised.splitlines()[0]  # libraries go on with advice that fills a screen
             return f"raises {first}"
@@ -77,9 +87,8 @@ class Outcome:
             return "loss is not finite"
         if self.grads_nonfinite:
             return f"{len(self.grads_nonfinite)} gradients are not finite"
-        told = self.vanished >= TOLD_VANISHED
-        lost = f", {percent(self.vanished)} of the gradient lost to zero" if told else ""
-        return f"gradient error {percent(self.grad_error)}{lost}"
+        told = f", {percent(self.vanished)} of the gradient lost to zero" if lost else ""
+        return f"gradient error {percent(self.grad_error)}{told}"
 
     @property
     def at_scale(self) -> str:

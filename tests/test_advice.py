@@ -14,6 +14,7 @@ from ampcheck.errors import ReportError
 from ampcheck.findings import Severity
 from ampcheck.observe.emulation import cuda_casting
 from ampcheck.observe.step import Step
+from ampcheck.outcome import Outcome
 from ampcheck.plan import Plan, ScalerPlan, Tried
 from ampcheck.verify import Lab
 
@@ -144,9 +145,31 @@ def test_a_scale_is_judged_with_the_same_places_in_fp32():
     unscaled = Lab(Step(model, batch, loss)).trial(torch.float16, 0, report.plan.fp32_modules)
     claim = report.verdicts[-1]
     assert claim.claim.startswith("start the loss scale at ")
-    assert claim.before == f"without a loss scale: {unscaled.words}"
+    assert claim.before.startswith(f"without a loss scale: {unscaled.words}")
     assert not unscaled.harmed  # it is the place in FP32 that heals, and the claim on it says so
     assert report.verdicts[0].before == report.outcomes["settled"].words != unscaled.words
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (
+            (0.5, 0.2),
+            (0.01, 0.0),
+            ("50 %, 20 % of the gradient lost to zero", "1.0 %, 0 % of the gradient lost to zero"),
+        ),
+        (
+            (0.12, 2e-6),
+            (0.12, 0.0),
+            ("12 %, <0.01 % of the gradient lost to zero", "12 %, 0 % of the gradient lost to zero"),
+        ),
+        ((0.12, 0.0), (0.12, 0.0), ("12 %", "12 %: no different in this step")),
+        ((0.12, 0.0), (0.44, 0.0), ("12 %", "44 %")),
+    ],
+)
+def test_what_differs_between_two_runs_is_in_their_words(before, after, told):
+    one, other = (Outcome(0, grad_error=error, vanished=lost) for error, lost in (before, after))
+    assert one.compared_with(other) == tuple(f"gradient error {words}" for words in told)
 
 
 @pytest.mark.parametrize("factor", [1e-3, 1.0, 3e4, 3e5, 1e6])

@@ -12,10 +12,10 @@ A figure is the median [quartiles] of the time of a step over that of a bare ste
 all arms of a workload ran in one process, in random order in each round. "bare, again" is the noise.
 Bare steps: {bare}.
 
-What was asked for on the many tiny operations of *lstm* is not reached by the first step of a recorder. A dispatch
-mode that does nothing, the only way to see operations of the backward and casts, takes most of it, together with
-hooks that tell which module runs; the rest of a first step is mostly 390 sites and 60 modules that are named once.
-A later step of the same recorder does not name them again.
+Of the many tiny operations of *lstm* a dispatch mode that does nothing, the only way to see operations of the backward
+and casts, takes most, together with hooks that tell which module runs. The first step of a recorder names 390 sites and
+60 modules; a later one does not name them again. Which lines and operations there are stays known from one recorder of
+a process to the next, and every arm ran once before it was timed.
 
 The workloads are those of [cost](cost.md). Every operation, forward and backward, is recorded by the four rows
 "every operation": the exact exponent histogram of each result with zeros, infinities, NaNs, largest magnitude and
