@@ -74,7 +74,7 @@ def _add_recording(watch: Any) -> None:
         "--beside",
         choices=("few", "all"),
         default="few",
-        help="run FP32 beside few of them, the first N and ever more rarely then (default), or beside all",
+        help="run FP32 beside few of them, the first and ever more rarely then (default), or beside all",
     )
     watch.add_argument(
         "--steps",
