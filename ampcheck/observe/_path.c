@@ -44,7 +44,7 @@ typedef struct {
     PyObject *path;
 } Visits;
 
-/* Memory that the next recorder uses again: mapping it anew, page by page, takes as long as recording a small step. */
+/* Memory that the next recorder uses again: mapping it anew costs a page fault for every 4 kB. */
 typedef struct {
     Map plans, kinds, origins, numbers, indices, doors;
     Plan *plan_list;

@@ -78,6 +78,7 @@ static void seen_start(Seen *s)
 {
     for (int i = 0; i < BUCKETS; i++) s->buckets[i] = NONE;
     s->count = 0;
+    s->time = 0;
     s->oldest = s->newest = NONE;
 }
 
