@@ -1,7 +1,8 @@
 """Finds what mixed precision does to a PyTorch training step: which layer, which operation, which line.
 
-Reading order: `formats`, `stats`, `trace` and `report` are the values; `observe` turns running code into a
-trace; `rules` judge it; `renderers` write it down; `audit` and `cli` put these together.
+Reading order, which is the way of the data: `values` travel; `targets` finds what to audit; `observe` turns running
+code into a trace; `diagnose` judges it; `fix` searches a plan; `saved` and `compare` keep reports; `run` puts these
+together; `renderers` write reports; `bench`, `integrations`, `cli` and `pytest_plugin` are what people use.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,31 +10,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ampcheck.api import check as check
     from ampcheck.errors import AmpcheckError as AmpcheckError
-    from ampcheck.findings import Finding as Finding
-    from ampcheck.findings import Severity as Severity
-    from ampcheck.formats import Format as Format
-    from ampcheck.plan import Plan as Plan
     from ampcheck.renderers.frames import frames as frames
-    from ampcheck.report import Report as Report
-    from ampcheck.stats import TensorStats as TensorStats
-    from ampcheck.trace import Site as Site
-    from ampcheck.trace import Trace as Trace
-    from ampcheck.watching import watch as watch
+    from ampcheck.run.watch_loop import watch as watch
+    from ampcheck.values.findings import Finding as Finding
+    from ampcheck.values.findings import Severity as Severity
+    from ampcheck.values.formats import Format as Format
+    from ampcheck.values.plan import Plan as Plan
+    from ampcheck.values.report import Report as Report
+    from ampcheck.values.stats import TensorStats as TensorStats
+    from ampcheck.values.trace import Site as Site
+    from ampcheck.values.trace import Trace as Trace
 
 #: The public names and where they live; each is loaded when it is first used, so importing ampcheck is free.
 _HOMES = {
     "AmpcheckError": "errors",
-    "Finding": "findings",
-    "Format": "formats",
-    "Plan": "plan",
-    "Report": "report",
-    "Severity": "findings",
-    "Site": "trace",
-    "TensorStats": "stats",
-    "Trace": "trace",
+    "Finding": "values.findings",
+    "Format": "values.formats",
+    "Plan": "fix.apply_plan",
+    "Report": "renderers.saving",
+    "Severity": "values.findings",
+    "Site": "values.trace",
+    "TensorStats": "values.stats",
+    "Trace": "values.trace",
     "check": "api",
     "frames": "renderers.frames",
-    "watch": "watching",
+    "watch": "api",
 }
 
 __all__ = [

@@ -3,10 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ampcheck.audit import audit
-from ampcheck.report import Report
-from ampcheck.settings import Settings
+import ampcheck.renderers.saving  # noqa: F401  # a report can then be printed and saved
+from ampcheck.run.audit import audit
+from ampcheck.run.watch_loop import watch
 from ampcheck.targets.spec import Target
+from ampcheck.values.report import Report
+from ampcheck.values.settings import Settings
+
+__all__ = ["check", "watch"]
 
 
 def check(

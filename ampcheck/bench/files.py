@@ -9,11 +9,12 @@ from ampcheck.bench import saved
 from ampcheck.bench.compare import Change
 from ampcheck.bench.markdown import escaped, to_markdown
 from ampcheck.bench.page import to_html
+from ampcheck.bench.pictures import pictures
 from ampcheck.bench.result import BASE, Bench
 from ampcheck.bench.table import records
 from ampcheck.bench.verdicts import verdict
-from ampcheck.codec import write
 from ampcheck.errors import ReportError
+from ampcheck.saved.report_json import write
 
 _TITLE = re.compile(r"^# +(.+)$", re.MULTILINE)
 
@@ -22,15 +23,22 @@ def write_all(folder: Path, name: str, bench: Bench, changes: Sequence[Change] =
     """Write a bench in every format; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     bench = saved.from_json(saved.to_json(bench))  # what is shown is what is saved, to the digit
-    texts = {
-        ".md": to_markdown(bench, changes),
-        ".html": to_html(bench, changes),
-        ".csv": saved.to_csv(records(bench)),
-        ".json": saved.to_json(bench),
-    }
-    for suffix, text in texts.items():
-        write(folder / (name + suffix), text)
-    return tuple(folder / (name + suffix) for suffix in texts)
+    found = texts(name, bench, changes)
+    for file, text in found.items():
+        write(folder / file, text)
+    return tuple(folder / file for file in found if not file.endswith(".svg"))
+
+
+def texts(name: str, bench: Bench, changes: Sequence[Change] = ()) -> dict[str, str]:
+    """Return the files of a report by name: a bench in every format, and its charts."""
+    drawn = pictures(bench)
+    links = [(picture.case, picture.title, f"{name}-{picture.suffix}.svg") for picture in drawn]
+    return {
+        f"{name}.md": to_markdown(bench, changes, links),
+        f"{name}.html": to_html(bench, changes),
+        f"{name}.csv": saved.to_csv(records(bench)),
+        f"{name}.json": saved.to_json(bench),
+    } | {f"{name}-{picture.suffix}.svg": picture.text for picture in drawn}
 
 
 def report_name(target: str) -> str:

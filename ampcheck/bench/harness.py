@@ -16,12 +16,16 @@ from ampcheck.errors import AmpcheckError
 _TESTS = Path(__file__).with_name("replayed_steps.py")
 
 
-def refuse(parts: Sequence[str]) -> None:
+def refuse(parts: Sequence[str], *, histogram: bool = False) -> None:
     """Refuse what could not be handed to pytest-benchmark, before anything is measured."""
     if find_spec("pytest_benchmark") is None:
         raise AmpcheckError(
             "expected pytest-benchmark for the --benchmark options, it is not installed; "
             "pip install 'ampcheck[bench]'"
+        )
+    if histogram and find_spec("pygal") is None:
+        raise AmpcheckError(
+            "--benchmark-histogram needs pygal, which is not installed; pip install 'ampcheck[bench]'"
         )
     if "time" not in parts:
         raise AmpcheckError(

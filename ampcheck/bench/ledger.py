@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ampcheck.bench.result import Split
 
@@ -13,7 +13,7 @@ LASTING = ("parameters", "buffers", "optimizer state")
 
 
 @dataclass(slots=True)
-class Taken:
+class Allocation:
     """Memory that something asked for."""
 
     size: int
@@ -31,7 +31,7 @@ class Taken:
 class Ledger:
     """What was taken, in order, and the events: n + 1 says that number n was taken, -(n + 1) that it came back."""
 
-    taken: list[Taken]
+    taken: list[Allocation]
     events: list[int]
     begin: int = 0  #: event at which the step starts
     forward_end: int = 0  #: event at which the backward begins
@@ -93,17 +93,23 @@ class Operation:
     bytes: int = 0
     cast: bool = False
     layout: str = ""  #: of a convolution's input: contiguous or channels_last
+    product: tuple[int, ...] = ()  #: of a product or convolution: groups, rows, columns, inner size
+    kernels: int = 0  #: that a GPU launches for all calls
+    chained: int = (
+        0  #: bytes read from what an element-wise operation just made; a compiler reads them not again
+    )
+    fusable: bool = False  #: element-wise, a reduction or a norm: a compiler can fuse it with its neighbours
 
 
 def merged(operations: Sequence[Operation]) -> tuple[Operation, ...]:
     """Return operations of the same kind and place as one."""
-    sums: dict[tuple[object, ...], list[int]] = {}
+    sums: dict[Operation, list[int]] = {}
     for op in operations:
-        key = (op.op, op.layer, op.phase, op.dtype, op.sizes, op.cast, op.layout)
-        total = sums.setdefault(key, [0, 0, 0])
-        for at, value in enumerate((op.calls, op.flops, op.bytes)):
+        key = replace(op, calls=0, flops=0, bytes=0, kernels=0, chained=0)
+        total = sums.setdefault(key, [0, 0, 0, 0, 0])
+        for at, value in enumerate((op.calls, op.flops, op.bytes, op.kernels, op.chained)):
             total[at] += value
     return tuple(
-        Operation(*key[:5], *total, *key[5:])  # type: ignore[arg-type]  # the key's own fields
-        for key, total in sums.items()
+        replace(key, calls=calls, flops=flops, bytes=size, kernels=kernels, chained=chained)
+        for key, (calls, flops, size, kernels, chained) in sums.items()
     )

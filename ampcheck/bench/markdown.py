@@ -3,17 +3,19 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from ampcheck.bench import gpu_time, views
 from ampcheck.bench.compare import Change
 from ampcheck.bench.result import Bench, Case, Row
-from ampcheck.bench.table import MIB, Line, columns, headings, legend, lines, remarks
-from ampcheck.wording import clean, percent
+from ampcheck.bench.table import MIB, TIMES, Line, caveats, columns, headings, legend, lines
+from ampcheck.bench.verdicts import against as against_row
+from ampcheck.values.wording import clean, percent
 
 _SHOWN_LAYERS = 5
 #: Columns of the terminal's table. The verdict is the longest: at the end of a line it can go on below itself.
 _TERMINAL = {
     "precision": "precision",
-    "step": "ms (IQR)",
-    "speedup": "× as fast",
+    "step": "ms here (IQR)",
+    "speedup": "× here",
     "memory": "CUDA MiB",
     "share": "× CUDA",
     "fits": "fits",
@@ -27,17 +29,21 @@ _NARROWEST = 24
 _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>#|!~"})
 
 
-def to_markdown(bench: Bench, changes: Sequence[Change] = ()) -> str:
-    """Return the report as Markdown."""
+def to_markdown(
+    bench: Bench, changes: Sequence[Change] = (), pictures: Sequence[tuple[str, str, str]] = ()
+) -> str:
+    """Return the report as Markdown; `pictures` are case, title and file of the charts beside it."""
     out = [f"# Bench: {escaped(bench.target)}", ""]
     if bench.command:
         out += [f"Made by `{clean(bench.command).replace('`', '')}`.", ""]
     if bench.interrupted:
         out += ["**Interrupted**: what was done until then.", ""]
     out += [" · ".join(f"{escaped(name)} {escaped(value)}" for name, value in bench.environment.items()), ""]
-    out += [f"- {escaped(note)}" for note in (*legend(bench), *bench.notes)]
+    out += [f"- {escaped(note)}" for note in (*legend(bench), *gpu_time.legend(bench), *bench.notes)]
+    out += ["", *_summary(bench), *_linked(pictures, "")] if bench.cases else []
     for case in bench.cases:
         out += ["", *_case(bench, case)]
+        out += _linked(pictures, case.key)
     if changes:
         out += ["", "## Since before", "", *_table(("what", "before", "now", ""), [c.cells for c in changes])]
     return "\n".join(out) + "\n"
@@ -45,14 +51,15 @@ def to_markdown(bench: Bench, changes: Sequence[Change] = ()) -> str:
 
 def _case(bench: Bench, case: Case) -> Iterable[str]:
     shown = lines(bench, case)
-    names, titles = columns(shown), headings(bench)
+    names, titles = columns(bench, shown), headings(bench)
     yield f"## {escaped(case.key).capitalize()}"
     yield ""
     yield from _table(
         [titles[name] for name in names], [[getattr(line, name) for name in names] for line in shown]
     )
     yield ""
-    yield from (f"- {escaped(text)}" for text in remarks(case))
+    yield from (f"- {escaped(text)}" for text in caveats(bench, case))
+    yield from _gpu_times(bench, case)
     yield from _memory(case)
     yield from _one_step(case)
     yield from _courses(case)
@@ -60,6 +67,26 @@ def _case(bench: Bench, case: Case) -> Iterable[str]:
         yield from ("", "### What stands in the way of a speed-up", "")
         for reason in case.reasons:
             yield f"- **{escaped(reason.message)}**: {escaped(reason.evidence)}; {escaped(reason.gain)}."
+
+
+def _linked(pictures: Sequence[tuple[str, str, str]], case: str) -> list[str]:
+    return [
+        line for key, title, file in pictures if key == case for line in ("", f"![{escaped(title)}]({file})")
+    ]
+
+
+def _summary(bench: Bench) -> Iterable[str]:
+    """Yield the layout that articles print, and for a sweep a table with a column for each precision."""
+    yield from ("## Summary", "", *_table(views.ARTICLE, views.article(bench)))
+    for value, title in views.sweep(bench):
+        names, rows = views.pivot(bench, value)
+        yield from ("", f"{title}, by case and precision:", "", *_table(("case", *names), rows))
+
+
+def _gpu_times(bench: Bench, case: Case) -> Iterable[str]:
+    found = gpu_time.table(bench, case)
+    if found:
+        yield from ("", "### Time on GPUs, predicted", "", *_table(gpu_time.titles(bench), found))
 
 
 def _memory(case: Case) -> Iterable[str]:
@@ -154,22 +181,52 @@ def _courses(case: Case) -> Iterable[str]:
     )
 
 
-def to_text(bench: Bench, width: int = 100) -> str:
-    """Return the tables for a terminal of so many columns."""
+def to_text(bench: Bench, width: int = 100, *, cases: bool = False) -> str:
+    """Return the tables for a terminal of so many columns; one for a whole sweep, unless `cases` asks for each."""
+    if len(bench.cases) > 1 and not cases:
+        return "\n".join(_sweep(bench, width)) + "\n"
     out: list[str] = []
     for case in bench.cases:
-        out += [f"{clean(bench.target)} · {case.key}", *_terminal_table(lines(bench, case), width)]
-        out += _hanging("  · ", remarks(case), width)
+        out += [f"{clean(bench.target)} · {case.key}", *_terminal_table(bench, lines(bench, case), width)]
+        predicted = gpu_time.table(bench, case)
+        if predicted:
+            out += ["", "  predicted on GPUs that are not here:"]
+            shown = [gpu_time.titles(bench), *predicted]
+            out += aligned([[*row[:4], row[7], *row[10:]] for row in shown])
+        out += _hanging("  · ", caveats(bench, case), width)
         out += _hanging("  ! ", [f"{clean(r.message)}: {clean(r.evidence)}" for r in case.reasons], width)
         out.append("")
-    out += _hanging("  ", legend(bench)[-3:], width) if not bench.cuda else []
+    notes = (*(legend(bench)[-3:] if not bench.cuda else ()), *gpu_time.legend(bench)[:1])
+    out += _hanging("  ", notes, width)
     return "\n".join(out) + "\n"
 
 
-def _terminal_table(shown: Sequence[Line], width: int) -> list[str]:
+def _sweep(bench: Bench, width: int) -> Iterable[str]:
+    """Yield a table for each figure, with a line for each case, and what stands against single rows."""
+    yield f"{clean(bench.target)} · {len(bench.cases)} cases"
+    for value, title in views.sweep(bench):
+        names, rows = views.pivot(bench, value)
+        yield from ("", f"  {title}", *aligned([("case", *names), *rows]))
+    yield ""
+    against = (
+        f"{case.key}: {row.precision}: {text}"
+        for case in bench.cases
+        for row in case.rows
+        if (text := against_row(bench, case, row))
+    )
+    yield from _hanging("  · ", [*against, "each case in full: the reports, or --view cases"], width)
+
+
+def _terminal_table(bench: Bench, shown: Sequence[Line], width: int) -> list[str]:
     """Return the columns that say anything, without the less telling ones where there is no room for them."""
-    said = columns(tuple(shown))
+    said = columns(bench, tuple(shown))
     names = [name for name in _TERMINAL if name in said]
+    if not bench.cuda:
+        names = [
+            *(name for name in names if name not in (*TIMES, "verdict")),
+            *(n for n in TIMES if n in names),
+            "verdict",
+        ]
     for spare in ("", *_SPARE):
         names = [name for name in names if name != spare]
         rows = [

@@ -5,19 +5,15 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from ampcheck.bench import svg
+from ampcheck.bench import gpu_time, svg
 from ampcheck.bench.compare import Change
 from ampcheck.bench.result import Bench, Case
-from ampcheck.bench.table import columns, headings, legend, lines, remarks
-from ampcheck.wording import clean
-
-_ROLES = ("#3b6fb6", "#c2703d", "#3f8f5f", "#9a5fb0", "#b5484d", "#7a7a3a", "#3c8f9c", "#8a6d5a")
-_DARK_ROLES = ("#7aa7e0", "#e0a070", "#7cc398", "#c79ad8", "#e08a8e", "#bdbd74", "#7cc5cf", "#c4a890")
+from ampcheck.bench.table import TIMES, caveats, columns, headings, legend, lines
+from ampcheck.values.wording import clean
 
 
 def _style() -> str:
-    light = "".join(f".role{at}{{fill:{c}}}.stroke{at}{{stroke:{c}}}" for at, c in enumerate(_ROLES))
-    dark = "".join(f".role{at}{{fill:{c}}}.stroke{at}{{stroke:{c}}}" for at, c in enumerate(_DARK_ROLES))
+    light, dark = svg.roles(svg.ROLES), svg.roles(svg.DARK_ROLES)
     return (
         ":root{color-scheme:light dark;--ink:#1d2430;--dim:#5b6472;--paper:#fff;--edge:#d5dae2;--soft:#f3f5f8;"
         "--good:#1d6b3c;--bad:#a3222a}"
@@ -35,9 +31,7 @@ def _style() -> str:
         ".good{color:var(--good)}.bad{color:var(--bad);font-weight:600}.dim{color:var(--dim)}"
         "figure{margin:1rem 0;max-width:46rem}svg{width:100%;min-width:34rem;height:auto}"
         "svg text{font:12px system-ui,sans-serif;"
-        "fill:var(--ink)}.one{stroke:var(--dim);stroke-width:1}.interval{stroke:var(--ink);stroke-width:1.6}"
-        ".mark{fill:var(--ink)}.floor{fill:var(--edge);opacity:.7}.band{opacity:.18}.curve{fill:none;"
-        "stroke-width:1.8}.dash1{stroke-dasharray:7 3}.dash2{stroke-dasharray:2 3}ul{padding-left:1.2rem}"
+        "fill:var(--ink)}" + svg.MARKS + "ul{padding-left:1.2rem}"
         "li{overflow-wrap:anywhere}" + light + "@media(prefers-color-scheme:dark){" + dark + "}"
     )
 
@@ -69,17 +63,27 @@ def _body(bench: Bench, changes: Sequence[Change]) -> Iterable[str]:
         yield "<h2>Since before</h2>"
         yield _table(("what", "before", "now", "word"), [change.cells for change in changes], "Since before")
     yield "<h2>How to read this</h2>"
-    yield _list((*legend(bench), *bench.notes))
+    yield _list((*legend(bench), *gpu_time.legend(bench), *bench.notes))
 
 
 def _case(bench: Bench, case: Case) -> Iterable[str]:
     shown, titles = lines(bench, case), headings(bench)
-    names = columns(shown)
+    names = columns(bench, shown)
     yield f"<h2>{_safe(case.key).capitalize()}</h2>"
     cells = [[getattr(line, name) for name in names] for line in shown]
-    yield _table([titles[name] for name in names], cells, case.key, judged=True)
-    yield _list(remarks(case))
-    for chart in (svg.ratios(case), svg.memory(case), svg.curves(case)):
+    yield _table(
+        [titles[name] for name in names],
+        cells,
+        case.key,
+        judged=True,
+        dim=() if bench.cuda else [at for at, name in enumerate(names) if name in TIMES],
+    )
+    predicted = gpu_time.table(bench, case)
+    if predicted:
+        yield "<h3>Time on GPUs, predicted</h3>"
+        yield _table(gpu_time.titles(bench), predicted, "Time on GPUs, predicted")
+    yield _list(caveats(bench, case))
+    for chart in (svg.ratios(case), svg.memory(case), svg.curves(case, int(bench.settings.get("steps", 0)))):
         if chart:
             caption = chart.partition("<title>")[2].partition("</title>")[0]
             yield f'<figure><figcaption class="dim">{caption}</figcaption>{_scroll(chart, caption)}</figure>'
@@ -92,9 +96,16 @@ def _case(bench: Bench, case: Case) -> Iterable[str]:
         yield f"<ul>{''.join(items)}</ul>"
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], about: str, *, judged: bool = False) -> str:
+def _table(
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    about: str,
+    *,
+    judged: bool = False,
+    dim: Sequence[int] = (),
+) -> str:
     head = "".join(f'<th scope="col">{_safe(title)}</th>' for title in titles)
-    body = "".join(f"<tr>{_cells(row, judged=judged)}</tr>" for row in rows)
+    body = "".join(f"<tr>{_cells(row, judged=judged, dim=dim)}</tr>" for row in rows)
     return _scroll(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>", f"Table: {about}")
 
 
@@ -103,14 +114,15 @@ def _scroll(inside: str, about: str) -> str:
     return f'<div class="scroll" tabindex="0" role="group" aria-label="{_safe(about)}">{inside}</div>'
 
 
-def _cells(row: Sequence[str], *, judged: bool) -> str:
+def _cells(row: Sequence[str], *, judged: bool, dim: Sequence[int]) -> str:
     first, *rest = row
     out = f'<th scope="row">{_safe(first)}</th>'
     for at, cell in enumerate(rest):
-        style = ""
+        style = ' class="dim"' if at + 1 in dim else ""
         if judged and at == 0:
             bad = any(
-                word in cell for word in ("fails", "worse", "not finite", "does not run", "out of memory")
+                word in cell
+                for word in ("fails", "worse", "not finite", "lost", "does not run", "out of memory")
             )
             style = ' class="verdict bad"' if bad else ' class="verdict"'
         out += f"<td{style}>{_safe(cell)}</td>"

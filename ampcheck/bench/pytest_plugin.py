@@ -7,7 +7,8 @@ def test_step(precision_benchmark, precision):
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from ampcheck.bench.gates import Gates
 from ampcheck.bench.replay import ReplayClock, strict
 
 _CLOCK = pytest.StashKey[ReplayClock]()
+_BESIDE = pytest.StashKey[dict[str, list[tuple[str, Sequence[float], dict[str, Any]]]]]()
 _FIXTURE = "precision_benchmark"
 _PROPERTY = "ampcheck_bench"
 _OPTIONS = {
@@ -66,21 +68,87 @@ def precision_benchmark(request: pytest.FixtureRequest, benchmark: Any) -> Any:
     parallel = hasattr(config, "workerinput")
     timed = getattr(benchmark, "enabled", True) and not parallel
 
+    entered: list[str] = []
+    _refuse_histogram(config)
+
     def found(result: Any) -> None:
-        record = strict(result.record)
-        request.node.user_properties.append((_PROPERTY, json.dumps(record)))
-        benchmark.extra_info["ampcheck"] = record
+        all_records = [strict(record) for record in result.records]
+        own = all_records[-1]
+        request.node.user_properties += [(_PROPERTY, json.dumps(strict(record))) for record in result.asked]
+        _beside(config, request.node.nodeid, result, all_records)
+        first = not entered
+        entered.append(own["precision"])
         samples = result.row.time.samples if result.row.time else ()
-        if timed and samples:
-            request.node.stash[_CLOCK].enter(benchmark, samples)
+        if (
+            first
+        ):  # pytest-benchmark takes one result of a test; what further calls found stands in the extra_info
+            benchmark.extra_info["ampcheck"] = own
         else:
+            benchmark.extra_info.setdefault("ampcheck_more", []).append(own)
+        if first and timed and samples:
+            request.node.stash[_CLOCK].enter(benchmark, samples)
+        elif first:
             benchmark.disabled = True  # there is no time to enter, and a made-up one must not get in
             benchmark.pedantic(lambda: None, rounds=1, iterations=1)
-        broken = list(Gates(**limits).broken(result.bench, result.case, result.row))
+        broken = [
+            text
+            for row in result.case.rows
+            for text in Gates(**limits).broken(result.bench, result.case, row)
+        ]
         if broken:
             pytest.fail("\n".join(broken), pytrace=False)
 
-    return PrecisionBenchmark(found, timed=timed)
+    return PrecisionBenchmark(found, timed=timed, trains=limits["max_loss"] is not None)
+
+
+def _refuse_histogram(config: pytest.Config) -> None:
+    """Say before anything is measured that the histogram cannot be drawn."""
+    if getattr(config.option, "benchmark_histogram", None) and find_spec("pygal") is None:
+        raise pytest.UsageError(
+            "--benchmark-histogram needs pygal, which is not installed: pip install 'ampcheck[bench]'"
+        )
+
+
+def _beside(config: pytest.Config, test: str, result: Any, records: list[dict[str, Any]]) -> None:
+    """Keep the rows that were timed beside the one that is entered: FP32, and further precisions."""
+    kept = config.stash.setdefault(_BESIDE, {})
+    kept.setdefault(test, []).extend(
+        (result.case.key, row.time.samples, record)
+        for row, record in zip(result.case.rows, records, strict=True)
+        if row.time is not None
+    )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_json(config: pytest.Config, benchmarks: Any, output_json: dict[str, Any]) -> None:
+    """Add the rows beside each entered one, so that `pytest-benchmark compare` shows FP32 next to AMP."""
+    del benchmarks
+    kept = config.stash.get(_BESIDE, {})
+    for entry in list(output_json["benchmarks"]):
+        own = (entry.get("extra_info") or {}).get("ampcheck")
+        for case, samples, record in kept.get(entry["fullname"], ()):
+            entry["group"] = entry["group"] or case
+            if own is not None and record["precision"] != own["precision"]:
+                output_json["benchmarks"].append(_added(entry, samples, record))
+
+
+def _added(entry: dict[str, Any], samples: Sequence[float], record: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry of a row that was timed beside another one, with the statistics of its own samples."""
+    from pytest_benchmark.stats import Stats
+
+    stats = Stats()
+    for sample in samples:
+        stats.update(sample)
+    numbers = {**entry["stats"], **stats.as_dict()}
+    if "data" in numbers:
+        numbers["data"] = list(samples)
+    name = f" ({record['precision']})"
+    return entry | {
+        "name": entry["name"] + name,
+        "fullname": entry["fullname"] + name,
+        "extra_info": {"ampcheck": record},
+        "stats": numbers,
+    }
 
 
 def _limit(config: pytest.Config, name: str) -> float | None:

@@ -3,11 +3,12 @@
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from ampcheck.bench.result import BASE, PRECISIONS, Case
-from ampcheck.plan import Plan
+from ampcheck.values.plan import Plan
 
 PARTS = ("time", "memory", "accuracy", "training")
 
@@ -24,12 +25,13 @@ class Request:
     channels_last: tuple[bool, ...] = (False,)
     compiled: tuple[bool, ...] = (False,)
     steps: int = 30  #: of a training run
-    seeds: int = 3
-    margin: float = 0.0  #: of an equivalence, as a share of FP32's; its seeds' spread is used where larger
+    seeds: int | None = None  #: None: five, or fewer where they take too long
+    margin: float = 0.02  #: of an equivalence, as a share of FP32's result
     budget: float = 20.0  #: seconds to time a case
     clip: float | None = None
     room: int | None = None  #: bytes of a GPU, to look for the largest batch that fits
     plan: Plan | None = None
+    gpus: tuple[str, ...] = ()  #: to predict times for
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
@@ -41,8 +43,17 @@ class Request:
             unknown = [item for item in getattr(self, name) if item not in known]
             if unknown:
                 raise ValueError(f"expected {name} of {', '.join(known)}, got {', '.join(unknown)}")
-        if self.seeds < 1 or self.steps < 1:
+        if self.steps < 1 or (self.seeds is not None and self.seeds < 1):
             raise ValueError(f"expected at least one step and one seed, got {self.steps} and {self.seeds}")
+        if not 0 < self.margin < math.inf:
+            raise ValueError(f"expected a margin above zero, got {self.margin:g}")
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Return what two benches have to share for their results to be compared."""
+        plan = "none" if self.plan is None else hashlib.sha256(repr(self.plan).encode()).hexdigest()[:8]
+        clip = "off" if self.clip is None else f"{self.clip:g}"
+        return {"steps": str(self.steps), "margin": f"{self.margin:g}", "clip": clip, "plan": plan}
 
     @property
     def rows(self) -> tuple[str, ...]:

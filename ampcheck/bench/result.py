@@ -6,6 +6,7 @@ from math import isfinite
 from statistics import median
 
 from ampcheck.bench.intervals import Interval, quantile, ratio
+from ampcheck.values.recipes import RECIPES
 
 #: Every precision by name: what it is, in words. FP32 is the first row and what the others are compared with.
 PRECISIONS = {
@@ -15,6 +16,12 @@ PRECISIONS = {
     "amp": "autocast in fp16 with GradScaler",
     "bf16": "autocast in bf16",
     "plan": "the plan of ampcheck",
+    # Delayed scaling has a past, which a row does not: `ampcheck TARGET --precision fp8:te-delayed` gives it one.
+    **{
+        f"fp8:{chosen.name}": f"{chosen.title} of {chosen.library}: accuracy emulated, nothing timed"
+        for chosen in RECIPES.values()
+        if not chosen.delayed
+    },
 }
 BASE = "fp32"
 #: The name under which FP32 is measured a second time: what it seems to differ by is the noise floor.
@@ -42,7 +49,10 @@ class Time:
 
     def speedup(self, base: "Time") -> Interval:
         """Return how many times as fast as a base this is."""
-        return ratio(base.samples, self.samples)
+        rounds = min(
+            len(base.samples), len(self.samples)
+        )  # a precision that was timed alone has rounds of its own
+        return ratio(base.samples[:rounds], self.samples[:rounds])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +114,7 @@ class OneStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class TrainingCurve:
     """One training run; what ended it is a result."""
 
     seed: int
@@ -123,6 +133,19 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuTime:
+    """What a step would take on a GPU that is not here: predicted."""
+
+    gpu: str
+    seconds: float
+    phases: tuple[float, ...]  #: forward, backward, update, on the device
+    bound: str  #: compute, memory, kernels or launches
+    compiled: float  #: seconds with torch.compile
+    fits: bool = True  #: into its memory
+    heaviest: tuple[str, ...] = ()  #: operations that take most of it
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One precision in one case."""
 
@@ -132,10 +155,12 @@ class Row:
     time: Time | None = None
     memory: Memory | None = None
     one_step: OneStep | None = None
-    courses: tuple[Course, ...] = ()
+    courses: tuple[TrainingCurve, ...] = ()
     scale: float | None = None  #: where the scaler settled before timing
     settling: int = 0  #: updates skipped until it had
     largest_batch: int | None = None  #: that fits the memory asked about, predicted
+    gpu_times: tuple[GpuTime, ...] = ()
+    flops: int | None = None  #: of a step, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +187,7 @@ class Case:
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()  #: that were done
+    tokens: int = 0  #: in a batch, where it is made of them
 
     @property
     def key(self) -> str:
@@ -206,11 +232,15 @@ class Bench:
     target: str
     cases: tuple[Case, ...] = ()
     command: str = ""  #: repeats it
-    margin: float = 0.0  #: asked for; the spread of FP32's seeds is used where it is larger
+    margin: float = 0.0  #: of an equivalence, as a share of FP32's result
     notes: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""  #: of what was asked for; partial results of the same can be gone on with
     interrupted: bool = False
+    random_labels: bool = False  #: labels or loss were made up, so that training can only memorise noise
+    settings: Mapping[str, str] = field(default_factory=dict)  #: that results of two benches have to share
+    epoch: int | None = None  #: samples of an epoch
+    price: float | None = None  #: of an hour of the GPU
 
     @property
     def cuda(self) -> bool:

@@ -4,13 +4,13 @@ Colours are classes, so that the page's style sheet can have a dark side; a text
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from ampcheck.bench.result import AGAIN, Case, Row
 from ampcheck.bench.table import MIB
-from ampcheck.wording import clean
+from ampcheck.values.wording import clean
 
 WIDTH = 720
 _LEFT, _RIGHT, _ROW = 90, 110, 26
@@ -34,6 +34,32 @@ class Axis:
         low, high, at = (map(math.log, (self.low, self.high, value))) if self.logarithmic else (
             self.low, self.high, value)  # fmt: skip
         return self.start + (at - low) / ((high - low) or 1.0) * (self.end - self.start)
+
+
+#: Of the parts of a chart, in the light and in the dark.
+ROLES = ("#3b6fb6", "#c2703d", "#3f8f5f", "#9a5fb0", "#b5484d", "#7a7a3a", "#3c8f9c", "#8a6d5a")
+DARK_ROLES = ("#7aa7e0", "#e0a070", "#7cc398", "#c79ad8", "#e08a8e", "#bdbd74", "#7cc5cf", "#c4a890")
+MARKS = (
+    ".one{stroke:var(--dim);stroke-width:1}.interval{stroke:var(--ink);stroke-width:1.6}.mark{fill:var(--ink)}"
+    ".floor{fill:var(--edge);opacity:.7}.band{opacity:.18}.curve{fill:none;stroke-width:1.8}"
+    ".dash1{stroke-dasharray:7 3}.dash2{stroke-dasharray:2 3}.dash3{stroke-dasharray:9 3 2 3}"
+)
+
+
+def roles(colors: Sequence[str]) -> str:
+    """Return the classes of the parts in these colours."""
+    return "".join(f".role{at}{{fill:{c}}}.stroke{at}{{stroke:{c}}}" for at, c in enumerate(colors))
+
+
+def standalone(chart: str) -> str:
+    """Return a chart as a file of its own, on white: what a Markdown page or a paper shows."""
+    colors = {"var(--ink)": "#1d2430", "var(--dim)": "#5b6472", "var(--edge)": "#d5dae2"}
+    style = f"svg{{background:#fff}}text{{font:12px sans-serif;fill:#1d2430}}{MARKS}{roles(ROLES)}"
+    for variable, color in colors.items():  # not every program that draws SVG knows variables
+        style = style.replace(variable, color)
+    opened = chart.index(">") + 1
+    head = chart[:opened].replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return f"{head}<style>{style}</style>{chart[opened:]}\n"
 
 
 def ratios(case: Case) -> str:
@@ -88,8 +114,8 @@ def memory(case: Case) -> str:
     return _svg(height, "Predicted CUDA peak by what the memory is for", parts)
 
 
-def curves(case: Case) -> str:
-    """Return the chart of the training losses: the mean of the seeds and the band they span."""
+def curves(case: Case, steps: int = 0) -> str:
+    """Return the chart of the training losses over so many steps: the mean of the seeds and the band they span."""
     bands = {row.precision: _band(row) for row in case.rows if row.courses}
     bands = {name: band for name, band in bands.items() if len(band) > 1}
     finite = [value for band in bands.values() for point in band for value in point if math.isfinite(value)]
@@ -110,11 +136,36 @@ def curves(case: Case) -> str:
         path = " ".join(f"{x(index):.1f},{y(value):.1f}" for index, value in outline)
         parts.append(f'<polygon points="{path}" class="band role{at % 8}"/>')
         path = " ".join(f"{x(index):.1f},{y(point[1]):.1f}" for index, point in points)
-        parts.append(f'<polyline points="{path}" class="curve stroke{at % 8} dash{at % 3}"/>')
+        parts.append(f'<polyline points="{path}" class="curve stroke{at % 8} dash{at % 4}"/>')
     parts += [_text(_LEFT - 8, y(value) + 4, f"{value:.3g}", "end") for value in _levels(y)]
-    parts += [_text(_LEFT, bottom + 16, "first step"), _text(_LEFT + _PLOT, bottom + 16, "last step", "end")]
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        place = _LEFT + share * _PLOT
+        parts.append(_line(place, bottom, place, bottom + 4, "one"))
+        parts.append(_text(place, bottom + 16, f"{round(1 + share * ((steps or longest) - 1))}", "middle"))
+    parts.append(_text(WIDTH - _RIGHT + 22, bottom + 16, "step"))
     parts += _keys(list(bands), "role", _CURVES_HEIGHT - 28)
     return _svg(_CURVES_HEIGHT, "Training loss: mean and range of the seeds", parts)
+
+
+def batches(series: Mapping[str, Mapping[int, float]], title: str) -> str:
+    """Return the chart of a speed-up against the batch size, a line for each precision; "" for less than two sizes."""
+    sizes = sorted({size for line in series.values() for size in line})
+    values = [value for line in series.values() for value in line.values()]
+    if len(sizes) < 2 or min(values) <= 0:  # noqa: PLR2004  # a line has two ends
+        return ""
+    bottom = _CURVES_HEIGHT - 60
+    x = Axis(sizes[0], sizes[-1], _LEFT, _LEFT + _PLOT, logarithmic=True)
+    y = Axis(min(*values, 1.0) / 1.1, max(*values, 1.0) * 1.1, bottom, 8, logarithmic=True)
+    parts = [_line(_LEFT, bottom, _LEFT + _PLOT, bottom, "one")]
+    parts.append(_line(_LEFT, y(1.0), _LEFT + _PLOT, y(1.0), "one"))
+    for at, line in enumerate(series.values()):
+        path = " ".join(f"{x(size):.1f},{y(value):.1f}" for size, value in sorted(line.items()))
+        parts.append(f'<polyline points="{path}" class="curve stroke{at % 8} dash{at % 4}"/>')
+    parts += [_text(_LEFT - 8, y(value) + 4, f"{value:.2f}×", "end") for value in _levels(y)]
+    parts += [_text(x(size), bottom + 16, str(size), "middle") for size in sizes]
+    parts.append(_text(WIDTH - _RIGHT + 22, bottom + 16, "batch size"))
+    parts += _keys(list(series), "role", _CURVES_HEIGHT - 28)
+    return _svg(_CURVES_HEIGHT, title, parts)
 
 
 def _band(row: Row) -> list[tuple[float, float, float]]:

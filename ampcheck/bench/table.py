@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from ampcheck.bench.intervals import FEWEST_ROUNDS
 from ampcheck.bench.result import BASE, PRECISIONS, Bench, Case, Closeness, Memory, Row
+from ampcheck.bench.roofline import TERA, gpus
 from ampcheck.bench.verdicts import judgement, said, speed, verdict
-from ampcheck.wording import clean, percent, power
+from ampcheck.values.wording import clean, percent, power
 
 MIB = 1024 * 1024
 _NONE = "–"
@@ -40,6 +42,8 @@ class Line:
         return tuple(getattr(self, name) for name in COLUMNS)
 
 
+#: Columns about time; on a CPU they say nothing about a GPU, and stand last.
+TIMES = ("step", "speedup")
 #: Precisions that may have a loss scale.
 SCALED = ("amp", "plan")
 COLUMNS = {
@@ -63,10 +67,11 @@ def lines(bench: Bench, case: Case) -> tuple[Line, ...]:
     return tuple(_line(bench, case, row) for row in case.rows)
 
 
-def columns(shown: tuple[Line, ...]) -> list[str]:
-    """Return the columns that say anything."""
+def columns(bench: Bench, shown: tuple[Line, ...]) -> list[str]:
+    """Return the columns that say anything; the times of a CPU come last."""
     always = {"precision", "verdict"}
-    return [name for name in COLUMNS if name in always or any(getattr(line, name) != _NONE for line in shown)]
+    said = [name for name in COLUMNS if name in always or any(getattr(line, name) != _NONE for line in shown)]
+    return said if bench.cuda else sorted(said, key=lambda name: name in TIMES)
 
 
 def headings(bench: Bench) -> dict[str, str]:
@@ -79,8 +84,18 @@ def headings(bench: Bench) -> dict[str, str]:
         "speedup": f"× as fast on {where} [95 %]",
         "memory": f"CUDA peak, {kind}, MiB",
         "error": f"gradient error{rules}",
-        "training": f"trained{rules}",
+        "training": f"{_measure_of(bench)}{rules}",
     }
+
+
+def _measure_of(bench: Bench) -> str:
+    """Return what training was judged by."""
+    found = {j.measure for case in bench.cases for row in case.rows if (j := judgement(bench, case, row))}
+    return (
+        " or ".join(sorted(found)) + (" (random labels)" if bench.random_labels else "")
+        if found
+        else "trained"
+    )
 
 
 def _line(bench: Bench, case: Case, row: Row) -> Line:
@@ -134,9 +149,9 @@ def _skips(row: Row) -> str:
     return f"{settling}, {timed}, {trained}"
 
 
-def remarks(case: Case) -> tuple[str, ...]:
+def caveats(bench: Bench, case: Case) -> tuple[str, ...]:
     """Return what has to be known beside the table, in sentences."""
-    found: list[str] = []
+    found = [text for row in case.rows for text in _certainty(bench, case, row)]
     if case.floor is not None:
         found.append(
             f"FP32 measured a second time: {_interval(case.floor)}; differences inside that are noise"
@@ -157,6 +172,15 @@ def remarks(case: Case) -> tuple[str, ...]:
     notes = {row.memory.note for row in case.rows if row.memory is not None and row.memory.note}
     found += sorted(f"memory: {clean(note)}" for note in notes)
     return tuple(dict.fromkeys(found))
+
+
+def _certainty(bench: Bench, case: Case, row: Row) -> Iterator[str]:
+    """Yield how sure a row's figures are: what its runs could have shown, how often it was timed."""
+    judged = judgement(bench, case, row)
+    if judged is not None and judged.word in {"equivalent", "undecided"} and not bench.random_labels:
+        yield from [f"{row.precision}: {judged.measure}: {judged.statement}"] if judged.statement else []
+    if row.time is not None and len(row.time.samples) < FEWEST_ROUNDS:
+        yield f"{row.precision}: timed in {len(row.time.samples)} rounds only; a larger --budget gives it more"
 
 
 def _measured(memory: Memory) -> Iterator[str]:
@@ -194,6 +218,25 @@ def records(bench: Bench) -> list[dict[str, Any]]:
     return [_record(bench, case, row) for case in bench.cases for row in case.rows]
 
 
+def _rates(bench: Bench, case: Case, row: Row) -> dict[str, Any]:
+    """Return what follows from the time of a step: work a second, and an epoch's time and price."""
+    seconds = row.time.median if row.time else None
+    rate = case.batch_size / seconds if seconds else None
+    flops = row.flops / seconds if seconds and row.flops else None
+    card = next(
+        (card for card in gpus().values() if bench.cuda and card.title in bench.environment["device"]), None
+    )
+    epoch = bench.epoch / rate if bench.epoch and rate else None
+    return {
+        "samples_per_s": rate,
+        "tokens_per_s": case.tokens / seconds if seconds and case.tokens else None,
+        "tflops_per_s": flops / TERA if flops else None,
+        "mfu": flops / card.peak(row.precision) if flops and card else None,
+        "epoch_s": epoch,
+        "epoch_price": epoch / 3600 * bench.price if epoch and bench.price and bench.cuda else None,
+    }
+
+
 def _record(bench: Bench, case: Case, row: Row) -> dict[str, Any]:
     fast, found, memory, one = speed(case, row), judgement(bench, case, row), row.memory, row.one_step
     split = memory.predicted if memory else None
@@ -205,10 +248,12 @@ def _record(bench: Bench, case: Case, row: Row) -> dict[str, Any]:
         "device": bench.environment.get("device", ""),
         "median_s": row.time.median if row.time else None,
         "iqr_share": row.time.spread if row.time else None,
+        **_rates(bench, case, row),
         "speedup": fast.interval.estimate if fast else None,
         "speedup_low": fast.interval.low if fast else None,
         "speedup_high": fast.interval.high if fast else None,
         "speed": fast.word if fast else None,
+        "cuda_bytes": memory.cuda_bytes if memory else None,
         "cuda_predicted_bytes": split.peak_bytes if split else None,
         "cuda_allocated_bytes": memory.cuda_allocated if memory else None,
         "cuda_reserved_bytes": memory.cuda_reserved if memory else None,
@@ -224,6 +269,8 @@ def _record(bench: Bench, case: Case, row: Row) -> dict[str, Any]:
         "trained_mean": found.own if found else None,
         "margin": found.margin if found else None,
         "seeds": found.seeds if found else None,
+        "power": found.power if found else None,
+        "seeds_needed": found.needed if found else None,
         "scale": row.scale,
         "settling_skips": row.settling,
         "timed_skips": row.time.skipped if row.time else None,

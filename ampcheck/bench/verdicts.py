@@ -3,11 +3,12 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from ampcheck.bench.intervals import Interval, equivalence
-from ampcheck.bench.result import BASE, Bench, Case, Course, Row
+from ampcheck.bench.intervals import Interval, enough, equivalence, power
+from ampcheck.bench.result import BASE, Bench, Case, Row, TrainingCurve
+from ampcheck.values.wording import percent
 
 #: A spread of the samples, IQR over median, from which times are called noisy; torch.utils.benchmark warns there.
 NOISY = 0.25
@@ -21,8 +22,9 @@ FAILED = {
     "skipped": "every update is skipped",
     "raised": "the step raises",
 }
+#: A relative error of the gradients from which they are called lost: less than half of them arrives.
+LOST = 0.5
 _TWO = 2
-_AGAINST = {"stuck": "training fails: the loss stays", "worse": "trains worse"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,25 @@ class Judgement:
     seeds: int
     failed: int = 0
     how: str = ""  #: the runs that failed ended, most of them
+    power: float | None = None  #: the probability that a difference of the margin would have been seen
+    needed: int | None = None  #: seeds that would see it as often as is usual
+    repeated: int = 0  #: runs that were identical to another one, and count once
+
+    @property
+    def statement(self) -> str:
+        """Return what the runs could have shown, in a sentence; "" where that is not known."""
+        runs = f"{self.repeated} of the runs are identical to another one and count once; " * bool(
+            self.repeated
+        )
+        share = percent(self.margin / abs(self.reference)) if self.reference else f"{self.margin:.2g}"
+        if self.power is None:
+            return f"{runs}one run shows no difference" if runs else ""
+        text = (
+            f"{runs}a difference of {share} would have been seen with a probability of {percent(self.power)}"
+        )
+        if self.needed is not None and self.needed > self.seeds:
+            text += f"; {self.needed} seeds would see it in four of five times"
+        return text
 
 
 def speed(case: Case, row: Row) -> Speed | None:
@@ -76,36 +97,54 @@ def judgement(bench: Bench, case: Case, row: Row) -> Judgement | None:
     known = [value for value in reference.values() if math.isfinite(value)]
     if len(known) < len(reference):
         return None  # FP32 itself came to nothing
-    spread = stdev(known) if len(known) >= _TWO else 0.0
-    margin = max(bench.margin * abs(fmean(known)), spread)
+    margin = bench.margin * abs(fmean(known))
+    pairs = {(course.seed): value for course, value in zip(row.courses, own, strict=True)}
+    distinct = _distinct(base.courses, row.courses)
+    differences = [sign * (pairs[seed] - reference[seed]) for seed in distinct]
+    seen = needed = None
     if ends or not all(map(math.isfinite, own)):
         word, interval = "fails", Interval(math.nan, math.nan, math.nan)
     elif row is base:
         word, interval = "reference", Interval(0.0, 0.0, 0.0)
     else:
-        word, interval = equivalence(
-            [sign * (value - reference[course.seed]) for value, course in zip(own, row.courses, strict=True)],
-            margin,
-        )
-        if word == "worse" and _gained(row.courses) < TRAINS_SHARE * _gained(base.courses):
+        word, interval = equivalence(differences, margin)
+        if _gained(row.courses) < TRAINS_SHARE * _gained(base.courses) and interval.estimate > margin:
             word = "stuck"
-    mean = fmean(value for value in own if math.isfinite(value)) if any(map(math.isfinite, own)) else math.nan
-    return Judgement(word, measure, mean, fmean(known), interval, margin, len(own), ends.total(), how)
+        if len(differences) >= _TWO and margin:
+            spread = stdev(differences)
+            seen, needed = power(spread, len(differences), margin), enough(spread, margin)
+    finite = [value for value in own if math.isfinite(value)]
+    mean = fmean(finite) if finite else math.nan
+    return Judgement(
+        word, measure, mean, fmean(known), interval, margin, len(distinct) if not ends else len(own),
+        ends.total(), how, seen, needed, len(row.courses) - len(distinct),
+    )  # fmt: skip
 
 
-def _gained(courses: Sequence[Course]) -> float:
+def _distinct(base: Sequence[TrainingCurve], row: Sequence[TrainingCurve]) -> list[int]:
+    """Return the seeds whose pairs of runs differ from every one before; identical runs are one measurement."""
+    plain = {course.seed: course for course in base}
+    found: dict[str, int] = {}
+    for course in row:
+        if course.seed in plain:
+            runs = [replace(run, seed=0, settling=0) for run in (plain[course.seed], course)]
+            found.setdefault(repr(runs), course.seed)
+    return list(found.values())
+
+
+def _gained(courses: Sequence[TrainingCurve]) -> float:
     """Return by how much the training loss came down, over all seeds."""
     return fmean(course.losses[0] - course.final_loss for course in courses)
 
 
-def _measure(courses: Sequence[Course]) -> tuple[str, int]:
+def _measure(courses: Sequence[TrainingCurve]) -> tuple[str, int]:
     """Return what to compare, and the sign that makes more of it worse."""
     if courses[0].metric is not None:
         return "metric", -1
     return ("validation loss" if courses[0].validation_loss is not None else "training loss"), 1
 
 
-def _value(course: Course, measure: str) -> float:
+def _value(course: TrainingCurve, measure: str) -> float:
     value = {
         "metric": course.metric,
         "validation loss": course.validation_loss,
@@ -116,8 +155,10 @@ def _value(course: Course, measure: str) -> float:
 
 def _trained(found: Judgement) -> str:
     if found.word == "undecided":
-        return "accuracy undecided (n too small)"
-    return f"equivalent within ±{found.margin:.2g}" if found.word == "equivalent" else f"trains {found.word}"
+        more = f", {found.needed} would do" if found.needed is not None and found.needed > found.seeds else ""
+        return f"{found.measure} undecided (n = {found.seeds}{more})"
+    within = f" within ±{found.margin:.2g}" if found.word == "equivalent" else ""
+    return f"{found.measure} {found.word}{within}"
 
 
 def said(found: Judgement) -> str:
@@ -133,31 +174,68 @@ def verdict(bench: Bench, case: Case, row: Row) -> str:
     """Return a row in one phrase: what stands against it, else what it buys."""
     if row.precision == BASE:
         return "the reference"
+    stands = against(bench, case, row)
+    if stands:
+        return stands
+    words = [_memory(case, row), _gradients(row), _accuracy(bench, case, row)]
+    time = _time(case, row)
+    words = [time, *words] if bench.cuda else [*words, time and f"on this CPU {time}"]
+    return ", ".join(word for word in words if word) or "nothing measured"
+
+
+def against(bench: Bench, case: Case, row: Row) -> str:
+    """Return what stands against a row, whatever it buys; "" where nothing does."""
     if row.status != "ok":
         return {"oom": "out of memory", "overflow": "no loss scale fits"}.get(row.status, "does not run")
     found = judgement(bench, case, row)
-    if found is not None and found.word == "fails":
-        return f"training fails: {found.how or FAILED['diverged']}"
-    if found is not None and found.word in _AGAINST:
-        return _AGAINST[found.word]
-    if row.one_step is not None and not row.one_step.gradients.finite:
+    if found is not None and found.word in {"fails", "stuck"}:
+        how = "the loss stays" if found.word == "stuck" else found.how or FAILED["diverged"]
+        return f"training fails: {how}"
+    lost = _lost(row)
+    if lost or found is None or found.word != "worse" or bench.random_labels:
+        return lost
+    return f"{found.measure} worse: {found.own:.4g}, FP32 {found.reference:.4g}"
+
+
+def _lost(row: Row) -> str:
+    """Return that a step's gradients are not there; "" where they are."""
+    if row.one_step is None:
+        return ""
+    error = row.one_step.gradients
+    if not error.finite:
         return "gradients are not finite"
-    words = _bought(case, row, "" if bench.cuda else " on this CPU")
-    if found is not None:
-        words.append(_trained(found))
-    return ", ".join(words) or "nothing measured"
+    return f"gradients are lost: error {percent(error.relative_rms)}" if error.relative_rms >= LOST else ""
 
 
-def _bought(case: Case, row: Row, where: str) -> list[str]:
-    words: list[str] = []
-    fast = speed(case, row)
-    if fast is not None:
-        share = f"{fast.interval.estimate:.2f}× as fast"
-        said_of_time = f"{share}{' (noisy)' * fast.noisy}" if fast.word in {"faster", "slower"} else fast.word
-        words.append(said_of_time + where)
-    if row.time is not None and row.time.skipped:
-        words.append(f"{row.time.skipped} timed updates were skipped: not comparable")
+def _gradients(row: Row) -> str:
+    return (
+        f"gradient error {percent(row.one_step.gradients.relative_rms)}" if row.one_step is not None else ""
+    )
+
+
+def _accuracy(bench: Bench, case: Case, row: Row) -> str:
+    found = judgement(bench, case, row)
+    if found is None:
+        return ""
+    return "accuracy not judged (random labels)" if bench.random_labels else _trained(found)
+
+
+def _memory(case: Case, row: Row) -> str:
     memory = case.memory_ratio(row)
-    if memory is not None:
-        words.append("same memory" if abs(memory - 1) <= SAME_MEMORY else f"{memory:.2f}× memory")
-    return words
+    if memory is None:
+        return ""
+    return "same memory" if abs(memory - 1) <= SAME_MEMORY else f"{memory:.2f}× memory"
+
+
+def _time(case: Case, row: Row) -> str:
+    fast = speed(case, row)
+    if fast is None:
+        return ""
+    share = f"{fast.interval.estimate:.2f}× as fast"
+    text = (
+        f"{share}{' (noisy)' * fast.noisy}"
+        if fast.word in {"faster", "slower"}
+        else "same speed within noise"
+    )
+    skipped = row.time.skipped if row.time is not None else 0
+    return text + (f" ({skipped} timed updates were skipped: not comparable)" if skipped else "")

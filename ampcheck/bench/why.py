@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ampcheck.bench.ledger import Operation
 from ampcheck.bench.result import Reason
-from ampcheck.wording import clean, percent, plural, size
+from ampcheck.values.wording import clean, percent, plural, size
 
 #: Tensor Cores take halves in groups of eight.
 GROUP = 8

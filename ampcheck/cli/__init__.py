@@ -1,20 +1,22 @@
 """The command line: `ampcheck TARGET`, `ampcheck show FILE`, `ampcheck explain CODE`."""
 
 import argparse
+import codecs
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import TextIOWrapper
 from typing import NoReturn
 
-from ampcheck.cli import baseline, bench, check, diff, explain, merge, run, show
+from ampcheck.cli import audit_script, baseline, bench, check, diff, explain, init, merge, run, show
 from ampcheck.cli.output import complain, configure
 from ampcheck.errors import AmpcheckError, ConfigError
 
 COMMANDS = {
     "check": check,
     "run": run,
+    "init": init,
     "bench": bench,
     "show": show,
     "merge": merge,
@@ -28,6 +30,7 @@ INTERRUPTED = 130
 _USAGE = """\
 ampcheck [check] TARGET [options]
        ampcheck run [options] SCRIPT [ARGUMENTS]
+       ampcheck init FILE
        ampcheck bench TARGET [options]
        ampcheck show REPORT.json
        ampcheck diff OLD.json NEW.json
@@ -39,7 +42,9 @@ examples:
   ampcheck model.py                       audit the model, batch and loss that a file defines
   ampcheck torchvision:resnet18           audit an architecture by name, with random weights
   ampcheck model.py --precision bf16      ... in bfloat16
-  ampcheck run train.py --epochs 1        watch a training script that knows nothing of it
+  ampcheck train.py --epochs 1            audit the first steps of a training script, as on a GPU
+  ampcheck run train.py --epochs 1        watch the whole of it; its numbers and files stay its own
+  ampcheck init model.py                  write batch() and loss() for a model, ready to change
   ampcheck model.py -o r.json ; ampcheck show r.json -o r.md -o r.sarif
   ampcheck baseline model.py -o b.json    accept what there is; from then on:
   ampcheck model.py --baseline b.json     ... whatever is better or worse than that makes the status 1
@@ -59,10 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         words.insert(0, "check")
     parser = _parser()
-    options, unknown = parser.parse_known_args(words)
+    script = audit_script.script_words(words, parser.commands["check"]) if words[:1] == ["check"] else None
+    options, unknown = parser.parse_known_args(script[0] if script else words)
     if unknown:
         parser.refuse(words[0], unknown)
     options.words = words
+    options.script_words = script and script[1]
+    options.given = frozenset(_given(options, parser.commands))
     if options.command != "run":  # there it is the script that prints
         _print_anywhere()
     try:
@@ -83,10 +91,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+def _given(options: argparse.Namespace, commands: Mapping[str, argparse.ArgumentParser]) -> Iterator[str]:
+    """Yield the names of the options that were given another value than the default."""
+    parser = commands.get(options.command)
+    if parser is not None:
+        yield from (name for name, value in vars(options).items() if value != parser.get_default(name))
+
+
 def _print_anywhere() -> None:
-    """Let a character that the screen's encoding lacks become a question mark, and not an error."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    """Let a character that the screen's encoding lacks become its likeness in ASCII, and not an error."""
+    codecs.register_error("ampcheck_ascii", _likeness)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="ampcheck_ascii")
+
+
+#: What stands for the characters of a report on a screen that has only ASCII, one for one.
+_LIKENESS = dict(zip("·…→×–┆└─▁▂▃▄▅▆▇█▲≥≤✓✕²", ".~>x-|`-_.:-=+*#^><vx2", strict=True))
+
+
+def _likeness(error: UnicodeError) -> tuple[str, int]:
+    """Return what is written for characters that cannot be encoded, and where to go on."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    shown = error.object[error.start : error.end]
+    return "".join(_LIKENESS.get(letter, "?") for letter in shown), error.end
 
 
 class _Parser(argparse.ArgumentParser):

@@ -7,11 +7,11 @@ finding whose reason is missing is not. Made again, it keeps the reasons that we
 import argparse
 from pathlib import Path
 
-from ampcheck.baseline import FILE
 from ampcheck.cli import check, gate, output
-from ampcheck.codec import read
-from ampcheck.report import Report
-from ampcheck.select import select, source
+from ampcheck.compare.baseline import FILE
+from ampcheck.compare.select import select, source
+from ampcheck.saved.report_json import read
+from ampcheck.values.report import Report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ memory is predicted for CUDA, and accuracy follows CUDA's casting rules.
 
 import argparse
 import contextlib
+import math
 import os
 import shlex
 import shutil
@@ -17,17 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampcheck.bench import files, saved
-from ampcheck.bench.compare import Change, compare
+from ampcheck.bench.compare import Change, check, compare
 from ampcheck.bench.gates import Gates, broken
 from ampcheck.bench.harness import enter, refuse
 from ampcheck.bench.markdown import aligned, to_text
 from ampcheck.bench.request import PARTS, Request
 from ampcheck.bench.result import PRECISIONS, Bench
+from ampcheck.bench.roofline import gpus
 from ampcheck.cli import output
 from ampcheck.cli.check import add_target_arguments, count, options_of, seconds
-from ampcheck.codec import write
 from ampcheck.errors import AmpcheckError
-from ampcheck.plan import Plan
+from ampcheck.saved.report_json import write
+from ampcheck.values.plan import Plan
 
 if TYPE_CHECKING:
     from ampcheck.targets.spec import Target
@@ -58,20 +60,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--steps", type=count, default=30, metavar="N", help="of each training run (default: 30)"
     )
-    what.add_argument("--seeds", type=count, default=3, metavar="N", help="training runs each (default: 3)")
     what.add_argument(
-        "--margin", type=float, default=0.02, metavar="M",
-        help="of FP32's result, within which training is equivalent (default: 0.02; the spread of FP32's seeds "
-        "where that is larger)",
-    )  # fmt: skip
+        "--seeds",
+        type=count,
+        metavar="N",
+        help="training runs each (default: 5, at least 3 where they take long)",
+    )
+    what.add_argument(
+        "--margin",
+        type=_above_zero,
+        default=0.02,
+        metavar="M",
+        help="share of FP32's result within which training is equivalent (default: 0.02)",
+    )
     what.add_argument(
         "--budget", type=seconds, default=20.0, metavar="S", help="seconds to time a case (default: 20)"
     )
     what.add_argument(
-        "--clip", type=float, metavar="NORM", help="clip gradients to this norm, after unscaling"
+        "--clip", type=_above_zero, metavar="NORM", help="clip gradients to this norm, after unscaling"
     )
     what.add_argument(
         "--fits", type=_bytes, dest="room", metavar="SIZE", help="the largest batch that fits, such as 16GiB"
+    )
+    what.add_argument(
+        "--gpu",
+        type=_gpus,
+        default=(),
+        metavar="NAME,NAME",
+        help="predict times on GPUs that are not here, such as a100-80g,h100 (needs the part memory)",
+    )
+    what.add_argument(
+        "--epoch", type=count, metavar="N", help="samples of an epoch, to say how long it takes"
+    )
+    what.add_argument(
+        "--price", type=_above_zero, metavar="P", help="of an hour of the GPU, to say what an epoch costs"
     )
     _add_sweep(parser)
     _add_output(parser)
@@ -101,19 +123,30 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="go on with the partial results of the same bench, or add parts to its report",
     )
-    group.add_argument("--compare", type=Path, metavar="OLD.json", help="say what changed since")
+    group.add_argument(
+        "--compare",
+        type=Path,
+        metavar="OLD.json",
+        help="say what changed since; exit with 1 if anything got worse or is missing",
+    )
     group.add_argument(
         "--index", type=Path, metavar="DIR", help="write DIR/README.md, an index of its reports"
     )
-    group.add_argument("--min-speedup", type=float, metavar="X", help="gate: exit with 1 below")
-    group.add_argument("--max-memory", type=float, metavar="X", help="gate: of FP32's peak")
+    group.add_argument("--min-speedup", type=_above_zero, metavar="X", help="gate: exit with 1 below")
+    group.add_argument("--max-memory", type=_above_zero, metavar="X", help="gate: of FP32's peak")
     group.add_argument(
-        "--max-loss", type=float, metavar="X", help="gate: share by which training may be worse"
+        "--max-loss", type=_share, metavar="X", help="gate: share by which training may be worse"
     )
-    for name in ("json", "save", "compare", "storage"):
+    for name in ("json", "save", "compare", "storage", "histogram"):
         group.add_argument(
             f"--benchmark-{name}", metavar="X", help="handed to pytest-benchmark with the samples"
         )
+    group.add_argument(
+        "--view",
+        choices=("sweep", "cases"),
+        default="sweep",
+        help="show a sweep as one table (default) or as a table for each case",
+    )
     group.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
 
 
@@ -126,11 +159,14 @@ def run(options: argparse.Namespace) -> int:
         return 0
     handed = _handed(options)
     if handed:
-        refuse(options.parts)
+        refuse(options.parts, histogram=options.benchmark_histogram is not None)
     old = saved.read(options.compare) if options.compare else None
+    if old is not None:
+        check(old, options.target)
     bench = _measured(options)
     changes = compare(old, bench) if old else ()
-    sys.stdout.write(to_text(bench, max(_NARROWEST, shutil.get_terminal_size((100, 24)).columns)))
+    columns = max(_NARROWEST, shutil.get_terminal_size((100, 24)).columns)
+    sys.stdout.write(to_text(bench, columns, cases=options.view == "cases"))
     if changes:
         print(
             "\n".join(aligned([("since before", "before", "now", ""), *(change.cells for change in changes)]))
@@ -138,7 +174,8 @@ def run(options: argparse.Namespace) -> int:
     if bench.interrupted:
         return _interrupted(options, bench)
     _write(options, bench, changes)
-    found = broken(Gates(options.min_speedup, options.max_memory, options.max_loss), bench)
+    gates = Gates(options.min_speedup, options.max_memory, options.max_loss)
+    found = [*broken(gates, bench), *(text for change in changes if (text := change.failed))]
     for text in found:
         print(f"gate: {text}")
     if handed:
@@ -150,7 +187,7 @@ def _handed(options: argparse.Namespace) -> list[str]:
     """Return the options that are pytest-benchmark's own."""
     return [
         f"--benchmark-{name}={value}"
-        for name in ("json", "save", "compare", "storage")
+        for name in ("json", "save", "compare", "storage", "histogram")
         if (value := getattr(options, f"benchmark_{name}")) is not None
     ]
 
@@ -181,7 +218,7 @@ def _measured(options: argparse.Namespace) -> Bench:
 
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     parse_spec(options.target)  # what names nothing is refused before torch is loaded
-    say = output.progress()
+    say = output.progress(lines=True)
     with contextlib.redirect_stdout(sys.stderr):
         try:
             say(f"loading {options.target}")
@@ -199,6 +236,8 @@ def _measured(options: argparse.Namespace) -> Bench:
                 options.target,
                 command=shlex.join(["ampcheck", *(word for word in options.words if word != "--resume")]),
                 margin=options.margin,
+                epoch=options.epoch,
+                price=options.price,
                 fingerprint=request.fingerprint(options.target, wanted),
             )
             bench = files.resumed(folder, name, empty) if options.resume else empty
@@ -216,8 +255,8 @@ def _measured(options: argparse.Namespace) -> Bench:
 def _request(options: argparse.Namespace, make: Callable[[int | None, int], "Target"]) -> Request:
     plan = None
     if options.plan == _FRESH:
-        from ampcheck.audit import audit
-        from ampcheck.settings import Settings
+        from ampcheck.run.audit import audit
+        from ampcheck.values.settings import Settings
 
         plan = audit(make(None, options.seed), Settings()).plan
     elif options.plan:
@@ -237,7 +276,29 @@ def _request(options: argparse.Namespace, make: Callable[[int | None, int], "Tar
         options.clip,
         options.room,
         plan,
+        options.gpu,
     )
+
+
+def _above_zero(text: str) -> float:
+    value = _number(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number above zero, got {text!r}")
+    return value
+
+
+def _share(text: str) -> float:
+    value = _number(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected zero or a number above it, got {text!r}")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _names(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
@@ -251,6 +312,10 @@ def _names(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
         return found
 
     return parse
+
+
+def _gpus(text: str) -> tuple[str, ...]:
+    return _names(gpus())(text)
 
 
 def _sizes(text: str) -> tuple[int, ...]:

@@ -8,14 +8,15 @@ import argparse
 import contextlib
 import os
 import sys
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ampcheck.cli import output
-from ampcheck.codec import write
-from ampcheck.report import Report
-from ampcheck.settings import PRECISIONS, parse_scale
+from ampcheck.cli import audit_script, output
+from ampcheck.saved.report_json import write
+from ampcheck.values.report import Report
+from ampcheck.values.settings import CASTS, MODES, parse_precision, parse_scale
 
 if TYPE_CHECKING:
     from ampcheck.targets import Options
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save-patch", type=Path, metavar="FILE", help="write the plan as a diff, or as lines to paste"
     )
+    audit_script.add_arguments(parser)
     output.add_arguments(parser)
 
 
@@ -41,7 +43,10 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
         help="model.py, model.py:name, package.module:name, torchvision:NAME, timm:NAME, transformers:TYPE",
     )
     audit = parser.add_argument_group("audit")
-    audit.add_argument("--precision", choices=PRECISIONS, default=None, help="what to run in (default: fp16)")
+    audit.add_argument(
+        "--precision", type=precision, metavar="P", help="fp16 (default), bf16, auto, fp8[:RECIPE]"
+    )
+    add_mode_arguments(audit)
     audit.add_argument(
         "--scale",
         type=scale,
@@ -90,6 +95,29 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
     add_target_arguments(parser)
 
 
+def add_mode_arguments(audit: "argparse._ActionsContainer") -> None:
+    """Add the options that say what is run, and what is cast."""
+    audit.add_argument(
+        "--mode",
+        choices=MODES,
+        default=None,
+        help="train: forward, loss and backward; infer: the forward alone (default: as the target shows)",
+    )
+    audit.add_argument(
+        "--cast",
+        choices=CASTS,
+        default=None,
+        help="autocast, or weights: the model itself is cast, as .to(dtype) does (default: as the target shows)",
+    )
+    audit.add_argument(
+        "--keep",
+        type=names,
+        action="extend",
+        metavar="NAMES",
+        help="modules that stay in FP32 when the model is cast, such as rotary_emb,layers.3.norm",
+    )
+
+
 def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how a target is built."""
     target = parser.add_argument_group("target")
@@ -122,7 +150,9 @@ NOT_JUDGED = 2
 
 
 def run(options: argparse.Namespace) -> int:
-    """Audit a target and publish the report."""
+    """Audit a target and publish the report; a file that trains is audited as the script it is."""
+    if options.script_words is not None:
+        return audit_script.run(options)
     report = audited(options)
     if options.save_plan is not None and report.plan is not None:
         write(options.save_plan, report.plan.to_json())
@@ -148,15 +178,16 @@ def audited(options: argparse.Namespace) -> Report:
         wanted = options_of(options)
         try:
             if options.dry:
-                from ampcheck.dry import dry_audit
+                from ampcheck.run.dry import dry_audit
 
                 return dry_audit(options.target, wanted, options.config.settings, say)
-            target = load(options.target, wanted)
-            from ampcheck.audit import audit
+            settings = options.config.settings
+            target = load(options.target, replace(wanted, infer=settings.mode == "infer"))
+            from ampcheck.run.audit import audit
             from ampcheck.targets.seeding import seeded
 
             with seeded(options.seed):  # dropout too is to be the same in every run of the command
-                return audit(target, options.config.settings, say)
+                return audit(target, settings, say)
         finally:
             say("")
 
@@ -175,6 +206,14 @@ def _device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def precision(text: str) -> str:
+    """Return a precision that there is."""
+    try:
+        return parse_precision(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def scale(text: str) -> int | None:
@@ -196,6 +235,11 @@ def seconds(text: str) -> float:
     if not (isfinite(value) and value >= 0):
         raise argparse.ArgumentTypeError(f"expected a number of seconds, got {text!r}")
     return value
+
+
+def names(text: str) -> list[str]:
+    """Return the names in a list with commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def count(text: str) -> int:

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from ampcheck.cli import output, writing
-from ampcheck.codec import read, write
-from ampcheck.comparison import Comparison, compare_reports
-from ampcheck.select import select
+from ampcheck.compare.comparison import Comparison, compare_reports
+from ampcheck.compare.select import select
+from ampcheck.saved.report_json import read, write
 
 FORMATS = ("terminal", "markdown", "json")
 

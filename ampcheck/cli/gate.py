@@ -5,15 +5,15 @@ import shlex
 import sys
 from pathlib import Path
 
-from ampcheck.baseline import accept, held, name
-from ampcheck.codec import write
-from ampcheck.differences import Difference, compare
+from ampcheck.compare.baseline import accept, held, name
+from ampcheck.compare.baseline_json import read, to_json
+from ampcheck.compare.differences import Difference, compare
 from ampcheck.errors import ReportError
-from ampcheck.flat_baseline import read, to_json
 from ampcheck.renderers.differences import place_words
 from ampcheck.renderers.drawing import fitted
-from ampcheck.report import Report
-from ampcheck.wording import clean, plural
+from ampcheck.saved.report_json import write
+from ampcheck.values.report import Report
+from ampcheck.values.wording import clean, plural
 
 _WHAT = 40
 

@@ -8,9 +8,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from ampcheck.codec import read, to_json, write
+from ampcheck.compare.merge import merge
 from ampcheck.errors import ReportError
-from ampcheck.merge import merge
+from ampcheck.saved.report_json import read, to_json, write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

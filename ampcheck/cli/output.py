@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import TextIO
 
 from ampcheck.cli import gate, writing
-from ampcheck.config import FAIL_ON, NAMES, find, key
+from ampcheck.compare.config import FAIL_ON, NAMES, find, key
+from ampcheck.compare.select import Reader, checked, select, source
 from ampcheck.errors import AmpcheckError
-from ampcheck.findings import Severity
 from ampcheck.renderers import RENDERERS, SUFFIXES
 from ampcheck.renderers.differences import gap
-from ampcheck.report import Report
-from ampcheck.select import Reader, checked, select, source
+from ampcheck.values.findings import Severity
+from ampcheck.values.report import Report
+from ampcheck.values.verdict import Health
+from ampcheck.values.wording import escaped, no_commands
+
+COULD_NOT_WRITE = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,16 +93,18 @@ def _start(options: argparse.Namespace) -> Path:
 def publish(report: Report, options: argparse.Namespace, read: Reader = source) -> int:
     """Write a report where it was asked for, with the findings that count, and return the exit status."""
     report, differences = gate.gated(select(report, options.config, read), options)
-    writing.publish(report, options.output, options.format, color=colored(options.color))
+    written = writing.publish(report, options.output, options.format, color=colored(options.color))
     if differences:
         sys.stdout.flush()
-        told = gap(
+        text = gap(
             differences,
             gate.command(options),
             width=writing.width(),
             color=colored(options.color, sys.stderr),
         )
-        sys.stderr.write(told)
+        sys.stderr.write(text)
+    if not written:
+        return COULD_NOT_WRITE
     return 1 if differences else _status(report, options.fail_on)
 
 
@@ -108,30 +114,46 @@ def _codes(text: str) -> list[str]:
 
 def colored(choice: str, stream: TextIO | None = None) -> bool:
     """Tell whether colours go to a stream, the standard output where none is named."""
-    told = (stream or sys.stdout).isatty() and "NO_COLOR" not in os.environ
-    return choice == "always" or (choice == "auto" and told)
+    coloured = (stream or sys.stdout).isatty() and "NO_COLOR" not in os.environ
+    return choice == "always" or (choice == "auto" and coloured)
 
 
 def _status(report: Report, fail_on: str) -> int:
-    if fail_on == "never" or report.worst is None:
+    if fail_on == "never":
         return 0
-    return int(report.worst.rank <= Severity(fail_on).rank)
+    at_fault = report.worst is not None and report.worst.rank <= Severity(fail_on).rank
+    return int(at_fault or report.verdict.word is Health.UNSAFE)
 
 
 def complain(error: AmpcheckError) -> None:
     """Say on stderr what went wrong, where, and what would help."""
-    print(f"ampcheck: error: {error}", file=sys.stderr)
-    for line in error.hint.splitlines():
-        print(f"  {line}", file=sys.stderr)
+    lines = [f"ampcheck: error: {error}", *(f"  {line}" for line in error.hint.splitlines())]
+    print(no_commands(escaped("\n".join(lines))), file=sys.stderr)
 
 
-def progress() -> Callable[[str], None]:
-    """Return how to say what is being done: one line on a terminal, nothing elsewhere."""
+def progress(*, lines: bool = False) -> Callable[[str], None]:
+    """Return how to say what is being done: one line on a terminal; elsewhere nothing, or a line for each `case: part`.
+
+    A part is what comes before the comma: `batch 8: timing, round 3` is said once, for its first round.
+    """
     if not sys.stderr.isatty():
-        return lambda _: None
+        return _line_per_part() if lines else lambda _: None
 
     def say(text: str) -> None:
         sys.stderr.write(f"\r\x1b[2K{text}" + (" ..." if text else ""))
         sys.stderr.flush()
+
+    return say
+
+
+def _line_per_part() -> Callable[[str], None]:
+    said: set[str] = set()
+
+    def say(text: str) -> None:
+        case, colon, rest = text.rpartition(": ")
+        part = case + colon + rest.split(",", maxsplit=1)[0]
+        if part and part not in said:
+            said.add(part)
+            print(part, file=sys.stderr, flush=True)
 
     return say

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from ampcheck.cli import output
-from ampcheck.codec import read
+from ampcheck.saved.report_json import read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

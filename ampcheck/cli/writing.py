@@ -1,6 +1,7 @@
 """Where a report goes: the screen and files, each in a format of its own."""
 
 import argparse
+import contextlib
 import os
 import shutil
 import sys
@@ -9,12 +10,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from ampcheck.codec import write
-from ampcheck.errors import ReportError
+from ampcheck.errors import AmpcheckError, ReportError
 from ampcheck.renderers import RENDERERS, SUFFIXES, render
 from ampcheck.renderers.saving import ended, format_of, save_as
-from ampcheck.report import Report
-from ampcheck.trace import Site
+from ampcheck.saved.replacing import writable
+from ampcheck.saved.report_json import write
+from ampcheck.values.report import Report
+from ampcheck.values.trace import Site
+from ampcheck.values.wording import no_commands
 
 #: Stands for the screen among the files.
 SCREEN = "-"
@@ -51,31 +54,100 @@ def parse(word: str) -> Output:
 
 
 def check(outputs: Sequence[Output], form: str | None) -> None:
-    """Refuse a file whose ending says no format where nothing else does, before any work is done for it."""
+    """Refuse a file that cannot be written, or whose ending says no format where nothing else does, before the work."""
     for output in outputs:
         said = output.form or form or format_of(output.path) or output.summary
         if not said and Path(output.path).suffix and not Path(output.path).is_char_device():
             endings = ", ".join(SUFFIXES)
             raise ReportError(f"expected a file that ends in {endings}, or FORMAT:FILE, got {output.path!r}")
+        if output.path != SCREEN and not output.summary:
+            writable(output.path)
 
 
-def publish(report: Report, outputs: Sequence[Output], form: str | None, *, color: bool) -> None:
-    """Write a report to every output; `form` is for one alone, and for those that do not say theirs."""
-    alone = len(outputs) <= 1
+def publish(report: Report, outputs: Sequence[Output], form: str | None, *, color: bool) -> bool:
+    """Write a report to every output; `form` is for one alone, and for those that do not say theirs.
+
+    One that fails leaves the others, and the report goes to standard error as text. Return whether none failed.
+    """
+    failed = False
     for output in outputs or [Output(SCREEN, None)]:
-        ending = format_of(output.path) or ("github-summary" if output.summary else None)
-        asked = (form or ending) if alone else (ending or form)
-        chosen = output.form or asked or "terminal"
-        shown = _from_repository(report) if chosen in _FROM_REPOSITORY else report
-        if output.path == SCREEN:
-            sys.stdout.write(_text(shown, chosen, color=color))
-            sys.stdout.flush()
-        elif output.summary:
-            _add_to_summary(Path(output.path), shown, chosen)
-        elif chosen == "terminal":
-            write(output.path, _text(shown, chosen, color=False))  # as wide as the screen
-        else:
-            save_as(shown, output.path, chosen)
+        try:
+            _write(report, output, _form(output, form, alone=len(outputs) <= 1), color=color)
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # noqa: BLE001  # what one format cannot do, another can
+            failed = True
+            print(f"ampcheck: error: {_problem(error, output)}", file=sys.stderr)
+    if failed:
+        with contextlib.suppress(Exception):
+            sys.stderr.write(_text(report, "terminal", color=False))
+    return not failed
+
+
+def _problem(error: Exception, output: Output) -> str:
+    if isinstance(error, (AmpcheckError, OSError)):
+        return str(error)
+    return f"could not write {output.path!r}: {type(error).__name__}: {error}; please report this"
+
+
+def _form(output: Output, form: str | None, *, alone: bool) -> str:
+    ending = format_of(output.path) or ("github-summary" if output.summary else None)
+    asked = (form or ending) if alone else (ending or form)
+    return output.form or asked or "terminal"
+
+
+def _write(report: Report, output: Output, form: str, *, color: bool) -> None:
+    shown = _from_repository(report) if form in _FROM_REPOSITORY else report
+    if output.path == SCREEN:
+        text = _text(shown, form, color=color)
+        sys.stdout.write(text if form == "github" else no_commands(text))
+        sys.stdout.flush()
+    elif output.summary:
+        _add_to_summary(Path(output.path), shown, form)
+    elif form == "terminal":
+        write(output.path, _text(shown, form, color=False))  # as wide as the screen
+    else:
+        save_as(shown, output.path, form)
+
+
+def kept(outputs: Sequence[Output], form: str | None, *, rank: int = 0) -> Path | None:
+    """Return the file that a report is kept in while it is not complete; None where no file was asked for.
+
+    It is the JSON that was asked for, or one beside the first file; of a rank but the first it has the rank's number.
+    """
+    files = [output for output in outputs if output.path != SCREEN and not output.summary]
+    files = [output for output in files if not Path(output.path).exists() or Path(output.path).is_file()]
+    if not files:
+        return None
+    alone = len(outputs) <= 1
+    saved = next((o for o in files if _form(o, form, alone=alone) == "json"), None)
+    if rank:
+        return Path((saved or files[0]).path).with_suffix(f".rank{rank}.json")
+    return Path(saved.path) if saved else Path(files[0].path).with_suffix(".partial.json")
+
+
+def absolute(output: Output) -> Output:
+    """Return an output that stays where it is whatever folder is changed to."""
+    named = output.path == SCREEN or output.summary
+    return output if named else replace(output, path=os.path.abspath(output.path))  # noqa: PTH100  # links stay
+
+
+def numbered(output: Output) -> Output:
+    """Return an output with the number of this restart in its name, where a launcher has started the job again."""
+    again = next((os.environ[name] for name in RESTARTS if os.environ.get(name, "0") not in {"", "0"}), "")
+    path = Path(output.path)
+    if (
+        not again.isdecimal()
+        or output.path == SCREEN
+        or output.summary
+        or (path.exists() and not path.is_file())
+    ):
+        return output
+    return replace(output, path=str(path.with_suffix(f".restart{again}{path.suffix}")))
+
+
+#: Where torchrun and SLURM say how often a job was started again.
+RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 
 def _text(report: Report, form: str, *, color: bool) -> str:

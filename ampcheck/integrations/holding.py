@@ -6,10 +6,11 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from ampcheck.codec import to_json, write
+import ampcheck.renderers.saving  # noqa: F401  # a report can then be printed and saved
 from ampcheck.renderers.terminal import render
-from ampcheck.report import Report
-from ampcheck.watching import Watch, watch
+from ampcheck.run.watch_loop import Watch, watch
+from ampcheck.saved.report_json import to_json, write
+from ampcheck.values.report import Report
 
 _WIDTH = 100
 
@@ -20,7 +21,7 @@ class Holder:
     def __init__(self, path: str | Path | None = None, **options: Any) -> None:
         """Prepare; the report goes to a file as JSON, or without a path as text to standard error.
 
-        Options are those of `ampcheck.watch`: every, first, steps, what_if, as_cuda, name, told.
+        Options are those of `ampcheck.watch`: every, first, steps, what_if, as_cuda, name, on_step.
         """
         self._path, self._options = path, options
         self.watch: Watch | None = None  #: while training

@@ -1,4 +1,4 @@
-"""Keras on torch, heard as torch is: its layers announce themselves, its optimizer is told as a scaler."""
+"""Keras on torch, watched as torch is: its layers and its optimizer report themselves."""
 
 import functools
 from collections.abc import Callable

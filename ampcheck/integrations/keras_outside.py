@@ -6,11 +6,12 @@ from typing import Any
 import keras
 import torch
 
-from ampcheck.loop import Cause, Loop, ScaleEvent, Thing
-from ampcheck.observe.book import Book
-from ampcheck.report import Report
-from ampcheck.stats import TensorStats
-from ampcheck.trace import Phase, Site, Trace
+from ampcheck.diagnose.verdict import judged_by_trace
+from ampcheck.observe.step_record import StepRecord
+from ampcheck.values.loop import Cause, Loop, LoopObject, ScaleEvent
+from ampcheck.values.report import Report
+from ampcheck.values.stats import TensorStats
+from ampcheck.values.trace import Phase, Site, Trace
 
 _SCALER = "scaler 1"
 _BLIND = (
@@ -62,9 +63,9 @@ class Outside:
     def report(self, notes: Sequence[str]) -> Report:
         """Return what there is to say."""
         first = {} if self._first is None else {_SCALER: self._first}
-        things = (Thing(_SCALER, "LossScaleOptimizer"),) if first else ()
+        things = (LoopObject(_SCALER, "LossScaleOptimizer"),) if first else ()
         backend = keras.backend.backend()
-        return Report(
+        report = Report(
             f"Keras {self._model.name}",
             "fp16" if self._half() else "fp32",
             0,
@@ -77,6 +78,7 @@ class Outside:
             environment={"keras": keras.__version__, "device": backend},
             loop=Loop(steps=self._steps, first_scales=first, scales=tuple(self._events), things=things),
         )
+        return judged_by_trace(report)
 
     def _half(self) -> bool:
         return any("float16" in name for name in policy_names(self._model))
@@ -90,12 +92,12 @@ def policy_names(model: Any) -> Iterator[str]:
 
 def weights(model: Any) -> dict[Site, TensorStats]:
     """Return the statistics of a model's weights as they are now."""
-    book = Book()
+    step_record = StepRecord()
     for weight in model.weights:
         layer, _, name = str(weight.path).rpartition("/")
         values = torch.from_numpy(keras.ops.convert_to_numpy(weight).copy())
         if values.is_floating_point():
             dtype = str(values.dtype).removeprefix("torch.")
             key = (layer.replace("/", "."), "", f"param[{name}]", Phase.STATE, dtype, "", 0)
-            book.add(book.number(key), values)
-    return dict(book.fetch().sites)
+            step_record.add(step_record.number(key), values)
+    return dict(step_record.fetch().sites)

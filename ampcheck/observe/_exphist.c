@@ -224,7 +224,7 @@ static PyObject *force_isa(PyObject *self, PyObject *name)
 }
 
 /* What native.py asks for; one more whenever a function or Path takes or returns something else. */
-enum { INTERFACE = 3 };
+enum { INTERFACE = 6 };
 
 static PyMethodDef METHODS[] = {
     {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL,

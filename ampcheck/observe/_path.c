@@ -32,8 +32,8 @@ enum { INTEGER = 0, UNSIGNED = 1, FLOAT = 2, BFLOAT = 4, BOOLEAN = 6 };
 /* ---- the type ------------------------------------------------------------------------------------------------------ */
 
 /* What is asked of Python, in the order of Path's arguments; see compiled.py. */
-enum { EXECUTE, DISASSEMBLED, FAILED, PLAN, CLASSIFY, ORIGIN, LOST, NOTE, MEASURE, COPIED, CONSTANTS, CROSSED, HOOK,
-       GRADIENT, GRAD_ENABLED, CURRENT_NODE, SEQUENCE, PLAIN, PARAMETER, PHASES, DTYPES_NAMED, SIDES, CALLS_WANTED };
+enum { EXECUTE, WAY, FAILED, GAVE_WAY, PLAN, CLASSIFY, ORIGIN, LOST, NOTE, MEASURE, COPIED, CONSTANTS, CROSSED,
+       HOOK, GRADIENT, GRAD_ENABLED, CURRENT_NODE, SEQUENCE, PLAIN, PARAMETER, PHASES, DTYPES_NAMED, SIDES, CALLS_WANTED };
 enum { SKIP, VIEW, SAME, CAST, COPY, MEASURED }; /* as in ops.py */
 
 typedef struct { PyObject *name, *call; int kind, rounds; } Plan; /* call: runs it */
@@ -69,7 +69,7 @@ typedef struct {
 } Path;
 
 static PyObject *F_BACK, *F_LASTI, *F_LOCALS, *KWARGS, *VERSION, *SEQUENCE_NR, *PATH, *MODULE, *FILE_NAME, *LINE, *INPUT_NAME,
-    *OUTPUT_NAME, *NOWHERE, *NO_LINE;
+    *OUTPUT_NAME, *NOWHERE, *NO_LINE, *STORAGE, *DATA_PTR, *NBYTES;
 #define ADDRESS(x) ((uint64_t)(uintptr_t)(x))
 
 static int truth(PyObject *answer)
@@ -85,6 +85,14 @@ static int integer(PyObject *answer, int64_t *out)
     *out = (int64_t)PyLong_AsUnsignedLongLongMask(answer); /* the largest node number is 2^64 - 1 */
     Py_DECREF(answer);
     return PyErr_Occurred() ? -1 : 0;
+}
+
+/* An item of a list or tuple, held: a list may change while Python is asked; NULL where it has become shorter. */
+static PyObject *item_of(PyObject *row, Py_ssize_t place)
+{
+    PyObject *item = PySequence_GetItem(row, place);
+    if (!item) PyErr_Clear();
+    return item;
 }
 
 /* ---- origins ------------------------------------------------------------------------------------------------------- */
@@ -220,10 +228,15 @@ static int remember(Path *p, PyObject *tensor, int64_t row)
 
 static int64_t row_of(Path *p, PyObject *tensor)
 {
-    const Memory *m = seen_find(p->own.seen, tensor);
+    const Memory *found = seen_find(p->own.seen, tensor);
     int64_t version;
-    if (!m || PyWeakref_GetObject(m->weak) != tensor || !version_of(tensor, &version)) return NONE;
-    return version == m->version ? m->row : NONE;
+    if (!found) return NONE;
+    Memory m = *found; /* asking for the version may run Python, which may remember other tensors there */
+    PyObject *still = PyObject_CallNoArgs(m.weak);
+    if (!still) PyErr_Clear();
+    Py_XDECREF(still); /* the caller holds the tensor */
+    if (still != tensor || !version_of(tensor, &version)) return NONE;
+    return version == m.version ? m.row : NONE;
 }
 
 /* The same, of rows that can still be shared. */
@@ -295,6 +308,28 @@ static int readable(const Tensor *t)
     return dtype_of(t) != NONE && (!n || t->data) && dense(t, n);
 }
 
+/* What a storage answers to a question, as a number; 0 where it does not. */
+static int asked(PyObject *storage, PyObject *name, uint64_t *out)
+{
+    PyObject *answer = storage ? PyObject_CallMethodObjArgs(storage, name, NULL) : NULL;
+    if (answer) *out = PyLong_AsUnsignedLongLongMask(answer);
+    Py_XDECREF(answer);
+    return answer && !PyErr_Occurred();
+}
+
+/* Whether a plain, dense tensor lies within the memory of its storage, which may have been freed or shrunk under it. An
+ * operation has just written its results, so that this is for what comes from elsewhere. */
+static int in_memory(PyObject *tensor, const Tensor *t)
+{
+    uint64_t base = 0, size = 0, start = ADDRESS(t->data) + t->byte_offset;
+    uint64_t wanted = (uint64_t)elements(t) * t->dtype.bits / 8;
+    PyObject *storage = PyObject_CallMethodObjArgs(tensor, STORAGE, NULL);
+    int known = asked(storage, DATA_PTR, &base) && asked(storage, NBYTES, &size);
+    Py_XDECREF(storage);
+    if (!known) PyErr_Clear();
+    return !wanted || (known && start >= base && wanted <= size && start - base <= size - wanted);
+}
+
 /* Measures a result, or one of several, if it is a tensor of floating-point numbers or holds some. */
 static int result(Path *p, PyObject *origin, PyObject *backward, const Plan *plan, int slot, PyObject *tensor)
 {
@@ -320,8 +355,10 @@ static int results(Path *p, PyObject *origin, PyObject *backward, const Plan *pl
     }
     Py_ssize_t count = list ? PyList_Size(out) : PyTuple_Size(out);
     for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *item = list ? PyList_GetItem(out, i) : PyTuple_GetItem(out, i);
-        if (item != Py_None && result(p, origin, backward, plan, (int)i, item)) return -1;
+        PyObject *item = item_of(out, i);
+        int failed = item && item != Py_None && result(p, origin, backward, plan, (int)i, item);
+        Py_XDECREF(item);
+        if (failed) return -1;
     }
     return 0;
 }
@@ -443,20 +480,36 @@ static PyObject *run(Path *p, const Plan *plan, PyObject *func, PyObject *args, 
     return NULL;
 }
 
-/* The mode's own method: torch wants it to be bound to the mode. */
-static PyObject *dispatch(PyObject *mode, PyObject *const *argv, Py_ssize_t count)
+/* An error of our own: the recorder may take it, so that what it watches goes on. 0 if it has. */
+static int gave_way(Path *p)
 {
-    PyObject *path = PyObject_GetAttr(mode, PATH);
-    if (!path) return NULL;
-    Path *p = (Path *)path;
-    Py_DECREF(path); /* the mode holds it */
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+    PyObject *kind, *error, *trace;
+    PyErr_Fetch(&kind, &error, &trace);
+    PyErr_NormalizeException(&kind, &error, &trace);
+    if (trace) PyException_SetTraceback(error, trace);
+    PyObject *done = PyObject_CallFunctionObjArgs(p->calls[GAVE_WAY], error, NULL);
+    Py_XDECREF(done);
+    Py_XDECREF(kind);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    return done ? 0 : -1;
+}
+
+/* What is to become of an operation on a subclass: recorded as any other, taken apart first, or not looked at. */
+enum { RECORDED, APART, UNSEEN };
+
+static PyObject *dispatched(Path *p, PyObject *const *argv, Py_ssize_t count)
+{
     if (count < 3 || count > 4) return PyErr_Format(PyExc_TypeError, "expected func, types, args, kwargs, got %zd", count);
     PyObject *kwargs = count == 4 && argv[3] != Py_None && PyDict_Size(argv[3]) ? argv[3] : NULL;
     for (Py_ssize_t i = 0, kinds = PyTuple_Size(argv[1]); i < kinds; i++) {
         PyObject *kind = PyTuple_GetItem(argv[1], i);
         if (kind == p->calls[PLAIN] || kind == p->calls[PARAMETER]) continue;
-        int apart = truth(PyObject_CallFunctionObjArgs(p->calls[DISASSEMBLED], argv[1], NULL));
-        if (apart) return apart < 0 ? NULL : Py_NewRef(Py_NotImplemented);
+        int64_t way;
+        if (integer(PyObject_CallFunctionObjArgs(p->calls[WAY], argv[1], NULL), &way)) return NULL;
+        if (way == APART) return Py_NewRef(Py_NotImplemented);
+        if (way == UNSEEN) return PyObject_Call(argv[0], argv[2], kwargs);
         break;
     }
     const Plan *found = plan_of(p, argv[0]);
@@ -464,7 +517,17 @@ static PyObject *dispatch(PyObject *mode, PyObject *const *argv, Py_ssize_t coun
     Plan plan = *found; /* the list may move while others run */
     p->operations++;
     PyObject *out = run(p, &plan, argv[0], argv[2], kwargs);
-    if (out && note(p, &plan, argv[0], argv[2], out)) Py_CLEAR(out);
+    if (out && note(p, &plan, argv[0], argv[2], out) && gave_way(p)) Py_CLEAR(out);
+    return out;
+}
+
+/* The mode's own method: torch wants it to be bound to the mode. */
+static PyObject *dispatch(PyObject *mode, PyObject *const *argv, Py_ssize_t count)
+{
+    PyObject *path = PyObject_GetAttr(mode, PATH);
+    if (!path) return NULL;
+    PyObject *out = dispatched((Path *)path, argv, count);
+    Py_DECREF(path);
     return out;
 }
 
@@ -490,16 +553,18 @@ static int cross_one(Path *p, int64_t module, int side, int place, PyObject *ten
     int64_t number;
     if (!plain(p, tensor, &t)) return 1;
     if (no_float(&t)) return 0;
-    int64_t row = shared_row(p, tensor);
-    if (dtype_of(&t) == NONE || (row < 0 && !readable(&t))) return 1;
-    if (row < 0 && p->layers && side == OUTPUT) { /* as of an operation; then it has a row */
-        if (door(p, module, RESULT, place, &t, &number) || measure(p, tensor, &t, number)) return -1;
-        PyObject *done = PyObject_CallFunction(p->calls[HOOK], "LiO", (long long)module, place, tensor);
-        Py_XDECREF(done);
-        if (!done) return -1;
-        row = shared_row(p, tensor);
+    if (dtype_of(&t) == NONE) return 1;
+    if (shared_row(p, tensor) < 0) {
+        if (!readable(&t) || !in_memory(tensor, &t)) return 1;
+        if (p->layers && side == OUTPUT) { /* as of an operation; then it has a row */
+            if (door(p, module, RESULT, place, &t, &number) || measure(p, tensor, &t, number)) return -1;
+            PyObject *done = PyObject_CallFunction(p->calls[HOOK], "LiO", (long long)module, place, tensor);
+            Py_XDECREF(done);
+            if (!done) return -1;
+        }
     }
     if (door(p, module, side, place, &t, &number)) return -1;
+    int64_t row = shared_row(p, tensor); /* asked last: whatever runs Python may add rows, and these are added up */
     return row < 0 ? measure(p, tensor, &t, number) : ledger_add(&p->ledger, number, &p->ledger.rows[row - p->ledger.first_row]);
 }
 
@@ -539,9 +604,10 @@ static int cross(Path *p, int64_t module, int output, PyObject *value)
     }
     Py_ssize_t count = list ? PyList_Size(value) : PyTuple_Size(value);
     for (Py_ssize_t i = 0; i < count && failed >= 0; i++) {
-        PyObject *item = list ? PyList_GetItem(value, i) : PyTuple_GetItem(value, i);
-        failed = item == Py_None ? 0 : cross_one(p, module, output, (int)i, item);
+        PyObject *item = item_of(value, i);
+        failed = !item || item == Py_None ? 0 : cross_one(p, module, output, (int)i, item);
         if (failed > 0) failed = cross_in_python(p, module, slot_name(!output, (int)i), item);
+        Py_XDECREF(item);
     }
     return failed < 0 ? -1 : 0;
 }
@@ -596,13 +662,14 @@ static PyObject *py_enter(PyObject *self, PyObject *const *argv, Py_ssize_t coun
     if (!map_get(&p->own.indices, ADDRESS(argv[0]), 0, 0, &index)) Py_RETURN_NONE;
     p->current = index;
     Visits *seen = &p->own.visits[index];
+    int64_t filled = seen->filled; /* kept: what crosses may run Python, and another thread may move the visits */
     if (p->recomputing) {
         seen->recomputed++;
         Py_RETURN_NONE;
     }
     if (!seen->calls++) seen->order = p->ran++;
     if (cross(p, index, 0, argv[1])) return NULL;
-    if ((seen->filled < 0 || PyTuple_Size(argv[1]) < seen->filled) && keywords_cross(p, index)) return NULL;
+    if ((filled < 0 || PyTuple_Size(argv[1]) < filled) && keywords_cross(p, index)) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -653,7 +720,10 @@ static PyObject *py_name(PyObject *self, PyObject *modules)
     for (; p->module_count < count; p->module_count++) {
         PyObject *module, *path;
         long long filled;
-        if (!PyArg_ParseTuple(PyList_GetItem(modules, p->module_count), "OOL", &module, &path, &filled)) return NULL;
+        PyObject *told = PySequence_GetItem(modules, (Py_ssize_t)p->module_count);
+        int parsed = told && PyArg_ParseTuple(told, "OOL", &module, &path, &filled);
+        Py_XDECREF(told); /* the list holds it */
+        if (!parsed) return NULL;
         p->own.visits[p->module_count].filled = filled;
         p->own.visits[p->module_count].path = Py_NewRef(path);
         if (map_put(&p->own.indices, ADDRESS(module), 0, 0, p->module_count)) return NULL;
@@ -883,6 +953,8 @@ int add_path_type(PyObject *module)
     FILE_NAME = PyUnicode_InternFromString("file"), LINE = PyUnicode_InternFromString("line");
     INPUT_NAME = PyUnicode_InternFromString("input"), OUTPUT_NAME = PyUnicode_InternFromString("output");
     NOWHERE = PyUnicode_InternFromString(""), NO_LINE = PyLong_FromLong(0);
+    STORAGE = PyUnicode_InternFromString("untyped_storage"), DATA_PTR = PyUnicode_InternFromString("data_ptr");
+    NBYTES = PyUnicode_InternFromString("nbytes");
     PyObject *type = PyType_FromSpec(&SPEC);
     int failed = !type || PyModule_AddObjectRef(module, "Path", type);
     Py_XDECREF(type);

@@ -1,12 +1,14 @@
-"""Python twins of autocast's C++ kernels, for tensors on the CPU.
+"""Python references of autocast's C++ kernels, for tensors on the CPU.
 
 They run on every operator of a step, so what a schema says is worked out once, when the kernel is made.
 """
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, ClassVar
 
 import torch
 
@@ -28,7 +30,7 @@ _ELIGIBLE = frozenset(
 def casting_kernel(name: str, policy: CastPolicy, backend: str) -> Kernel:
     """Return the kernel that treats the operator `name` by `policy`, as `backend` does."""
     if policy is CastPolicy.BANNED:
-        return _banned(refusal(backend, name))
+        return _banned(operator(name), refusal(backend, name))
     return _MAKERS[policy](operator(name))
 
 
@@ -227,11 +229,33 @@ def _half(op: Operator) -> Kernel:
     return half
 
 
-def _banned(message: str) -> Kernel:
-    def banned(*_: Any, **__: Any) -> Any:
-        raise RuntimeError(message)
+class Refusals:
+    """What becomes of an operation that autocast refuses: an error, or FP32 where somebody hears of it."""
+
+    heard: ClassVar[Callable[[RuntimeError], None] | None] = None
+
+
+def _banned(op: Operator, message: str) -> Kernel:
+    in_fp32 = _fp32(op)
+
+    def banned(*args: Any, **kwargs: Any) -> Any:
+        heard = Refusals.heard
+        if heard is None:
+            raise RuntimeError(message)
+        heard(RuntimeError(message).with_traceback(_stack()))
+        return in_fp32(*args, **kwargs)
 
     return banned
+
+
+def _stack() -> TracebackType | None:
+    """Return the running frames as a traceback, as if the innermost had raised."""
+    frame: FrameType | None = sys._getframe(2)
+    trace: TracebackType | None = None
+    while frame is not None:
+        trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    return trace
 
 
 _MAKERS: dict[CastPolicy, Callable[[Operator], Kernel]] = {

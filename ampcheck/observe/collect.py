@@ -8,7 +8,7 @@ import torch
 
 from ampcheck.observe.measure import RECORD_WORDS
 from ampcheck.observe.native import NATIVE
-from ampcheck.stats import HUGE_EXPONENT, TINY_EXPONENT, TensorStats
+from ampcheck.values.stats import HUGE_EXPONENT, TINY_EXPONENT, TensorStats
 
 _BINS = HUGE_EXPONENT - TINY_EXPONENT + 1
 _ZEROS, _INFS, _NANS, _AMAX, _SQUARES, _CALLS = range(_BINS, RECORD_WORDS)

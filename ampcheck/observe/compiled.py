@@ -1,7 +1,7 @@
 """The path of an operation in C, where that was built, and what it asks of Python.
 
 `Path` of _path.c stands in for the recorder's `__torch_dispatch__`, for `Seen`, `Nodes` and the CPU's rows of a
-`Book`. It does what is common, one plain tensor after the other, and calls back for the rest. Both ways write
+`StepRecord`. It does what is common, one plain tensor after the other, and calls back for the rest. Both ways write
 the same trace.
 """
 
@@ -18,7 +18,7 @@ from ampcheck.observe.modules import ModuleTracker, tensors_in
 from ampcheck.observe.native import NATIVE
 from ampcheck.observe.ops import OpKind
 from ampcheck.observe.tally import BACKWARD_OP, FORWARD_OP, Origin
-from ampcheck.trace import Phase
+from ampcheck.values.trace import Phase
 
 if TYPE_CHECKING:
     from ampcheck.observe.recorder import Recorder
@@ -29,6 +29,8 @@ _KINDS = (OpKind.SKIP, OpKind.VIEW, OpKind.SAME, OpKind.CAST, OpKind.COPY, OpKin
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 #: Operation of what is measured at a module: entering, leaving, made there, and its gradient, in the backward.
 _SIDES = ("", "", FORWARD_OP, BACKWARD_OP)
+#: What we ask of torch is not for function modes of the script's.
+_NO_FUNCTIONS = torch._C.DisableTorchFunction
 
 
 def compiled_path(recorder: "Recorder", execute: Callable[..., Any] | None) -> Any:
@@ -82,8 +84,9 @@ def _asked(answers: "_Answers", execute: Callable[..., Any] | None) -> Sequence[
     """Return the arguments of Path, in its order."""
     return (
         execute,
-        answers.disassembled,
+        answers.way,
         answers.raised,
+        answers.gave_way,
         answers.plan,
         answers.classify,
         answers.origin,
@@ -124,8 +127,11 @@ class _Answers:
         assert recorder is not None  # it is what C is called by
         return recorder
 
-    def disassembled(self, types: Any) -> bool:
-        return self.recorder.disassembled(types)
+    def way(self, types: Any) -> int:
+        return self.recorder.way(types)
+
+    def gave_way(self, error: Exception) -> None:
+        self.recorder.gave_way(error)
 
     def raised(self, func: OpOverload, error: Exception) -> None:
         self.recorder.raised(func, error)
@@ -146,14 +152,17 @@ class _Answers:
         return self.recorder.lost()
 
     def note(self, func: Any, args: Any, out: Any) -> None:
-        self.recorder.note(func, args, out)
+        with _NO_FUNCTIONS():
+            self.recorder.note(func, args, out)
 
     def measure(self, origin: Origin, backward: bool, op: str, slot: str, value: Any) -> None:  # noqa: FBT001
-        for place, tensor in tensors_in(value, slot):
-            self.recorder.tally.measure(origin, _phase(backward), op, place, tensor)
+        with _NO_FUNCTIONS():
+            for place, tensor in tensors_in(value, slot):
+                self.recorder.tally.measure(origin, _phase(backward), op, place, tensor)
 
     def copied(self, op: str, origin: Origin, backward: bool, source: Any, out: Any) -> None:  # noqa: FBT001
-        self.recorder.tally.copied(op, origin, _phase(backward), source, out)
+        with _NO_FUNCTIONS():
+            self.recorder.tally.copied(op, origin, _phase(backward), source, out)
 
     def constants(self, origin: Origin, op: str, args: Any, out: torch.Tensor) -> None:
         self.recorder.tally.constants(origin, op, args, out)

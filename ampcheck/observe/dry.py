@@ -10,17 +10,18 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ampcheck.observe.book import Book
+from ampcheck.observe.modes import Way
 from ampcheck.observe.modules import tensors_in
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.seen import Seen
+from ampcheck.observe.step_record import StepRecord
 from ampcheck.observe.tally import Origin, Tally
-from ampcheck.trace import Phase, Site
+from ampcheck.values.trace import Phase, Site
 
 _NO_ROW = 0
 
 
-class _Headings(Book):
+class _Headings(StepRecord):
     """Sites and casts, and no numbers."""
 
     def keep_loss(self, loss: torch.Tensor) -> None:
@@ -30,8 +31,8 @@ class _Headings(Book):
 class _Shapes(Tally):
     """Counts the elements of results that hold none."""
 
-    def __init__(self, book: Book, seen: Seen) -> None:
-        super().__init__(book, seen, follow=False)
+    def __init__(self, step_record: StepRecord, seen: Seen) -> None:
+        super().__init__(step_record, seen, follow=False)
         self.elements: dict[int, int] = {}
 
     def measure(self, origin: Origin, phase: Phase, op: str, slot: str, tensor: torch.Tensor) -> None:
@@ -67,8 +68,8 @@ class DryRecorder(Recorder):
     def __init__(self, model: Any) -> None:
         """Prepare to record."""
         super().__init__(model, compiled=False)
-        self.book = _Headings()
-        self.tally = self._shapes = _Shapes(self.book, Seen())
+        self.step_record = _Headings()
+        self.tally = self._shapes = _Shapes(self.step_record, Seen())
         self._measure, self._inherit, self._copied = (
             self.tally.measure,
             self.tally.inherit,
@@ -81,11 +82,12 @@ class DryRecorder(Recorder):
             return func(*args)
         return super().__torch_dispatch__(func, types, args, kwargs)
 
-    def disassembled(self, types: Any) -> bool:
-        """Tell whether a subclass other than that of fake tensors takes the operation apart."""
-        return super().disassembled([kind for kind in types if kind is not FakeTensor])
+    def way(self, types: Any) -> Way:
+        """Return what is to become of an operation on a subclass other than that of fake tensors."""
+        others = [kind for kind in types if kind is not FakeTensor]
+        return super().way(others) if others else Way.RECORDED
 
     def elements(self) -> dict[Site, int]:
         """Return the elements of the results by site, in order of execution."""
-        names = self.book.names()
+        names = self.step_record.names()
         return {names[number]: count for number, count in self._shapes.elements.items()}

@@ -9,10 +9,10 @@ from types import CodeType, TracebackType
 
 import torch
 
+from ampcheck.observe.execution import Failed
 from ampcheck.observe.modules import ModuleTracker
-from ampcheck.observe.recorder import Failed
 from ampcheck.observe.source import is_user_file, shown_path
-from ampcheck.trace import Failure
+from ampcheck.values.trace import Failure
 
 _FUNCTIONAL = str(Path(torch.__file__).parent / "nn") + os.sep
 _OPERATORS = {

@@ -71,7 +71,7 @@ def _pointer(data, KIND: tl.constexpr, ALIGNED: tl.constexpr):
         pointer = data.to(tl.pointer_type(tl.int16))
     else:
         pointer = data.to(tl.pointer_type(tl.int8))
-    if ALIGNED:  # unless told, the compiler loads element by element
+    if ALIGNED:  # without this, the compiler loads element by element
         pointer = tl.multiple_of(pointer, 16)
     return pointer
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe.execution import run_op
 from ampcheck.observe.modules import tensors_in
-from ampcheck.observe.recorder import Recorder, run_op
+from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.tally import BACKWARD_OP, FORWARD_OP
 from ampcheck.observe.wide import WideCompute
-from ampcheck.trace import Phase, Trace
+from ampcheck.values.trace import Phase, Trace
 
 #: What a trace of this kind says it did not see.
 LAYERS_ONLY = "operations inside modules: only what enters and leaves modules was measured (layers only)"
@@ -37,7 +38,7 @@ class LayerRecorder(Recorder):
         if mode is not None:
             self._running.enter_context(mode)
 
-    def _end(self, *_raised: Any) -> None:
+    def _end(self) -> None:
         self._running.close()
         while self._hooks:
             self._hooks.pop().remove()

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from ampcheck.formats import BY_DTYPE, FP32
-from ampcheck.trace import Leap, PairError, Phase, Site, Trace, is_product
+from ampcheck.values.formats import BY_DTYPE, FP32
+from ampcheck.values.trace import ErrorJump, PairError, Phase, Site, Trace, is_product
 
 #: A result this far off, from inputs that are not, is where an error begins.
 LEAP_ERROR = 0.05
 #: How many times the error of its inputs an operation must show to be called the one that magnifies it.
 LEAP_FACTOR = 8.0
-#: Leaps kept; the first in order of execution are the ones that later ones follow from.
+#: ErrorJumps kept; the first in order of execution are the ones that later ones follow from.
 MOST_LEAPS = 16
 
 #: Operations that put numbers elsewhere without rounding them.
@@ -67,11 +67,11 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
-def leaps(
+def error_jumps(
     sources: Mapping[Site, Iterable[Site]], errors: Mapping[Site, PairError], dtype: str
-) -> tuple[Leap, ...]:
-    """Return where the forward's error leaps up, in order of execution, and where the bits were dropped."""
-    found: list[Leap] = []
+) -> tuple[ErrorJump, ...]:
+    """Return where the forward's error error_jumps up, in order of execution, and where the bits were dropped."""
+    found: list[ErrorJump] = []
     level: dict[Site, float] = {}
     for site, made_of in sources.items():
         before = max((level.get(source, 0.0) for source in made_of), default=0.0)
@@ -79,13 +79,13 @@ def leaps(
         level[site] = errors[site].relative_rms if site in errors else before
         leapt = level[site] > max(LEAP_ERROR, LEAP_FACTOR * before)
         if site.phase is Phase.FORWARD and leapt and not _arbitrary(level[site], dtype):
-            found.append(Leap(site, before, level[site], _dropped(site, sources, dtype)))
+            found.append(ErrorJump(site, before, level[site], _dropped(site, sources, dtype)))
     return tuple(found[:MOST_LEAPS])
 
 
 def overflown_casts(
     sources: Mapping[Site, Iterable[Site]], low: Trace, reference: Trace, dtype: str
-) -> tuple[Leap, ...]:
+) -> tuple[ErrorJump, ...]:
     """Return where infinities come from a cast that the code asks for, of numbers that FP32 holds.
 
     FP32 has no such cast to compare with: its infinities are new where the cast's own sources have none and an
@@ -94,7 +94,7 @@ def overflown_casts(
     known = {site.place: stats.nonfinite for site, stats in reference.sites.items()}
     bad = {site: stats.nonfinite for site, stats in low.sites.items() if stats.nonfinite}
     return tuple(
-        Leap(site, 0.0, inf, cast)
+        ErrorJump(site, 0.0, inf, cast)
         for site, made_of in sources.items()
         if site.phase is Phase.FORWARD and bad.get(site, 0) > known.get(site.place, inf)
         for cast in made_of

@@ -208,13 +208,14 @@ class Arena:
             gaps = () if tensor.is_contiguous() else (*tensor.shape, *tensor.stride())
             NATIVE.sample(tensor.data_ptr(), n, code, out.data_ptr(), k, *gaps)
             return out
-        tensor = tensor.detach()
-        if k == 0:
-            return torch.empty(0, dtype=torch.float64, device=tensor.device)
-        places = sample_places(n, k, tensor.device)
-        if tensor.is_contiguous():
-            return _signed_doubles(tensor.view(-1)[places])
-        return _signed_doubles(tensor[torch.unravel_index(places, tensor.shape)])
+        with torch._C._DisableTorchDispatch():  # as without the kernel's help: nobody else's operation
+            tensor = tensor.detach()
+            if k == 0:
+                return torch.empty(0, dtype=torch.float64, device=tensor.device)
+            places = sample_places(n, k, tensor.device)
+            if tensor.is_contiguous():
+                return _signed_doubles(tensor.view(-1)[places])
+            return _signed_doubles(tensor[torch.unravel_index(places, tensor.shape)])
 
 
 def sample_places(n: int, k: int, device: torch.device) -> Tensor:
@@ -315,7 +316,7 @@ def _dense_pieces(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _doubles(bits: Tensor) -> Tensor:
-    """Return |x| as float64 from the bits of a float32 or float64, in any flush mode."""
+    """Return |x| as float64 from the bits of a float32 or float64, in any underflow mode."""
     if bits.dtype is torch.int64:
         return bits.view(torch.float64)
     wide = bits.view(torch.float32).to(torch.float64)
@@ -325,7 +326,7 @@ def _doubles(bits: Tensor) -> Tensor:
 
 
 def _signed_doubles(values: Tensor) -> Tensor:
-    """Return values as float64, nans as nans, in any flush mode."""
+    """Return values as float64, nans as nans, in any underflow mode."""
     if values.dtype is torch.float64:
         return values
     values = values.to(torch.float32)

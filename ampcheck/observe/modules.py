@@ -12,7 +12,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ampcheck.observe.structure import is_lazy, named_modules, own_parameters
-from ampcheck.trace import ModuleInfo
+from ampcheck.values.trace import ModuleInfo
 
 #: How deep nested inputs and outputs are followed; deeper ones are left to the operations that made them.
 MAX_DEPTH = 6
@@ -27,21 +27,21 @@ _NOTHING = torch.nn.Module()
 
 
 class Boundary(Protocol):
-    """What is told of the tensors that enter and leave a module."""
+    """Receives the tensors that enter and leave a module."""
 
     def __call__(self, module: int, slot: str, value: Any, /) -> None:
         """Take the value at a slot of a module."""
 
 
 def _untold(_module: int, _slot: str, _value: Any) -> None:
-    """Take nothing: between recordings nobody is kept alive to be told."""
+    """Take nothing: between recordings no listener is kept alive."""
 
 
 @dataclass(slots=True)
 class _Entry:
     module: torch.nn.Module
     path: str
-    aliases: list[str]
+    aliases: dict[str, None]  #: its other names, in order
     calls: int = 0
     recomputed: int = 0
     order: int = -1
@@ -81,7 +81,7 @@ class ModuleTracker:
         for entry in _named_entries(model):
             if id(entry.module) not in self._index and entry.module is not _NOTHING:
                 entry.path = _joined(name, entry.path)
-                entry.aliases = [_joined(name, alias) for alias in entry.aliases]
+                entry.aliases = {_joined(name, alias): None for alias in entry.aliases}
                 while entry.path in known:
                     entry.path += "'"
                 self._index[id(entry.module)] = len(self._entries)
@@ -107,7 +107,7 @@ class ModuleTracker:
             self._path.enter(module, args)  # it finds `kwargs` here, as in the function that calls a hook
 
     def install(self, boundary: Boundary, path: Any = None, *, layers: bool = False) -> None:
-        """Begin to follow module calls; `boundary` is told what enters and leaves.
+        """Begin to follow module calls; `boundary` receives what enters and leaves.
 
         A `path`, of compiled.py, does it by itself; with `layers` it measures what modules give.
         """
@@ -202,7 +202,7 @@ class ModuleTracker:
         index = self._index.get(id(module))
         if index is not None and not self.recomputing:
             self._boundary(index, "output", output)
-        # Above it lie modules that were left by an exception which no hook is told of.
+        # Above it lie modules that were left by an exception which no hook sees.
         entered = None
         while entered is not module:
             entered, self.current, self.recomputing = stack.pop()
@@ -237,8 +237,13 @@ def _runs(entry: _Entry) -> bool:
 
 
 def _outermost(paths: list[str]) -> list[str]:
-    """Leave out what lies inside another of them."""
-    return [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
+    """Leave out what lies inside another of them: sorted by their parts, it follows that one."""
+    kept: set[str] = set()
+    last = None
+    for parts in sorted(path.split(".") for path in paths):
+        if last is None or parts[: len(last)] != last:
+            kept.add(".".join(last := parts))
+    return [path for path in paths if path in kept]
 
 
 def _listed(paths: list[str]) -> str:
@@ -263,11 +268,11 @@ def _named_entries(model: Any) -> list[_Entry]:
     entries: dict[int, _Entry] = {}
     for path, module in named_modules(model):
         if id(module) not in entries:
-            entries[id(module)] = _Entry(module, path, [])
-        elif path not in (entries[id(module)].path, *entries[id(module)].aliases):
-            entries[id(module)].aliases.append(path)
+            entries[id(module)] = _Entry(module, path, {})
+        elif path != entries[id(module)].path:
+            entries[id(module)].aliases[path] = None
     found = list(entries.values())
-    return found if found and not found[0].path else [_Entry(_NOTHING, "", []), *found]
+    return found if found and not found[0].path else [_Entry(_NOTHING, "", {}), *found]
 
 
 def tensors_in(value: Any, slot: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:

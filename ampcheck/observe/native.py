@@ -4,14 +4,24 @@ import contextlib
 import importlib
 import os
 import sys
+import warnings
 from typing import Any, Final
 
 #: As in _exphist.c: one more whenever what the extension takes or returns changes.
-INTERFACE: Final = 3
+INTERFACE: Final = 6
 
 
 def load() -> Any:
     """Return the extension, or None where it was not built, or built from other sources and not again since."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        # To import the extension would switch the lock on for the whole process.
+        with contextlib.suppress(RuntimeWarning):  # where warnings are errors, this one is none
+            warnings.warn(
+                "ampcheck: this Python is free-threaded: its compiled path is not used, recording is slower",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return None
     # The kernel takes little-endian words for granted. The switch is for comparing both ways.
     if sys.byteorder == "little" and os.environ.get("AMPCHECK_COMPILED") != "0":
         with contextlib.suppress(ImportError):  # there was no compiler when the package was installed

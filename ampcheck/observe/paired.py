@@ -1,23 +1,23 @@
-"""The record of a step and of its FP32 twin: two books with the same pages."""
+"""The record of a step and of its FP32 reference: two step_records with the same pages."""
 
 from collections.abc import Sequence
 
 import torch
 
-from ampcheck.observe.book import Book, Fetched, SiteKey
 from ampcheck.observe.shadow import Shadow
-from ampcheck.trace import Site
+from ampcheck.observe.step_record import Fetched, SiteKey, StepRecord
+from ampcheck.values.trace import Site
 
 _LOW = frozenset({"float16", "bfloat16"})
 
 
-class PairedBook(Book):
+class PairedBook(StepRecord):
     """Writes down what the script computed, and in `reference` what FP32 would have there."""
 
     def __init__(self, shadow: Shadow, samples: int) -> None:
         """Begin two empty records."""
         super().__init__(samples)
-        self.reference = Book(samples)
+        self.reference = StepRecord(samples)
         self._shadow = shadow
 
     def number(self, key: SiteKey) -> int:
@@ -26,15 +26,18 @@ class PairedBook(Book):
         return super().number(key)
 
     def add(self, number: int, tensor: torch.Tensor) -> int:
-        """Measure a tensor and its twin for a site; return their row."""
-        twin = self._shadow.of(tensor)
-        self.reference.add(number, tensor if twin is None else twin)
+        """Measure a tensor and its reference for a site; return their row."""
+        reference = self._shadow.of(tensor)
+        self.reference.add(number, tensor if reference is None else reference)
         return super().add(number, tensor)
 
     def add_all(self, numbers: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
-        """Measure tensors that exist all at once, and their twins."""
-        twins = [self._shadow.of(tensor) for tensor in tensors]
-        wide = [tensor if twin is None else twin for tensor, twin in zip(tensors, twins, strict=True)]
+        """Measure tensors that exist all at once, and their references."""
+        references = [self._shadow.of(tensor) for tensor in tensors]
+        wide = [
+            tensor if reference is None else reference
+            for tensor, reference in zip(tensors, references, strict=True)
+        ]
         self.reference.add_all(numbers, wide)
         super().add_all(numbers, tensors)
 
@@ -44,9 +47,9 @@ class PairedBook(Book):
         super().alias(row, number)
 
     def keep_loss(self, loss: torch.Tensor) -> None:
-        """Keep a loss and its twin."""
-        twin = self._shadow.of(loss)
-        self.reference.keep_loss(loss if twin is None else twin)
+        """Keep a loss and its reference."""
+        reference = self._shadow.of(loss)
+        self.reference.keep_loss(loss if reference is None else reference)
         super().keep_loss(loss)
 
     def fetch_reference(self) -> Fetched:

@@ -49,6 +49,6 @@ def compiled(model: Any) -> list[str]:
 
 
 def _is_compiled_function(value: Any) -> bool:
-    # What the compiler is told to leave alone carries the same mark, and one more.
+    # What the compiler has to leave alone carries the same mark, and one more.
     own = getattr(value, "__dict__", {}) if not isinstance(value, torch.nn.Module) else {}
     return "_torchdynamo_orig_callable" in own and "_torchdynamo_disable" not in own

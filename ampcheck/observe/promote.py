@@ -1,6 +1,8 @@
 """Running chosen modules, or chosen lines of the user's code, in FP32 inside autocast."""
 
+import copy
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -19,21 +21,26 @@ Line = tuple[str, int]  #: file as sites show it, and line
 
 
 @contextmanager
-def in_fp32(model: Any, modules: Iterable[str] = (), lines: Iterable[Line] = ()) -> Iterator[None]:
-    """Run these modules with autocast off and their inputs in FP32, and these lines likewise."""
+def in_fp32(
+    model: Any, modules: Iterable[str] = (), lines: Iterable[Line] = (), back: torch.dtype | None = None
+) -> Iterator[None]:
+    """Run these modules with autocast off and their inputs in FP32, and these lines likewise.
+
+    With `back` what the modules give is cast to that dtype; without it, it stays in FP32.
+    """
     places = frozenset(lines)
     with ExitStack() as stack:
         for module in _found(model, set(modules)):
-            stack.enter_context(_forward_in_fp32(module))
+            stack.enter_context(_forward_in_fp32(module, back))
         if places:
-            stack.enter_context(_Lines(places))
+            stack.enter_context(_Lines(places, back))
         yield
 
 
-def keep_in_fp32(model: Any, modules: Iterable[str]) -> None:
+def keep_in_fp32(model: Any, modules: Iterable[str], back: torch.dtype | None = None) -> None:
     """Make these modules run with autocast off and their inputs in FP32 from now on."""
     for module in _found(model, set(modules)):
-        module.__dict__["forward"] = _in_fp32(module.forward)
+        module.__dict__["forward"] = _in_fp32(module.forward, back)
 
 
 def lines_in_fp32(lines: Iterable[str]) -> AbstractContextManager[Any]:
@@ -53,10 +60,10 @@ def _found(model: Any, names: set[str]) -> list[torch.nn.Module]:
 
 
 @contextmanager
-def _forward_in_fp32(module: torch.nn.Module) -> Iterator[None]:
+def _forward_in_fp32(module: torch.nn.Module, back: torch.dtype | None) -> Iterator[None]:
     inner = module.forward
     own = "forward" in module.__dict__
-    module.__dict__["forward"] = _in_fp32(inner)
+    module.__dict__["forward"] = _in_fp32(inner, back)
     try:
         yield
     finally:
@@ -66,13 +73,14 @@ def _forward_in_fp32(module: torch.nn.Module) -> Iterator[None]:
             del module.__dict__["forward"]
 
 
-def _in_fp32(inner: Callable[..., Any]) -> Callable[..., Any]:
+def _in_fp32(inner: Callable[..., Any], back: torch.dtype | None) -> Callable[..., Any]:
     @functools.wraps(inner)
     def forward(*args: Any, **kwargs: Any) -> Any:
         with ExitStack() as stack:
             for device in {tensor.device.type for tensor in _tensors((args, kwargs))} or {"cpu"}:
                 stack.enter_context(torch.autocast(device, enabled=False))
-            return inner(*widened(args), **widened(kwargs))
+            out = inner(*widened(args), **widened(kwargs))
+        return out if back is None else _changed(out, frozenset({torch.float32}), back)
 
     return forward
 
@@ -90,21 +98,34 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def widened(value: Any) -> Any:
     """Return a nested value with its half-precision tensors in FP32."""
+    return _changed(value, _LOW, torch.float32)
+
+
+def _changed(value: Any, these: frozenset[torch.dtype], dtype: torch.dtype) -> Any:
+    """Return a nested value with its tensors of these dtypes in another one; unknown containers stay as they are."""
     if isinstance(value, torch.Tensor):
-        return value.float() if value.dtype in _LOW else value
+        return value.to(dtype) if value.dtype in these else value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_changed(inner, these, dtype) for inner in value))
     if type(value) in (list, tuple):
-        return type(value)(widened(inner) for inner in value)
+        return type(value)(_changed(inner, these, dtype) for inner in value)
     if type(value) is dict:
-        return {key: widened(inner) for key, inner in value.items()}
+        return {key: _changed(inner, these, dtype) for key, inner in value.items()}
+    if isinstance(value, OrderedDict):  # the results of transformers and diffusers
+        changed = copy.copy(value)
+        for key, inner in value.items():
+            changed[key] = _changed(inner, these, dtype)
+        return changed
     return value
 
 
 class _Lines(TorchFunctionMode):
     """Runs what torch is asked for on chosen lines in FP32."""
 
-    def __init__(self, places: frozenset[Line]) -> None:
+    def __init__(self, places: frozenset[Line], back: torch.dtype | None = None) -> None:
         super().__init__()
         self._places = places
+        self._back = back
         self._source = SourceFinder()
 
     def __torch_function__(
@@ -129,4 +150,4 @@ class _Lines(TorchFunctionMode):
             wide = func(*widened(args), **widened(kwargs))
             if name in _CASTS and isinstance(wide, torch.Tensor) and wide.dtype in _LOW:
                 return args[0].float()
-            return wide
+            return wide if self._back is None else _changed(wide, frozenset({torch.float32}), self._back)

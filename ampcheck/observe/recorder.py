@@ -1,27 +1,31 @@
 """The recorder: one dispatch mode that sees every operation of a step, forward, backward and casts."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampcheck.observe.book import Book, Fetched
+from ampcheck.observe import modes
 from ampcheck.observe.compiled import compiled_path, filled
+from ampcheck.observe.execution import Execute, Failed, State, run_op
+from ampcheck.observe.modes import Way
 from ampcheck.observe.modules import ModuleTracker, tensors_in
 from ampcheck.observe.nodes import Nodes
 from ampcheck.observe.ops import OpKind, OpPlan, plan_of
 from ampcheck.observe.seen import Seen
 from ampcheck.observe.sharing import ENGINE
 from ampcheck.observe.source import Spot, frames_match, source_finder
+from ampcheck.observe.step_record import Fetched, StepRecord
 from ampcheck.observe.tally import Origin, Tally
-from ampcheck.trace import Phase, Site, Trace
+from ampcheck.observe.threads import THREADS, OtherThreads
+from ampcheck.observe.wide import WideCompute
+from ampcheck.values.trace import Phase, Site, Trace
 
 #: Functions of torch.utils.checkpoint that run a forward again inside the backward.
 _CHECKPOINT = {"utils/checkpoint.py": frozenset({"backward", "unpack_hook"})}
+#: What was run backward and could not be attributed.
+FORWARD_UNSEEN = "backward operations whose forward was not seen"
 #: The sequence number of nodes that add a gradient to a parameter: no operation of the forward.
 _ACCUMULATE = 2**64 - 1
 
@@ -32,27 +36,7 @@ _grad_enabled = torch.is_grad_enabled
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
 _sequence = torch._C._autograd._get_sequence_nr
 
-_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
-
-Execute = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]
-
-
-#: Of a parameter or gradient: the module that owns it, its slot there, and itself.
-State = tuple[str, str, torch.Tensor]
-
-
-def run_op(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operation as it is."""
-    return func(*args, **kwargs)
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """An operation that raised."""
-
-    error: int  #: identity of the exception
-    op: str
-    origin: Origin | None  #: the line of the forward, where the operation was one of its backward
+_NO_FUNCTIONS = torch._C.DisableTorchFunction
 
 
 def _running_number() -> int:
@@ -60,7 +44,7 @@ def _running_number() -> int:
     return -1 if node is None else node._sequence_nr()
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(modes.OwnMode):
     """Records what is run inside; nothing of it stays behind, and no number of the step changes.
 
     Statistics stay on the tensors' device until `trace` reads them, once. No tensor is kept alive.
@@ -71,10 +55,7 @@ class Recorder(TorchDispatchMode):
     #: Without this an operator of higher order, such as flex_attention, raises.
     supports_higher_order_operators = True
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # The wrapper that this would put around each operation costs as much as recording it.
-        return False
+    over = (WideCompute,)
 
     def __init__(
         self,
@@ -84,63 +65,64 @@ class Recorder(TorchDispatchMode):
         most: int = 0,
         execute: Execute = run_op,
         compiled: bool = True,
-        book: Book | None = None,
+        step_record: StepRecord | None = None,
     ) -> None:
         """Prepare to record steps of a model.
 
         `samples` elements of each result are kept for comparison, at most `most` are read where it is not 0;
         `execute` runs an operation; `compiled` lets C do what it can, where it was built and neither of them is
-        wanted: the trace is the same; `book` is written into instead of a new one.
+        wanted: the trace is the same; `step_record` is written into instead of a new one.
         """
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotations here
+        super().__init__()
         self.execute = execute
         self.tracker = ModuleTracker(model)
         #: Does in C, where it was built, what `__torch_dispatch__` does, on tables of its own.
         self.path = None
-        if compiled and not samples and not most and book is None:
+        if compiled and not samples and not most and step_record is None:
             self.path = compiled_path(self, None if execute is run_op else execute)
         self._where = self.path or self.tracker
-        self.book = Book(samples, self.path, most) if book is None else book
-        self.tally = Tally(self.book, self.path or Seen(), follow=bool(samples))
-        self._measure, self._inherit, self._copied = (
-            self.tally.measure,
-            self.tally.inherit,
-            self.tally.copied,
-        )
+        self.step_record = StepRecord(samples, self.path, most) if step_record is None else step_record
+        tally = self.tally = Tally(self.step_record, self.path or Seen(), follow=bool(samples))
+        self._measure, self._inherit, self._copied = tally.measure, tally.inherit, tally.copied
         self.failed: Failed | None = None  #: the last operation that raised
+        #: Told of an error of our own, where that must not end what is recorded.
+        self.spared: Callable[[Exception], None] | None = None
         self.source = source_finder()
         self._plans: dict[int, OpPlan] = {}
         self._known: list[OpOverload] = []
         self._origins: dict[Any, Origin] = {}
         self._nodes = self.path or Nodes()
         self._lineage = self.tally.lineage
+        self._threads = OtherThreads(self._disown)
+        self._first_node = 0
         self._operations = 0
         self._depth = 0
 
     def __enter__(self) -> Self:
         """Begin to record; entered again inside itself it changes nothing."""
         if self._depth == 0:
-            self._nodes.begin(_sequence())
+            self._first_node = _sequence()
+            self._nodes.begin(self._first_node)
+            self._threads.listen()
             self.tracker.install(self.crossed, self.path, layers=self.layers)
             try:
                 self._begin()
             except BaseException:
+                self._threads.stop_listening()
                 self.tracker.remove()
                 raise
         self._depth += 1
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         """Stop recording and take everything away that was installed."""
         self._depth -= 1
         if self._depth:
             return
         try:
-            self._end(kind, error, trace)
+            self._end()
         finally:
-            self.__dict__.pop("__torch_dispatch__", None)  # it would keep itself alive
+            self._threads.stop_listening()
             self.tracker.remove()
             self._nodes.begin(0)
             self.tally.clear()
@@ -148,32 +130,44 @@ class Recorder(TorchDispatchMode):
     def _begin(self) -> None:
         if self.path is not None:
             self.__dict__["__torch_dispatch__"] = self.path.handler(self)
-        super().__enter__()  # type: ignore[no-untyped-call]
-
-    def _end(self, *raised: Any) -> None:
-        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        super()._begin()
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run an operation as it would have run, then note what came out."""
-        if types and self.disassembled(types):
-            return NotImplemented
+        if types:
+            way = self.way(types)
+            if way is Way.APART:
+                return NotImplemented
+            if way is Way.UNSEEN:
+                return func(*args, **(kwargs or {}))
         self._operations += 1
         try:
             out = self.execute(func, args, kwargs or {})
         except Exception as error:
             self.raised(func, error)
             raise
-        self.note(func, args, out)
+        try:
+            with _NO_FUNCTIONS():
+                self.note(func, args, out)
+        except Exception as error:  # noqa: BLE001  # of our own
+            self.gave_way(error)
         return out
 
-    def disassembled(self, types: Any) -> bool:
-        """Tell whether a subclass takes the operation apart, whose parts come here again; count it."""
-        if all(kind.__torch_dispatch__ is _NO_DISPATCH for kind in types):
-            return False
-        self.tally.took_apart(types)
-        return True
+    def gave_way(self, error: Exception) -> None:
+        """Take note of an error of our own; where a script runs, it goes on unseen."""
+        if self.spared is None:
+            raise error
+        self.step_aside()
+        self.spared(error)
+
+    def way(self, types: Any) -> Way:
+        """Return what is to become of an operation on a subclass; one that takes it apart is counted."""
+        found = modes.way(types)
+        if found is Way.APART:
+            self.tally.took_apart(types)
+        return found
 
     def raised(self, func: OpOverload, error: Exception) -> None:
         """Note that an operation raised."""
@@ -273,9 +267,18 @@ class Recorder(TorchDispatchMode):
         """Return the origin of backward operations whose forward was not recorded."""
         return self._origins.setdefault(None, Origin("", Phase.BACKWARD, "", 0))
 
+    def _disown(self) -> None:
+        """Attribute to nobody the nodes that bear a number which another thread has used too."""
+        self._threads.disown(self._nodes, self._first_node, self.lost())
+
+    def resumes(self) -> None:
+        """Attribute to nobody the nodes that were made while nothing was recorded."""
+        self._nodes.made(_sequence(), self.lost())
+
     def crossed(self, module: int, slot: str, value: Any) -> None:
         """Note the tensors that enter or leave a module."""
-        self.tally.crossed(self.door(module), slot, value)
+        with _NO_FUNCTIONS():
+            self.tally.crossed(self.door(module), slot, value)
 
     def door(self, module: int) -> Origin:
         """Return the origin of what enters and leaves a module."""
@@ -307,7 +310,7 @@ class Recorder(TorchDispatchMode):
 
     def fetch(self) -> Fetched:
         """Bring what was recorded to the host."""
-        return self.book.fetch()
+        return self.step_record.fetch()
 
     def follow_gradient(self, module: int, place: int, result: torch.Tensor) -> None:
         """See to it that the gradient of a module's result is measured, where only modules are."""
@@ -323,8 +326,15 @@ class Recorder(TorchDispatchMode):
             sites=fetched.sites,
             casts=fetched.casts,
             modules=self.tracker.infos(),
-            not_audited=dict(self.tally.not_audited) | self.tracker.not_audited(),
+            not_audited=dict(self.tally.not_audited) | self.tracker.not_audited() | self._unseen(fetched),
             operations=self.operations,
-            measured=self.book.measured,
+            measured=self.step_record.measured,
             constants=self.tally.rounded(),
         )
+
+    def _unseen(self, fetched: Fetched) -> dict[str, int]:
+        """Return how many operations were not seen, or not their forward."""
+        nobodys = (s for s in fetched.sites if s.phase is _BACKWARD and s.op and not (s.module or s.file))
+        ran = {FORWARD_UNSEEN: sum(1 for _ in nobodys) if None in self._origins else 0}
+        ran[THREADS] = self._threads.nodes
+        return {text: count for text, count in ran.items() if count}

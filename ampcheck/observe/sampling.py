@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ampcheck.observe.measure import Arena, real, without_repeats
-from ampcheck.wording import count, percent
+from ampcheck.values.wording import count, percent
 
 CONFIDENCE: Final = 0.95
 #: The largest k * sum of (w/n)^2, where half as many parts have three elements as have two and a remainder of

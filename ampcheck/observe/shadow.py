@@ -1,71 +1,72 @@
 """An FP32 run beside a low-precision one: every result a second time, from FP32 inputs, op for op.
 
 A script's step cannot be run again: what its code does between the forward and the update is its own. So each
-operation runs as the script wants it, and then once more on the twins of its inputs: FP32 tensors that hold what
+operation runs as the script wants it, and then once more on the references of its inputs: FP32 tensors that hold what
 would stand there if nothing before had been rounded. Twins belong to storages, so views need no care. Where an
-operation draws random numbers the twin takes the draw; where it picks (an argmax, a comparison) the script's pick
+operation draws random numbers the reference takes the draw; where it picks (an argmax, a comparison) the script's pick
 decides for both. Nothing here is visible to the script: no autograd, no random state, no written argument.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ampcheck.observe.sharing import MESSAGES, arrived, share, sum_of
+from ampcheck.observe.effects import Effects, dropped, effects, repeatable, written
+from ampcheck.observe.memory import holds_low, readable, tensors_of, wider
+from ampcheck.observe.sharing import Sum, has_arrived, in_backward, share, sum_of, written_by
 
 _LOW = frozenset({torch.float16, torch.bfloat16})
 _WIDE = frozenset({torch.float32, torch.float64})
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-_transformed = torch._C._functorch.is_functorch_wrapped_tensor
-#: Arguments that an operation writes although its schema does not say so: running averages.
-_WRITES = dict.fromkeys(("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), (3, 4))
+#: Not for the script's own modes, of either kind.
+_NO_MODES = torch._C._DisableTorchDispatch
+_NO_FUNCTIONS = torch._C.DisableTorchFunction
 #: Twins held before the ones whose tensors are gone are looked for.
 _SWEEP = 16
 
 
-class _Rule(NamedTuple):
-    """What there is to know of an overload."""
-
-    view: bool  #: its results share their input's storage, or hold nothing yet
-    written: tuple[int | str, ...]  #: positions, or names of keyword arguments, that it writes
-    random: bool
-    name: str
-    silent: bool = False  #: it returns nothing: all it does is write
-    message: bool = False  #: it goes to other ranks
-
-
-#: Of each overload seen, by identity, which hashing goes through C++ for: itself, to keep that, and its rule.
-_RULES: dict[int, tuple[Any, _Rule]] = {}
-
-
-class _Twin(NamedTuple):
+class _Reference(NamedTuple):
     storage: StorageWeakRef
     flat: torch.Tensor  #: as many elements as the storage has
 
 
+class _Message(NamedTuple):
+    """A sum over ranks that is under way."""
+
+    storage: StorageWeakRef
+    sent: Sum
+    before: torch.Tensor
+    wide: torch.Tensor
+    factor: float  #: what turns the script's numbers into FP32's
+    out: Any  #: of the operation, None as long as nothing is known of it
+
+
 class Shadow:
-    """The twins of a step's tensors; they live as long as what they stand beside."""
+    """The references of a step's tensors; they live as long as what they stand beside."""
 
     def __init__(self, execute: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
-        """Begin without twins; `execute` runs an operation as the script wants it."""
+        """Begin without references; `execute` runs an operation as the script wants it."""
         self._execute = execute
-        self._twins: dict[int, _Twin] = {}
+        self._references: dict[int, _Reference] = {}
         self._sweep_at = _SWEEP
         self._received: set[int] = set()  #: storages that hold sums over ranks
+        self._under_way: dict[int, _Message] = {}  #: by storage
         self.scale = 1.0  #: of the loss in the script's backward
         self.failed: dict[str, int] = {}  #: operations whose FP32 run raised, and how often
+        #: Told of an error of our own, which must not end an operation of the script's.
+        self.gave_way: Callable[[Exception], None] = _raise
 
     def clear(self) -> None:
-        """Forget all twins."""
-        self._twins.clear()
+        """Forget all references."""
+        self._references.clear()
         self._received.clear()
+        self._under_way.clear()
         self._sweep_at = _SWEEP
 
     def __bool__(self) -> bool:
         """Tell whether anything differs from FP32 yet."""
-        return bool(self._twins)
+        return bool(self._references)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return what stands here in FP32; None where that is the tensor itself."""
@@ -75,55 +76,141 @@ class Shadow:
         )
 
     def _beside(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return the twin of a tensor's whole storage."""
-        if not self._twins or not _readable(tensor):
+        """Return the reference of a tensor's whole storage."""
+        if not (self._references or self._under_way) or not readable(tensor):
             return None
         storage = tensor.untyped_storage()
-        twin = self._twins.get(storage._cdata)
-        if twin is None or twin.flat.numel() != storage.nbytes() // tensor.element_size():
+        message = self._under_way.get(storage._cdata) if self._under_way else None
+        if message is not None and (has_arrived(message.out) or not in_backward()):
+            self._arrived(storage._cdata)
+        reference = self._references.get(storage._cdata)
+        if reference is None or reference.flat.numel() != storage.nbytes() // tensor.element_size():
             return None  # the second: seen as another dtype, or given other memory
-        return twin.flat
+        return reference.flat
+
+    def keep(self, tensor: torch.Tensor, wide: torch.Tensor) -> None:
+        """Say what stands here in FP32."""
+        if readable(tensor):
+            self._keep(tensor, wide)
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """Let what stands here be what FP32 has, too."""
+        self._references.pop(tensor.untyped_storage()._cdata, None)
 
     def set(self, tensor: torch.Tensor, value: float) -> None:
         """Say what stands here in FP32: one number everywhere."""
-        twin = self.of(tensor)
-        (self._adopt(tensor) if twin is None else twin).fill_(value)
+        reference = self.of(tensor)
+        (self._adopt(tensor) if reference is None else reference).fill_(value)
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation, and where anything in it differs from FP32, its twin."""
-        _, rule = _RULES.get(id(func)) or _rule(func)
-        if rule.view or not self._differs(args, kwargs):
-            out = self._execute(func, args, kwargs)
-            if not rule.view and _holds_low(out):
-                self._take(out)
-            return out
+        """Run an operation, and where anything in it differs from FP32, its reference."""
+        rule = effects(func)
+        follow: Callable[[Any], None] | None = None
+        try:
+            if not rule.view:
+                with _NO_FUNCTIONS():
+                    follow = self._follow(rule, func, args, kwargs)
+        except Exception as error:  # noqa: BLE001  # of our own
+            self.gave_way(error)
+        out = self._execute(func, args, kwargs)
+        if follow is not None:
+            try:
+                with _NO_FUNCTIONS():
+                    follow(out)
+            except Exception as error:  # noqa: BLE001  # of our own
+                self.gave_way(error)
+        return out
+
+    def _follow(
+        self, rule: Effects, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[Any], None] | None:
+        """Return what is to be done after an operation; what it reads is put aside now."""
+        if self._under_way:
+            arrives = self._use(rule, args, kwargs)
+            if arrives is not None:
+                return arrives
         if rule.message:
-            return self._send(rule, func, args, kwargs)
+            return self._sends(rule, args)
+        if not self._differs(args, kwargs):
+            return self._take_low
         if rule.name == "copy_" and self._arrives_again(args):
-            return self._execute(func, args, kwargs)
-        written = [*_tensors(_written(rule, args, kwargs))]
-        for tensor in written:
-            if _readable(tensor) and self.of(tensor) is None:
+            return None
+        targets = [*tensors_of(written(rule, args, kwargs))]
+        if rule.once:
+            self.failed[rule.name] = self.failed.get(rule.name, 0) + 1
+            return lambda out: self._take((out, targets))
+        for tensor in targets:
+            if readable(tensor) and self.of(tensor) is None:
                 self._adopt(tensor)
         wide_args = tuple(self._wide(value) for value in args)
         wide_kwargs = {name: self._wide(value) for name, value in kwargs.items()}
-        out = self._execute(func, args, kwargs)
-        self._mirror(rule, func, out, (args, wide_args, wide_kwargs), written)
-        return out
+        return lambda out: self._mirror(rule, func, out, (args, wide_args, wide_kwargs), targets)
 
-    def _send(self, rule: _Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operation between ranks, once; of a sum, FP32's share is known here."""
+    def _take_low(self, out: Any) -> None:
+        if holds_low(out):
+            self._take(out)
+
+    def _sends(self, rule: Effects, args: tuple[Any, ...]) -> Callable[[Any], None]:
+        """Let an operation between ranks run once, and wait for nothing: of a sum, FP32's share is known here.
+
+        The numbers may arrive long after the operation. Whoever reads them then has waited; so do we, no earlier.
+        """
         sent = sum_of(rule.name, args)
         wide = None if sent is None else self.of(sent.part)
         before = None if sent is None or wide is None else sent.part.clone()
-        out = self._execute(func, args, kwargs)
-        arrived(out)
-        if sent is None or wide is None or before is None:
-            self._take((out, list(args)))
-        else:
-            self._keep(sent.result, share(sent, before, wide, self.scale))
-            self._received.add(sent.result.untyped_storage()._cdata)
-        return out
+        factor = 1.0 / self.scale if in_backward() else 1.0
+
+        def follow(out: Any) -> None:
+            for tensor in tensors_of(written_by(rule.name, args)):
+                if readable(tensor):
+                    self._references.pop(tensor.untyped_storage()._cdata, None)
+            if "recv" in rule.name or "alltoall" in rule.name or "all_to_all" in rule.name:
+                self.failed[rule.name] = self.failed.get(rule.name, 0) + 1
+            if sent is None or wide is None or before is None:
+                return
+            result = out if sent.result is None else sent.result
+            if readable(result):
+                storage = result.untyped_storage()
+                whole = sent._replace(result=result.detach())
+                # What a functional one returns is there once it was waited for, others tell by themselves.
+                work = None if sent.result is None else out
+                message = _Message(StorageWeakRef(storage), whole, before, wide.clone(), factor, work)
+                self._under_way[storage._cdata] = message
+
+        return follow
+
+    def _use(
+        self, rule: Effects, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[Any], None] | None:
+        """Take what messages have brought where an operation uses it: by then the script has waited."""
+        if rule.message and not rule.name.startswith("wait_tensor"):
+            return None
+        if rule.name == "copy_" and self._is_under_way(args[0]) and self.of(args[1]) is None:
+            place = args[0].untyped_storage()._cdata  # as Gloo does it, while it is waited for
+            return lambda _: self._arrived(place)
+        if rule.name.startswith("wait_tensor"):
+            places = [tensor.untyped_storage()._cdata for tensor in tensors_of(args) if readable(tensor)]
+            return lambda _: self._all_arrived(places)
+        for tensor in tensors_of((*args, *kwargs.values())):
+            if self._is_under_way(tensor):
+                self._arrived(tensor.untyped_storage()._cdata)
+        return None
+
+    def _is_under_way(self, tensor: torch.Tensor) -> bool:
+        return readable(tensor) and tensor.untyped_storage()._cdata in self._under_way
+
+    def _all_arrived(self, storages: list[int]) -> None:
+        for storage in storages:
+            self._arrived(storage)
+
+    def _arrived(self, storage: int) -> None:
+        """Let FP32 have its share of what a message has brought."""
+        message = self._under_way.pop(storage, None)
+        if message is not None and not message.storage.expired():
+            sent = message.sent
+            assert sent.result is not None
+            self._keep(sent.result, share(sent, message.before, message.wide, message.factor))
+            self._received.add(storage)
 
     def _arrives_again(self, args: tuple[Any, ...]) -> bool:
         """Tell whether a message that has been waited for is copied to its place once more, as Gloo does."""
@@ -134,31 +221,34 @@ class Shadow:
             return False
         return bool(torch.isclose(place, source, rtol=0.0, atol=0.0, equal_nan=True).all())
 
-    def _mirror(self, rule: _Rule, func: Any, out: Any, values: Any, written: list[torch.Tensor]) -> None:
-        """Give the results of an operation their twins."""
+    def _mirror(self, rule: Effects, func: Any, out: Any, values: Any, targets: list[torch.Tensor]) -> None:
+        """Give the results of an operation their references."""
         args, wide_args, wide_kwargs = values
         try:
-            if rule.random and not _repeatable(rule.name, args):
-                wide = _dropped(rule.name, wide_args, out)
+            if rule.random and not repeatable(rule.name, args):
+                wide = dropped(rule.name, wide_args, out)
             else:
-                wide = func(*wide_args, **wide_kwargs)
+                with _NO_MODES():
+                    wide = func(*wide_args, **wide_kwargs)
         except Exception:  # noqa: BLE001  # an operation that insists on half precision; its result is taken as it is
             self.failed[rule.name] = self.failed.get(rule.name, 0) + 1
             wide = None
         if wide is None and not (rule.silent and rule.name not in self.failed):
             self._take(out)
-            self._take(written)
+            self._take(targets)
             return
-        held = {tensor.untyped_storage()._cdata for tensor in written if _readable(tensor)}
-        inputs = {twin.untyped_storage()._cdata for twin in _tensors(wide_args) if _readable(twin)}
-        for tensor, twin in zip(_tensors((out,)), _tensors((wide,)), strict=False):
-            fresh = tensor.is_floating_point() and _readable(tensor)
+        held = {tensor.untyped_storage()._cdata for tensor in targets if readable(tensor)}
+        inputs = {
+            reference.untyped_storage()._cdata for reference in tensors_of(wide_args) if readable(reference)
+        }
+        for tensor, reference in zip(tensors_of((out,)), tensors_of((wide,)), strict=False):
+            fresh = tensor.is_floating_point() and readable(tensor)
             if fresh and tensor.untyped_storage()._cdata not in held:
-                own = twin.untyped_storage()._cdata not in inputs
-                self._keep(tensor, twin if own else twin.clone())
+                own = reference.untyped_storage()._cdata not in inputs
+                self._keep(tensor, reference if own else reference.clone())
 
     def _differs(self, args: Any, kwargs: Any) -> bool:
-        """Tell whether a twin or a half-precision tensor or dtype is among the inputs."""
+        """Tell whether a reference or a half-precision tensor or dtype is among the inputs."""
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, torch.Tensor):
                 if value.dtype in _LOW or self._beside(value) is not None:
@@ -172,10 +262,10 @@ class Shadow:
 
     def _wide(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            twin = self.of(value)
-            if twin is not None:
-                return twin
-            if value.dtype in _LOW and _readable(value):
+            reference = self.of(value)
+            if reference is not None:
+                return reference
+            if value.dtype in _LOW and readable(value):
                 return value.to(torch.float32)
             return value
         if isinstance(value, (list, tuple)):
@@ -184,22 +274,22 @@ class Shadow:
 
     def _take(self, out: Any) -> None:
         """Let FP32 go on from what the script has."""
-        for tensor in _tensors((out,)):
-            twin = self.of(tensor)
-            if twin is not None:
-                twin.copy_(tensor)
-            elif tensor.dtype in _LOW and _readable(tensor):
+        for tensor in tensors_of((out,)):
+            reference = self.of(tensor)
+            if reference is not None:
+                reference.copy_(tensor)
+            elif tensor.dtype in _LOW and readable(tensor):
                 self._adopt(tensor)
 
     def _adopt(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Give a storage a twin that holds the same numbers; return the tensor's part of it."""
+        """Give a storage a reference that holds the same numbers; return the tensor's part of it."""
         storage = tensor.untyped_storage()
         whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
             storage, 0, (storage.nbytes() // tensor.element_size(),), (1,)
         )
-        self._hold(storage, whole.to(_wider(tensor.dtype), copy=True))
-        twin = self.of(tensor)
-        return tensor if twin is None else twin
+        self._hold(storage, whole.to(wider(tensor.dtype), copy=True))
+        reference = self.of(tensor)
+        return tensor if reference is None else reference
 
     def _keep(self, tensor: torch.Tensor, wide: torch.Tensor) -> None:
         """Hold the FP32 result of an operation beside the script's."""
@@ -213,84 +303,20 @@ class Shadow:
         if same and dense.nbytes() == size * wide.element_size():
             flat = wide.as_strided((size,), (1,))
         else:
-            flat = torch.zeros(size, dtype=_wider(wide.dtype), device=wide.device)
+            flat = torch.zeros(size, dtype=wider(wide.dtype), device=wide.device)
             flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(wide)
         self._hold(storage, flat)
 
     def _hold(self, storage: torch.UntypedStorage, flat: torch.Tensor) -> None:
-        if len(self._twins) >= self._sweep_at:
-            self._twins = {key: twin for key, twin in self._twins.items() if not twin.storage.expired()}
-            self._sweep_at = len(self._twins) * 9 // 8 + _SWEEP
-        self._twins[storage._cdata] = _Twin(StorageWeakRef(storage), flat)
+        if len(self._references) >= self._sweep_at:
+            self._references = {
+                key: reference
+                for key, reference in self._references.items()
+                if not reference.storage.expired()
+            }
+            self._sweep_at = len(self._references) * 9 // 8 + _SWEEP
+        self._references[storage._cdata] = _Reference(StorageWeakRef(storage), flat)
 
 
-def _readable(tensor: torch.Tensor) -> bool:
-    return (
-        type(tensor) in _PLAIN
-        and tensor.layout is torch.strided
-        and not tensor.is_meta
-        and not tensor.is_quantized
-        and not _transformed(tensor)
-    )
-
-
-def _wider(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in _LOW else dtype
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
-
-
-def _holds_low(out: Any) -> bool:
-    return any(tensor.dtype in _LOW for tensor in _tensors((out,)))
-
-
-def _written(rule: _Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    held = [args[at] for at in rule.written if isinstance(at, int) and at < len(args)]
-    return held + [kwargs[at] for at in rule.written if isinstance(at, str) and at in kwargs]
-
-
-def _repeatable(name: str, args: tuple[Any, ...]) -> bool:
-    """Tell whether an operation that may draw random numbers does not draw any here."""
-    return name.startswith("_scaled_dot_product") and not any(type(arg) is float and arg > 0 for arg in args)
-
-
-def _dropped(name: str, args: tuple[Any, ...], out: Any) -> Any:
-    """Return the FP32 result of an operation with the script's random draw; None where it is all draw."""
-    if name != "native_dropout" or not isinstance(out, tuple):
-        return None
-    values, p, train = args[:3]
-    kept = values * out[1] * (1.0 / (1.0 - p)) if p < 1 else values * out[1]
-    return (kept if train or train is None else values.clone(), out[1])
-
-
-def _rule(func: Any) -> tuple[Any, _Rule]:
-    return _RULES.setdefault(id(func), (func, _rule_of(func)))
-
-
-def _rule_of(func: Any) -> _Rule:
-    schema = getattr(func, "_schema", None)
-    if schema is None:
-        return _Rule(view=True, written=(), random=False, name=str(func))
-    space, _, name = schema.name.rpartition("::")
-    returns = [ret for ret in schema.returns if "Tensor" in str(ret.type)]
-    views = [ret for ret in returns if ret.alias_info is not None and not ret.alias_info.is_write]
-    written: list[int | str] = [
-        slot.name if slot.kwarg_only else at for at, slot in enumerate(schema.arguments) if slot.is_write
-    ]
-    written += [at for at in _WRITES.get(name, ()) if at not in written]
-    unwritten = name.startswith(("empty", "new_empty")) or name in {"set_", "resize_"}
-    # Views that their schema does not call so share a storage all the same.
-    alias = name in {"_unsafe_view", "_reshape_alias"} or name.startswith("unsafe_")
-    view = (
-        unwritten or alias or (bool(returns) and len(views) == len(returns)) or (not returns and not written)
-    )
-    random = torch.Tag.nondeterministic_seeded in func.tags
-    return _Rule(
-        view and space not in MESSAGES, tuple(written), random, name, not schema.returns, space in MESSAGES
-    )
+def _raise(error: Exception) -> None:
+    raise error

@@ -4,15 +4,16 @@ A second collective would have to be answered by every rank, so none is made. A 
 got, plus the difference that this rank's own part makes; the other parts are taken as they are.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ampcheck.observe.source import frames_match
 
 #: Libraries whose operations are messages between processes.
-MESSAGES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+MESSAGES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem")
+#: Operations that only send, and one that waits: what they are given is what it was.
+_UNWRITTEN = frozenset({"send", "isend", "barrier", "monitored_barrier_", "check_for_nan"})
 
 
 #: The function that a backward runs in.
@@ -20,19 +21,24 @@ ENGINE = {"autograd/graph.py": frozenset({"_engine_run_backward"})}
 _current_node = torch._C._current_autograd_node
 
 
-@dataclass(frozen=True, slots=True)
-class Sum:
+class Sum(NamedTuple):
     """What a rank gives to a sum over ranks."""
 
     part: torch.Tensor
-    result: torch.Tensor  #: where the sum is written
+    result: torch.Tensor | None  #: where the sum is written, None for what the operation returns
     weight: float  #: of a part in it
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of a tensor that is spread over ranks, any other tensor as it is."""
     part = getattr(tensor, "_local_tensor", None)
-    return part if isinstance(part, torch.Tensor) else tensor
+    if (
+        part is None
+        and type(tensor).__name__ == "AsyncCollectiveTensor"
+        and getattr(tensor, "completed", False)
+    ):
+        part = getattr(tensor, "elem", None)
+    return local(part) if isinstance(part, torch.Tensor) else tensor
 
 
 def sum_of(name: str, args: tuple[Any, ...]) -> Sum | None:
@@ -44,6 +50,12 @@ def sum_of(name: str, args: tuple[Any, ...]) -> Sum | None:
         (result, given), (group, operation) = args[:2], args[2:4]
         ranks = torch.distributed.ProcessGroup.unbox(group)
         part = given.view(ranks.size(), -1)[ranks.rank()].view(result.shape)
+    elif name == "all_reduce" and args[1] in {"sum", "avg"}:
+        weight = 1.0 if args[1] == "sum" else 1.0 / _group(args[2]).size()
+        return Sum(args[0], None, weight)
+    elif name == "reduce_scatter_tensor" and args[1] in {"sum", "avg"}:
+        ranks, size = _group(args[3]), args[2]
+        return Sum(args[0].chunk(size)[ranks.rank()], None, 1.0 if args[1] == "sum" else 1.0 / size)
     else:
         return None
     kinds: Any = torch.distributed.ReduceOp
@@ -53,12 +65,27 @@ def sum_of(name: str, args: tuple[Any, ...]) -> Sum | None:
     return Sum(part, result, 1.0) if how == kinds.SUM else None
 
 
-def share(sent: Sum, before: torch.Tensor, wide: torch.Tensor, scale: float) -> torch.Tensor:
-    """Return a sum with this rank's part in FP32, where nothing is scaled.
+def _group(named: Any) -> Any:
+    """Return a group of ranks by its name."""
+    if not isinstance(named, str):
+        return named
+    groups: Any = torch.distributed.distributed_c10d
+    return groups._resolve_process_group(named)
+
+
+def written_by(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what a message is written into; new tensors that it returns left out."""
+    if name in _UNWRITTEN or not name.endswith("_"):
+        return ()
+    return args[:1]
+
+
+def share(sent: Sum, before: torch.Tensor, wide: torch.Tensor, factor: float) -> torch.Tensor:
+    """Return a sum with this rank's part in FP32; `factor` undoes the loss scale.
 
     A part that was not finite says nothing of the others: what is known then is FP32's part alone.
     """
-    factor = 1.0 / scale if in_backward() else 1.0
+    assert sent.result is not None
     after, before = (held.to(wide.dtype) * factor for held in (sent.result, before))
     return torch.where(before.isfinite(), after + sent.weight * (wide - before), sent.weight * wide)
 
@@ -68,13 +95,11 @@ def in_backward() -> bool:
     return _current_node() is not None or frames_match(ENGINE)
 
 
-def is_message(func: Any) -> bool:
-    """Tell whether an operation goes to other ranks."""
-    return getattr(func, "namespace", "") in MESSAGES
-
-
-def arrived(out: Any) -> None:
-    """Wait for what a collective brings."""
+def has_arrived(out: Any) -> bool:
+    """Tell whether what a collective brings is there, without waiting for it; None is for one that is not."""
+    if out is None:
+        return False
     for part in out if isinstance(out, (list, tuple)) else (out,):
-        if isinstance(part, torch.ScriptObject):
-            torch.distributed.Work.unbox(part).wait()
+        if isinstance(part, torch.ScriptObject) and not torch.distributed.Work.unbox(part).is_completed():
+            return False
+    return True

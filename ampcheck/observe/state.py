@@ -1,9 +1,11 @@
 """Everything a step may change, put back bit for bit."""
 
+import itertools
 import random
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ from ampcheck.observe.structure import is_lazy, modules
 
 #: Containers that can be emptied and filled again without side effects; subclasses may do anything.
 _CONTAINERS = frozenset({list, dict, set, deque, OrderedDict, defaultdict, Counter})
-#: nn.Module's own tables: parameters and buffers are kept as such, hooks and children stay as they are.
+#: nn.Module's own tables: parameters, buffers, hooks, children.
 _MODULE_TABLES = frozenset(torch.nn.Module().__dict__)
 #: How deep containers and plain objects are followed from a module, a batch or a loss.
 _DEPTH = 5
@@ -50,7 +52,7 @@ def _same(container: Any, content: Any) -> bool:
 class _Tensor:
     """A tensor, the memory it uses, the numbers there, and its gradient."""
 
-    __slots__ = ("copy", "data", "grad", "requires_grad", "tensor")
+    __slots__ = ("copy", "data", "grad", "hooks", "requires_grad", "tensor")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
@@ -58,6 +60,7 @@ class _Tensor:
         self.copy = tensor.detach().clone()
         self.requires_grad = tensor.requires_grad
         self.grad = tensor.grad if tensor.is_leaf else None
+        self.hooks = [(name, dict(held) if held else {}) for name, held in _hooks_of(tensor)]
 
     def restore(self) -> None:
         tensor = self.tensor
@@ -71,6 +74,10 @@ class _Tensor:
                 if tensor.requires_grad != self.requires_grad:
                     tensor.requires_grad_(self.requires_grad)
                 tensor.grad = self.grad
+        for (_, now), (_, before) in zip(_hooks_of(tensor), self.hooks, strict=True):
+            if now is not None and now != before:
+                now.clear()
+                now.update(before)
 
     def _numbers(self) -> None:
         tensor, data = self.tensor, self.data
@@ -82,6 +89,12 @@ class _Tensor:
         # An expanded tensor cannot be written to, by the step neither.
         if torch._debug_has_internal_overlap(data) != 1:
             data.copy_(self.copy)
+
+
+def _hooks_of(tensor: torch.Tensor) -> list[tuple[str, Any]]:
+    """Return the tables of hooks that a leaf of the graph has, None where it has had none yet."""
+    names = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    return [(name, getattr(tensor, name, None)) for name in names if tensor.is_leaf]
 
 
 def _at_same_place(tensor: torch.Tensor, data: torch.Tensor) -> bool:
@@ -104,6 +117,10 @@ class Snapshot:
     def __init__(self, model: Any, *others: Any) -> None:
         """Copy the state of a model and of others: the batch, the loss."""
         self._containers: list[_Container] = []
+        self._kinds: dict[
+            int, tuple[Any, type]
+        ] = {}  #: of what can be given another class: itself, and its own
+        self._classes: dict[type, dict[str, Any]] = {}
         self._tensors: list[_Tensor] = []
         self._generators: list[tuple[Any, Any]] = []
         self._seen: dict[int, Any] = {}
@@ -120,13 +137,35 @@ class Snapshot:
     def restore(self) -> None:
         """Put the state back; gradients are the ones that were there."""
         with torch._C.DisableTorchFunction():
+            for value, kind in self._kinds.values():
+                if type(value) is not kind:  # as a parametrization does it
+                    value.__class__ = kind
             for container in self._containers:
                 container.restore()
+            for kind, names in self._classes.items():
+                _restore_class(kind, names)
             for tensor in self._tensors:
                 tensor.restore()
         for generator, state in self._generators:
             _set_state(generator, state)
         set_random_state(self._random)
+
+    def restore_state(self, but: frozenset[int]) -> None:
+        """Put back what is held, but for tensors with these identities and for random generators."""
+        with torch._C.DisableTorchFunction():
+            for container in self._containers:
+                container.restore()
+            for tensor in self._tensors:
+                if id(tensor.tensor) not in but:
+                    tensor.restore()
+
+    @contextmanager
+    def randomness(self) -> Iterator[None]:
+        """Let what runs inside draw what was drawn next at the moment of the snapshot."""
+        for generator, state in self._generators:
+            _set_state(generator, state)
+        set_random_state(self._random)
+        yield
 
     def _keep(self, value: Any, depth: int) -> None:
         if depth == 0 or id(value) in self._seen or isinstance(value, (str, bytes, int, float, type(None))):
@@ -146,7 +185,8 @@ class Snapshot:
     def _contents(self, value: Any) -> Iterator[Any]:
         """Keep a value's containers; return what is in it."""
         if isinstance(value, torch.nn.Module):
-            return self._of_module(value)
+            self._kinds[id(value)] = (value, type(value))
+            return itertools.chain(self._of_module(value), self._of_class(type(value)))
         if isinstance(value, (list, tuple, set, deque)):
             items = list(value)
         elif isinstance(value, Mapping):
@@ -155,7 +195,7 @@ class Snapshot:
             items = []
         if type(value) in _CONTAINERS:
             self._containers.append(_Container(value, value.copy()))
-        elif _is_plain(value):
+        elif is_plain(value):
             table = vars(value)
             self._containers.append(_Container(table, table.copy()))
             items += table.values()
@@ -163,14 +203,41 @@ class Snapshot:
 
     def _of_module(self, module: torch.nn.Module) -> Iterator[Any]:
         own = module.__dict__
-        tables = [own, own.get("_parameters"), own.get("_buffers")]
-        kept = [table for table in tables if isinstance(table, dict)]
-        self._containers += [_Container(table, table.copy()) for table in kept]
-        yield from (tensor for table in tables[1:] if table is not None for _, tensor in table.items())
+        tables = {name: own[name] for name in _MODULE_TABLES if type(own.get(name)) in _CONTAINERS}
+        self._containers += [_Container(table, table.copy()) for table in (own, *tables.values())]
+        for name in ("_parameters", "_buffers"):
+            # A scripted module holds them in something of its own.
+            yield from (tables[name] if name in tables else getattr(module, name, {})).values()
         yield from [value for name, value in own.items() if name not in _MODULE_TABLES]
 
+    def _of_class(self, kind: type) -> Iterator[Any]:
+        """Keep what the user's classes of modules hold themselves; yield what may change inside."""
+        for base in kind.__mro__:
+            if base in self._classes or base.__module__.partition(".")[0] in _OPAQUE:
+                continue
+            names = {name: value for name, value in vars(base).items() if not _is_special(name)}
+            self._classes[base] = names
+            yield from [value for value in names.values() if type(value) in _CONTAINERS or _holds(value)]
 
-def _is_plain(value: Any) -> bool:
+
+def _is_special(name: str) -> bool:
+    return name.startswith(("__", "_abc"))
+
+
+def _holds(value: Any) -> bool:
+    return isinstance(value, (torch.Tensor, torch.Generator))
+
+
+def _restore_class(kind: type, names: dict[str, Any]) -> None:
+    now = {name: value for name, value in vars(kind).items() if not _is_special(name)}
+    for name in now.keys() - names.keys():
+        delattr(kind, name)
+    for name, value in names.items():
+        if name not in now or now[name] is not value:
+            setattr(kind, name, value)
+
+
+def is_plain(value: Any) -> bool:
     """Tell whether an object is a bag of attributes made by the user or a library of theirs."""
     kind = type(value)
     if isinstance(value, type) or kind.__module__.partition(".")[0] in _OPAQUE - {"types"}:

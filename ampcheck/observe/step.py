@@ -11,12 +11,13 @@ import torch
 
 from ampcheck.errors import StepError
 from ampcheck.observe.emulation import cuda_casting
+from ampcheck.observe.execution import State
 from ampcheck.observe.failure import is_out_of_memory, locate
 from ampcheck.observe.modules import tensors_in
-from ampcheck.observe.recorder import Recorder, State
+from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.stand_in import autocast_stands_in
 from ampcheck.observe.structure import modules, named_parameters
-from ampcheck.trace import Failure
+from ampcheck.values.trace import Failure
 
 _LOW = frozenset({torch.float16, torch.bfloat16})
 
@@ -155,7 +156,7 @@ def run(step: Step, recorder: Recorder, dtype: torch.dtype | None, log2_scale: i
         with autocast:
             loss = step.loss(step.model, step.batch)
         _check(loss)
-        recorder.book.keep_loss(loss)
+        recorder.step_record.keep_loss(loss)
         # As GradScaler does it: a loss in half precision becomes FP32 by the product.
         (loss * torch.tensor(2.0**log2_scale, device=loss.device) if log2_scale else loss).backward()
     recorder.states(_state(step.model))
@@ -182,7 +183,7 @@ def _check(loss: Any) -> None:
     if not loss.requires_grad:
         raise StepError(
             "expected a loss that depends on trainable parameters, got one without a gradient; "
-            "is the model frozen?"
+            "is the model frozen? to audit forwards alone: --mode infer"
         )
 
 

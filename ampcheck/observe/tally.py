@@ -7,19 +7,24 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.book import Book
 from ampcheck.observe.lineage import Lineage
 from ampcheck.observe.modules import tensors_in
 from ampcheck.observe.seen import CastInputs
-from ampcheck.observe.unusual import readable
-from ampcheck.trace import Constant, Phase, Site
+from ampcheck.observe.step_record import StepRecord
+from ampcheck.observe.unusual import in_memory, readable
+from ampcheck.values.trace import Constant, Phase, Site
 
 #: What stands for an operation where whole modules are measured.
 FORWARD_OP, BACKWARD_OP = "forward", "backward"
 
+#: What is said of tensors that point at memory which is not theirs any more.
+FREED = "tensors whose memory was freed or shrunk, as offloading does: their values were not read"
+
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _STRIDED = torch.strided
 _transformed = torch._C._functorch.is_functorch_wrapped_tensor
+#: Subclasses of torch's that compute nothing but by their parts: a rank's own part, and what is on its way to it.
+_SEEN_WHOLE = frozenset({"DTensor", "AsyncCollectiveTensor"})
 _NUMBERS = frozenset({float, int})
 _HALVES = frozenset({torch.float16, torch.bfloat16})
 _FLOATING = {
@@ -46,9 +51,9 @@ class Origin:
 class Tally:
     """What is written down of results, and which tensors the last ones were. No tensor is kept alive."""
 
-    def __init__(self, book: Book, seen: Any, *, follow: bool) -> None:
-        """Write into a book; with `follow` also what each result was made of."""
-        self._book = book
+    def __init__(self, step_record: StepRecord, seen: Any, *, follow: bool) -> None:
+        """Write into a step_record; with `follow` also what each result was made of."""
+        self._step_record = step_record
         self._seen = seen
         self._cast_inputs = CastInputs()
         self.lineage = Lineage() if follow else None
@@ -64,6 +69,7 @@ class Tally:
 
     def took_apart(self, kinds: Any) -> None:
         """Note an operation of which only the parts are seen."""
+        kinds = [kind for kind in kinds if kind.__name__ not in _SEEN_WHOLE]
         text = "operations on {}, seen in the parts it takes them apart into"
         self.not_audited.update(text.format(kind.__name__) for kind in kinds)
 
@@ -79,11 +85,14 @@ class Tally:
             elif self.lineage is not None:
                 self.lineage.passed(tensor)  # what an index or a mask was made of makes what it picks
             return
+        if not tensor.data_ptr() and tensor.numel():
+            self.not_audited["tensors without memory, as transforms make them"] += 1
+            return
         key = (op, slot, phase, name)
         number = origin.numbers.get(key)
         if number is None:
             number = self._number(origin, key)
-        self._seen.remember(tensor, self._book.add(number, tensor))
+        self._seen.remember(tensor, self._step_record.add(number, tensor))
         if self.lineage is not None and op:
             self.lineage.made(tensor, number)
 
@@ -94,21 +103,24 @@ class Tally:
         found = readable(tensor)
         if isinstance(found, str):
             self.not_audited[found] += 1
+        elif not in_memory(found):
+            self.not_audited[FREED] += 1
         elif found.dtype in _FLOATING:
             key = (op, slot, phase, _FLOATING[found.dtype])
-            self._book.add(self.number(origin, key), found)
+            self._step_record.add(self.number(origin, key), found)
 
     def measure_all(self, held: Iterable[tuple[Origin, str, torch.Tensor]]) -> None:
         """Measure parameters and gradients at their slots, outside of the recording."""
         numbers, tensors = [], []
         for origin, slot, tensor in held:
             name = _FLOATING.get(tensor.dtype)
-            if type(tensor) in _PLAIN and tensor.layout is _STRIDED and name is not None:
+            plain = type(tensor) in _PLAIN and tensor.layout is _STRIDED
+            if plain and name is not None and in_memory(tensor):
                 numbers.append(self.number(origin, ("", slot, Phase.STATE, name)))
                 tensors.append(tensor)
             else:
-                self.measure(origin, Phase.STATE, "", slot, tensor)
-        self._book.add_all(numbers, tensors)
+                self.measure_outside(origin, Phase.STATE, "", slot, tensor)
+        self._step_record.add_all(numbers, tensors)
 
     def number(self, origin: Origin, key: tuple[str, str, Phase, str]) -> int:
         """Return the number of a site: operation, slot, phase and dtype at an origin."""
@@ -118,7 +130,7 @@ class Tally:
     def _number(self, origin: Origin, key: tuple[str, str, Phase, str]) -> int:
         op, slot, phase, dtype = key
         site = (origin.module, op, slot, phase, dtype, origin.file, origin.line)
-        number = origin.numbers[key] = self._book.number(site)
+        number = origin.numbers[key] = self._step_record.number(site)
         return number
 
     def constants(self, origin: Origin, op: str, args: Any, out: torch.Tensor) -> None:
@@ -150,12 +162,12 @@ class Tally:
         self.measure(origin, phase, op, "output", out)
         if before in _FLOATING and after in _FLOATING:
             key = (origin.module, _FLOATING[before], _FLOATING[after], phase, origin.file, origin.line)
-            self._book.cast(key, out, undoes=self._cast_inputs.undoes(source, out))
+            self._step_record.cast(key, out, undoes=self._cast_inputs.undoes(source, out))
 
     def _row(self, tensor: torch.Tensor) -> int | None:
         """Return the row of a tensor measured in this step and not written to since."""
         row: int | None = self._seen.row(tensor)
-        return row if row is not None and row >= self._book.first_row else None
+        return row if row is not None and row >= self._step_record.first_row else None
 
     def inherit(self, source: Any, out: Any) -> None:
         """Let a copy or whole view of a measured tensor share its row."""
@@ -173,12 +185,16 @@ class Tally:
                 self.measure_outside(origin, Phase.FORWARD, "", place, tensor)
                 continue
             key = ("", place, Phase.FORWARD, _FLOATING[tensor.dtype])
-            self._book.alias(row, self.number(origin, key))
+            self._step_record.alias(row, self.number(origin, key))
 
     def measure_outside(self, origin: Origin, phase: Phase, op: str, slot: str, tensor: torch.Tensor) -> None:
         """Measure a tensor that the user's code holds: its own overrides of operations are not run."""
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-            measure = self._measure_unusual if _transformed(tensor) else self.measure
+            plain = type(tensor) in _PLAIN and tensor.layout is _STRIDED and not _transformed(tensor)
+            if plain and not in_memory(tensor):
+                self.not_audited[FREED] += 1
+                return
+            measure = self.measure if plain else self._measure_unusual
             measure(origin, phase, op, slot, tensor)
 
     def known(self, tensor: torch.Tensor) -> bool:
@@ -187,6 +203,6 @@ class Tally:
 
     def sources(self) -> dict[Site, list[Site]]:
         """Return what each operation's results were made of, in order of execution."""
-        names = self._book.names()
+        names = self._step_record.names()
         known = {} if self.lineage is None else self.lineage.sources
         return {names[number]: [names[source] for source in sources] for number, sources in known.items()}

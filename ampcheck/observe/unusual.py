@@ -2,6 +2,7 @@
 
 import torch
 
+from ampcheck.observe.sharing import local
 from ampcheck.observe.structure import is_lazy
 
 _COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
@@ -10,6 +11,7 @@ _NO_DISPATCH = frozenset({torch._C._disabled_torch_dispatch_impl, torch.Tensor._
 
 def readable(tensor: torch.Tensor) -> torch.Tensor | str:  # noqa: PLR0911  # one line a kind
     """Return the plain tensor of the numbers that a tensor stores, or what to call it where there is none."""
+    tensor = local(tensor)
     kind = type(tensor)
     with torch._C.DisableTorchFunction():
         if is_lazy(tensor):
@@ -26,3 +28,13 @@ def readable(tensor: torch.Tensor) -> torch.Tensor | str:  # noqa: PLR0911  # on
             return tensor.detach().values()
         layout = str(tensor.layout).removeprefix("torch.")
         return f"nested tensors ({layout})" if tensor.is_nested else f"tensors of layout {layout}"
+
+
+def in_memory(tensor: torch.Tensor) -> bool:
+    """Whether a strided tensor lies within the memory of its storage, which may be freed or shrunk under it.
+
+    An operation has just written its results; this is for tensors that come from elsewhere.
+    """
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    end = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    return tensor.numel() == 0 or bool(end <= tensor.untyped_storage().nbytes())

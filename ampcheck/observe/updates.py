@@ -8,7 +8,7 @@ import torch
 from ampcheck.observe.state import Snapshot
 from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients
 from ampcheck.observe.structure import named_modules
-from ampcheck.trace import UpdateLoss
+from ampcheck.values.trace import UpdateLoss
 
 _LOW = frozenset({torch.float16, torch.bfloat16})
 

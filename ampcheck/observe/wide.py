@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampcheck.observe.dispatcher import Operator
+from ampcheck.observe.modes import OwnMode
 
 _HALF = frozenset({torch.float16, torch.complex32})
 _NAMES = {"Half": _HALF, "ComplexHalf": _HALF, "BFloat16": frozenset({torch.bfloat16})}
@@ -76,17 +76,8 @@ def without_kernel() -> frozenset[str]:
     return frozenset(func._schema.name for func, rule in _rules.items() if rule.learned)
 
 
-class WideCompute(TorchDispatchMode):
+class WideCompute(OwnMode):
     """Runs every operator through `execute`, and records nothing."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # The wrapper that this would put around each operation loads the compiler, which takes a second.
-        return False
-
-    def __init__(self) -> None:
-        """Prepare to run operators."""
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotations here
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func`."""

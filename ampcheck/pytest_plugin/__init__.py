@@ -9,7 +9,7 @@ from ampcheck.pytest_plugin import options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ampcheck.expectations import Audited
+    from ampcheck.pytest_plugin.expectations import Audited
 
 #: The bench's fixture and gates come with this plug-in, and go with `-p no:ampcheck`.
 pytest_plugins = ["ampcheck.bench.pytest_plugin"]
@@ -64,7 +64,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         (report.nodeid, report.user_properties)
         for reports in terminalreporter.stats.values()
         for report in reports
-        # The last report of a test has what all of it told, also where its setup failed.
+        # The last report of a test has what all of it printed, also where its setup failed.
         if getattr(report, "when", None) == "teardown" and report.user_properties
     ]
     if audits:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from ampcheck.config import Config, read_value
+from ampcheck.compare.config import Config, read_value
+from ampcheck.compare.select import select, source
 from ampcheck.errors import AmpcheckError
-from ampcheck.expectations import Audited
+from ampcheck.pytest_plugin.expectations import Audited
 from ampcheck.pytest_plugin.marking import Wanted, wanted
 from ampcheck.pytest_plugin.summary import FIRST, properties
-from ampcheck.select import select, source
-from ampcheck.targets.spec import Target
+from ampcheck.targets.spec import Target, no_loss
 from ampcheck.targets.userfile import INSTALLED
 
 
@@ -33,21 +33,29 @@ def _auditor(node: pytest.Item, asked: Wanted, default: str) -> Callable[..., Au
     def amp_audit(  # noqa: PLR0913 - what can be said of an audit, by name
         model: Any,
         batch: Any,
-        loss: Callable[[Any, Any], Any],
+        loss: Callable[[Any, Any], Any] = no_loss,
         *,
         precision: str | None = None,
         scale: float | str | None = None,
         steps: int | None = None,
         verify: bool | None = None,
         optimizer: Callable[[Any], Any] | None = None,
+        mode: str | None = None,
+        cast: str | None = None,
     ) -> Audited:
-        """Audit `loss(model, batch)` in FP32 and in low precision; a list of batches is one batch a step."""
+        """Audit `loss(model, batch)` in FP32 and in low precision; a list of batches is one batch a step.
+
+        Without a loss, or with mode="infer", it is `model(batch)` that is audited, forward alone.
+        """
         __tracebackhide__ = True
         batches: Sequence[Any] = batch if isinstance(batch, list) else [batch]
         file = _file(type(model), node.config.rootpath)
-        target = Target(type(model).__name__, model, batches, loss, optimizer, file=file)
+        target = Target(
+            type(model).__name__, model, batches, loss, optimizer, file=file, infers=loss is no_loss
+        )
         steps = steps or (len(batches) if isinstance(batch, list) else None)
         given = {"precision": precision or default, "scale": scale, "steps": steps, "verify": verify}
+        given |= {"mode": mode, "cast": cast}
         failure = ""
         try:
             said = {
@@ -78,7 +86,7 @@ def audited(
 
     It is known by a name in the baseline, and by the words after `pytest` that run it.
     """
-    from ampcheck.audit import audit
+    from ampcheck.run.audit import audit
 
     report, gap = select(audit(target, config.settings), config, source), ""
     if config.baseline is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ampcheck.config import Config
+from ampcheck.compare.config import Config
 from ampcheck.errors import AmpcheckError, TargetError
 from ampcheck.pytest_plugin.auditing import audited, explained
 from ampcheck.pytest_plugin.marking import wanted

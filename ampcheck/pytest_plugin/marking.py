@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ampcheck.config import Config, find, key, read_value
+from ampcheck.compare.config import Config, find, key, read_value
+from ampcheck.compare.select import checked
 from ampcheck.errors import ConfigError
 from ampcheck.pytest_plugin.options import SHARED, given, ini
-from ampcheck.select import checked
 from ampcheck.targets.spec import close
 
 TAKES = ("precision", "fail_on", "ignore")

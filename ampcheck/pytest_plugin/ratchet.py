@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from ampcheck.baseline import Baseline, accept, held
-from ampcheck.codec import write
-from ampcheck.complaint import COMMAND, evidence, told
-from ampcheck.differences import compare
+from ampcheck.compare.baseline import Baseline, accept, held
+from ampcheck.compare.baseline_json import from_json, read, to_json
+from ampcheck.compare.differences import compare
 from ampcheck.errors import ReportError
-from ampcheck.flat_baseline import from_json, read, to_json
 from ampcheck.renderers import differences
-from ampcheck.report import Report
+from ampcheck.renderers.assertion_text import COMMAND, evidence, failure_text
+from ampcheck.saved.report_json import write
 from ampcheck.targets.userfile import shown
-from ampcheck.wording import plural
+from ampcheck.values.report import Report
+from ampcheck.values.wording import plural
 
 #: What the update is registered as.
 UPDATE = "ampcheck-update-baseline"
@@ -84,10 +84,10 @@ def hold(
     found = compare(report, known[name])
     if not found:
         return left, ""
-    text = told(
+    text = failure_text(
         f"{plural(len(found), 'difference')} from the baseline",
         report,
-        [f"{differences.MARKS[one.change][0]} {differences.told(one)}" for one in found],
+        [f"{differences.MARKS[one.change][0]} {differences.sentence(one)}" for one in found],
         evidence(left, left.findings) if left.findings else [],
         ["", "if this is meant, accept it and commit the file:", f"{COMMAND}{command}"],
     )

@@ -2,8 +2,8 @@
 
 import pytest
 
+from ampcheck.compare.baseline_json import read
 from ampcheck.errors import AmpcheckError, ConfigError
-from ampcheck.flat_baseline import read
 from ampcheck.pytest_plugin.auditing import explained
 from ampcheck.pytest_plugin.collecting import TargetCollection
 from ampcheck.pytest_plugin.marking import wanted

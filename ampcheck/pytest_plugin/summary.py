@@ -4,12 +4,12 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ampcheck.complaint import shortened
-from ampcheck.headline import Health, judge
-from ampcheck.report import Report
-from ampcheck.tables import measured_loss
-from ampcheck.trace import Phase
-from ampcheck.wording import ELLIPSIS, clean, percent, plural, scale_words
+from ampcheck.diagnose.tables import measured_loss
+from ampcheck.renderers.assertion_text import shortened
+from ampcheck.values.report import Report
+from ampcheck.values.trace import Phase
+from ampcheck.values.verdict import Health
+from ampcheck.values.wording import ELLIPSIS, clean, percent, plural, scale_words
 
 if TYPE_CHECKING:
     import pytest
@@ -20,15 +20,15 @@ FIRST = f"{PREFIX}target"
 WIDEST = 100
 #: Lines for audits without trouble, unless pytest is run with -v.
 SHOWN = 10
-_ORDER = [str(health) for health in (Health.UNSAFE, Health.UNKNOWN, Health.RISK, Health.SAFE)]
-_COLORS = {"unsafe": "red", "unknown": "yellow", "risk": "yellow", "safe": "green"}
+_ORDER = ["unsafe", "unknown", "partly audited", "risk", "safe"]
+_COLORS = dict.fromkeys(_ORDER, "yellow") | {"unsafe": "red", "safe": "green"}
 
 Properties = Sequence[tuple[str, object]]
 
 
 def properties(report: Report) -> list[tuple[str, object]]:
     """Return an audit as properties of its test: text and numbers, so that they pass to JUnit and between processes."""
-    health, sentence = judge(report)
+    health, sentence = report.verdict.word, report.verdict.sentence
     plan = report.plan
     kept = (*plan.fp32_modules, *plan.fp32_lines) if plan else ()
     found = {
@@ -37,7 +37,7 @@ def properties(report: Report) -> list[tuple[str, object]]:
         "health": str(health),
         "verdict": sentence,
         "loss_scale": 2.0**report.log2_scale,
-        "gradients_flushed": measured_loss(report, Phase.BACKWARD).share,
+        "gradients_underflow": measured_loss(report, Phase.BACKWARD).share,
         "findings": " ".join(clean(finding.code) for finding in report.findings),
         "suppressed": " ".join(clean(held.finding.code) for held in report.suppressed),
         "fp32": ", ".join(map(clean, kept)),
@@ -77,7 +77,7 @@ def _row(reporter: "pytest.TerminalReporter", test: str, audit: dict[str, str], 
     health = audit["health"]
     reporter.write(f"{health.upper():<8}", bold=True, **{_COLORS[health]: True})
     scale = scale_words(float(audit["loss_scale"])).replace("2^0", "none")
-    lost = percent(float(audit["gradients_flushed"]))
+    lost = percent(float(audit["gradients_underflow"]))
     facts = f"{audit['precision']:<5} {scale:<5} {lost:>8}  {_codes(audit):<18}  "
     reporter.write_line(f"{facts}{_tail(test, width - 8 - len(facts))}")
     if health != Health.SAFE or reporter.verbosity > 0:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from ampcheck.codec import to_json
 from ampcheck.renderers import annotations, frames, html, junit, markdown, sarif, summary, terminal
-from ampcheck.report import Report
+from ampcheck.saved.report_json import to_json
+from ampcheck.values.report import Report
 
 RENDERERS: dict[str, Callable[[Report], str]] = {
     "terminal": terminal.render,

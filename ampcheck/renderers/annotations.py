@@ -3,22 +3,23 @@
 from collections.abc import Iterator
 from itertools import islice
 
-from ampcheck.findings import Finding, Severity
-from ampcheck.headline import Health, consequences, corrected, figures, judge
-from ampcheck.report import Report
-from ampcheck.rules import RULES
-from ampcheck.rules.manual import page
-from ampcheck.wording import clean, place, plural
+from ampcheck.diagnose.rules import RULES
+from ampcheck.diagnose.rules.manual import page
+from ampcheck.renderers.words import consequences, corrected, figures
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.report import Report
+from ampcheck.values.verdict import Health
+from ampcheck.values.wording import clean, place, plural
 
 #: What GitHub shows of each kind for one step; further ones are dropped without a word.
 LIMIT = 10
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
-_HEALTH = {Health.SAFE: "notice", Health.RISK: "warning", Health.UNSAFE: "error", Health.UNKNOWN: "warning"}
+_HEALTH = dict.fromkeys(Health, "warning") | {Health.SAFE: "notice", Health.UNSAFE: "error"}
 
 
 def render(report: Report) -> str:
     """Return the verdict and the worst findings, as many as GitHub shows; the rest is counted."""
-    health, sentence = judge(report)
+    health, sentence = report.verdict.word, report.verdict.sentence
     room = dict.fromkeys(_COMMANDS.values(), LIMIT) | {_HEALTH[health]: LIMIT - 1}
     lines: list[str] = []
     for severity, command in _COMMANDS.items():
@@ -40,9 +41,9 @@ def _annotation(command: str, finding: Finding) -> str:
 
 def _message(finding: Finding) -> Iterator[str]:
     yield clean(finding.message)
-    told = [*([place(finding.origin)] if finding.origin else []), *figures(finding)]
-    if told:
-        yield " · ".join(told)
+    shown = [*([place(finding.origin)] if finding.origin else []), *figures(finding)]
+    if shown:
+        yield " · ".join(shown)
     yield from consequences(finding)
     if finding.code in RULES:
         yield f"What to do: {clean(page(finding.code).sections['What to do'])}"
@@ -55,8 +56,10 @@ def _command(command: str, properties: dict[str, str], message: str) -> str:
     >>> _command("error", {"file": "a,b.py", "title": "50%: no"}, "one\n::error::two")
     '::error file=a%2Cb.py,title=50%25%3A no::one%0A::error::two'
     """
-    told = ",".join(f"{name}={_escaped(text, {':': '%3A', ',': '%2C'})}" for name, text in properties.items())
-    return f"::{command} {told}::{_escaped(message, {})}"
+    shown = ",".join(
+        f"{name}={_escaped(text, {':': '%3A', ',': '%2C'})}" for name, text in properties.items()
+    )
+    return f"::{command} {shown}::{_escaped(message, {})}"
 
 
 def _escaped(text: str, further: dict[str, str]) -> str:

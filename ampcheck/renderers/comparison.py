@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ampcheck.comparison import SHOWN, Comparison, Move, Shift
-from ampcheck.differences import MOVED, Change, Difference, Kind
-from ampcheck.headline import Health, judge
+from ampcheck.compare.comparison import SHOWN, Comparison, Move, Shift
+from ampcheck.compare.differences import MOVED, Change, Difference, Kind
 from ampcheck.renderers.differences import line
 from ampcheck.renderers.drawing import NONE, cells, fitted, module_name
-from ampcheck.renderers.layout import Parts, drawn, fixed, hanging, indented, text, title
-from ampcheck.wording import clean, count, plural, power
+from ampcheck.renderers.layout import Parts, drawn, fixed, hanging, indented, nothing_drawn, text, title
+from ampcheck.values.verdict import Health
+from ampcheck.values.wording import clean, count, plural, power
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -20,9 +20,10 @@ LAYERS = 20
 _ARM = 5
 _NAME = 34
 _OUTCOMES = {"worse": "red", "better": "green", "changed": "yellow", "same": "green"}
-_STYLES = {Health.SAFE: "green", Health.RISK: "yellow", Health.UNSAFE: "red", Health.UNKNOWN: "yellow"}
+_STYLES = dict.fromkeys(Health, "yellow") | {Health.SAFE: "green", Health.UNSAFE: "red"}
 
 
+@nothing_drawn
 def render(comparison: Comparison, *, width: int = 100, color: bool = False) -> str:
     """Return what became of a report as lines no longer than a width."""
     wide = max(width, NARROWEST)
@@ -54,14 +55,14 @@ def _header(comparison: Comparison, width: int) -> "Text":
 
 def summary(comparison: Comparison) -> str:
     """Return in one line what changed."""
-    told = []
+    shown = []
     for change, words in ((Change.WORSE, "worse"), (Change.BETTER, "better")):
         number = sum(difference.change is change for difference in comparison.differences)
-        told += [f"{count(number)} {words}"] if number else []
+        shown += [f"{count(number)} {words}"] if number else []
     moved, layers = len(comparison.moves), plural(comparison.compared, "layer")
     far = f", the farthest by {comparison.moves[0].octaves:+.1f} octaves" if moved else ""
-    told.append(f"{count(moved)} of {layers} moved{far}" if moved else f"none of {layers} moved")
-    return " · ".join(told)
+    shown.append(f"{count(moved)} of {layers} moved{far}" if moved else f"none of {layers} moved")
+    return " · ".join(shown)
 
 
 def outcome(comparison: Comparison) -> str:
@@ -78,7 +79,7 @@ def _answers(comparison: Comparison) -> Parts:
     badge = text((f" {word.upper()} ", f"bold {_OUTCOMES[word]} reverse"))
     yield hanging(badge, text((summary(comparison), "bold")))
     for when, report in (("before", comparison.old), ("now", comparison.new)):
-        health, sentence = judge(report)
+        health, sentence = report.verdict.word, report.verdict.sentence
         words = text(f"{when:<6} ", (f"{health.upper():<7}", _STYLES[health]))
         yield hanging(words, text(sentence), 2)
 

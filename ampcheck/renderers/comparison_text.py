@@ -4,14 +4,13 @@ import json
 from dataclasses import astuple
 from math import isfinite
 
-from ampcheck.baseline import Span
-from ampcheck.comparison import Comparison, Shift
-from ampcheck.headline import judge
+from ampcheck.compare.baseline import Span
+from ampcheck.compare.comparison import Comparison, Shift
 from ampcheck.renderers.comparison import facts, outcome, pair, signed, summary
-from ampcheck.renderers.differences import told
+from ampcheck.renderers.differences import sentence
 from ampcheck.renderers.markup import bullets, code, inline, prose, table
-from ampcheck.report import Report
-from ampcheck.wording import ROOT, plural
+from ampcheck.values.report import Report
+from ampcheck.values.wording import ROOT, plural
 
 #: Of the next schema when a reader of this one would go wrong.
 SCHEMA = 1
@@ -21,7 +20,7 @@ LAYERS = 40
 def markdown(comparison: Comparison) -> str:
     """Return what became of a report as Markdown."""
     answers = [
-        f"{when}: **{judge(report)[0].upper()}** {inline(judge(report)[1])}"
+        f"{when}: **{report.verdict.word.upper()}** {inline(report.verdict.sentence)}"
         for when, report in (("before", comparison.old), ("now", comparison.new))
     ]
     parts = [
@@ -30,7 +29,7 @@ def markdown(comparison: Comparison) -> str:
         bullets(answers),
     ]
     if comparison.differences:
-        parts.append(bullets(f"{one.change}: {prose(told(one))}" for one in comparison.differences))
+        parts.append(bullets(f"{one.change}: {prose(sentence(one))}" for one in comparison.differences))
     if comparison.moves:
         rows = [
             (code(move.module or ROOT), *_cells(move.forward), *_cells(move.backward))
@@ -87,7 +86,7 @@ def to_json(comparison: Comparison) -> str:
 
 
 def _side(report: Report) -> dict[str, object]:
-    health, answer = judge(report)
+    health, answer = report.verdict.word, report.verdict.sentence
     about = {name: getattr(report, name) for name in ("target", "precision", "log2_scale")}
     return {**about, "health": str(health), "answer": answer}
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from ampcheck.differences import Change, Difference, Kind
+from ampcheck.compare.differences import Change, Difference, Kind
 from ampcheck.renderers.drawing import fitted, module_name
-from ampcheck.renderers.layout import Parts, drawn, hanging, text, title
-from ampcheck.trace import Phase
-from ampcheck.wording import ROOT, clean, count, plural
+from ampcheck.renderers.layout import Parts, drawn, hanging, nothing_drawn, text, title
+from ampcheck.values.trace import Phase
+from ampcheck.values.wording import ROOT, clean, count, plural
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,6 +19,7 @@ RANGES = 20
 _NAME = 50
 
 
+@nothing_drawn
 def gap(differences: Sequence[Difference], command: str, *, width: int = 100, color: bool = False) -> str:
     """Return the differences from a baseline as text, with the command that would accept them."""
     lines = drawn(_gap(differences), width, color=color)
@@ -53,10 +54,10 @@ def _gap(differences: Sequence[Difference]) -> Parts:
 def line(difference: Difference) -> "RenderableType":
     """Return a difference in one line."""
     mark, style = MARKS[difference.change]
-    return hanging(text((mark, style)), text(told(difference)), 2)
+    return hanging(text((mark, style)), text(sentence(difference)), 2)
 
 
-def told(difference: Difference) -> str:
+def sentence(difference: Difference) -> str:
     """Return a difference as a sentence."""
     what = clean(difference.what) or ROOT
     before, after = clean(difference.before), clean(difference.after)

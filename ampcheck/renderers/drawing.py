@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ampcheck.wording import ELLIPSIS, ROOT, clean
+from ampcheck.values.wording import ELLIPSIS, ROOT, clean
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 #: Something is there, but less than a ten-thousandth of the whole.

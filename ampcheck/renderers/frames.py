@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+from ampcheck.diagnose.tables import cast_rows, layer_rows, scale_curve
 from ampcheck.errors import AmpcheckError
-from ampcheck.report import Report, by_place
-from ampcheck.stats import TensorStats
-from ampcheck.tables import cast_rows, layer_rows, scale_curve
-from ampcheck.trace import Phase, Site
-from ampcheck.wording import clean
+from ampcheck.values.report import Report, by_place
+from ampcheck.values.stats import TensorStats
+from ampcheck.values.trace import Phase, Site
+from ampcheck.values.wording import clean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,8 +97,8 @@ def _layers(report: Report) -> Iterator[Row]:
             "module": row.module,
             "kind": row.kind,
             "dtypes": "+".join(row.dtypes),
-            "flushed_forward": row.flushed_forward,
-            "flushed_backward": row.flushed_backward,
+            "underflow_forward": row.underflow_forward,
+            "underflow_backward": row.underflow_backward,
             "overflowed": row.overflowed,
             "casts": row.casts,
             "cast_bytes": row.cast_bytes,
@@ -108,9 +108,9 @@ def _layers(report: Report) -> Iterator[Row]:
 
 
 def _findings(report: Report) -> Iterator[Row]:
-    told = [(finding, "") for finding in report.findings]
-    told += [(one.finding, one.words) for one in report.suppressed]
-    for finding, suppressed in told:
+    shown = [(finding, "") for finding in report.findings]
+    shown += [(one.finding, one.words) for one in report.suppressed]
+    for finding, suppressed in shown:
         origin = finding.origin
         yield {
             "code": finding.code,
@@ -163,8 +163,8 @@ def _scales(report: Report) -> Iterator[Row]:
         yield {
             "log2_scale": point.log2_scale,
             "elements": point.nonzero,
-            "flushed": point.flushed.low,
-            "flushed_at_most": point.flushed.high,
+            "underflowed": point.underflowed.low,
+            "flushed_at_most": point.underflowed.high,
             "subnormal": point.subnormal.low,
             "subnormal_at_most": point.subnormal.high,
             "overflowed": point.overflowed.low,

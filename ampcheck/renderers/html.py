@@ -6,13 +6,14 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 
-from ampcheck.headline import facts, judge
+from ampcheck.diagnose.tables import layer_rows, scale_curve
 from ampcheck.renderers.page import answer, findings, layers, loop, numbers, rest, scales
 from ampcheck.renderers.page.elements import Html, joined, tag
 from ampcheck.renderers.page.tree import module_tree
-from ampcheck.report import Report
-from ampcheck.tables import layer_rows, scale_curve
-from ampcheck.wording import clean
+from ampcheck.renderers.recipes import page_tables
+from ampcheck.renderers.words import facts
+from ampcheck.values.report import Report
+from ampcheck.values.wording import clean
 
 #: In the order in which they are put together.
 _STYLES = ("look.css", "parts.css", "tables.css", "paper.css")
@@ -42,6 +43,7 @@ def render(report: Report) -> str:
                 "main",
                 answer.verdict(report),
                 answer.plan(report),
+                page_tables(report),
                 None if report.dry else scales.picture(report, scale_curve(report, span)),
                 findings.findings(report, rows),
                 loop.loop(report),
@@ -74,7 +76,7 @@ def _head(report: Report) -> Html:
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("link", rel="icon", href="data:,"),
-        tag("title", f"{judge(report)[0].upper()} {clean(report.target)} · ampcheck"),
+        tag("title", f"{report.verdict.word.upper()} {clean(report.target)} · ampcheck"),
         tag("style", _style()),
     )
 
@@ -100,7 +102,7 @@ def _assets(names: tuple[str, ...]) -> Iterator[str]:
 
 
 def _header(report: Report) -> Html:
-    told = [tag("li", fact) for fact in facts(report)]
+    shown = [tag("li", fact) for fact in facts(report)]
     looped = [("#loop", "Loop")] if report.loop else []
     table = ("#dtypes", "Dtypes") if report.dry else ("#layers", "Layers")
     links = [("#findings", "Findings"), *looped, table, ("#limits", "Limits")]
@@ -110,7 +112,7 @@ def _header(report: Report) -> Html:
             "div",
             tag("span", "ampcheck", class_="brand"),
             tag("span", clean(report.target), class_="target"),
-            tag("ul", told, class_="facts"),
+            tag("ul", shown, class_="facts"),
         ),
         tag("nav", [tag("a", name, href=link) for link, name in links], aria_label="Sections"),
         tag("button", "Theme: system", type="button", id="theme", class_="scripted"),

@@ -2,12 +2,13 @@
 
 from html import escape
 
-from ampcheck.findings import Finding, Severity
-from ampcheck.headline import Health, consequences, corrected, facts, figures, judge
-from ampcheck.report import Report
-from ampcheck.rules import RULES, asked
-from ampcheck.rules.manual import page
-from ampcheck.wording import clean, location, place
+from ampcheck.diagnose.rules import RULES, asked
+from ampcheck.diagnose.rules.manual import page
+from ampcheck.renderers.words import consequences, corrected, facts, figures
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.report import Report
+from ampcheck.values.verdict import Health
+from ampcheck.values.wording import clean, location, place
 
 
 def render(report: Report) -> str:
@@ -15,7 +16,7 @@ def render(report: Report) -> str:
     found: dict[str, list[Finding]] = {code: [] for code in sorted(RULES)}
     for finding in report.findings:
         found.setdefault(finding.code, []).append(finding)
-    health, sentence = judge(report)
+    health, sentence = report.verdict.word, report.verdict.sentence
     group = f"ampcheck.{clean(report.target)}.{report.precision}".replace("/", ".")
     cases = [_verdict(group, health, sentence)]
     missing = {code for code in RULES if not asked(code, report)}
@@ -25,14 +26,14 @@ def render(report: Report) -> str:
     numbers = {"tests": len(cases), "failures": failed, "errors": 0, "skipped": skipped}
     totals = " ".join(f'{name}="{number}"' for name, number in numbers.items())
     suite = f"<testsuite name={_quoted(group)} {totals}>"
-    told = {
+    shown = {
         "setting": " · ".join(facts(report)),
         "suppressed": str(len(report.suppressed)),
         **report.environment,
     }
     properties = "".join(
         f"<property name={_quoted(clean(name))} value={_quoted(clean(text))}/>\n"
-        for name, text in told.items()
+        for name, text in shown.items()
     )
     body = f"<properties>\n{properties}</properties>\n" + "\n".join(cases)
     head = f'<?xml version="1.0" encoding="utf-8"?>\n<testsuites {totals}>'

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ampcheck.diagnose.tables import LayerRow
 from ampcheck.renderers.drawing import NONE, cells, fitted, module_name
-from ampcheck.tables import LayerRow
-from ampcheck.wording import ELLIPSIS, clean, exponent_range, percent, short_count
+from ampcheck.values.wording import ELLIPSIS, clean, exponent_range, percent, short_count
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -43,8 +43,8 @@ _COLUMNS = (
     _Column("", "dtype", _dtypes, right=False),
     _Column("activation", "2^…", lambda row: exponent_range(row.activations) or NONE, right=False),
     _Column("gradient", "2^…", lambda row: exponent_range(row.gradients) or NONE, right=False),
-    _Column("flushed", "forward", lambda row: _share(row.flushed_forward)),
-    _Column("flushed", "backward", lambda row: _share(row.flushed_backward)),
+    _Column("underflowed", "forward", lambda row: _share(row.underflow_forward)),
+    _Column("underflowed", "backward", lambda row: _share(row.underflow_backward)),
     _Column(
         "over-", "flowed", lambda row: short_count(row.overflowed) if row.overflowed else NONE, style="red"
     ),

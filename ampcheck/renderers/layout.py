@@ -1,16 +1,37 @@
 """How the terminal's lines are put together: styled text, indents, marks with text beside them."""
 
-from collections.abc import Iterable
+import functools
+import random
+from collections.abc import Callable, Iterable
 from io import StringIO
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias
+
+from ampcheck.values.wording import no_commands
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
+Given = ParamSpec("Given")
+
 Parts: TypeAlias = Iterable["RenderableType"]
 
 
+def nothing_drawn(function: Callable[Given, str]) -> Callable[Given, str]:
+    """Let a function draw no random number of the program's: rich draws one when it is imported."""
+
+    @functools.wraps(function)
+    def render(*args: Given.args, **kwargs: Given.kwargs) -> str:
+        before = random.getstate()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            random.setstate(before)
+
+    return render
+
+
+@nothing_drawn
 def drawn(parts: Parts, width: int, *, color: bool) -> str:
     """Return parts as lines no longer than a width."""
     from rich.console import Console
@@ -30,7 +51,7 @@ def drawn(parts: Parts, width: int, *, color: bool) -> str:
     for part in parts:
         console.print(part)
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    return "\n".join(lines).strip("\n") + "\n"
+    return no_commands("\n".join(lines).strip("\n") + "\n")
 
 
 def title(name: str, about: str = "") -> Parts:

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from ampcheck.loop import Loop, ScaleEvent
-from ampcheck.renderers.course import change, happened, span_words, spans
+from ampcheck.diagnose.rules.loop_ranks import first_disagreement, first_overflow
 from ampcheck.renderers.layout import Parts, bullet, text, title
-from ampcheck.report import Report
-from ampcheck.rules.loop_ranks import first_disagreement, first_overflow
-from ampcheck.wording import clean, location, plural, scale_words
+from ampcheck.renderers.scale_curve import change, happened, span_words, spans
+from ampcheck.values.loop import Loop, ScaleEvent
+from ampcheck.values.report import Report
+from ampcheck.values.wording import clean, location, plural, scale_words
 
-#: Changes of the loss scale that are told one by one.
+#: Changes of the loss scale that are shown one by one.
 EVENTS = 6
 
 
@@ -23,7 +23,9 @@ def loop_lines(report: Report, *, details: bool) -> Parts:
     yield from _by_rank(report)
     shown = loop.scales if details else loop.scales[:EVENTS]
     for event in shown:
-        yield bullet("!" if event.skipped else "·", _told(event), "bold yellow" if event.skipped else "dim")
+        yield bullet(
+            "!" if event.skipped else "·", _event_line(event), "bold yellow" if event.skipped else "dim"
+        )
     if len(loop.scales) > len(shown):
         yield text((f"  … and {plural(len(loop.scales) - len(shown), 'more change')}", "dim"))
 
@@ -33,8 +35,10 @@ def _by_rank(report: Report) -> Parts:
     apart = first_disagreement(report.ranks)
     if apart is not None:
         step, scaler, scales = apart
-        told = ", ".join(f"{clean(name)} {scale_words(scale)}" for name, scale in scales.items())
-        yield bullet("!", f"{clean(scaler)} differs between ranks from step {step} on: {told}", "bold yellow")
+        shown = ", ".join(f"{clean(name)} {scale_words(scale)}" for name, scale in scales.items())
+        yield bullet(
+            "!", f"{clean(scaler)} differs between ranks from step {step} on: {shown}", "bold yellow"
+        )
     first = first_overflow(report.ranks)
     if first is not None:
         rank, event = first
@@ -51,7 +55,7 @@ def _course(loop: Loop) -> str:
     )
 
 
-def _told(event: ScaleEvent) -> str:
+def _event_line(event: ScaleEvent) -> str:
     return " ".join([f"step {event.step} {happened(event)}, {change(event)}", *_cause(event)])
 
 

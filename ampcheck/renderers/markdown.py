@@ -4,32 +4,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from urllib.parse import quote
 
-from ampcheck.findings import Finding, Suppressed
-from ampcheck.formats import SHORT_DTYPE
-from ampcheck.headline import (
-    consequences,
-    corrected,
-    facts,
-    figures,
-    judge,
-    measured,
-    tally,
-)
-from ampcheck.remarks import remarks
+from ampcheck.diagnose.caveats import caveats
+from ampcheck.diagnose.rules import RULES
+from ampcheck.diagnose.rules.manual import page
+from ampcheck.diagnose.tables import cast_rows, dtype_rows, layer_rows
 from ampcheck.renderers.advice import how_tried, scaler_call, unchanged
 from ampcheck.renderers.drawing import NONE, module_name
 from ampcheck.renderers.layers import layer_cells
 from ampcheck.renderers.markdown_loop import course_svg
 from ampcheck.renderers.markdown_loop import section as loop_section
 from ampcheck.renderers.markup import bullets, code, fence, folded, inline, prose, table
+from ampcheck.renderers.next_step import LABEL, next_step
 from ampcheck.renderers.pictures import drawn_curve, drawn_landscape
+from ampcheck.renderers.recipes import markdown_tables
 from ampcheck.renderers.svg import curve_svg, landscape_svg
-from ampcheck.report import Report
-from ampcheck.rules import RULES
-from ampcheck.rules.manual import page
-from ampcheck.tables import cast_rows, dtype_rows, layer_rows
-from ampcheck.trace import Phase
-from ampcheck.wording import ELLIPSIS, clean, count, location, plural, power, size
+from ampcheck.renderers.words import consequences, corrected, facts, figures, measured, tally
+from ampcheck.values.findings import Finding, Suppressed
+from ampcheck.values.formats import SHORT_DTYPE
+from ampcheck.values.report import Report
+from ampcheck.values.trace import Phase
+from ampcheck.values.wording import ELLIPSIS, clean, count, location, plural, power, size
 
 FINDINGS, LAYERS, CASTS, DTYPES = 50, 40, 20, 60
 #: Columns of a drawing made of characters: what a page shows without scrolling.
@@ -45,7 +39,8 @@ def render(report: Report, files: Mapping[str, str] = _NO_FILES) -> str:
         _findings,
         _suppressed,
         _plan,
-        lambda told: loop_section(told, files.get("course", "")),
+        markdown_tables,
+        lambda shown: loop_section(shown, files.get("course", "")),
         _layers,
         _landscapes(files),
         _curve(files),
@@ -68,11 +63,13 @@ def pictures(report: Report) -> dict[str, str]:
 
 
 def _head(report: Report) -> Iterator[str]:
-    health, sentence = judge(report)
+    health, sentence = report.verdict.word, report.verdict.sentence
     yield f"# ampcheck: {code(report.target)}"
     yield inline(" · ".join(facts(report)))
     yield f"**{str(health).upper()}**: {inline(sentence)}"
-    asides = [inline(remark) for _, remark in remarks(report)]
+    if todo := next_step(report):
+        yield f"**{LABEL}** {inline(todo)}"
+    asides = [inline(caveat) for _, caveat in caveats(report)]
     if asides:
         yield bullets(asides)
 
@@ -92,16 +89,16 @@ def _finding(finding: Finding) -> Iterator[str]:
     at = f" at {code(location(origin.file, origin.line))}" if origin and origin.file else ""
     yield f"### {finding.severity} {code(finding.code)} {inline(finding.name)}{at}"
     yield prose(finding.message)
-    told = []
+    shown = []
     if origin and origin.dtype:
         held = inline(SHORT_DTYPE.get(origin.dtype, origin.dtype))
-        told.append(f"{named(origin.module)}: {inline(origin.op or origin.slot)} in {held}")
-    told += [prose(" · ".join(figures(finding)))] if figures(finding) else []
-    told += [inline(consequence) for consequence in consequences(finding)]
+        shown.append(f"{named(origin.module)}: {inline(origin.op or origin.slot)} in {held}")
+    shown += [prose(" · ".join(figures(finding)))] if figures(finding) else []
+    shown += [inline(consequence) for consequence in consequences(finding)]
     if finding.code in RULES:
-        told.append(f"what to do: {inline(page(finding.code).sections['What to do'])}")
-    if told:
-        yield bullets(told)
+        shown.append(f"what to do: {inline(page(finding.code).sections['What to do'])}")
+    if shown:
+        yield bullets(shown)
     if finding.fix:
         yield fence("\n".join(corrected(finding)), "python")
 
@@ -128,7 +125,7 @@ def named(module: str) -> str:
 
 
 def _plan(report: Report) -> Iterator[str]:
-    if report.plan is None and not report.verdicts:
+    if report.plan is None and not report.claims:
         return
     yield f"## Plan: {how_tried(report)}"
     yield from plan(report)
@@ -141,14 +138,16 @@ def plan(report: Report) -> Iterator[str]:
         kept = [*report.plan.fp32_modules, *report.plan.fp32_lines]
         steps.append(f"precision: {inline(report.plan.precision)}")
         steps += [f"in FP32: {', '.join(map(code, kept))}"] if kept else []
+        steps += [f"recipe: {code(report.plan.recipe)}"] if report.plan.recipe else []
+        steps += [f"in bf16: {inline(report.plan.in_bf16)}"] if report.plan.in_bf16 else []
         steps += [f"scaler: {code(scaler_call(report.plan.scaler))}"] if report.plan.scaler else []
     for name, state, words in unchanged(report):
         steps.append(inline(f"{name} without changes: {state}{words}"))
     if steps:
         yield bullets(steps)
-    if report.verdicts:
+    if report.claims:
         titles = ("claim", "re-run", "before", "after")
-        texts = ((v.claim, str(v.tried), v.before, v.after) for v in report.verdicts)
+        texts = ((v.claim, str(v.tried), v.before, v.after) for v in report.claims)
         yield table(titles, [[inline(text) or NONE for text in row] for row in texts])
     if report.patch:
         yield fence(patch_lines(report.patch), "diff" if report.patch.startswith("---") else "python")

@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
-from ampcheck.loop import Loop, ScaleEvent
-from ampcheck.renderers.course import (
+from ampcheck.renderers.drawing import NONE
+from ampcheck.renderers.markup import bullets, code, inline, prose, table
+from ampcheck.renderers.page.elements import Html, tag
+from ampcheck.renderers.scale_curve import (
     HEIGHT,
-    THINGS,
+    LOOP_OBJECTS,
     WIDTH,
     change,
     curve,
@@ -16,13 +18,11 @@ from ampcheck.renderers.course import (
     span_words,
     spans,
 )
-from ampcheck.renderers.drawing import NONE
-from ampcheck.renderers.markup import bullets, code, inline, prose, table
-from ampcheck.renderers.page.elements import Html, tag
-from ampcheck.report import Report
-from ampcheck.wording import ELLIPSIS, clean, count, location, plural
+from ampcheck.values.loop import Loop, ScaleEvent
+from ampcheck.values.report import Report
+from ampcheck.values.wording import ELLIPSIS, clean, count, location, plural
 
-#: Changes of the loss scale that are told one by one.
+#: Changes of the loss scale that are shown one by one.
 CHANGES = 40
 _GAP = 24  #: above each curve, for the name of its scaler
 _STYLE = """
@@ -71,13 +71,13 @@ def section(report: Report, file: str) -> Iterator[str]:
     if seen is None:
         return
     yield f"## Training loop: {extent(seen)}"
-    told = [_thing(*described(thing), thing.label) for thing in seen.things[:THINGS]]
-    if len(seen.things) > THINGS:
-        told.append(f"and {count(len(seen.things) - THINGS)} more")
+    shown = [_thing(*described(thing), thing.label) for thing in seen.things[:LOOP_OBJECTS]]
+    if len(seen.things) > LOOP_OBJECTS:
+        shown.append(f"and {count(len(seen.things) - LOOP_OBJECTS)} more")
     for label, first, last in spans(seen):
-        told.append(f"loss scale of {inline(label)}: {span_words(seen, label, first, last)}")
-    if told:
-        yield bullets(told)
+        shown.append(f"loss scale of {inline(label)}: {span_words(seen, label, first, last)}")
+    if shown:
+        yield bullets(shown)
     if file:
         yield f"![the loss scale over the steps](<{quote(file)}>)"
     yield from _changes(seen.scales)
@@ -104,5 +104,5 @@ def _cells(event: ScaleEvent) -> list[str]:
         return [*head, NONE, NONE, NONE, NONE]
     more = f" and {count(cause.others)} more" if cause.others else ""
     spot = location(cause.file, cause.line)
-    told = (code(cause.parameter) + more, code(cause.layer), inline(cause.op), code(spot))
-    return [*head, *(part or NONE for part in told)]
+    shown = (code(cause.parameter) + more, code(cause.layer), inline(cause.op), code(spot))
+    return [*head, *(part or NONE for part in shown)]

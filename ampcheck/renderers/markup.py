@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from ampcheck.wording import clean
+from ampcheck.values.wording import clean, escaped
 
 #: What could begin something in the middle of a line: emphasis, code, links, tags, entities, tables, formulas;
 #: and what GitHub makes a link of, or tells a person that it was named: none of these is meant here.
@@ -56,7 +56,8 @@ def code(text: str) -> str:
 
 
 def fence(text: str, language: str = "text") -> str:
-    """Return lines as a block of code that nothing in them can end."""
+    """Return lines as a block of code that nothing in them can end, and in which nothing hides."""
+    text = escaped(text)
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     mark = "`" * max(3, longest + 1)
     return f"{mark}{language}\n{text}\n{mark}"

@@ -4,23 +4,23 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ampcheck.landscape import Column, Landscape, LandscapeRow, Zone, landscape
+from ampcheck.diagnose.landscape import Column, Landscape, LandscapeRow, Zone, landscape
+from ampcheck.diagnose.tables import CurvePoint, scale_curve
 from ampcheck.renderers.drawing import NONE, TIMES, bar, bars, cells, module_name, ticks
-from ampcheck.report import Report
-from ampcheck.stats import Bounds
-from ampcheck.tables import CurvePoint, scale_curve
-from ampcheck.trace import Phase
-from ampcheck.wording import percent, power, short_count
+from ampcheck.values.report import Report
+from ampcheck.values.stats import Bounds
+from ampcheck.values.trace import Phase
+from ampcheck.values.wording import percent, power, short_count
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 #: The line between two zones.
 EDGE = "┆"
-_ZONE_STYLES = {Zone.FLUSHED: "red", Zone.SUBNORMAL: "yellow", Zone.NORMAL: "green", Zone.OVERFLOW: "red"}
+_ZONE_STYLES = {Zone.UNDERFLOWED: "red", Zone.SUBNORMAL: "yellow", Zone.NORMAL: "green", Zone.OVERFLOW: "red"}
 #: What stands above a zone, the longest that fits.
 _ZONE_NAMES = {
-    Zone.FLUSHED: ("flushed", "lost"),
+    Zone.UNDERFLOWED: ("underflowed", "lost"),
     Zone.SUBNORMAL: ("subnormal", "subn."),
     Zone.NORMAL: ("full precision", "normal", "full"),
     Zone.OVERFLOW: ("over", "inf"),
@@ -31,7 +31,7 @@ _TICK = 8
 _MARGIN = 16
 #: Powers of two from one loss scale that is written out to the next.
 _CURVE_STEP = 4
-#: What GradScaler starts from when it is told nothing.
+#: What GradScaler starts from without arguments.
 DEFAULT_LOG2_SCALE = 16
 
 
@@ -50,7 +50,7 @@ def drawn_landscape(report: Report, phase: Phase, width: int) -> list["Text"]:
 def drawn_curve(report: Report) -> list["Text"]:
     """Return the curve over loss scales; nothing where none of them matters."""
     points = scale_curve(report)
-    if not points[0].nonzero or (report.precision != "fp16" and not points[0].flushed.high):
+    if not points[0].nonzero or (report.precision != "fp16" and not points[0].underflowed.high):
         return []
     return curve_lines(points, report.log2_scale, DEFAULT_LOG2_SCALE, _CURVE_STEP)
 
@@ -90,8 +90,10 @@ def _row(
         line.append(EDGE if index else "", "dim")
         line.append(drawn[start : start + len(columns)], _ZONE_STYLES[zone])
         start += len(columns)
-    share = row.share(Zone.FLUSHED, picture.columns) + row.share(Zone.OVERFLOW, picture.columns)
-    line.append(f"  {percent(share) if share else NONE:>7}", _ZONE_STYLES[Zone.FLUSHED] if share else "dim")
+    share = row.share(Zone.UNDERFLOWED, picture.columns) + row.share(Zone.OVERFLOW, picture.columns)
+    line.append(
+        f"  {percent(share) if share else NONE:>7}", _ZONE_STYLES[Zone.UNDERFLOWED] if share else "dim"
+    )
     return line
 
 
@@ -117,13 +119,13 @@ def curve_lines(points: Sequence[CurvePoint], used: int, default: int, step: int
     per = cell // step
     label = 12
     lines = [Text(" " * label + "".join(power(p.log2_scale).ljust(cell) for p in points[::step]), "dim")]
-    drawing = Text("flushed".ljust(label))
+    drawing = Text("underflowed".ljust(label))
     for point in points:
         over = point.overflowed.low > 0
-        block = TIMES if over else bar(point.flushed.low, max(point.nonzero, 1), point.nonzero)
-        drawing.append(block * per, "red" if over or point.flushed.low else "green")
+        block = TIMES if over else bar(point.underflowed.low, max(point.nonzero, 1), point.nonzero)
+        drawing.append(block * per, "red" if over or point.underflowed.low else "green")
     lines.append(drawing)
-    lines.append(_figures("", label, [_share(p.flushed, p.nonzero) for p in points[::step]], cell))
+    lines.append(_figures("", label, [_share(p.underflowed, p.nonzero) for p in points[::step]], cell))
     subnormal = [_share(p.subnormal, p.nonzero) for p in points[::step]]
     lines.append(_figures("subnormal", label, subnormal, cell))
     overflowed = [_elements(p.overflowed) for p in points[::step]]

@@ -7,15 +7,15 @@ from collections import Counter
 from typing import Any
 from urllib.parse import quote
 
-from ampcheck.codec import TOOL, tool_version
-from ampcheck.findings import Finding, How, Severity, Suppressed
-from ampcheck.flat import number
-from ampcheck.headline import consequences, corrected, judge
-from ampcheck.report import Report
-from ampcheck.rules import RULES
-from ampcheck.rules.manual import Page, page
-from ampcheck.trace import Site
-from ampcheck.wording import ROOT, clean, place
+from ampcheck.diagnose.rules import RULES
+from ampcheck.diagnose.rules.manual import Page, page
+from ampcheck.renderers.words import consequences, corrected
+from ampcheck.saved.fields import number
+from ampcheck.saved.report_json import TOOL, tool_version
+from ampcheck.values.findings import Finding, How, Severity, Suppressed
+from ampcheck.values.report import Report
+from ampcheck.values.trace import Site
+from ampcheck.values.wording import ROOT, clean, place
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
@@ -27,7 +27,7 @@ Sarif = dict[str, Any]
 
 def render(report: Report) -> str:
     """Return the report as a SARIF log of one run."""
-    health, sentence = judge(report)
+    health, sentence = report.verdict.word, report.verdict.sentence
     pages = [page(code) for code in sorted(RULES)]
     unseen = [
         {"level": "note", "message": {"text": _plain(f"not audited, {times} times: {what}")}}
@@ -35,12 +35,12 @@ def render(report: Report) -> str:
     ]
     run = {
         "tool": {
-            "driver": {"name": TOOL, "version": tool_version(), "rules": [_rule(told) for told in pages]}
+            "driver": {"name": TOOL, "version": tool_version(), "rules": [_rule(shown) for shown in pages]}
         },
         "automationDetails": {"id": f"{TOOL}/{clean(report.target)}/{report.precision}/"},
         "columnKind": "unicodeCodePoints",
         "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": unseen}],
-        "results": _results(report, [told.code for told in pages]),
+        "results": _results(report, [shown.code for shown in pages]),
         "properties": {"health": str(health), "verdict": sentence, "log2_scale": report.log2_scale},
     }
     return (
@@ -48,13 +48,13 @@ def render(report: Report) -> str:
     )
 
 
-def _rule(told: Page) -> Sarif:
-    headed = [(heading, " ".join(text.split())) for heading, text in told.sections.items() if heading]
-    first = headed[0][1] if headed else told.summary
+def _rule(shown: Page) -> Sarif:
+    headed = [(heading, " ".join(text.split())) for heading, text in shown.sections.items() if heading]
+    first = headed[0][1] if headed else shown.summary
     return {
-        "id": told.code,
-        "name": "".join(word.capitalize() for word in told.name.split("-")),
-        "shortDescription": {"text": " ".join(told.summary.split())},
+        "id": shown.code,
+        "name": "".join(word.capitalize() for word in shown.name.split("-")),
+        "shortDescription": {"text": " ".join(shown.summary.split())},
         "fullDescription": {"text": first},
         "help": {
             "text": "\n\n".join(f"{heading}: {text}" for heading, text in headed) or first,
@@ -68,9 +68,9 @@ def _results(report: Report, codes: list[str]) -> list[Sarif]:
     """Return a result for each finding; those that look the same are told apart by their order."""
     seen: Counter[str] = Counter()
     results = []
-    told: list[tuple[Finding, Sarif]] = [(finding, {}) for finding in report.findings]
-    told += [(one.finding, {"suppressions": [_suppression(one)]}) for one in report.suppressed]
-    for finding, suppressed in told:
+    shown: list[tuple[Finding, Sarif]] = [(finding, {}) for finding in report.findings]
+    shown += [(one.finding, {"suppressions": [_suppression(one)]}) for one in report.suppressed]
+    for finding, suppressed in shown:
         mark = _fingerprint(finding)
         seen[mark] += 1
         marks = {"partialFingerprints": {f"{TOOL}/v1": f"{mark}:{seen[mark]}"}}
@@ -87,8 +87,8 @@ def _fingerprint(finding: Finding) -> str:
     """Return what stays the same when lines move: the rule and the operation, its module and file."""
     origin = finding.origin
     where = (origin.module, origin.op, origin.slot, str(origin.phase), origin.file) if origin else ()
-    told = json.dumps([finding.code, finding.kind, *where])
-    return hashlib.sha256(told.encode()).hexdigest()[:24]
+    shown = json.dumps([finding.code, finding.kind, *where])
+    return hashlib.sha256(shown.encode()).hexdigest()[:24]
 
 
 def _result(finding: Finding, codes: list[str]) -> Sarif:
@@ -105,8 +105,8 @@ def _result(finding: Finding, codes: list[str]) -> Sarif:
 
 def _message(finding: Finding) -> str:
     """Return what happened, and below it the lines of code as they should be."""
-    told = _plain(" · ".join([finding.message or finding.name, *consequences(finding)]))
-    return "\n".join([told, *map(_unlinked, corrected(finding))])
+    shown = _plain(" · ".join([finding.message or finding.name, *consequences(finding)]))
+    return "\n".join([shown, *map(_unlinked, corrected(finding))])
 
 
 def _located(finding: Finding, target: str) -> Sarif:

@@ -1,11 +1,12 @@
 """A report as a file: the ending of its name says the format."""
 
+from html import escape
 from pathlib import Path
 
-from ampcheck.codec import write
 from ampcheck.errors import ReportError
 from ampcheck.renderers import SUFFIXES, markdown, render
-from ampcheck.report import Report
+from ampcheck.saved.report_json import write
+from ampcheck.values.report import PRESENTATION, Report
 
 
 def format_of(path: str | Path) -> str | None:
@@ -41,3 +42,18 @@ def _save_page(report: Report, path: Path) -> None:
     for name, picture in pictures.items():
         write(path.with_name(names[name]), picture)
     write(path, markdown.render(report, names))
+
+
+def _text(report: Report) -> str:
+    """Return what the terminal shows."""
+    return render(report, "terminal").rstrip("\n")
+
+
+def _notebook(report: Report) -> str:
+    """Return the page in a frame of its own."""
+    style = "width:100%;height:80vh;border:0"
+    page = escape(render(report, "html"))
+    return f'<iframe srcdoc="{page}" sandbox="allow-scripts" title="ampcheck" style="{style}"></iframe>'
+
+
+PRESENTATION.text, PRESENTATION.notebook, PRESENTATION.save = _text, _notebook, save

@@ -2,17 +2,18 @@
 
 from collections.abc import Iterable, Iterator
 
-from ampcheck.findings import Finding
-from ampcheck.headline import Health, corrected, facts, judge, measured, tally
+from ampcheck.diagnose.tables import layer_rows
 from ampcheck.renderers.advice import how_tried
 from ampcheck.renderers.drawing import NONE, fitted
 from ampcheck.renderers.layers import layer_cells
 from ampcheck.renderers.markdown import named, patch_lines, plan
 from ampcheck.renderers.markup import code, fence, folded, inline, table
 from ampcheck.renderers.pictures import drawn_curve
-from ampcheck.report import Report
-from ampcheck.tables import layer_rows
-from ampcheck.wording import ELLIPSIS, location, plural
+from ampcheck.renderers.words import corrected, facts, measured, tally
+from ampcheck.values.findings import Finding
+from ampcheck.values.report import Report
+from ampcheck.values.verdict import Health
+from ampcheck.values.wording import ELLIPSIS, location, plural
 
 #: Characters that GitHub takes in a comment.
 LIMIT = 65_536
@@ -22,6 +23,7 @@ _MESSAGE, _FACT = 400, 40
 _PATCH = 200
 _ALERTS = {
     Health.SAFE: "TIP",
+    Health.PARTLY_AUDITED: "WARNING",
     Health.RISK: "WARNING",
     Health.UNSAFE: "CAUTION",
     Health.UNKNOWN: "WARNING",
@@ -46,7 +48,7 @@ def fitting(parts: Iterable[str], limit: int = LIMIT) -> str:
 
 
 def _head(report: Report) -> Iterator[str]:
-    health, sentence = judge(report)
+    health, sentence = report.verdict.word, report.verdict.sentence
     yield f"### ampcheck: {code(fitted(report.target, _FACT * 2))}"
     words = inline(fitted(sentence, _MESSAGE))
     yield f"> [!{_ALERTS[health]}]\n> **{str(health).upper()}**: {words}"
@@ -80,7 +82,7 @@ def _fix(finding: Finding) -> str:
 
 
 def _plan(report: Report) -> Iterator[str]:
-    if report.plan is None and not report.verdicts:
+    if report.plan is None and not report.claims:
         return
     parts = [part for part in plan(report) if not part.startswith("```")]
     yield folded(f"Plan: {how_tried(report)}", "\n\n".join(parts))

@@ -5,13 +5,13 @@ from html import escape
 from itertools import groupby
 from math import log10
 
-from ampcheck.landscape import Column, Landscape, LandscapeRow, Zone, landscape
+from ampcheck.diagnose.landscape import Column, Landscape, LandscapeRow, Zone, landscape
+from ampcheck.diagnose.tables import CurvePoint, scale_curve
 from ampcheck.renderers.drawing import cells, module_name
-from ampcheck.report import Report
-from ampcheck.stats import Bounds
-from ampcheck.tables import CurvePoint, scale_curve
-from ampcheck.trace import Phase
-from ampcheck.wording import clean, percent, power
+from ampcheck.values.report import Report
+from ampcheck.values.stats import Bounds
+from ampcheck.values.trace import Phase
+from ampcheck.values.wording import clean, percent, power
 
 WIDTH = 860
 #: One character of the labels.
@@ -29,7 +29,7 @@ _FLOOR = -5
 
 #: What stands above a zone, the longest that fits; the first is also the curve's name for it.
 _NAMES = {
-    Zone.FLUSHED: ("flushed to zero", "flushed"),
+    Zone.UNDERFLOWED: ("underflow", "underflowed"),
     Zone.SUBNORMAL: ("subnormal",),
     Zone.NORMAL: ("full precision",),
     Zone.OVERFLOW: ("overflow", "over"),
@@ -38,13 +38,14 @@ _STYLE = """
 svg { background: #ffffff; color: #1f2328; font: 12px system-ui, sans-serif; }
 text { fill: currentColor; } .name { font: 11px ui-monospace, monospace; } .bold { font-weight: 600; }
 .faint { fill: #59636e; } .axis { stroke: #d1d9e0; } .used { stroke: #1f2328; stroke-dasharray: 4 3; }
-.flushed { --ink: #cf222e; } .subnormal { --ink: #9a6700; } .normal { --ink: #1a7f37; } .overflow { --ink: #8250df; }
+.underflowed { --ink: #cf222e; }
+.subnormal { --ink: #9a6700; } .normal { --ink: #1a7f37; } .overflow { --ink: #8250df; }
 .bar, .word { fill: var(--ink); } .ground { fill: var(--ink); opacity: .07; } .band { fill: var(--ink); opacity: .2; }
 .line { fill: none; stroke: var(--ink); stroke-width: 2; } .overflow.line { stroke-dasharray: 6 3; }
 .subnormal.line { stroke-dasharray: 2 3; }
 @media (prefers-color-scheme: dark) {
 svg { background: #0d1117; color: #f0f6fc; } .faint { fill: #9198a1; } .axis { stroke: #3d444d; }
-.used { stroke: #f0f6fc; } .flushed { --ink: #f85149; } .subnormal { --ink: #d29922; } .normal { --ink: #3fb950; }
+.used { stroke: #f0f6fc; } .underflowed { --ink: #f85149; } .subnormal { --ink: #d29922; } .normal { --ink: #3fb950; }
 .overflow { --ink: #ab7df8; } .ground { opacity: .12; } .band { opacity: .3; }
 }
 """
@@ -96,8 +97,8 @@ def _row(row: LandscapeRow, picture: Landscape, at: tuple[float, float, float]) 
             box = _box(left + index * step + 0.5, base - height, step - 1, height)
             about = f"{_octaves(column)}: {percent(count / row.nonzero)}"
             yield f'<rect class="{column.zone} bar" {box}><title>{escape(about)}</title></rect>'
-    share = row.share(Zone.FLUSHED, picture.columns) + row.share(Zone.OVERFLOW, picture.columns)
-    style = "flushed word" if share else "faint"
+    share = row.share(Zone.UNDERFLOWED, picture.columns) + row.share(Zone.OVERFLOW, picture.columns)
+    style = "underflowed word" if share else "faint"
     yield _text(WIDTH - _MARGIN, base - 2, percent(share) if share else "–", style, "end")
 
 
@@ -137,7 +138,7 @@ def curve_svg(report: Report) -> str:
 
 def _lines(points: Sequence[CurvePoint]) -> dict[Zone, list[Bounds]]:
     return {
-        Zone.FLUSHED: [point.flushed for point in points],
+        Zone.UNDERFLOWED: [point.underflowed for point in points],
         Zone.SUBNORMAL: [point.subnormal for point in points],
         Zone.OVERFLOW: [point.overflowed for point in points],
     }

@@ -2,20 +2,33 @@
 
 from dataclasses import dataclass
 
-from ampcheck.findings import Finding, Severity
-from ampcheck.formats import SHORT_DTYPE
-from ampcheck.headline import Health, corrected, facts, figures, judge, measured, tally
-from ampcheck.remarks import remarks
+from ampcheck.diagnose.caveats import caveats
+from ampcheck.diagnose.tables import cast_rows, dtype_rows, layer_rows
 from ampcheck.renderers.advice import plan_lines
 from ampcheck.renderers.drawing import NONE, TIMES, cells, fitted, module_name
 from ampcheck.renderers.layers import layer_table
-from ampcheck.renderers.layout import Parts, bullet, drawn, fixed, hanging, indented, text, title
+from ampcheck.renderers.layout import (
+    Parts,
+    bullet,
+    drawn,
+    fixed,
+    hanging,
+    indented,
+    nothing_drawn,
+    text,
+    title,
+)
 from ampcheck.renderers.loop import loop_lines
+from ampcheck.renderers.next_step import LABEL, next_step
 from ampcheck.renderers.pictures import drawn_curve, drawn_landscape
-from ampcheck.report import Report
-from ampcheck.tables import cast_rows, dtype_rows, layer_rows
-from ampcheck.trace import CastCount, Phase, Site
-from ampcheck.wording import (
+from ampcheck.renderers.recipes import terminal_tables
+from ampcheck.renderers.words import corrected, facts, figures, measured, tally
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.formats import SHORT_DTYPE
+from ampcheck.values.report import Report
+from ampcheck.values.trace import CastCount, Phase, Site
+from ampcheck.values.verdict import Health
+from ampcheck.values.wording import (
     clean,
     count,
     location,
@@ -38,6 +51,7 @@ FACT = 40
 
 _HEALTH_STYLES = {
     Health.SAFE: "bold green",
+    Health.PARTLY_AUDITED: "bold yellow",
     Health.RISK: "bold yellow",
     Health.UNSAFE: "bold red",
     Health.UNKNOWN: "bold yellow",
@@ -58,6 +72,7 @@ class _View:
         return None if self.details else number
 
 
+@nothing_drawn
 def render(report: Report, *, width: int = 100, color: bool = False, details: bool = False) -> str:
     """Return the report as lines no longer than a width; `details` leaves nothing out."""
     view = _View(report, max(width, NARROWEST), details)
@@ -68,6 +83,7 @@ def render(report: Report, *, width: int = 100, color: bool = False, details: bo
         _loop,
         _suppressed,
         _plan,
+        lambda shown: terminal_tables(shown.report),
         _layers,
         _gradients,
         _activations,
@@ -80,11 +96,11 @@ def render(report: Report, *, width: int = 100, color: bool = False, details: bo
 
 
 def _header(view: _View) -> Parts:
-    told = [fitted(fact, FACT) for fact in facts(view.report)]
+    shown = [fitted(fact, FACT) for fact in facts(view.report)]
     target = clean(view.report.target)
-    while cells(" · ".join(["", *told])) > view.width - min(NAME, cells(f"ampcheck {target}")):
-        told.pop()
-    tail = "".join(f" · {fact}" for fact in told)
+    while cells(" · ".join(["", *shown])) > view.width - min(NAME, cells(f"ampcheck {target}")):
+        shown.pop()
+    tail = "".join(f" · {fact}" for fact in shown)
     name = fitted(target, view.width - cells(tail) - len("ampcheck "))
     yield text(("ampcheck ", "dim"), (name, "bold"), (tail, "dim"))
     yield ""
@@ -92,11 +108,14 @@ def _header(view: _View) -> Parts:
 
 def _answer(view: _View) -> Parts:
     report = view.report
-    health, sentence = judge(report)
+    health, sentence = report.verdict.word, report.verdict.sentence
     badge = text((f" {str(health).upper()} ", f"{_HEALTH_STYLES[health]} reverse"))
     yield hanging(badge, text((sentence, "bold")))
-    for limits, remark in remarks(report):
-        yield bullet("!", remark, "bold yellow") if limits else bullet("·", remark, "dim")
+    todo = next_step(report)
+    if todo:
+        yield hanging(text((LABEL, "bold cyan")), text(todo), 2)
+    for limits, caveat in caveats(report):
+        yield bullet("!", caveat, "bold yellow") if limits else bullet("·", caveat, "dim")
 
 
 def _findings(view: _View) -> Parts:
@@ -144,9 +163,9 @@ def _finding(finding: Finding, width: int) -> Parts:
     yield indented(text(clean(finding.message)), 4)
     for follower in finding.follows:
         yield hanging(text(("    └", "dim")), text((clean(follower), "dim")), 2)
-    told = [*([_where(origin)] if origin and origin.dtype else []), *figures(finding)]
-    if told:
-        yield indented(text((" · ".join(told), "dim")), 4)
+    shown = [*([_where(origin)] if origin and origin.dtype else []), *figures(finding)]
+    if shown:
+        yield indented(text((" · ".join(shown), "dim")), 4)
     yield from fixed(
         [text(("      ", ""), (fitted(line, width - 6), "green")) for line in corrected(finding)]
     )

@@ -38,12 +38,12 @@ def find_batches(scope: Scope, model: Any, options: Options) -> tuple[list[Any],
     return [move(batch, options.device) for batch in batches], notes
 
 
-def find_validation(scope: Scope, options: Options) -> list[Any]:
-    """Return the batches a trained model is scored on; none where the file names none."""
-    value = scope.names.get("validation")
+def find_extra(scope: Scope, name: str, options: Options) -> list[Any]:
+    """Return further batches, "validation" or "warmup"; none where the file names none."""
+    value = scope.names.get(name)
     if value is None:
         return []
-    batches, _ = _several(scope, "validation", scope.call(value) if callable(value) else value)
+    batches, _ = _several(scope, name, scope.call(value) if callable(value) else value)
     return [move(batch, options.device) for batch in batches]
 
 

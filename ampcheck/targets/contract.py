@@ -1,5 +1,6 @@
 """The file contract: what a user's module calls `model`, `batch`, `loss`, and other names for them."""
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -8,13 +9,22 @@ from typing import Any
 import torch
 
 from ampcheck.errors import TargetError
-from ampcheck.targets.batches import find_batches, find_validation
-from ampcheck.targets.lossfinder import find_loss
+from ampcheck.targets.batches import find_batches, find_extra
+from ampcheck.targets.draft import Draft
+from ampcheck.targets.lossfinder import MODEL_PARAMETERS, Loss, find_loss, probe
 from ampcheck.targets.modelfinder import build_model
-from ampcheck.targets.scope import BATCH_NAMES, CRITERION_NAMES, MODEL_NAMES, OTHER_NAMES, Scope
-from ampcheck.targets.spec import Options, Spec, Target, close
+from ampcheck.targets.scope import (
+    BATCH_NAMES,
+    CRITERION_NAMES,
+    MODEL_NAMES,
+    OTHER_NAMES,
+    PREDICT_NAMES,
+    Scope,
+)
+from ampcheck.targets.spec import Options, Spec, Target, close, no_loss
 from ampcheck.targets.userfile import import_dotted, import_file, user_code
 from ampcheck.targets.weights import place
+from ampcheck.targets.working_out import Built, names_for, worked_out
 
 
 def from_user(spec: Spec, options: Options) -> Target:
@@ -23,11 +33,17 @@ def from_user(spec: Spec, options: Options) -> Target:
     scope = Scope(vars(user.module), user)
     with user.imports, user_code(user.file):
         picked, scope = _pick(spec.name, scope) if spec.name else (None, scope)
-        model = place(build_model(scope, picked), options)
+        made = build_model(scope, picked, spec.name)
+        drafted, scope = _worked_out(scope, made, options)
+        model = place(made.model, options)
         batches, notes = find_batches(scope, model, options)
-        loss = find_loss(scope, model, batches[0], options.device)
+        predict = _predict(scope)
+        loss = _loss(scope, model, batches[0], options, predict)
         optimizer = _optimizer(scope)
-        validation = find_validation(scope, options)
+        validation = find_extra(scope, "validation", options)
+        warmup = find_extra(scope, "warmup", options)
+    stand_in = loss.stand_in or (drafted is not None and not drafted.own_loss)
+    notes = (*made.notes, *([user.note] if user.note else []), *notes, *_said(drafted, scope, made))
     if options.small:
         notes += ("--small has no effect on a model of your own",)
     return Target(
@@ -38,12 +54,48 @@ def from_user(spec: Spec, options: Options) -> Target:
         optimizer=optimizer,
         after_step=_function(scope, "after_step"),
         metric=_function(scope, "metric"),
+        predict=predict,
+        infers=loss.function is no_loss or (stand_in and getattr(model, "training", True) is False),
+        steps=_steps(scope),
+        scaled=_scaled(scope),
         validation=validation,
-        stand_in_loss=loss.stand_in,
+        warmup=warmup,
+        stand_in_loss=stand_in,
         notes=notes + loss.notes,
         file=user.file,
         imports=user.imports,
     )
+
+
+def _worked_out(scope: Scope, made: Built, options: Options) -> tuple[Draft | None, Scope]:
+    """Return a batch and a loss for a model whose file has none, and the scope that holds them."""
+    if scope.first(BATCH_NAMES) is not None or options.input_shape is not None:
+        return None, scope
+    if not isinstance(made.model, torch.nn.Module):
+        return None, scope
+    drafted = worked_out(scope, made)
+    names = names_for(drafted, scope)
+    if scope.first(PREDICT_NAMES) is not None:
+        return None, scope.within({**scope.names, "batch": names["batch"]})
+    if scope.first(("loss", *CRITERION_NAMES)) is None:
+        return drafted, scope.within({**scope.names, "batch": names["batch"], "loss": names["loss"]})
+    batch = names["batch"]()
+    for value in (batch, batch[0]) if isinstance(batch, tuple) else (batch,):
+        with_batch = scope.within({**scope.names, "batch": value})
+        try:
+            probe(made.model, value, find_loss(with_batch, made.model, value, "cpu").function)
+        except Exception:  # noqa: BLE001, S112  # their loss takes a batch apart in its own way
+            continue
+        return None, with_batch
+    command = f"ampcheck init {scope.where}:{type(made.model).__name__}"
+    raise TargetError("no batch found that the loss takes; write one", where=scope.where, hint=command)
+
+
+def _said(drafted: Draft | None, scope: Scope, made: Built) -> tuple[str, ...]:
+    if drafted is None:
+        return ()
+    command = f"ampcheck init {scope.where}:{type(made.model).__name__}"
+    return (f"batch and loss were worked out, the loss is {drafted.shown}: to write your own, {command}",)
 
 
 def _pick(dotted: str, scope: Scope) -> tuple[Any, Scope]:
@@ -103,6 +155,38 @@ def _optimizer(scope: Scope) -> Any:
         made_from: Any = value  # each optimizer has defaults of its own for the rest
         return lambda model: made_from(model.parameters())
     return _function(scope, "optimizer")
+
+
+def _steps(scope: Scope) -> int:
+    """Return how many steps the file says its training takes, 0 where it does not say."""
+    value = scope.names.get("STEPS", scope.names.get("steps"))
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _scaled(scope: Scope) -> bool:
+    """Tell whether the file trains with a gradient scaler."""
+    value = scope.names.get("SCALER", scope.names.get("scaler"))
+    return value is True or isinstance(value, torch.amp.GradScaler)
+
+
+def _predict(scope: Scope) -> Any:
+    """Return the user's function of (model, batch) that uses the model, None where there is none."""
+    named = scope.first(PREDICT_NAMES)
+    function = named[1] if named is not None else None
+    try:
+        first, *others = inspect.signature(function).parameters if function is not None else [""]
+    except (TypeError, ValueError):
+        return None
+    # random.sample and the like are other people's functions: the user's own takes the model first.
+    return function if first in MODEL_PARAMETERS and len(others) == 1 else None
+
+
+def _loss(scope: Scope, model: Any, batch: Any, options: Options, predict: Any) -> Loss:
+    """Return the loss; none is looked for where only forwards are wanted."""
+    asked = "loss" in scope.names or scope.first(CRITERION_NAMES) is not None
+    if options.infer or (predict is not None and not asked):
+        return Loss(no_loss)
+    return find_loss(scope, model, batch, options.device)
 
 
 def _function(scope: Scope, name: str) -> Any:

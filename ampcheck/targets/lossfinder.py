@@ -72,7 +72,7 @@ def model_or_stand_in(model: Any, batch: Any) -> Loss:
     return Loss(stand_in_of_model, stand_in=True, notes=(*notes, STAND_IN_NOTE))
 
 
-def probe(model: Any, batch: Any) -> Any:
+def probe(model: Any, batch: Any, run: Callable[[Any, Any], Any] = call_model) -> Any:
     """Return the outputs for a batch, without gradients and without moving the model or any random state."""
     try:
         subject = copy.deepcopy(model)
@@ -82,7 +82,7 @@ def probe(model: Any, batch: Any) -> Any:
     buffers = [(b, b.clone()) for b in subject.buffers()] if isinstance(subject, nn.Module) else []
     try:
         with torch.no_grad(), seeded(0):
-            return call_model(subject, batch)
+            return run(subject, batch)
     finally:
         with torch.no_grad():
             for buffer, before in buffers:

@@ -1,24 +1,32 @@
 """Finding the user's model and building it."""
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from ampcheck.errors import TargetError
+from ampcheck.targets.constructing import Construction
 from ampcheck.targets.scope import BATCH_NAMES, CRITERION_NAMES, MODEL_NAMES, OTHER_NAMES, Scope, binds
+from ampcheck.targets.working_out import Built, built, own_classes, which, whole_models
 
 FIRST_LAYER_EXAMPLES = "torch.randn(8, 3, 64, 64)"
 SPATIAL = 64
 SEQUENCE = 16
 
 
-def build_model(scope: Scope, picked: Any = None) -> Any:
+def build_model(scope: Scope, picked: Any = None, name: str = "") -> Built:
     """Return the model: the picked value, the one under a known name, or the only one there is."""
-    value = picked if picked is not None else _find(scope)
+    if picked is None:
+        name, value = _find(scope)
+    else:
+        name, value = name.rpartition(".")[2] or "model", picked
     if isinstance(value, nn.Module) or _is_proxy(value):
-        return value
+        return Built(value, Construction(name))
+    if isinstance(value, type) and issubclass(value, nn.Module):
+        return built(value.__name__, value, replace(scope, names={value.__name__: value, **scope.names}))
     if not callable(value):
         raise TargetError(
             f"expected model to be an nn.Module or a function making one, got {type(value).__name__}",
@@ -26,10 +34,10 @@ def build_model(scope: Scope, picked: Any = None) -> Any:
         )
     made = scope.call(value)
     if isinstance(made, nn.Module) or _is_proxy(made):
-        return made
-    name = getattr(value, "__name__", "the model function")
+        return Built(made, Construction(f"{name}()"))
+    called = getattr(value, "__name__", "the model function")
     raise TargetError(
-        f"expected {name}() to return an nn.Module, got {type(made).__name__}", where=scope.where
+        f"expected {called}() to return an nn.Module, got {type(made).__name__}", where=scope.where
     )
 
 
@@ -57,19 +65,16 @@ def vocabulary(model: Any) -> int | None:
     return first.num_embeddings if isinstance(first, nn.Embedding) else None
 
 
-def _find(scope: Scope) -> Any:
+def _find(scope: Scope) -> tuple[str, Any]:
+    """Return the name of the model and what stands under it; where there are several, ask."""
     named = scope.first(MODEL_NAMES)
-    if named:
-        return named[1]
-    found = candidates(scope)
+    found = _made(scope) or whole_models(scope)
+    if named and not (found and _needs_arguments(named[1])):
+        return named
     if len({id(value) for value in found.values()}) == 1:
-        return next(iter(found.values()))
+        return next(iter(found.items()))
     if found:
-        raise TargetError(
-            f"expected one model, found {len(found)}: {', '.join(found)}; say which",
-            where=scope.where,
-            hint="\n".join(f"ampcheck {scope.where}:{name}" for name in list(found)[:3]),
-        )
+        raise which(found, scope)
     if factories := _own_functions(scope):
         listed = "\n".join(f"ampcheck {scope.where}:{name}" for name in factories[:3])
         raise TargetError(
@@ -77,14 +82,16 @@ def _find(scope: Scope) -> Any:
             where=scope.where,
             hint=listed,
         )
-    classes = _own_classes(scope)
-    name = next(iter(classes), "Net")
-    needs = f" ({name} needs arguments)" if classes else ""
     raise TargetError(
-        f"no model found; define model{needs}",
+        "no model found; define model",
         where=scope.where,
-        hint=f"def model():\n    return {name}({'...' if classes else ''})",
+        hint="def model():\n    return Net()",
     )
+
+
+def _needs_arguments(value: Any) -> bool:
+    """Tell whether a function or class of the user's cannot be called as it is."""
+    return (inspect.isfunction(value) or isinstance(value, type)) and not binds(value)
 
 
 def _own_functions(scope: Scope) -> list[str]:
@@ -99,21 +106,12 @@ def _own_functions(scope: Scope) -> list[str]:
 
 def candidates(scope: Scope) -> dict[str, Any]:
     """Return by name the modules that a file has made, or else those of its classes that build without arguments."""
+    return _made(scope) or {k: v for k, v in own_classes(scope).items() if binds(v)}
+
+
+def _made(scope: Scope) -> dict[str, Any]:
     losses = nn.modules.loss._Loss  # noqa: SLF001
-    made = {k: v for k, v in scope.names.items() if isinstance(v, nn.Module) and not isinstance(v, losses)}
-    return made or {k: v for k, v in _own_classes(scope).items() if binds(v)}
-
-
-def _own_classes(scope: Scope) -> dict[str, Any]:
-    return {k: v for k, v in scope.names.items() if _is_own_class(v, scope)}
-
-
-def _is_own_class(value: Any, scope: Scope) -> bool:
-    return (
-        isinstance(value, type)
-        and issubclass(value, nn.Module)
-        and value.__module__ == scope.user.module.__name__
-    )
+    return {k: v for k, v in scope.names.items() if isinstance(v, nn.Module) and not isinstance(v, losses)}
 
 
 def _is_proxy(value: Any) -> bool:

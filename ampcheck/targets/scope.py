@@ -20,7 +20,8 @@ BATCH_NAMES = (
     "x",
 )
 CRITERION_NAMES = ("criterion", "loss_fn", "loss_function")
-OTHER_NAMES = ("loss", "optimizer", "after_step", "metric", "validation")
+PREDICT_NAMES = ("predict", "generate", "infer", "sample")
+OTHER_NAMES = ("loss", "optimizer", "after_step", "metric", "validation", "warmup", *PREDICT_NAMES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ class Options:
     small: bool = False
     seed: int = 0
     dry: bool = False  #: build it under `fake_tensors`
+    infer: bool = False  #: no loss is wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,16 @@ class Target:
     #: What the bench scores trained models by: a larger `metric(model, batch)` is better.
     metric: "Callable[[Any, Any], float | torch.Tensor] | None" = None
     validation: Sequence[Any] = ()
+    #: What is run where the model is used, not trained: `predict(model, batch)`; None: the model on the batch.
+    predict: Callable[[Any, Any], Any] | None = None
+    #: The file shows that the model is used, not trained.
+    infers: bool = False
+    #: Training steps the user's file says it takes; 0: it does not say.
+    steps: int = 0
+    #: The user's file trains with a gradient scaler.
+    scaled: bool = False
+    #: The batches of earlier steps, which delayed scaling has seen.
+    warmup: Sequence[Any] = ()
     #: The loss is invented here, so gradient magnitudes are not the user's.
     stand_in_loss: bool = False
     #: Sentences: what was assumed, because nobody said it.
@@ -73,6 +84,14 @@ class Spec:
     kind: str
     source: str
     name: str = ""
+
+
+def no_loss(_model: Any, _batch: Any) -> Any:
+    """Stand where a target has no loss: it is there to be used, not trained."""
+    raise TargetError(
+        "expected a loss to train with, got a target that only predicts; define loss(model, batch), or pass "
+        "--mode infer"
+    )
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

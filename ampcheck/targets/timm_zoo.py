@@ -87,7 +87,7 @@ def _try(timm: Any, name: str, shape: tuple[int, ...], sizes: tuple[int, ...]) -
 
 
 def _resized(timm: Any, name: str, shape: tuple[int, ...]) -> Any:
-    """Return a model made for another size; only architectures of a fixed size have to be told."""
+    """Return a model made for another size; only architectures of a fixed size need it."""
     arguments = {} if shape[1] == DEFAULT_SIZES[0] else {"in_chans": shape[1]}
     try:
         return timm.create_model(name, pretrained=False, img_size=shape[-2:], **arguments)

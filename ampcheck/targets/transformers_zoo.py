@@ -156,7 +156,7 @@ def _affordable(kind: Any, config: Any, name: str) -> None:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Hold back the library's remarks on configurations while several are tried."""
+    """Hold back the library's caveats on configurations while several are tried."""
     before = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     try:

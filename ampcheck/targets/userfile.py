@@ -1,5 +1,6 @@
 """Running the user's file: importing it under a name of its own, and saying where in it something failed."""
 
+import ast
 import importlib
 import importlib.util
 import os
@@ -10,9 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ampcheck.errors import TargetError
+from ampcheck.targets.reading import read
 
 OWN_FOLDER = Path(__file__).resolve().parents[1]
 INSTALLED = ("site-packages", "dist-packages")
@@ -86,21 +88,45 @@ class UserModule:
     module: ModuleType
     file: Path
     imports: Imports
+    note: str = ""  #: what was left out of it
 
 
 def import_file(path: Path) -> UserModule:
-    """Run a file as a module under a fresh name; `if __name__ == "__main__"` stays asleep."""
-    package = _package(path.parent)
+    """Run a file as a module under a fresh name; `if __name__ == "__main__"` does not run, and nothing trains."""
+    package = package_of(path.parent)
     imports = Imports(path.parent, package)
     with imports, user_code(path):
-        code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+        tree, note = _without_training(path)
+        code = compile(tree, str(path), "exec", dont_inherit=True)
         name = f"{package}.{_fresh_name(path.stem)}".lstrip(".")
         spec = importlib.util.spec_from_file_location(name, path)
         module = importlib.util.module_from_spec(spec) if spec else ModuleType(name)
         module.__file__ = str(path)
         imports.modules[name] = sys.modules[name] = module  # dataclasses and pickle look it up
         exec(code, module.__dict__)  # noqa: S102
-    return UserModule(module, path, imports)
+    return UserModule(module, path, imports, note)
+
+
+def _without_training(path: Path) -> tuple[Any, str]:
+    """Return the code of a file up to where it begins to train, with the definitions after that."""
+    text = path.read_bytes()
+    begins = read(path).trains_on_import
+    if not begins:
+        return text, ""
+    tree = ast.parse(text)
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+    kept = [node for node in tree.body if node.lineno < begins or isinstance(node, definitions)]
+    # What a script does before it trains may need a GPU, or its data: a model of the file needs neither.
+    tree.body = [node if isinstance(node, definitions) else _tried(node) for node in kept]
+    return tree, f"the file trains when it is imported: it was run up to line {begins}"
+
+
+def _tried(node: ast.stmt) -> ast.stmt:
+    """Return a statement that does nothing where it fails."""
+    attempt = ast.parse("try:\n    pass\nexcept Exception:\n    pass").body[0]
+    if isinstance(attempt, ast.Try):
+        attempt.body = [node]
+    return ast.fix_missing_locations(ast.copy_location(attempt, node))
 
 
 def import_dotted(name: str) -> UserModule:
@@ -169,7 +195,7 @@ def _is_users(filename: str, file: Path) -> bool:
     return not any(part in INSTALLED for part in path.relative_to(file.parent).parts)
 
 
-def _package(folder: Path) -> str:
+def package_of(folder: Path) -> str:
     """Return the dotted name of the package that a folder is, as its relative imports need it, or ""."""
     names: list[str] = []
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():

@@ -27,13 +27,13 @@ from overhead_text import ARMS, HEADER, INTRODUCTION, picture
 from peers import peers, torchlens
 from workloads import WORKLOADS, Workload
 
-from ampcheck.codec import from_json, to_json
 from ampcheck.observe import measure
 from ampcheck.observe.layers import LayerRecorder
 from ampcheck.observe.recorder import Recorder
-from ampcheck.report import Report
-from ampcheck.stats import TensorStats
-from ampcheck.trace import ModuleInfo, Phase, Site, Trace
+from ampcheck.saved.report_json import from_json, to_json
+from ampcheck.values.report import Report
+from ampcheck.values.stats import TensorStats
+from ampcheck.values.trace import ModuleInfo, Phase, Site, Trace
 
 #: What the issue asks for, by workload: every operation, and layers only.
 LIMITS = {"resnet18": (1.25, 1.1), "decoder": (1.5, 1.15), "lstm": (3.5, 2.2)}

@@ -22,11 +22,11 @@ from costs import Timing, emulated, memory, reads, recorded, timing
 from startup import plug_in, startup
 from workloads import WORKLOADS, Workload, decoder
 
-from ampcheck.audit import audit
-from ampcheck.codec import to_json
 from ampcheck.observe.measure import Arena
-from ampcheck.settings import Settings
+from ampcheck.run.audit import audit
+from ampcheck.saved.report_json import to_json
 from ampcheck.targets import Options, load
+from ampcheck.values.settings import Settings
 
 #: What the issue asks for.
 TRANSFORMER_LIMIT, MEMORY_LIMIT, SIZE_LIMIT = 1.6, 0.10, 0.05

@@ -54,7 +54,7 @@ noise.
 SIZE = "The same model at two batch sizes: the tensors grow, the report does not."
 STARTUP = """
 The smallest of several runs, with bare Python's own time taken off the first three. Nothing of torch, rich or
-pandas is loaded by the first two: `tests/test_startup.py` asserts it. The audit builds the model, runs it in
+pandas is loaded by the first two: `tests/cli/test_startup.py` asserts it. The audit builds the model, runs it in
 FP32 and fp16, tries its claims by running it again, and says the verdict. It is timed with torch's two threads
 and with one. The command line asks torch's threads to
 wait passively: before it did, threads that spun while they waited for each other made the same audit take 40 to
@@ -64,5 +64,5 @@ PLUG_IN = """
 Made by `python tests/benchmarks/bench_recorder.py --report reports/cost.md --only-plug-in`, which leaves the rest
 as it is. A pytest run that collects nothing, with the plug-in and with `-p no:ampcheck`, turn about in every round,
 each in a process of its own; the smallest of all rounds counts. It loads neither torch nor pandas nor rich:
-`tests/test_pytest_plugin.py` asserts it.
+`tests/pytest_plugin/test_pytest_plugin.py` asserts it.
 """

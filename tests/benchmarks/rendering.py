@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 from saved_reports import repeated, saved
 
-from ampcheck.codec import from_json, to_json
 from ampcheck.renderers import RENDERERS, render
-from ampcheck.report import Report
+from ampcheck.saved.report_json import from_json, to_json
+from ampcheck.values.report import Report
 
 RUNS = 3
 SITES, LAYERS = 5_000, 10_000
@@ -28,7 +28,7 @@ Seconds of the processor, the shortest of {runs} runs on one core, libraries loa
 of `tests/saved/t5.py` held by a larger model as often as it takes: {sites} sites of the low-precision run in
 {modules} modules, then {more_sites} sites in {layers} modules. Asked for are {render:g} s a format for
 {asked:,} sites, and {load:g} s for loading {layers} layers. That work grows in proportion to the report, and
-no faster, is held by tests that count instructions (`tests/test_renderers.py`).
+no faster, is held by tests that count instructions (`tests/renderers/test_renderers.py`).
 
 | format | {sites} sites, s | written, kB | {more_sites} sites, s |
 |---|---:|---:|---:|

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ampcheck.script import Session
-from ampcheck.settings import Schedule
+from ampcheck.run.session import Session
+from ampcheck.values.settings import Schedule
 
 STEPS, EVERY = 200, 50
 REPORT = Path(__file__).parents[2] / "reports" / "run_cost.md"

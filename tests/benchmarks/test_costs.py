@@ -5,11 +5,11 @@ from costs import count_reads, memory, peak_bytes, reads, recorded
 from torch.utils._python_dispatch import TorchDispatchMode
 from workloads import decoder, resnet18, small
 
-from ampcheck.audit import audit
-from ampcheck.codec import to_json
 from ampcheck.observe.recorder import Recorder
-from ampcheck.settings import Settings
+from ampcheck.run.audit import audit
+from ampcheck.saved.report_json import to_json
 from ampcheck.targets import Options, load
+from ampcheck.values.settings import Settings
 
 
 class Naive(TorchDispatchMode):

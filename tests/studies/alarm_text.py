@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ampcheck.headline import Health, judge
+from ampcheck.values.verdict import Health
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,16 +66,16 @@ def page(rows: "Sequence[Row]", proofs: "Sequence[Proof]", budget: float) -> str
         audits=len(rows),
         proved=sum(proved(proof) for proof in proofs),
         warnings=sum(len(row.warnings) for row in rows),
-        verdicts=_verdicts(rows),
+        verdicts=_verdict_counts(rows),
         torch=torch.__version__.partition("+")[0],
     )
     text += _TABLE + "".join(_row(*held) for held in zip(rows[::2], rows[1::2], strict=True))
     return text + (_PROOFS + "".join(map(_proof, proofs)) if proofs else "")
 
 
-def _verdicts(rows: "Sequence[Row]") -> str:
+def _verdict_counts(rows: "Sequence[Row]") -> str:
     """Return how often each headline was given, and how many of the unsafe ones no error finding stands behind."""
-    given = [(judge(row.report)[0], bool(row.errors)) for row in rows if row.report is not None]
+    given = [(row.report.verdict.word, bool(row.errors)) for row in rows if row.report is not None]
     counts = ", ".join(f"{sum(one is health for one, _ in given)} {health}" for health in Health)
     unfounded = sum(one is Health.UNSAFE and not error for one, error in given)
     return f"{counts}; {unfounded} unsafe without an error finding"
@@ -113,12 +113,12 @@ def _figures(row: "Row") -> tuple[str, str, str, str]:
     if settled is None:
         return "–", "–", "–", "–"
     error = f"{settled.grad_error:.2%}" if settled.finite else settled.words
-    yardstick = "" if row.rounded is None else f"{row.rounded:.2%}"
+    rounding_baseline = "" if row.rounded is None else f"{row.rounded:.2%}"
     return (
         f"2^{settled.log2_scale}",
         error,
-        yardstick,
-        "–" if unscaled is None else f"{unscaled.vanished:.2%}",
+        rounding_baseline,
+        "–" if unscaled is None else f"{unscaled.underflow:.2%}",
     )
 
 
@@ -144,7 +144,7 @@ def _proof(proof: "Proof") -> str:
 
 def _opinions(opinions: "Sequence[Opinion]") -> str:
     return "; ".join(
-        f"2^{one.log2_scale} error {one.error:.1%} lost {one.vanished:.1%}"
+        f"2^{one.log2_scale} error {one.error:.1%} lost {one.underflow:.1%}"
         if math.isfinite(one.error)
         else f"2^{one.log2_scale} not finite"
         for one in opinions

@@ -1,4 +1,4 @@
-"""Honest noise: identical precisions timed against each other, and one pair in both orders.
+"""Honest noise: identical precisions timed against each other, one pair in both orders, and slow-downs put in.
 
 python tests/studies/bench_noise.py --report reports/bench/noise.md
 """
@@ -6,6 +6,7 @@ python tests/studies/bench_noise.py --report reports/bench/noise.md
 import argparse
 import os
 import platform
+import time
 from pathlib import Path
 from statistics import median
 
@@ -14,14 +15,18 @@ import torch
 from ampcheck.bench.intervals import ratio
 from ampcheck.bench.result import AGAIN, Case, Row
 from ampcheck.bench.running.arms import Arm
-from ampcheck.bench.running.machine import Meanwhile, environment
+from ampcheck.bench.running.machine import MachineLoad, environment
 from ampcheck.bench.running.precisions import precision
 from ampcheck.bench.running.timing import Lane, interleave
 from ampcheck.bench.verdicts import speed
-from ampcheck.codec import write
+from ampcheck.saved.report_json import write
 from ampcheck.targets import Options, load
 
 REPETITIONS = 20
+#: Shares of a step that are waited after it, and how often each is tried.
+SLOWDOWNS = (0.02, 0.05, 0.10)
+INJECTED = 12
+CALIBRATION = 20
 TARGET = str(Path(__file__).parent / "bench" / "vit.py")
 
 
@@ -33,7 +38,7 @@ def lane(name, chosen):
 def measured(names, budget):
     """Time lanes; return their times and the order of every round."""
     lanes = [lane(name, chosen) for name, chosen in names.items()]
-    orders = interleave(lanes, budget)
+    orders = interleave(lanes, budget).orders
     return {one.name: one.result() for one in lanes}, orders
 
 
@@ -44,6 +49,45 @@ def identical(budget):
         2, rows=(Row("fp32", time=times["fp32"]), Row("other", time=times["other"])), again=times[AGAIN]
     )
     return speed(case, case.rows[1])
+
+
+def slowed(share, budget):
+    """Return what is said of FP32 beside itself with a share of its own time spent waiting after each step."""
+    lanes = [lane(name, "fp32") for name in ("fp32", "slowed", AGAIN)]
+    with lanes[1].arm.running():
+        begun = time.perf_counter()
+        for _ in range(CALIBRATION):
+            lanes[1].arm.train()
+        wait = share * (time.perf_counter() - begun) / CALIBRATION
+    train = lanes[1].arm.train
+
+    def step():
+        train()
+        until = time.perf_counter() + wait
+        while time.perf_counter() < until:
+            pass
+
+    lanes[1].step = step
+    interleave(lanes, budget)
+    times = [one.result() for one in lanes]
+    case = Case(2, rows=(Row("fp32", time=times[0]), Row("slowed", time=times[1])), again=times[2])
+    return speed(case, case.rows[1])
+
+
+def found_slowdowns(budget):
+    """Return a line for each slow-down that was put in: how often it is called slower, and the median estimate."""
+    lines = []
+    for share in SLOWDOWNS:
+        said = [slowed(share, budget) for _ in range(INJECTED)]
+        slower = sum(one.word == "slower" for one in said)
+        held = sum(one.interval.low <= 1 / (1 + share) <= one.interval.high for one in said)
+        width = median(one.interval.half_width for one in said)
+        estimate = median(one.interval.estimate for one in said)
+        lines.append(
+            f"| {share:.0%} | {1 / (1 + share):.3f} | {estimate:.3f} | ±{width:.1%} "
+            f"| {slower} of {INJECTED} | {held} of {INJECTED} |"
+        )
+    return lines
 
 
 def orders(budget):
@@ -59,8 +103,9 @@ def orders(budget):
 
 def report():
     device = torch.device("cpu")
-    meanwhile = Meanwhile(device)
+    machine_load = MachineLoad(device)
     found = [identical(2.0) for _ in range(REPETITIONS)]
+    injected = found_slowdowns(3.0)
     first, second = orders(12.0)
     quiet = sum(one.word == "no difference measured" for one in found)
     about = environment(device)
@@ -69,12 +114,17 @@ def report():
         "# Noise of the bench", "",
         "Made by `python tests/studies/bench_noise.py --report reports/bench/noise.md`.", "",
         f"torch {about['torch']}, {about['processor']}, {about['threads']} thread, {platform.system()}; "
-        + ("; ".join(meanwhile.notes()) or "nothing else ran") + ". A small vision transformer, batch 2.", "",
+        + ("; ".join(machine_load.notes()) or "nothing else ran") + ". A small vision transformer, batch 2.", "",
         f"Identical precisions: **no difference measured in {quiet} of {REPETITIONS} repetitions**.", "",
         "| repetition | × as fast [95 %] | said |", "| --- | --- | --- |",
         *(f"| {at + 1} | {one.interval.estimate:.3f} [{one.interval.low:.3f}, {one.interval.high:.3f}] | {one.word} |"
           for at, one in enumerate(found)),
-        "", f"Median of the estimates: {median(one.interval.estimate for one in found):.3f}.", "",
+        "", "## Slow-downs put in", "",
+        "FP32 beside itself, with a share of its own step spent waiting after each step.", "",
+        "| put in | true ratio | median estimate | half an interval | called slower | interval holds the truth |",
+        "| --- | --- | --- | --- | --- | --- |", *injected,
+        "", "## Order", "",
+        f"Median of the estimates of identical precisions: {median(one.interval.estimate for one in found):.3f}.", "",
         "bf16 against FP32 in both orders, within the same interleaved run: "
         f"FP32 first {first.estimate:.3f} [{first.low:.3f}, {first.high:.3f}], "
         f"bf16 first {second.estimate:.3f} [{second.low:.3f}, {second.high:.3f}]: "

@@ -11,7 +11,7 @@ from ampcheck.renderers.terminal import render
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from failures import Course, Failure, Walk
+    from failures import Failure, TrainingCurve, Walk
     from judge import Opinion
 
 _WIDTH = 100
@@ -54,7 +54,7 @@ _FAILURE = """
 {patch}
 **Proof.** Gradients of the first step against FP32's:
 
-| | loss scale | gradient error | lost to zero | loss error |
+| | loss scale | gradient error | underflow | loss error |
 |---|---:|---:|---:|---:|
 | {usual} | {before} |
 | {precision} with the plan | {after} |
@@ -123,7 +123,7 @@ def _patch(patch: str) -> str:
 
 
 def _opinion(one: "Opinion") -> str:
-    cells = [f"2^{one.log2_scale}", *(_share(value) for value in (one.error, one.vanished, one.loss_error))]
+    cells = [f"2^{one.log2_scale}", *(_share(value) for value in (one.error, one.underflow, one.loss_error))]
     return " | ".join(cells)
 
 
@@ -155,7 +155,7 @@ def _last(steps: int) -> int:
     return min(8, steps)
 
 
-def _mean_end(course: "Course") -> float:
+def _mean_end(course: "TrainingCurve") -> float:
     """Return the mean loss over one pass of the batches at the end."""
     last = _last(len(course.losses))
     return sum(course.losses[-last:]) / last

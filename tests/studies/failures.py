@@ -16,14 +16,14 @@ import torch
 from failure_text import page
 from judge import Opinion, opinion
 
-from ampcheck.audit import audit
 from ampcheck.observe.emulation import cuda_casting
 from ampcheck.observe.wide import WideCompute
-from ampcheck.plan import Plan, ScalerPlan
-from ampcheck.report import Report
-from ampcheck.settings import Settings
+from ampcheck.run.audit import audit
 from ampcheck.targets import Options, load
 from ampcheck.targets.spec import Target
+from ampcheck.values.plan import Plan, ScalerPlan
+from ampcheck.values.report import Report
+from ampcheck.values.settings import Settings
 
 FOLDER = Path(__file__).parent / "failures"
 
@@ -89,7 +89,7 @@ FAILURES = (
 
 
 @dataclass(frozen=True)
-class Course:
+class TrainingCurve:
     """A loss by step, and the steps that a scaler skipped."""
 
     losses: tuple[float, ...]
@@ -104,9 +104,9 @@ class Walk:
     report: Report
     before: Opinion  #: gradients of the first step as people run it
     after: Opinion | None  #: with the plan; None where the plan is another precision
-    fp32: Course
-    usual: Course
-    planned: Course
+    fp32: TrainingCurve
+    usual: TrainingCurve
+    planned: TrainingCurve
 
 
 def walk(failure: Failure, steps: int | None = None) -> Walk:
@@ -136,7 +136,7 @@ def target(failure: Failure) -> Target:
     return load(str(failure.path), Options())
 
 
-def train(made: Target, plan: Plan, steps: int) -> Course:
+def train(made: Target, plan: Plan, steps: int) -> TrainingCurve:
     """Train as a person does who was handed a plan."""
     plan.apply(made.model)
     assert made.optimizer is not None
@@ -153,7 +153,7 @@ def train(made: Target, plan: Plan, steps: int) -> Course:
         scaler.update()
         skipped += scaler.get_scale() < scale
         losses.append(float(loss.detach()))
-    return Course(tuple(losses), skipped)
+    return TrainingCurve(tuple(losses), skipped)
 
 
 @contextmanager

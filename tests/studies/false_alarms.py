@@ -24,13 +24,13 @@ from alarm_text import page
 from judge import Opinion, opinion, rounded
 from ordinary import ORDINARY, ordinary
 
-from ampcheck.audit import audit
-from ampcheck.codec import from_json, to_json, write
+from ampcheck.diagnose.rules import diagnose
 from ampcheck.errors import AmpcheckError
-from ampcheck.findings import Finding, Severity
-from ampcheck.report import Report
-from ampcheck.rules import diagnose
-from ampcheck.settings import Settings
+from ampcheck.run.audit import audit
+from ampcheck.saved.report_json import from_json, to_json, write
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.report import Report
+from ampcheck.values.settings import Settings
 
 PRECISIONS = ("fp16", "bf16")
 #: Gradient error from which on a row says what rounding the weights alone does.
@@ -47,7 +47,7 @@ class Row:
     precision: str
     report: Report | None  #: None where it raised
     raised: str = ""
-    rounded: float | None = None  #: gradient error of FP32 with rounded weights, where the audit's is large
+    rounded: float | None = None  #: gradient error of rounded weights, where the audit's is large
 
     @property
     def errors(self) -> list[Finding]:

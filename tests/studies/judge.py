@@ -39,11 +39,11 @@ class Opinion:
     log2_scale: int
     error: float  #: of all gradients together, relative L2; infinite where one is not finite
     loss_error: float
-    vanished: float  #: share of gradient elements that matter and are zero
+    underflow: float  #: share of gradient elements that matter and are zero
 
     def harmed(self, limit: float) -> bool:
         """Tell whether any of the three is above the limit."""
-        return max(self.error, self.loss_error, self.vanished) > limit
+        return max(self.error, self.loss_error, self.underflow) > limit
 
 
 def step(build: Build, dtype: torch.dtype | None, log2_scale: int, fp32: Iterable[str] = ()) -> Run:

@@ -41,13 +41,13 @@ from minimal_parts import (
     squared,
 )  # fmt: skip
 
-from ampcheck.audit import audit
-from ampcheck.evidence import Suspect
+from ampcheck.diagnose.suspects import Suspect
+from ampcheck.fix.verify import Lab
 from ampcheck.observe.step import Step
-from ampcheck.report import Report
-from ampcheck.settings import Settings
+from ampcheck.run.audit import audit
 from ampcheck.targets.spec import Target
-from ampcheck.verify import Lab
+from ampcheck.values.report import Report
+from ampcheck.values.settings import Settings
 
 #: The scale at which sets are tried in fp16, as in the search: far from both ends.
 LOG2_SCALE = {"fp16": 8, "bf16": 0}

@@ -14,9 +14,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ampcheck.codec import read
-from ampcheck.headline import verdict
-from ampcheck.wording import plural
+from ampcheck.saved.report_json import read
+from ampcheck.values.wording import plural
 
 REPORT = Path(__file__).parents[2] / "reports" / "scripts.md"
 #: Times, speeds and version numbers: what no two runs have in common.
@@ -413,7 +412,7 @@ def row(root, case, saved):
         "needs CUDA" if bare is None else f"{bare[0]}, {status}",
         _compared(case, bare, printed),
         f"{loop.steps} ({len(loop.recorded)})",
-        verdict(report).replace("|", "/"),
+        report.verdict.sentence.replace("|", "/"),
         ", ".join(codes) or "–",
     ]
     return "| " + " | ".join(cells) + " |"

@@ -41,9 +41,9 @@ def timed(task: Task) -> tuple[float, str]:
         seconds = time.perf_counter() - begun
         if done.returncode != task.status:
             return seconds, f"exit status {done.returncode}, expected {task.status}: {done.stderr[-300:]}"
-        verdicts = json.loads(saved.read_text(encoding="utf-8"))["verdicts"]
-    tried = {verdict["tried"] for verdict in verdicts if verdict["claim"].startswith("keep")}
-    return seconds, "" if not task.confirmed or tried == {"confirmed"} else f"verdicts: {verdicts}"
+        claims = json.loads(saved.read_text(encoding="utf-8"))["claims"]
+    tried = {verdict["tried"] for verdict in claims if verdict["claim"].startswith("keep")}
+    return seconds, "" if not task.confirmed or tried == {"confirmed"} else f"claims: {claims}"
 
 
 def main() -> int:

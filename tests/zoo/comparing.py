@@ -18,7 +18,7 @@ def difference(low: Run, reference: Run) -> float:
     return max(loss, distance / size if size else 0.0)
 
 
-def vanished(low: Run, reference: Run, layers) -> float:
+def underflow(low: Run, reference: Run, layers) -> float:
     """Return the share of gradient entries above 1 % of their tensor's RMS in FP32 that are zero here."""
     zero = total = 0
     for name, grad in reference.grads.items():

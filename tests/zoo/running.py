@@ -27,7 +27,7 @@ CHOSEN = {
     *("fill_", "full", "full_like", "new_full", "masked_fill", "masked_fill_", "where", "constant_pad_nd"),
     *("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"),
 }
-# Zero only where a factor is zero, or never: a zero from inputs without zeros was flushed.
+# Zero only where a factor is zero, or never: a zero from inputs without zeros was underflowed.
 NEVER_ZERO = {
     "mul",
     "mul_",
@@ -60,7 +60,7 @@ class Run:
     error: str = ""
     raised_in: str = ""
     births: list = field(default_factory=list)
-    flushed: Counter = field(default_factory=Counter)  #: zeros made from non-zeros, by (module, op)
+    underflowed: Counter = field(default_factory=Counter)  #: zeros made from non-zeros, by (module, op)
     results: dict = field(default_factory=dict)  #: of the forward, by (module, op, how many before)
     output_grads: dict = field(default_factory=dict)  #: unscaled gradients of module outputs
 
@@ -146,7 +146,7 @@ def _state(model) -> dict:
 
 
 class Watch(TorchDispatchMode):
-    """Fills a Run with births and flushes, by module."""
+    """Fills a Run with births and underflows, by module."""
 
     def __init__(self, names, into: Run, unscale=1.0) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class Watch(TorchDispatchMode):
             self.counts[module, op] += 1
         if zeros is not None and len(results) == 1 and results[0].dtype in LOW:
             lost = int(((results[0] == 0) & ~zeros).sum())
-            self.into.flushed[module, op] += lost
+            self.into.underflowed[module, op] += lost
         return out
 
 

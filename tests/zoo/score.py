@@ -19,10 +19,10 @@ from comparing import place_is_wrong
 from running import CASES, load, run
 from truth import bound_of, still_ill
 
-from ampcheck.audit import audit
 from ampcheck.errors import AmpcheckError
-from ampcheck.settings import Settings
+from ampcheck.run.audit import audit
 from ampcheck.targets import load as load_target
+from ampcheck.values.settings import Settings
 
 PRECISIONS = {"float16": "fp16", "bfloat16": "bf16"}
 QUESTIONS = ("detect", "locate", "heal", "lean", "scale", "quiet")

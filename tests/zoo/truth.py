@@ -19,7 +19,7 @@ from comparing import (
     new_births,
     owned,
     place_is_wrong,
-    vanished,
+    underflow,
 )
 from running import CASES, Run, load, run, train
 
@@ -82,12 +82,12 @@ def check_forward_overflow(case, low: Run, reference: Run) -> tuple[list[str], s
 def check_forward_underflow(case, low: Run, reference: Run) -> tuple[list[str], str]:
     """Check that non-zeros become zero in the named layers, and nothing overflows before."""
     truth = case.TRUTH
-    lost = {place: n for place, n in low.flushed.items() if n and owned(truth["layers"], place[0])}
+    lost = {place: n for place, n in low.underflowed.items() if n and owned(truth["layers"], place[0])}
     born = new_births(low, reference, "forward") + new_births(low, reference, "backward")
-    wrong = [] if lost else ["nothing is flushed in the named layers"]
+    wrong = [] if lost else ["nothing is underflowed in the named layers"]
     if born:
         wrong += place_is_wrong(truth, born[0].module, "")
-    return wrong, f"flushed {lost}, first {born[:1]}"
+    return wrong, f"underflowed {lost}, first {born[:1]}"
 
 
 def check_backward_overflow(case, low: Run, reference: Run) -> tuple[list[str], str]:
@@ -111,19 +111,19 @@ def check_grad_underflow(case, low: Run, reference: Run) -> tuple[list[str], str
     """Check that gradients which matter are zero, and from which scale on they are not."""
     truth = case.TRUTH
     layers, bound = truth["layers"], bound_of(truth)
-    before = vanished(low, reference, layers)
-    wrong = [] if before > HARM else [f"only {before:.3f} vanished"]
+    before = underflow(low, reference, layers)
+    wrong = [] if before > HARM else [f"only {before:.3f} underflow"]
     unnamed = [name for name in empty_handed(low, reference) if name not in layers]
     wrong += [f"these get no gradient, too: {unnamed}"] if unnamed else []
     if bound is None:
-        return wrong, f"vanished {before:.3f}"
+        return wrong, f"underflow {before:.3f}"
     sweep = {log2: run(case, dtype_of(case), log2) for log2 in SCALES}
-    share = {log2: vanished(r, reference, layers) for log2, r in sweep.items() if not r.nan_grad}
+    share = {log2: underflow(r, reference, layers) for log2, r in sweep.items() if not r.nan_grad}
     enough = [log2 for log2, lost in share.items() if lost <= LOST]
     usual = bound > LOG2_DEFAULT or LOG2_DEFAULT in enough
     if bound not in enough or not usual or share[bound - SLACK] <= LOST:
         wrong.append(f"the bound is wrong: { ({k: round(v, 3) for k, v in share.items()}) }")
-    return wrong, f"vanished {before:.3f}, enough from 2**{enough[:1]} to 2**{enough[-1:]}"
+    return wrong, f"underflow {before:.3f}, enough from 2**{enough[:1]} to 2**{enough[-1:]}"
 
 
 def check_precision(case, low: Run, reference: Run) -> tuple[list[str], str]:
@@ -182,8 +182,8 @@ def check_clean(case, reference: Run) -> tuple[list[str], str]:
     for name, dtype in DTYPES.items():
         log2, low = settled(case, dtype)
         born = [b for phase in ("forward", "backward") for b in new_births(low, reference, phase)]
-        error, lost = difference(low, reference), vanished(low, reference, [""])
-        notes.append(f"{name} 2**{log2} error {error:.3f} vanished {lost:.3f}")
+        error, lost = difference(low, reference), underflow(low, reference, [""])
+        notes.append(f"{name} 2**{log2} error {error:.3f} underflow {lost:.3f}")
         if low.broken or born or error > HEALTHY[name] or lost > LOST:
             wrong.append(f"{notes[-1]} {low.error} {born[:2]}")
     return wrong, "; ".join(notes)
@@ -217,7 +217,7 @@ def harmed(case, low: Run, reference: Run) -> bool:
     if kind == "backward-overflow":
         return low.broken
     if kind == "grad-underflow":
-        return low.broken or vanished(low, reference, truth["layers"]) > HARM
+        return low.broken or underflow(low, reference, truth["layers"]) > HARM
     return low.broken or difference(low, reference) > HARM
 
 

@@ -41,7 +41,11 @@ class Arm:
         self.parameters = [parameter for _, _, parameter in named_parameters(target.model)]
         self.optimizer = _optimizer(target)
         self.scaler = chosen.scaler(self.device.type)
-        self._taken = 0
+        self._taken = self._applied = 0
+        self.optimizer.register_step_post_hook(self._count)
+
+    def _count(self, *_: Any) -> None:
+        self._applied += 1
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -80,36 +84,28 @@ class Arm:
         with torch.no_grad():
             return self.forward()
 
-    def settle(self) -> Settled:
-        """Train until enough updates in a row were applied, so that what follows is made of real steps."""
+    def settle(self, wanted: int = APPLIED_IN_A_ROW) -> Settled:
+        """Train until so many updates in a row were applied, so that what follows is made of real steps."""
         skipped = in_a_row = 0
         for _ in range(PATIENCE):
-            before = self.scaler.get_scale()
+            before = self.applied
             self.train()
-            lost = self.scaler.get_scale() < before
+            lost = self.scaler.is_enabled() and self.applied == before
             skipped += lost
             in_a_row = 0 if lost else in_a_row + 1
-            if in_a_row == APPLIED_IN_A_ROW or not self.scaler.is_enabled():
+            if in_a_row == wanted or not self.scaler.is_enabled():
                 break
-        rested = in_a_row == APPLIED_IN_A_ROW or not self.scaler.is_enabled()
+        rested = in_a_row == wanted or not self.scaler.is_enabled()
         return Settled(rested, skipped, self.scaler.get_scale())
 
-    def skipped_since(self, before: dict[str, Any], steps: int) -> int:
-        """Return how many of the last updates were skipped; exact where all or none were, else at least."""
-        after = self.scaler.state_dict()
-        if not after:
-            return 0
-        applied_all = (
-            after["_growth_tracker"] == (before["_growth_tracker"] + steps) % after["growth_interval"]
-        )
-        if applied_all and after["scale"] >= before["scale"]:
-            return 0
-        halvings = 0
-        scale = before["scale"]
-        while scale > after["scale"] and halvings < steps:
-            scale *= after["backoff_factor"]
-            halvings += 1
-        return max(halvings, 1)
+    @property
+    def applied(self) -> int:
+        """Return how many updates the optimizer has made; reading it on a GPU may wait for the GPU."""
+        if not getattr(self.optimizer, "_step_supports_amp_scaling", False):
+            return self._applied
+        # A fused optimizer is called for every update and skips inside its kernel, where it does not count.
+        steps = (state.get("step") for state in self.optimizer.state.values())
+        return max((int(step) for step in steps if step is not None), default=0)
 
     def held(self) -> list[torch.Tensor]:
         """Return what stays between steps: parameters, buffers, optimizer state."""

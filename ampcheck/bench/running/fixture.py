@@ -1,6 +1,6 @@
 """What the fixture `precision_benchmark` gives a test: a call that measures, and what it found."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,10 @@ from ampcheck.bench.result import BASE, Bench, Case, Row
 from ampcheck.bench.running.bench import Bencher, Make
 from ampcheck.bench.table import records
 from ampcheck.bench.verdicts import verdict
-from ampcheck.plan import Plan
+from ampcheck.bench.views import frame
 from ampcheck.targets import Options, load
 from ampcheck.targets.spec import Target
+from ampcheck.values.plan import Plan
 
 _MODEL_BATCH_LOSS = 3
 
@@ -52,33 +53,55 @@ class Measured:
     @property
     def record(self) -> dict[str, Any]:
         """Return the row as flat numbers."""
-        return records(self.bench)[-1]
+        return self.records[-1]
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """Return every row as flat numbers, FP32 first."""
+        return records(self.bench)
+
+    @property
+    def asked(self) -> list[dict[str, Any]]:
+        """Return the rows that were asked for, as flat numbers."""
+        return [record for record in self.records if record["precision"] != BASE] or self.records
+
+    def frame(self) -> Any:
+        """Return every row as a pandas DataFrame."""
+        return frame(self.bench)
 
 
 class PrecisionBenchmark:
     """Measures a target in a precision and in FP32, interleaved in one process."""
 
-    def __init__(self, found: Callable[[Measured], None], *, timed: bool = True) -> None:
-        """Tell `found` of what is measured; without `timed` only memory and accuracy are looked at."""
-        self._found, self._timed = found, timed
+    def __init__(
+        self, found: Callable[[Measured], None], *, timed: bool = True, trains: bool = False
+    ) -> None:
+        """Tell `found` of what is measured; without `timed` only memory and accuracy are looked at.
+
+        With `trains` training is measured too unless the test says what to measure: a gate asks for it.
+        """
+        self._found, self._timed, self._trains = found, timed, trains
 
     def __call__(
         self,
         target: str | Path | Callable[[], Any],
-        precision: str = "amp",
+        precision: str | Sequence[str] = "amp",
         *,
         settings: Request | None = None,
         plan: Plan | None = None,
     ) -> Measured:
         """Measure a TARGET as on the command line, or a function that makes (model, batch, loss[, optimizer]).
 
-        `settings` says how long to train and to time; its precisions are replaced by the one asked for.
+        Several precisions are measured in one go, interleaved; the last one is the result's `row`. `settings` says
+        how long to train and to time; its precisions are replaced by the ones asked for.
         """
         from dataclasses import replace
 
-        request = settings or Request(parts=("time", "memory", "accuracy"), budget=5.0)
+        asked = (precision,) if isinstance(precision, str) else tuple(precision)
+        usual = ("time", "memory", "accuracy", *(("training",) if self._trains else ()))
+        request = settings or Request(parts=usual, budget=5.0)
         parts = request.parts if self._timed else tuple(part for part in request.parts if part != "time")
-        request = replace(request, precisions=(BASE, precision), parts=parts, plan=plan or request.plan)
+        request = replace(request, precisions=(BASE, *asked), parts=parts, plan=plan or request.plan)
         name = str(target) if isinstance(target, str | Path) else getattr(target, "__name__", "target")
         empty = Bench(name, margin=request.margin)
         measured = Measured(Bencher(_maker(target), request).run(empty))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ampcheck.wording import percent
+from ampcheck.values.wording import percent
 
 _STAT = Path("/proc/stat")
 #: Others' share of the processors from which a note is made.
@@ -26,7 +26,7 @@ class _State:
     others: int  #: processes on the GPU
 
 
-class Meanwhile:
+class MachineLoad:
     """Notes what else happened on the machine during a measurement."""
 
     def __init__(self, device: torch.device) -> None:

@@ -9,12 +9,15 @@ import torch
 
 from ampcheck.bench.result import PRECISIONS
 from ampcheck.bench.running.rounded import RoundedProducts
+from ampcheck.fix.apply_plan import grad_scaler
+from ampcheck.observe.fp8.emulate import Emulation, emulated
 from ampcheck.observe.promote import in_fp32
 from ampcheck.observe.stand_in import autocast_stands_in
 from ampcheck.observe.step import casting_rules
 from ampcheck.observe.structure import is_compiled, modules
 from ampcheck.observe.wide import WideCompute
-from ampcheck.plan import Plan, ScalerPlan
+from ampcheck.values.plan import Plan, ScalerPlan
+from ampcheck.values.recipes import Recipe, is_recipe, recipe
 
 _PLAIN = Plan("fp32")
 _DTYPES = {"fp16": torch.float16, "amp": torch.float16, "bf16": torch.bfloat16}
@@ -28,10 +31,11 @@ class Precision:
     dtype: torch.dtype | None = None
     tf32: bool = False
     plan: Plan = _PLAIN
+    recipe: Recipe | None = None  #: of FP8 or FP4, emulated
 
     def scaler(self, device: str) -> torch.amp.GradScaler:
         """Return a new scaler; one that does nothing where there is none."""
-        return self.plan.grad_scaler(device)
+        return grad_scaler(self.plan, device)
 
     @contextmanager
     def places(self, model: Any) -> Iterator[None]:
@@ -56,6 +60,8 @@ def precision(name: str, plan: Plan | None = None) -> Precision:
     if name == "plan":
         held = plan or Plan("fp16", scaler=ScalerPlan(2.0**16))
         return Precision(name, _DTYPES.get(held.precision), plan=held)
+    if is_recipe(name):
+        return Precision(name, torch.bfloat16, recipe=recipe(name.partition(":")[2]))
     scaled = Plan("fp16", scaler=ScalerPlan(2.0**16)) if name == "amp" else Plan("fp32")
     return Precision(name, _DTYPES.get(name), name == "tf32", scaled)
 
@@ -83,6 +89,8 @@ def as_cuda_casts(device: torch.device, chosen: Precision, model: Any) -> Iterat
             stack.enter_context(WideCompute())
         if device.type == "cpu" and chosen.tf32:
             stack.enter_context(RoundedProducts())
+        if chosen.recipe is not None:
+            stack.enter_context(emulated(model, device.type, Emulation(chosen.recipe)))
         stack.enter_context(chosen.places(model))
         yield
 

@@ -35,8 +35,19 @@ class Prediction:
     """A step's memory and work."""
 
     split: Split
-    operations: tuple[Operation, ...]
+    work: tuple[Operation, ...]  #: of forward, backward and update
     note: str = ""
+    recurrent: bool = False  #: there are recurrent layers, which are unrolled here
+
+    @property
+    def flops(self) -> int:
+        """Return the floating-point operations of the step."""
+        return sum(op.flops for op in self.work)
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """Return what the forward computes."""
+        return tuple(op for op in self.work if op.phase == "forward")
 
 
 def predict(
@@ -85,13 +96,13 @@ def _watched(target: Target, chosen: Precision, *, train: bool, real: bool) -> P
         if not train:
             watch.begin()
             arm.infer()
-            return Prediction(watch.ledger.split(), watch.operations)
+            return Prediction(watch.ledger.split(), watch.operations, recurrent=watch.recurrent)
         for step in range(2):
             if step:
                 watch.known(optimizer_state(arm.optimizer), "optimizer state")
                 watch.begin()
             _train(arm, watch)
-    return Prediction(watch.ledger.split(), watch.operations)
+    return Prediction(watch.ledger.split(), watch.operations, recurrent=watch.recurrent)
 
 
 def _train(arm: Arm, watch: Watch) -> None:

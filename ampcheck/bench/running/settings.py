@@ -13,6 +13,7 @@ from ampcheck.observe.structure import children, modules
 from ampcheck.targets.nested import mapped, tensors
 from ampcheck.targets.spec import Target
 
+_TABLE = 2  #: dimensions of a batch of sequences
 _IMAGES = 4  #: dimensions of a tensor that has channels_last
 #: So many children of one class in a container are blocks of a repeated body.
 _REPEATED = 2
@@ -38,6 +39,12 @@ def compiled(target: Target, case: Case) -> Target:
 def batch_size(target: Target) -> int:
     """Return the number of samples in a batch: the first size of its first tensor."""
     return next((tensor.shape[0] for tensor in tensors(target.batch(0)) if tensor.dim()), 1)
+
+
+def tokens(target: Target) -> int:
+    """Return the number of tokens in a batch: whole numbers in a table of samples and places; 0 where there is none."""
+    whole = (tensor for tensor in tensors(target.batch(0)) if tensor.dtype == torch.long)
+    return next((tensor.numel() for tensor in whole if tensor.dim() == _TABLE), 0)
 
 
 def _last(leaf: Any) -> Any:

@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ampcheck.bench.intervals import ratio
+from ampcheck.bench.intervals import FEWEST_ROUNDS, ratio
 from ampcheck.bench.result import Time
 from ampcheck.bench.running.arms import Arm
+from ampcheck.observe.step import StepRaised
 
 #: A block is at least this long, so that the clock and the ends of the block do not count.
 BLOCK_SECONDS = 0.05
-#: With fewer rounds a bootstrap interval of a median means little.
-FEWEST_ROUNDS = 7
+#: Slow steps get fewer rounds than `FEWEST_ROUNDS`, with wider intervals and a warning, but never fewer than this.
+LEAST_ROUNDS = 4
 MOST_ROUNDS = 60
-#: Lanes whose fewest rounds take longer than the budget are left out, but never for less than this.
-_LEAST_BUDGET = 2.0
 #: The measurement ends when every ratio is known to this share, or with the budget.
 PRECISE_ENOUGH = 0.03
 
@@ -29,6 +28,7 @@ class Lane:
     name: str
     step: Callable[[], object]
     arm: Arm
+    trains: bool = True
     steps: int = 1
     samples: list[float] = field(default_factory=list)
     device_samples: list[float] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Lane:
         with self.arm.running():
             if steps > 1:
                 self.step()  # a short step after another lane's would read its weights from far memory
-            before = self.arm.scaler.state_dict()
+            applied = self.arm.applied
             _synchronize(self.arm.device)
             events = _Events(self.arm.device)
             begun = time.perf_counter()
@@ -48,7 +48,8 @@ class Lane:
             events.end()
             _synchronize(self.arm.device)
             seconds = time.perf_counter() - begun
-            self._last = events.seconds(), self.arm.skipped_since(before, steps) if before else 0
+            scaled = self.arm.scaler.is_enabled() and self.trains
+            self._last = events.seconds(), steps - (self.arm.applied - applied) if scaled else 0
         return seconds
 
     _last: tuple[float | None, int] = (None, 0)
@@ -83,39 +84,67 @@ class _Events:
         return self._pair[0].elapsed_time(self._pair[1]) / 1000 if self._pair else None
 
 
-def interleave(
-    lanes: Sequence[Lane], budget: float, tick: Callable[[int], None] = lambda _: None
-) -> tuple[tuple[str, ...], ...]:
-    """Time all lanes round by round within a budget of seconds; return the order of every round.
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What became of the lanes: the order of every round, and the lanes that raised."""
+
+    orders: tuple[tuple[str, ...], ...]
+    raised: tuple[tuple[Lane, StepRaised], ...] = ()
+
+
+def interleave(lanes: Sequence[Lane], budget: float, tick: Callable[[int], None] = lambda _: None) -> Timed:
+    """Time all lanes round by round within a budget of seconds.
 
     Every other round runs backwards and each pair of rounds starts with another lane, so that no lane always
-    comes after the same one, or early, or late.
+    comes after the same one, or early, or late. A lane that raises is left out from there on, without samples:
+    the others keep theirs.
     """
-    lanes = _calibrated(lanes, budget)
-    until = time.monotonic() + budget
+    begun = time.monotonic()
+    raised: list[tuple[Lane, StepRaised]] = []
+    lanes = _going(lanes, _calibrate, raised)
     orders: list[tuple[str, ...]] = []
-    while len(orders) < MOST_ROUNDS:
-        enough = len(orders) >= FEWEST_ROUNDS
-        if enough and len(orders) % 2 == 0 and (time.monotonic() > until or _precise(lanes)):
+    while lanes and len(orders) < MOST_ROUNDS:
+        spent = time.monotonic() - begun
+        late = spent > budget and (len(orders) >= FEWEST_ROUNDS or spent > 2 * budget)
+        enough = len(orders) >= (LEAST_ROUNDS if late else FEWEST_ROUNDS)
+        if enough and len(orders) % 2 == 0 and (late or _precise(lanes)):
             break
         order = turned(lanes, len(orders))
-        for lane in order:
-            lane.sample()
+        there = {id(lane) for lane in _going(order, Lane.sample, raised)}
+        lanes = [lane for lane in lanes if id(lane) in there]
         orders.append(tuple(lane.name for lane in order))
         tick(len(orders))
-    return tuple(orders)
+    return Timed(tuple(orders), tuple(raised))
 
 
-def _calibrated(lanes: Sequence[Lane], budget: float) -> list[Lane]:
-    """Find how many steps make a block; leave out what is too slow to be timed beside the others."""
-    kept: list[Lane] = []
+def _going(
+    lanes: Sequence[Lane], act: Callable[[Lane], None], raised: list[tuple[Lane, StepRaised]]
+) -> list[Lane]:
+    """Let every lane act; return those that did, and keep what the others raised."""
+    kept = []
     for lane in lanes:
-        lane.block(1)
-        step = lane.block(1)
-        lane.steps = max(1, math.ceil(BLOCK_SECONDS / step))
-        if not kept or step * FEWEST_ROUNDS <= max(budget, _LEAST_BUDGET):
+        try:
+            act(lane)
             kept.append(lane)
+        except StepRaised as error:
+            lane.samples.clear()
+            lane.device_samples.clear()
+            raised.append((lane, without_frames(error)))
     return kept
+
+
+def without_frames(error: StepRaised) -> StepRaised:
+    """Return an error without its frames: they would keep the model that raised it alive."""
+    found: BaseException | None = error
+    while found is not None:
+        found.__traceback__, found = None, found.__cause__ or found.__context__
+    return error
+
+
+def _calibrate(lane: Lane) -> None:
+    """Find how many steps make a block."""
+    lane.block(1)
+    lane.steps = max(1, math.ceil(BLOCK_SECONDS / lane.block(1)))
 
 
 def turned(lanes: Sequence[Lane], index: int) -> list[Lane]:

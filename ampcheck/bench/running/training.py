@@ -13,7 +13,7 @@ from statistics import fmean
 
 import torch
 
-from ampcheck.bench.result import Course
+from ampcheck.bench.result import TrainingCurve
 from ampcheck.bench.running.arms import Arm, Settled
 from ampcheck.bench.running.precisions import Precision, as_cuda_casts
 from ampcheck.observe.step import StepRaised, users_code
@@ -39,7 +39,7 @@ class _Run:
 
 def train(
     make: Callable[[int], Target], chosen: Precision, seed: int, steps: int, clip: float | None = None
-) -> Course:
+) -> TrainingCurve:
     """Train from the weights and batches of a seed; the random state outside is left as it was."""
     settled = _settled(make, chosen, seed, clip)
     arm = Arm(make(seed), _starting_at(chosen, settled), as_cuda_casts, clip)
@@ -53,7 +53,7 @@ def train(
         run.message = f"every update is skipped, at loss scales down to {arm.scaler.get_scale():g}"
     elif run.status == "ok" and not all(map(math.isfinite, last)):
         run.status = "diverged"
-    course = Course(
+    course = TrainingCurve(
         seed,
         run.status,
         thinned(run.losses),
@@ -94,9 +94,9 @@ def _run(arm: Arm, steps: int) -> _Run:
     try:
         with arm.running():
             for _ in range(steps):
-                before = arm.scaler.get_scale()
+                before = arm.applied
                 run.losses.append(float(arm.train().detach()))
-                run.skipped += arm.scaler.get_scale() < before
+                run.skipped += arm.scaler.is_enabled() and arm.applied == before
     except StepRaised as raised:
         run.status, run.message = "raised", str(raised)
     return run
@@ -117,7 +117,7 @@ def _read(arm: Arm, seed: int) -> float:
         return fmean(float(target.loss(model, batch)) for batch in target.batches[:READ])
 
 
-def _validated(course: Course, arm: Arm) -> Course:
+def _validated(course: TrainingCurve, arm: Arm) -> TrainingCurve:
     """Add loss and metric on the validation batches, in FP32 and in the training precision."""
     if not arm.target.validation or course.status == "raised":
         return course

@@ -7,15 +7,14 @@ from typing import Any, Self
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import flop_registry
 
-from ampcheck.bench.ledger import Ledger, Operation, Taken, merged
+from ampcheck.bench.ledger import Allocation, Ledger, Operation, merged
+from ampcheck.bench.running import work
 from ampcheck.observe.modules import ModuleTracker
 
 _CASTS = frozenset({"_to_copy"})
 _READ = torch.ops.aten._local_scalar_dense.default
 _LOW = frozenset({torch.float16, torch.bfloat16})
-_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm"})
 
 Execute = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
@@ -37,8 +36,10 @@ class Watch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotations here
         self.ledger = Ledger([], [])
         self.phase = "forward"
+        self.recurrent = False
         self._operations: list[Operation] = []
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._made_by: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self._execute = execute
         self._tracker = ModuleTracker(model)
 
@@ -82,7 +83,7 @@ class Watch(TorchDispatchMode):
         for leaf in tree_iter(out):
             if isinstance(leaf, torch.Tensor):
                 self._number(leaf, role)
-        if func.namespace == "aten" and self.phase == "forward":
+        if func.namespace == "aten":
             self._count(func, name, args, kwargs, out, cast=cast)
         return out
 
@@ -98,7 +99,9 @@ class Watch(TorchDispatchMode):
         ledger = self.ledger
         number = self._numbers[storage] = len(ledger.taken)
         phase = "" if role in {"parameters", "buffers", "batch"} else self.phase
-        ledger.taken.append(Taken(storage.nbytes(), role, self._tracker.path(self._tracker.current), phase))
+        ledger.taken.append(
+            Allocation(storage.nbytes(), role, self._tracker.path(self._tracker.current), phase)
+        )
         ledger.events.append(number + 1)
         weakref.finalize(storage, ledger.events.append, -(number + 1)).atexit = False
         return number
@@ -112,28 +115,55 @@ class Watch(TorchDispatchMode):
         outs = [leaf for leaf in tree_iter(out) if isinstance(leaf, torch.Tensor)]
         held = {_memory(leaf) for leaf in ins}
         fresh = [leaf for leaf in outs if _memory(leaf) not in held]
-        if not fresh and not any(slot.is_write for slot in func._schema.arguments):
+        writes = any(slot.is_write for slot in func._schema.arguments)
+        if not fresh and not writes:
             return  # a view moves nothing
-        formula = flop_registry.get(func._overloadpacket)
-        flops = int(formula(*args, **kwargs, out_val=out)) if formula is not None else 0
+        flops = work.flops(func, name, args, kwargs, out)
         floating = next((leaf for leaf in (*ins, *outs) if leaf.is_floating_point()), None)
         unrolled = self._recurrent()
+        self.recurrent |= unrolled
         if floating is None or (unrolled and not flops):
             return
+        fusable = work.fusable(func, name)
         self._operations.append(
             Operation(
                 name,
                 self._tracker.path(self._tracker.current),
                 self.phase,
                 str(floating.dtype).removeprefix("torch."),
-                () if unrolled else _sizes(name, ins),
+                () if unrolled else work.sizes(name, ins),
                 1,
                 flops,
-                sum(leaf.numel() * leaf.element_size() for leaf in (*ins, *fresh)),
+                work.moved(name, ins, fresh, _written(func, args) if writes else []),
                 cast,
-                _layout(name, ins),
+                work.layout(name, ins),
+                () if unrolled else work.product(name, args, ins, outs),
+                work.kernels(name, args, ins),
+                sum(_bytes(leaf) for leaf in ins if fusable and self._pointwise(leaf)),
+                fusable,
             )
         )
+        for leaf in fresh:
+            self._made_by[leaf.untyped_storage()] = fusable
+
+    def _pointwise(self, tensor: torch.Tensor) -> bool:
+        return _memory(tensor) is not None and self._made_by.get(tensor.untyped_storage(), False)
+
+
+def _written(func: Any, args: Any) -> list[torch.Tensor]:
+    """Return the tensors among its arguments that an operator writes to."""
+    slots = zip(func._schema.arguments, args, strict=False)
+    return [
+        leaf
+        for slot, arg in slots
+        if slot.is_write
+        for leaf in tree_iter(arg)
+        if isinstance(leaf, torch.Tensor)
+    ]
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _memory(tensor: torch.Tensor) -> int | None:
@@ -148,24 +178,3 @@ def _changes(args: Any, out: Any) -> bool:
     """Tell whether a copy changes the dtype to or from half precision."""
     source = args[0].dtype if args and isinstance(args[0], torch.Tensor) else None
     return source is not None and source != out.dtype and bool({source, out.dtype} & _LOW)
-
-
-def _sizes(name: str, tensors: list[torch.Tensor]) -> tuple[int, ...]:
-    """Return rows, columns and inner size of a matrix product; channels out and in of a convolution."""
-    if name in _PRODUCTS:
-        left, right = tensors[-2:]
-        return (left.shape[-2], right.shape[-1], left.shape[-1])
-    if name == "convolution":
-        weight = tensors[1]
-        return (weight.shape[0], weight.shape[1])
-    if name == "convolution_backward":
-        weight = tensors[2]
-        return (weight.shape[0], weight.shape[1])
-    return ()
-
-
-def _layout(name: str, tensors: list[torch.Tensor]) -> str:
-    if not name.startswith("convolution") or tensors[0].dim() != 4:  # noqa: PLR2004  # images
-        return ""
-    last = tensors[0].is_contiguous(memory_format=torch.channels_last)
-    return "channels_last" if last and not tensors[0].is_contiguous() else "contiguous"

@@ -5,6 +5,7 @@ tensors and say so; what a script asks of `torch.cuda` is answered as one GPU wo
 """
 
 import functools
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from inspect import isfunction
@@ -37,11 +38,16 @@ class AsCuda:
         self._patches = Patches()
         self._stack = ExitStack()
         self._emulating = False
+        self._available = available
+        #: What wakes regions and scalers that were made before the script asked for a CUDA device.
+        self._paused: list[Callable[[], None]] = []
+        self.woken: Callable[[Any], None] = lambda _: None  #: hears of scalers that come alive late
         self.used = False  #: the script asked for something of CUDA's, and got it
         self._devices()
         self._amp()
         self._queries(available=available)
         jobs_on_cpu(self._patches, self._mapped)
+        self._patches.wrap(torch.jit, "script", self._plainly)
 
     @property
     def emulating(self) -> bool:
@@ -63,8 +69,26 @@ class AsCuda:
         with self.paused():
             prepare()
 
+    def _plainly(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Let TorchScript compile torch's own functions, which it knows by identity."""
+
+        @functools.wraps(original)
+        def script(*args: Any, **kwargs: Any) -> Any:
+            with self.paused():
+                return original(*args, **kwargs)
+
+        return script
+
+    @property
+    def _awake(self) -> bool:
+        """Tell whether mixed precision is CUDA's: a script that never asks for its devices trains on the CPU."""
+        return self._available or self.used
+
     def _touch(self) -> None:
         self.used = True
+        waking, self._paused = self._paused, []
+        for wake in waking:
+            wake()
 
     def _emulate(self) -> None:
         """Begin to cast as CUDA does; half precision is computed as on a GPU, and faster than natively."""
@@ -164,11 +188,14 @@ class AsCuda:
         wrap(grad_scaler.GradScaler, "__init__", self._scaler)
         for name in ("is_autocast_enabled", "get_autocast_dtype"):
             wrap(torch, name, self._query)
-        wrap(torch, "set_autocast_enabled", self._query)
+        wrap(torch, "set_autocast_enabled", self._switch)
         wrap(torch, "set_autocast_dtype", self._query)
         wrap(autocast_mode, "_cast", self._cast)
-        wrap(torch, "get_autocast_gpu_dtype", lambda _: lambda: torch.get_autocast_dtype("cpu"))
-        wrap(torch.cuda.amp.common, "amp_definitely_not_available", lambda _: lambda: False)
+        wrap(torch, "get_autocast_gpu_dtype", self._gpu_dtype)
+        wrap(torch.cuda.amp.common, "amp_definitely_not_available", self._no_amp)
+
+    def _no_amp(self, original: Callable[[], bool]) -> Callable[[], bool]:
+        return lambda: not self._awake and original()
 
     def _region(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
@@ -179,6 +206,10 @@ class AsCuda:
             enabled: bool = True,  # noqa: FBT001, FBT002  # torch's own signature
             cache_enabled: bool | None = None,  # noqa: FBT001
         ) -> None:
+            if str(device_type).partition(":")[0] == "cuda" and not self._awake:
+                original(region, device_type, dtype, enabled, cache_enabled)
+                self._wakes(region, lambda it: it.__init__("cuda", dtype, enabled, cache_enabled))
+                return
             if str(device_type).partition(":")[0] == "cuda":
                 dtype = dtype or torch.float16
                 device_type = "cpu"
@@ -191,6 +222,10 @@ class AsCuda:
     def _scaler(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def __init__(scaler: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            if device == "cuda" and not self._awake:
+                original(scaler, device, *args, **kwargs)
+                self._wakes(scaler, lambda it: self._wake_scaler(it, original, *args, **kwargs))
+                return
             # In torch's order: init_scale, growth_factor, backoff_factor, growth_interval, enabled.
             if device == "cuda" and kwargs.get("enabled", args[4] if len(args) > _BEFORE_ENABLED else True):
                 self._emulate()  # now, and not within the first step that enters a region
@@ -198,17 +233,53 @@ class AsCuda:
 
         return __init__
 
+    def _wakes(self, thing: Any, wake: Callable[[Any], None]) -> None:
+        """Let a region or a scaler be CUDA's, should the script ask for a CUDA device after it was made."""
+        held = weakref.ref(thing)
+
+        def alive() -> None:
+            found = held()
+            if found is not None:
+                wake(found)
+
+        self._paused.append(alive)
+
+    def _wake_scaler(self, scaler: Any, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("enabled", args[4] if len(args) > _BEFORE_ENABLED else True):
+            self._emulate()
+            original(scaler, "cpu", *args, **kwargs)
+            self.woken(scaler)
+
     def _query(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def query(*args: Any) -> Any:
+            if not self._awake:
+                return original(*args)
             if not args or isinstance(args[0], (bool, torch.dtype)):
                 return original("cpu", *args)
             return original("cpu" if args[0] == "cuda" else args[0], *args[1:])
 
         return query
 
+    def _switch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        query = self._query(original)
+
+        @functools.wraps(original)
+        def switch(*args: Any) -> Any:
+            if args[-1] and (len(args) == 1 or args[0] == "cuda"):
+                self._emulate()
+            return query(*args)
+
+        return switch
+
+    def _gpu_dtype(self, original: Callable[[], Any]) -> Callable[[], Any]:
+        return lambda: torch.get_autocast_dtype("cpu") if self._awake else original()
+
     def _cast(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda value, device, dtype: original(value, "cpu" if device == "cuda" else device, dtype)
+        def cast(value: Any, device: str, dtype: torch.dtype) -> Any:
+            return original(value, "cpu" if device == "cuda" and self._awake else device, dtype)
+
+        return cast
 
     # -- torch.cuda
 

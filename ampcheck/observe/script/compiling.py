@@ -23,7 +23,7 @@ _TABLES = (
 
 
 class Compiler:
-    """torch's compiler, which can be told to wait."""
+    """torch's compiler, which can be paused."""
 
     def __init__(self) -> None:
         """Begin with a compiler that works as always."""

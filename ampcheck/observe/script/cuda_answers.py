@@ -1,4 +1,4 @@
-"""What a script that asks `torch.cuda` is told where a CPU stands in for it: what one GPU would say."""
+"""The answers of `torch.cuda` where a CPU stands in for it: those of one GPU."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -3,30 +3,38 @@
 import functools
 import traceback
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, TypeVar
 
-from ampcheck.loop import GAVE_IN
+from ampcheck.values.loop import GAVE_IN
 
-Told = TypeVar("Told", bound=Callable[..., Any])
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def guarded(method: Told) -> Told:
+#: Heard whichever thread it is.
+_ANYWHERE = frozenset({"end", "raised"})
+
+
+def guarded(method: Method) -> Method:
     """Let a script go on, unwatched, where watching it fails: the watcher gives in."""
+    name = method.__name__
 
     @functools.wraps(method)
     def tell(watcher: Any, *args: Any, **kwargs: Any) -> Any:
-        if watcher.broken:
+        thread = watcher.thread
+        other = get_ident() != thread.ident and name not in _ANYWHERE
+        if watcher.broken or (other and thread.elsewhere(name, idle=not watcher.backwards)):
             return None
         try:
             return method(watcher, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the script
-            watcher.give_in(error)
+            watcher.abandon(error)
             return None
 
     return tell  # type: ignore[return-value]  # it takes the place of the method
 
 
-def told(error: Exception) -> str:
+def not_seen_because(error: Exception) -> str:
     """Return what is not seen because of an error, and where that was."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{last.filename.rpartition('/')[2]}:{last.lineno}"

@@ -5,12 +5,11 @@ None of them is called for an operation: between recorded steps a step costs a d
 
 import functools
 import multiprocessing.process
-import os
 import sys
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.amp import autocast_mode, grad_scaler
@@ -22,13 +21,15 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ampcheck.loop import RETURNED, Kind
 from ampcheck.observe.modules import ModuleTracker
+from ampcheck.observe.script import autocast_hooks, open_watches
 from ampcheck.observe.script.compiling import hooks_of_others, let_modes_stay
-from ampcheck.observe.script.journal import dtype_name
+from ampcheck.observe.script.ear import Ear
 from ampcheck.observe.script.patches import Patches
 from ampcheck.observe.script.roots import RootFinder
+from ampcheck.observe.script.scaler_hooks import OF_SCALERS, made, subclasses
 from ampcheck.observe.script.watcher import Watcher
+from ampcheck.values.loop import RETURNED, Kind
 
 _current_node = torch._C._current_autograd_node
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "clip_grad_norm")
@@ -41,17 +42,19 @@ class Hooks:
 
     def __init__(self, watcher: Watcher) -> None:
         """Begin to listen for a watcher."""
-        self._watcher = watcher
+        self._ear = Ear(watcher)
+        self._own = watcher
+        watcher = self._watcher = cast("Watcher", self._ear)
         self._patches = Patches()
         self._handles: list[Any] = []
+        self._kinds: set[type] = set()
         self._open = True
         wrap = self._patches.wrap
         self._handles.append(
             register_optimizer_step_pre_hook(lambda optimizer, *_: watcher.step_begins(optimizer))
         )
         self._handles.append(register_optimizer_step_post_hook(lambda *_: watcher.step_ends()))
-        wrap(torch.autograd, "backward", functools.partial(_backward, watcher))
-        wrap(torch.autograd, "grad", functools.partial(_grad, watcher))
+        wrap(torch.autograd, "_engine_run_backward", functools.partial(_engine, watcher))
         wrap(Optimizer, "add_param_group", functools.partial(_add_group, watcher))
         wrap(Optimizer, "state_dict", functools.partial(_noted, watcher, Kind.SAVE_OPTIMIZER))
         wrap(Optimizer, "zero_grad", functools.partial(_zero_grad, watcher, "optimizer"))
@@ -63,12 +66,12 @@ class Hooks:
         self._scalers()
         self._clipping()
         for name, kind in (("__enter__", Kind.AUTOCAST), ("__exit__", Kind.AUTOCAST_END)):
-            wrap(autocast_mode.autocast, name, functools.partial(_region, watcher, kind))
-        wrap(autocast_mode.autocast, "__init__", functools.partial(_regions, watcher))
+            wrap(autocast_mode.autocast, name, functools.partial(autocast_hooks.region, watcher, kind))
+        wrap(autocast_mode.autocast, "__init__", functools.partial(autocast_hooks.regions, watcher))
         self._compiling()
         wrap(torch, "save", functools.partial(_noted, watcher, Kind.SAVE))
         wrap(multiprocessing.process.BaseProcess, "start", functools.partial(_child, watcher))
-        _LISTENING.add(self)
+        open_watches.add(self)
 
     def _compiling(self) -> None:
         wrap, watcher = self._patches.wrap, self._watcher
@@ -80,13 +83,21 @@ class Hooks:
 
     def _scalers(self) -> None:
         wrap, watcher, scaler = self._patches.wrap, self._watcher, grad_scaler.GradScaler
-        wrap(scaler, "__init__", functools.partial(_scaler, watcher))
-        wrap(scaler, "scale", functools.partial(_scale, watcher))
-        wrap(scaler, "unscale_", functools.partial(_unscale, watcher))
-        wrap(scaler, "step", functools.partial(_scaler_step, watcher))
-        wrap(scaler, "update", functools.partial(_update, watcher))
+        wrap(scaler, "__init__", functools.partial(made, watcher, self._scaler_kind))
         wrap(scaler, "state_dict", functools.partial(_noted, watcher, Kind.SAVE_SCALER))
         wrap(scaler, "__getattr__", functools.partial(_peek, watcher))
+        self._scaler_kind(scaler)
+        for kind in subclasses(scaler):
+            self._scaler_kind(kind)
+
+    def _scaler_kind(self, kind: type) -> None:
+        """Wrap what a class of scalers does itself, and the classes that it is made of."""
+        for base in kind.__mro__:
+            if issubclass(base, grad_scaler.GradScaler) and base not in self._kinds:
+                self._kinds.add(base)
+                for name, make in OF_SCALERS.items():
+                    if name in vars(base):
+                        self._patches.wrap(base, name, functools.partial(make, self._watcher))
 
     def _clipping(self) -> None:
         """Wrap the functions that clip, also under the names that modules have imported them by."""
@@ -99,6 +110,26 @@ class Hooks:
                 if type(module) is ModuleType and vars(module).get(name) is original:
                     self._patches.wrap(module, name, functools.partial(_instead, wrapped))
 
+    @property
+    def open(self) -> bool:
+        """Tell whether the watcher still hears."""
+        return self._open
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Hear nothing for a while; a step that is being recorded is given up."""
+        watcher = self._ear.turn()
+        listened = self._own.roots.listening
+        self._own.roots.stop_listening()
+        self._own.tape.discard("steps given up: an audit ran in the middle of them")
+        try:
+            yield
+        finally:
+            if self._open:
+                self._ear.turn(watcher)
+                if listened:
+                    self._own.roots.listen()
+
     def close(self) -> None:
         """Take everything away."""
         if not self._open:
@@ -107,49 +138,31 @@ class Hooks:
         for handle in self._handles:
             handle.remove()
         self._patches.restore()
-        self._watcher.roots.deafen()
+        self._own.roots.stop_listening()
+        self._ear.turn()
 
 
-#: A fork takes the hooks along, and nobody would read what they write.
-_LISTENING: "weakref.WeakSet[Hooks]" = weakref.WeakSet()
+def _engine(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what `backward` and `grad` call, under whatever name a script has bound these."""
 
-
-def _deafen_child() -> None:
-    for hooks in list(_LISTENING):
-        hooks.close()
-
-
-# Once: what is registered for forks cannot be taken back.
-os.register_at_fork(after_in_child=_deafen_child)
-
-
-def _backward(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def run_backward(outputs: Any, seeds: Any, *args: Any, **kwargs: Any) -> Any:
         if _current_node() is not None:
-            return original(tensors, grad_tensors, *args, **kwargs)
-        tensors = tensors if isinstance(tensors, torch.Tensor) else tuple(tensors)
-        seed = watcher.backward(tensors) if grad_tensors is None else None
+            return original(outputs, seeds, *args, **kwargs)
+        if not kwargs.get("accumulate_grad", True):
+            create_graph, inputs = args[1:3]
+            if not create_graph and watcher.trains(inputs):
+                watcher.backward(outputs, seeds, RETURNED)
+            return original(outputs, seeds, *args, **kwargs)
+        seed = watcher.backward(outputs, seeds)
         try:
-            return original(tensors, grad_tensors if seed is None else seed, *args, **kwargs)
+            return original(outputs, seeds if seed is None else (seed,), *args, **kwargs)
         finally:
             if seed is not None:
                 watcher.seed_ends()
             watcher.backward_ends()
 
-    return backward
-
-
-def _grad(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs.get("create_graph") and _current_node() is None:
-            inputs = inputs if isinstance(inputs, torch.Tensor) else tuple(inputs)
-            if watcher.trains(inputs):
-                watcher.backward(outputs, RETURNED)
-        return original(outputs, inputs, *args, **kwargs)
-
-    return grad
+    return run_backward
 
 
 def _add_group(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -195,62 +208,6 @@ def _schedule(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., A
     return step
 
 
-def _scaler(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    names = ("device", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
-    defaults = ("cuda", 2.0**16, 2.0, 0.5, 2000, True)
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  # it takes the place of one
-        original(self, *args, **kwargs)
-        asked = dict(zip(names, defaults, strict=True)) | dict(zip(names, args, strict=False)) | kwargs
-        watcher.made(self, asked)
-
-    return __init__
-
-
-def _scale(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def scale(self: Any, outputs: Any) -> Any:
-        watcher.scale(self, outputs)
-        out = original(self, outputs)
-        watcher.scaled(self, out)
-        return out
-
-    return scale
-
-
-def _unscale(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def unscale_(self: Any, optimizer: Any) -> Any:
-        watcher.unscale(self, optimizer)
-        return original(self, optimizer)
-
-    return unscale_
-
-
-def _scaler_step(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        watcher.scaler_step_begins(self, optimizer)
-        try:
-            return original(self, optimizer, *args, **kwargs)
-        finally:
-            watcher.scaler_step_ends(self, optimizer)
-
-    return step
-
-
-def _update(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def update(self: Any, *args: Any, **kwargs: Any) -> Any:
-        watcher.update_begins(self, given=bool(args or kwargs))
-        out = original(self, *args, **kwargs)
-        watcher.update_ends(self)
-        return out
-
-    return update
-
-
 def _noted(watcher: Watcher, kind: Kind, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def noted(*args: Any, **kwargs: Any) -> Any:
@@ -287,39 +244,6 @@ def _clip(watcher: Watcher, name: str, original: Callable[..., Any]) -> Callable
         return original(held, *args, **kwargs)
 
     return clip
-
-
-def _regions(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __init__(  # noqa: N807  # it takes the place of one
-        self: Any,
-        device_type: str,
-        dtype: torch.dtype | None = None,
-        enabled: bool = True,  # noqa: FBT001, FBT002  # torch's own signature
-        *rest: Any,
-        **more: Any,
-    ) -> None:
-        watcher.asked = watcher.asked or bool(enabled)
-        original(self, device_type, dtype, enabled, *rest, **more)
-        if enabled and not self._enabled:
-            watcher.off.add(self)
-
-    return __init__
-
-
-def _region(watcher: Watcher, kind: Kind, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def region(self: Any, *args: Any) -> Any:
-        inside = watcher.roots.inside or _current_node() is not None
-        if not inside and kind is Kind.AUTOCAST_END:
-            watcher.note(kind)
-        out = original(self, *args)
-        if not inside and kind is Kind.AUTOCAST:
-            off = dtype_name(self.fast_dtype) if self in watcher.off else ""
-            watcher.note(kind, name=str(self.device), dtype=off)
-        return out
-
-    return region
 
 
 def _child(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:

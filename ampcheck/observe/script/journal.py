@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ampcheck.loop import Event, Kind, Round, Thing
 from ampcheck.observe.source import SourceFinder
+from ampcheck.values.loop import Event, Kind, LoopObject, Round
 
 #: Different rounds kept; a loop that never repeats itself says no more with another.
 MOST_ROUNDS = 256
@@ -34,7 +34,7 @@ class Journal:
         self._order: list[list[int]] = []
         self._labels: dict[int, tuple[Any, str]] = {}
         self._counts: dict[str, int] = {}
-        self.things: dict[str, Thing] = {}
+        self.things: dict[str, LoopObject] = {}
         self._updated = False
         self._inside: list[str] = []  #: labels of the objects in whose methods the script is
 
@@ -99,13 +99,15 @@ class Journal:
         label = f"{family} {number}"
         self._labels[id(made)] = (_reference(made), label)
         file, line = self.place()
-        self.things[label] = Thing(label, type(made).__name__, {}, file, line)
+        self.things[label] = LoopObject(label, type(made).__name__, {}, file, line)
         return label
 
     def describe(self, label: str, **settings: Any) -> None:
         """Add what is known of an object."""
         known = self.things[label]
-        self.things[label] = Thing(label, known.kind, {**known.settings, **settings}, known.file, known.line)
+        self.things[label] = LoopObject(
+            label, known.kind, {**known.settings, **settings}, known.file, known.line
+        )
 
     def rounds(self) -> tuple[tuple[Round, ...], tuple[tuple[int, int], ...]]:
         """Return the different rounds and the order they came in."""

@@ -41,20 +41,45 @@ def behind(loss: Any) -> str:
     return str(node.name())
 
 
-def by_hand(loss: Any) -> bool:
-    """Tell whether a loss was last multiplied by a constant that is as large as a loss scale."""
-    node = getattr(loss, "grad_fn", None)
-    if node is None or not node.name().startswith("MulBackward"):
-        return False
-    return any(_constant(node, name) >= SMALLEST_SCALE for name in ("_saved_self", "_saved_other"))
+def factor(loss: Any, seed: Any = None) -> float:
+    """Return by what constant a loss is multiplied before its backward; 1 where none is known.
+
+    That is what it starts from, and the products that made it last, up to where they are largest: behind a scale
+    the loss may have a small weight of its own.
+    """
+    node: Any = getattr(loss, "grad_fn", None)
+    product = _number(seed) or 1.0
+    largest = abs(product)
+    for _ in range(_NEAR):
+        found = _constant(node)
+        if not found:
+            break
+        product *= found
+        largest = max(largest, abs(product))
+        node = node.next_functions[0][0] or node.next_functions[-1][0]
+    return largest
 
 
-def _constant(node: Any, name: str) -> float:
-    """Return what a loss was multiplied by, 0 where that is no constant, or one that a GPU would be waited for."""
+def _constant(node: Any) -> float:
+    """Return what a node multiplies a gradient by; 0: no constant, or one that a GPU would be waited for."""
+    name = "" if node is None else node.name()
+    if name.startswith("ToCopyBackward"):
+        return 1.0
+    if not name.startswith(("MulBackward", "DivBackward")):
+        return 0.0
     try:
-        saved = getattr(node, name, None)
+        other, mine = getattr(node, "_saved_other", None), getattr(node, "_saved_self", None)
     except RuntimeError:  # its graph was freed: torch will say so
         return 0.0
+    if name.startswith("Div"):
+        found = _number(other)
+        return 1.0 / found if found else 0.0
+    return _number(other) or _number(mine)
+
+
+def _number(saved: Any) -> float:
+    if isinstance(saved, (int, float)):
+        return float(saved)
     if not isinstance(saved, torch.Tensor) or saved.numel() != 1 or not saved.is_cpu or saved.requires_grad:
         return 0.0
     with torch._C._DisableTorchDispatch():  # a recorder would be asked for it

@@ -1,10 +1,15 @@
 """Names of torch replaced for a while, and put back."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 _ABSENT = object()
+#: Where functions of ours lie.
+_OURS = str(Path(__file__).parents[2])
 
 
 class Patches:
@@ -13,12 +18,23 @@ class Patches:
     def __init__(self) -> None:
         """Begin with nothing replaced."""
         self._done: list[tuple[Any, str, Any]] = []
+        self._made: dict[
+            int, tuple[Any, Any]
+        ] = {}  #: what replaces a function, by identity, and the function
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Replace an attribute by what `make` returns for it; one that is not there is made for None."""
         original = vars(owner).get(name, _ABSENT)
         self._done.append((owner, name, original))
-        setattr(owner, name, make(None if original is _ABSENT else original))
+        made = make(None if original is _ABSENT else original)
+        setattr(owner, name, made)
+        # One of ours, and not one of torch's that stands in for another.
+        if (
+            isinstance(owner, ModuleType)
+            and isinstance(made, FunctionType)
+            and made.__code__.co_filename.startswith(_OURS)
+        ):
+            self._made[id(made)] = (made, original)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -37,6 +53,21 @@ class Patches:
         while self._done:
             owner, name, original = self._done.pop()
             _put(owner, name, original)
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """Put functions back, too, where a module that was imported meanwhile has bound them."""
+        made, self._made = self._made, {}
+        if not made:
+            return
+        for module in list(sys.modules.values()):
+            held = getattr(module, "__dict__", None)
+            if not isinstance(held, dict):
+                continue
+            for name in [name for name, value in list(held.items()) if id(value) in made]:
+                replacement, original = made[id(held[name])]
+                if held[name] is replacement:
+                    held[name] = original
 
 
 def _put(owner: Any, name: str, original: Any) -> None:

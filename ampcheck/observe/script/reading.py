@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ampcheck.loop import Kind
+from ampcheck.values.loop import Kind
 
 _current_node = torch._C._current_autograd_node
 #: Operations that measure. Tests for finite numbers are as good on scaled gradients, and divisions unscale them.

@@ -3,24 +3,29 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
-from ampcheck.loop import Kind
+from ampcheck.observe import modes
+from ampcheck.observe.execution import Execute, State
 from ampcheck.observe.failure import locate
-from ampcheck.observe.recorder import Execute, Recorder, State
+from ampcheck.observe.recorder import FORWARD_UNSEEN, Recorder
+from ampcheck.observe.script.clock import Clock
+from ampcheck.observe.script.guard import not_seen_because
+from ampcheck.observe.script.losses import SMALLEST_SCALE
 from ampcheck.observe.script.reading import owners, use_of
-from ampcheck.observe.sharing import arrived, is_message, local
-from ampcheck.outcome import HARM_ERROR, TOLD_VANISHED
-from ampcheck.trace import Failure, Leap, PairError, Phase, Site, StepSummary, Trace
+from ampcheck.observe.script.scaled_by_hand import Probe, Scaling, probes, scaling_of
+from ampcheck.observe.sharing import local
+from ampcheck.values.loop import Kind
+from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW
+from ampcheck.values.trace import ErrorJump, Failure, PairError, Phase, Site, StepSummary, Trace
 
 #: Operations after which a step is given up: it is no step, but a script that never updates its weights.
 MOST_OPERATIONS = 100_000
 
-#: Told of the use of gradients: what kind, by which operation, whose.
+#: Listens to the use of gradients: what kind, by which operation, whose.
 Used = Callable[[Kind, str, list[torch.Tensor]], None]
 #: A parameter: the module that owns it, its name there, and itself.
 Named = tuple[str, str, torch.Tensor]
@@ -34,8 +39,9 @@ class Beside:
 
     reference: Trace
     errors: Mapping[Site, PairError]
-    leaps: tuple[Leap, ...]
+    error_jumps: tuple[ErrorJump, ...]
     rows: Mapping[str, Sequence[float]]  #: by parameter, what `Compare` said
+    compared: frozenset[int] = frozenset()  #: identities of the parameters whose gradient FP32 has as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,13 @@ class Recorded:
     log2_scale: int
     losses: tuple[float, float]  #: the script's, and FP32's
     beside: Beside | None = None  #: None where FP32 did not run beside it
+    scaling: Scaling = field(default_factory=Scaling)  #: where no GradScaler scaled the loss
+    last: int = -1  #: the last step of it, where several optimizers take turns; -1: there is one
+
+    @property
+    def whole(self) -> bool:
+        """Whether the forward of all that ran backward was seen."""
+        return FORWARD_UNSEEN not in self.low.not_audited
 
     @property
     def overflowed(self) -> bool:
@@ -57,21 +70,21 @@ class Recorded:
         return any(bool(row[2]) for row in self.beside.rows.values())
 
     @property
-    def at_ease(self) -> bool:
-        """Whether one more such step, with FP32 beside it, would say nothing else.
+    def matches_reference(self) -> bool:
+        """Whether one more such step, compared with FP32, would add nothing.
 
         In bf16, which has FP32's range: nothing overflows in it a step later. And where FP32 has a gradient for every
         parameter, and the script about the same one.
         """
         if self.beside is None or self.precision != "bf16" or self.overflowed:
             return False
-        if self.beside.leaps or not self.beside.rows:
+        if self.beside.error_jumps or not self.beside.rows:
             return False
         error, norm, _, lost, live = map(math.fsum, zip(*self.beside.rows.values(), strict=True))
-        asleep = any(
+        paused = any(
             not row[1] for row in self.beside.rows.values()
         )  # what begins at zero wakes up a step later
-        return not asleep and error <= HARM_ERROR**2 * norm and lost <= TOLD_VANISHED * live
+        return not paused and error <= HARM_ERROR**2 * norm and lost <= SHOWN_UNDERFLOW * live
 
 
 class Recording:
@@ -80,34 +93,62 @@ class Recording:
     compares = False  #: whether FP32 runs beside it
 
     def __init__(
-        self, step: int, execute: Execute, used: Used = lambda *_: None, *, compiled: bool = True
+        self,
+        step: int,
+        execute: Execute,
+        used: Used = lambda *_: None,
+        *,
+        clock: Clock | None = None,
+        compiled: bool = True,
     ) -> None:
-        """Prepare to record; `execute` runs an operation as the script wants it.
+        """Prepare to record; `execute` runs an operation as the script wants it, the clock says for how long.
 
         `used` hears of operations that measure or limit gradients; `compiled` lets C do what it can.
         """
-        self.step = step
+        self.step = self.last = step
         self.scale = 1.0
+        self._paused = False  #: it sees nothing for a while
         self.backwards = 0
+        self.by = 1.0  #: what the loss was multiplied by, where no GradScaler scaled it
+        self.scaling = Scaling()
+        self._probes: list[Probe] = []
         self._looked = False  #: the script has measured gradients
         self.autocast = ""  #: the dtype of the regions that its modules are called in
         self._used = used
         self._compiled = compiled
-        self._execute = execute
-        self._among_ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
-        self._told: set[str] = set()  #: parameters whose gradients were measured
+        self.clock = clock or Clock()
+        self._execute = self.clock.timed(execute)
+        self.left = ""  #: why it was given up on the way, if it was
+        self._uses_seen: set[str] = set()  #: parameters whose gradients were measured
         self.recorder = self._recorder()
+        self.recorder.spared = self.gave_way
 
     def _recorder(self) -> Recorder:
         return Recorder((), execute=self._run, compiled=self._compiled)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._before(func, args)
+        return self._execute(func, args, kwargs)
+
+    def _before(self, func: Any, args: tuple[Any, ...]) -> None:
+        """Look at an operation that is about to run, and now and then at the clock."""
+        if self.clock.late():
+            self.leave(self.clock.shown)
         if self.backwards:
-            self._used_by(func, args)
-        out = self._execute(func, args, kwargs)
-        if self._among_ranks and is_message(func):
-            arrived(out)
-        return out
+            try:
+                self._used_by(func, args)
+            except Exception as error:  # noqa: BLE001  # of our own
+                self.gave_way(error)
+
+    def gave_way(self, error: Exception) -> None:
+        """Take note of an error of our own: the script goes on, its step is not recorded."""
+        self.leave(f"steps given up: {not_seen_because(error)}")
+
+    def leave(self, why: str) -> None:
+        """Let the rest of the step run as if nothing were recorded."""
+        if not self.left:
+            self.left = why
+            self.recorder.step_aside()
 
     def _used_by(self, func: Any, args: tuple[Any, ...]) -> None:
         """Tell of gradients that an operation measures or limits."""
@@ -122,18 +163,24 @@ class Recording:
 
     def open(self) -> None:
         """Begin to record."""
+        self.clock.start()
         self.recorder.__enter__()
 
     def close(self) -> None:
         """Stop recording; what was recorded stays."""
-        stack = _get_current_dispatch_mode_stack()
-        above = stack[stack.index(self.recorder) + 1 :] if self.recorder in stack else []
-        # The script may have entered modes of its own meanwhile, and not left them yet.
-        for _ in above:
-            _pop_mode()
+        self.resume()
         self.recorder.__exit__(None, None, None)
-        for mode in above:
-            _push_mode(mode)
+
+    def pause(self) -> None:
+        """See nothing for a while."""
+        self._paused = self._paused or self.recorder.pause()
+
+    def resume(self) -> None:
+        """Go on where nothing was seen for a while."""
+        if self._paused:
+            self._paused = False
+            self.recorder.resume()
+            self.recorder.resumes()
 
     def too_long(self) -> bool:
         """Tell whether this is no step any more."""
@@ -148,11 +195,32 @@ class Recording:
         with unseen():
             self.scale = float(scale)
 
+    def scales(self, scale: torch.Tensor) -> None:
+        """Take note of a loss that is about to be multiplied by the loss scale."""
+
     def keep_loss(self, loss: torch.Tensor) -> None:
         """Keep a loss, as it is before it is scaled."""
         with unseen():
             if loss.numel() == 1 and loss.is_floating_point():
-                self.recorder.book.keep_loss(loss.detach())
+                self.recorder.step_record.keep_loss(loss.detach())
+
+    def backward_ended(self) -> None:
+        """Look at gradients before they may be divided by a scale that was applied by hand."""
+        if self.scale != 1.0:
+            return
+        held = list(self.recorder.tracker.parameters())
+        with unseen():
+            self._probes = probes(parameter for _, _, parameter in held)
+        if self.by >= SMALLEST_SCALE:
+            self.gradients(held)
+
+    def stepped(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Take note of what an optimizer is about to step: whether the gradients have been divided since."""
+        if self._probes:
+            with unseen():
+                self.scaling = scaling_of(self.by, self._probes, parameters)
+        if self.scaling.known:
+            self.scale = self.scaling.scale
 
     def gradients(self, parameters: Iterable[Named]) -> None:
         """Measure gradients as they are after the backward: scaled, and not clipped."""
@@ -169,22 +237,25 @@ class Recording:
         for module, name, parameter in parameters:
             full = f"{module}.{name}".lstrip(".")
             held = self._gradient(parameter)
-            if held is not None and full not in self._told:
-                self._told.add(full)
+            if held is not None and full not in self._uses_seen:
+                self._uses_seen.add(full)
                 yield module, name, local(parameter).detach(), local(held)
 
     def _gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
         return parameter.grad
 
+    @modes.unseen
     def finish(self) -> Recorded:
         """Bring everything to the host."""
         fetched = self.recorder.fetch()
         trace = self.recorder.trace(fetched)
         precision = precision_of(trace, self.autocast)
-        loss = math.fsum(fetched.losses)
+        loss = math.fsum(fetched.losses) / (self.scaling.scale or 1.0)
         summary = summed_up(trace, loss, self.log2_scale, LOW_DTYPES.get(precision, "float32"))
         trace = replace(trace, steps=(summary,))
-        return Recorded(self.step, trace, precision, self.log2_scale, (loss, math.nan))
+        return Recorded(
+            self.step, trace, precision, self.log2_scale, (loss, math.nan), None, self.scaling, self.last
+        )
 
     @property
     def log2_scale(self) -> int:

@@ -1,7 +1,6 @@
 """Finds the outermost modules that a script calls, and what the script calls them."""
 
 import sys
-import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -11,9 +10,18 @@ from torch.compiler import is_compiling
 from torch.nn.modules import module as module_hooks
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from ampcheck.observe.source import is_user_file
+from ampcheck.observe.script.watched_thread import WatchedThread
+from ampcheck.observe.source import frames_match, is_user_file
 
 _current_node = torch._C._current_autograd_node
+#: Where a pipeline runs its stages: each is a module of its own, whatever its variable is called on its rank.
+_STAGES = ("distributed/pipelining/stage.py", "distributed\\pipelining\\stage.py")
+#: Where a pipeline finds out shapes: it runs its stages on memory that nobody has written.
+_RUN_DRY = {
+    "distributed/pipelining/stage.py": frozenset({"_forward_metadata_inference", "_shape_inference"}),
+}
+#: The function of torch.utils.checkpoint that runs a forward without gradients.
+_CHECKPOINT = {"utils/checkpoint.py": frozenset({"forward"})}
 #: Frames above a call in which the module's name is looked for.
 _FRAMES = 6
 
@@ -31,17 +39,24 @@ def within_backward() -> bool:
     return _current_node() is not None
 
 
+def trains() -> bool:
+    """Tell whether what runs now will have a backward: also where a checkpoint computes it again for that."""
+    return torch.is_grad_enabled() or frames_match(_CHECKPOINT)
+
+
 class RootFinder:
     """Tells of outermost module calls while it listens; deaf, it costs nothing."""
 
-    def __init__(self, called: Called) -> None:
-        """Tell `called` of each call, before it runs."""
+    def __init__(self, called: Called, thread: WatchedThread) -> None:
+        """Tell `called` of each call in a thread, before it runs."""
         self._called = called
+        #: Is shown, too, of calls in which no gradient can be wanted.
+        self.without_gradients: Called = lambda *_: None
         #: Once they have been set, where hooks go in torch's tables: a graph is made anew for hooks it does not know.
         self._places: list[tuple[dict[int, Any], int, Any]] = []
         self._listening = False
         self._inside: torch.nn.Module | None = None
-        self._thread = threading.get_ident()
+        self._thread = thread
 
     @property
     def listening(self) -> bool:
@@ -67,7 +82,7 @@ class RootFinder:
         for table, id_, held in self._places:
             table[id_] = held
 
-    def deafen(self) -> None:
+    def stop_listening(self) -> None:
         """Stop following calls."""
         for table, id_, _ in self._places:
             table.pop(id_, None)
@@ -77,11 +92,16 @@ class RootFinder:
     def _enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if is_compiling():
             return  # a graph is made of the call, and is not to hold us
-        if self._inside is not None or threading.get_ident() != self._thread or _current_node() is not None:
+        if self._inside is not None or not self._thread.runs or _current_node() is not None:
             return
         self._inside = module
+        if frames_match(_RUN_DRY):
+            return
         kwargs = sys._getframe(1).f_locals.get("kwargs")
-        self._called(module, args, kwargs if isinstance(kwargs, dict) else {})
+        named = kwargs if isinstance(kwargs, dict) else {}
+        self._called(module, args, named)
+        if not torch.is_grad_enabled():
+            self.without_gradients(module, args, named)
 
     def _leave(self, module: torch.nn.Module, _args: Any, _output: Any) -> None:
         if not is_compiling() and module is self._inside:
@@ -93,6 +113,10 @@ def name_in_script(module: torch.nn.Module) -> str:
     frame: FrameType | None = sys._getframe(1)
     seen = 0
     while frame is not None and seen < _FRAMES:
+        if frame.f_code.co_filename.endswith(_STAGES):
+            stage: Any = frame.f_locals.get("self")
+            if getattr(stage, "submod", None) is module:
+                return f"stage{stage.stage_index}"
         if is_user_file(frame.f_code.co_filename) or frame.f_code.co_filename.startswith("<"):
             seen += 1
             found = _name_in(frame, module)

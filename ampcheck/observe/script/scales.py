@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from ampcheck.loop import Cause, ScaleEvent
+from ampcheck.observe.modes import unseen
 from ampcheck.observe.sharing import local
+from ampcheck.values.loop import Cause, ScaleEvent
 
 Named = Callable[[torch.Tensor], tuple[str, str]]  #: from a parameter to its layer and its full name
 
@@ -33,6 +34,7 @@ class _Update:
 class _Suspect:
     """The gradients of one optimizer whose step was skipped."""
 
+    step: int
     optimizer: str
     parameters: list[tuple[str, str]]
     bad: torch.Tensor  #: whether each gradient holds an inf or NaN
@@ -59,14 +61,16 @@ class ScaleWatch:
         self.events: list[ScaleEvent] = []
         self.history: list[tuple[int, str, float]] = []  #: (step, scaler, scale), where the scale changed
 
-    def skipped(self, optimizer: str, parameters: Iterable[torch.Tensor]) -> None:
+    @unseen
+    def skipped(self, step: int, optimizer: str, parameters: Iterable[torch.Tensor]) -> None:
         """Put aside which gradients were not finite when an optimizer was not allowed to step."""
         held = [p for p in parameters if p.grad is not None]
         if held:
             with torch.no_grad():
                 bad = torch.stack([_not_finite(p.grad) for p in held if p.grad is not None])
-            self._suspects.append(_Suspect(optimizer, [self._named(p) for p in held], bad))
+            self._suspects.append(_Suspect(step, optimizer, [self._named(p) for p in held], bad))
 
+    @unseen
     def updated(
         self, step: int, scaler: str, before: torch.Tensor, after: torch.Tensor, found: list[torch.Tensor]
     ) -> None:
@@ -78,16 +82,21 @@ class ScaleWatch:
         if values.is_cpu or len(self._waiting) >= _MOST:
             self.settle()
 
+    @unseen
     def settle(self) -> None:
         """Read what was put aside."""
         waiting, self._waiting = self._waiting, []
         for update in waiting:
             before, after, *found = update.values.tolist()
             self.first.setdefault(update.scaler, before)
+            skips = [(one.step, _cause(one)) for one in update.suspects] if any(found) else []
+            # Of several optimizers that were not allowed to step the scale falls once, after the last.
+            for step, cause in skips[:-1]:
+                self.events.append(ScaleEvent(step, update.scaler, before, before, skipped=True, cause=cause))
             if any(found) or before != after:
-                cause = _cause(update.suspects) if any(found) else None
+                step, cause = skips[-1] if skips else (update.step, None)
                 self.events.append(
-                    ScaleEvent(update.step, update.scaler, before, after, skipped=any(found), cause=cause)
+                    ScaleEvent(step, update.scaler, before, after, skipped=any(found), cause=cause)
                 )
 
     @property
@@ -96,8 +105,9 @@ class ScaleWatch:
         return self.events[-1].after if self.events else next(iter(self.first.values()), None)
 
 
+@unseen
 def about_to_update(scaler: Any) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
-    """Return the scale before an update and the infinities it is told of; None for a scaler that has no scale."""
+    """Return the scale before an update and the infinities it received; None for a scaler that has no scale."""
     if not scaler.is_enabled() or scaler._scale is None:
         return None
     states = scaler._per_optimizer_states.values()
@@ -105,6 +115,7 @@ def about_to_update(scaler: Any) -> tuple[torch.Tensor, list[torch.Tensor]] | No
     return scaler._scale.detach().clone(), found
 
 
+@unseen
 def overflowed(scaler: Any, optimizer: Any) -> bool:
     """Tell whether a gradient is known to be infinite: on a CPU, where reading costs nothing."""
     found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
@@ -117,11 +128,10 @@ def _not_finite(grad: torch.Tensor) -> torch.Tensor:
     return (~values.isfinite()).any()
 
 
-def _cause(suspects: list[_Suspect]) -> Cause | None:
+def _cause(suspect: _Suspect) -> Cause | None:
     """Return the parameter whose gradient the backward reaches first, among those that are not finite."""
-    for suspect in suspects:
-        bad = [name for name, flag in zip(suspect.parameters, suspect.bad.tolist(), strict=True) if flag]
-        if bad:
-            layer, parameter = bad[-1]
-            return Cause(parameter, layer, suspect.optimizer, others=len(bad) - 1)
-    return None
+    bad = [name for name, flag in zip(suspect.parameters, suspect.bad.tolist(), strict=True) if flag]
+    if not bad:
+        return None
+    layer, parameter = bad[-1]
+    return Cause(parameter, layer, suspect.optimizer, others=len(bad) - 1)

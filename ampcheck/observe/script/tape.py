@@ -7,25 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ampcheck.garbage import no_collections
+from ampcheck.gc_pause import no_collections
 from ampcheck.observe.compiled import on_cpu
-from ampcheck.observe.recorder import Execute
+from ampcheck.observe.execution import Execute
+from ampcheck.observe.fp8.in_use import in_use
+from ampcheck.observe.script.clock import Clock, Pace
 from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
 from ampcheck.observe.script.recording import MOST_OPERATIONS, Recorded, Recording, Used
 from ampcheck.observe.script.roots import name_in_script
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.structure import modules, named_modules, own_parameters
-from ampcheck.settings import Schedule
+from ampcheck.values.settings import Schedule
 
 if TYPE_CHECKING:
-    from ampcheck.trace import Failure
+    from ampcheck.values.recipe_audit import InUse
+    from ampcheck.values.trace import Failure, ModuleInfo
 
 
 #: Steps given up, after which no other is tried: each took longer than all that a script usually does.
 MOST_GIVEN_UP = 2
-#: Of a parameter's gradient, what is newly zero where a step is worth FP32 beside the next one.
+#: Of a parameter's gradient, what is newly zero where a step makes the next one worth comparing.
 MORE_ZEROS = 0.1
+#: What torch says where a precision is why it refuses an operation.
+_REFUSALS = ("unsafe to autocast", "scalar type", "same dtype", "to have the same", "Half", "BFloat16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +62,20 @@ class Tape:
         self.recorded: list[Recorded] = []
         self.given_up: dict[str, int] = {}
         self.failure: Failure | None = None
+        self.ran: tuple[ModuleInfo, ...] = ()  #: modules of the step in which it ended
+        self.failed_in = ""  #: the dtype of the region in which the script ended
         self.now: Recording | None = None  #: the step being recorded
         self._schedule, self._compare, self._execute = schedule, compare, execute
         self._names: dict[int, tuple[Any, str, str]] = {}
         self._roots: dict[int, Root] = {}
+        self.in_use: dict[str, InUse] = {}  #: layers that the script trains in FP8 by itself
         self._given: list[Root] = []
         self._enough = -1  #: the step of which no more is wanted
-        self._closer = -1  #: the step to look closer at, after one without FP32 beside it
+        self._closer = -1  #: the step to look closer at, after one without a reference
         self.in_turn = 1  #: optimizers that step in turn
+        self.pace = Pace()  #: of the script, where nothing is recorded
+        if what_if is not None:
+            what_if.refused = self.refused
 
     def give(self, module: torch.nn.Module, name: str = "") -> None:
         """Name a model from its top, whichever part of it the script calls; '' as the script does."""
@@ -82,6 +93,7 @@ class Tape:
             for own, parameter in own_parameters(part)
         ]
         found = Root(weakref.ref(module), name, owns=bool(owned))
+        self.in_use |= {layer.module: layer for layer in in_use(module, name)}
         whole = self._holds_others(module)
         for layer, own, parameter in owned:
             if whole or id(parameter) not in self._names:
@@ -104,16 +116,22 @@ class Tape:
         """Tell whether a step is to be recorded."""
         if step == self._enough or sum(self.given_up.values()) >= MOST_GIVEN_UP:
             return False
-        wanted = step == self._closer or self._schedule.wants(step, self.in_turn)
+        turn = range(step, step + (self.in_turn if self._schedule.steps is not None else 1))
+        wanted = step == self._closer or any(self._schedule.wants(at, self.in_turn) for at in turn)
         return wanted and len(self.recorded) < self._schedule.most
 
     def _recording(self, step: int, module: torch.nn.Module) -> Recording:
         """Return what is to record a step that begins with a module, in full where that is wanted."""
-        at_ease = all(recorded.at_ease for recorded in self.recorded if recorded.beside is not None)
-        compares = step == self._closer or self._schedule.compares(step, self.in_turn, at_ease=at_ease)
+        matches_reference = all(
+            recorded.matches_reference for recorded in self.recorded if recorded.beside is not None
+        )
+        compares = step == self._closer or self._schedule.compares(
+            step, self.in_turn, matches_reference=matches_reference
+        )
+        clock = Clock(self.pace.seconds, self._schedule.slowest)
         if compares or self.what_if is not None:
-            return Compared(step, self._execute(), self._compare, self._used)
-        return Recording(step, self._execute(), self._used, compiled=on_cpu(modules(module)))
+            return Compared(step, self._execute(), self._compare, self._used, clock=clock)
+        return Recording(step, self._execute(), self._used, clock=clock, compiled=on_cpu(modules(module)))
 
     def follow(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], step: int
@@ -137,11 +155,12 @@ class Tape:
             self._enough = step
             self.discard(f"steps of more than {MOST_OPERATIONS:,} operations, too long to be recorded")
 
-    def backward(self, loss: Any, *, scaled: bool) -> torch.Tensor | None:
+    def backward(self, loss: Any, *, scaled: bool, by: float = 1.0) -> torch.Tensor | None:
         """Note the backward of a loss; return what it starts from where another precision is tried."""
         if self.now is None:
             return None
         self.now.backwards += 1
+        self.now.by = max(self.now.by, by)
         if not isinstance(loss, torch.Tensor):
             return None
         if not scaled:
@@ -161,13 +180,31 @@ class Tape:
         self._enough = step
         return True
 
-    def close(self, parameters: Iterable[torch.Tensor] | None = None) -> None:
-        """End the recorded step, before gradients (of these parameters) are changed or used."""
+    def close(
+        self, parameters: Iterable[torch.Tensor] | None = None, stepped: Iterable[torch.Tensor] = ()
+    ) -> None:
+        """End the recorded step, before gradients (of these parameters) are changed or used, or these are stepped."""
         recording, self.now = self.now, None
         if recording is None:
             return
         with no_collections():  # what is made here is kept: a full collection would take as long as the rest
+            recording.stepped(stepped)
             self._close(recording, parameters)
+
+    def backward_ends(self) -> None:
+        """Look at the gradients that a backward has left."""
+        if self.now is not None and self.what_if is None:
+            self.now.backward_ended()
+
+    def pause(self) -> None:
+        """See nothing of what an optimizer does to the weights, where the recording goes on behind it."""
+        if self.now is not None:
+            self.now.pause()
+
+    def resume(self) -> None:
+        """Go on with a recording that was paused."""
+        if self.now is not None:
+            self.now.resume()
 
     def look(self, parameters: Iterable[torch.Tensor]) -> None:
         """Measure gradients that are used within the backward, which ends the step no earlier."""
@@ -176,14 +213,21 @@ class Tape:
 
     def _close(self, recording: Recording, parameters: Iterable[torch.Tensor] | None) -> None:
         self._stop(recording)
+        if recording.left:
+            self._give_up(recording.left)
+            return
         if not recording.backwards:
             return
         recording.gradients(_of(recording, parameters))
         if self.what_if is not None and isinstance(recording, Compared):
             self.what_if.settle(recording)
         done = recording.finish()
+        if done.beside is not None and done.whole:  # what was missed of a step before has been seen now
+            self.recorded = [one for one in self.recorded if one.whole or one.overflowed]
         self.recorded.append(done)
-        if done.beside is None and self._strange(done):
+        if not done.whole:
+            self._closer = done.last + 1
+        elif done.beside is None and self._strange(done):
             self._closer = done.step + self.in_turn
 
     def _strange(self, done: Recorded) -> bool:
@@ -196,12 +240,25 @@ class Tape:
         return done.overflowed or fresh or other or calm or _fewer_arrive(done, full)
 
     def raised(self, error: BaseException) -> None:
-        """Take note of what ended the script, if a step was running in a precision that it did not ask for."""
-        recording, self.now = self.now, None
-        if recording is None or self.what_if is None or not isinstance(error, Exception):
+        """Take note of what ended the script, if that was the precision of a step that was running."""
+        recording = self.now
+        if recording is None:
             return
+        refused = recording.autocast and any(word in str(error) for word in _REFUSALS)
+        if isinstance(error, Exception) and self.what_if is None and not refused:
+            self.close()  # nothing goes on listening, and what the step has recorded is kept
+            return
+        self.now = None
         self._stop(recording)
-        self.failure = recording.failed(error)
+        if not isinstance(error, Exception):
+            return
+        self.failure, self.failed_in = recording.failed(error), recording.autocast
+        self.ran = recording.recorder.tracker.infos()
+
+    def refused(self, error: RuntimeError) -> None:
+        """Take note of an operation that a precision refuses, and that ran in FP32 instead."""
+        if self.now is not None and self.failure is None:
+            self.failure = self.now.failed(error)
 
     def _stop(self, recording: Recording) -> None:
         if self.what_if is not None:
@@ -213,8 +270,11 @@ class Tape:
         recording, self.now = self.now, None
         if recording is not None:
             self._stop(recording)
-            if why:
-                self.given_up[why] = self.given_up.get(why, 0) + 1
+            if why or recording.left:
+                self._give_up(recording.left or why)
+
+    def _give_up(self, why: str) -> None:
+        self.given_up[why] = self.given_up.get(why, 0) + 1
 
 
 def _fewer_arrive(done: Recorded, full: list[Recorded]) -> bool:

@@ -1,6 +1,6 @@
 """What mixed precision would do to a script that does not use it: its recorded steps run under autocast.
 
-The forward of such a step runs in low precision with FP32 beside it, the backward starts from the loss scale, and
+The forward of such a step runs in low precision along with a reference; the backward starts from the loss scale, and
 then the script gets back the gradients and running averages that FP32 has: it goes on training as it always did.
 """
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe.casting import Refusals
 from ampcheck.observe.emulation import cuda_casting, prepare
 from ampcheck.observe.script.comparing import Compared
 from ampcheck.observe.script.recording import unseen
@@ -29,6 +30,7 @@ class WhatIf:
         self._region, self._rules = ExitStack(), ExitStack()
         self._casting = self._ruled = False
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        self.refused: Callable[[RuntimeError], None] = lambda _: None  #: hears of operations that it refuses
 
     def enter(self) -> None:
         """Begin to cast; the region ends with `leave`, wherever that is called."""
@@ -38,6 +40,7 @@ class WhatIf:
             self._prepare()
             self._rules.enter_context(cuda_casting())
         self._casting = self._ruled = True
+        Refusals.heard = self.refused
         enabled, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         torch.autocast_increment_nesting()
         torch.set_autocast_enabled("cpu", True)  # noqa: FBT003  # torch's own signature
@@ -51,6 +54,7 @@ class WhatIf:
 
     def stop(self) -> None:
         """Take everything away."""
+        Refusals.heard = None
         self.leave()
         self._ruled = False
         self._rules.close()

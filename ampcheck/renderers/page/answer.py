@@ -2,23 +2,25 @@
 
 from collections.abc import Iterator, Sequence
 
-from ampcheck.headline import Health, judge
-from ampcheck.plan import Plan, Tried, Verdict
-from ampcheck.remarks import remarks
+from ampcheck.diagnose.caveats import caveats
 from ampcheck.renderers.advice import how_tried, scaler_call, unchanged
+from ampcheck.renderers.next_step import LABEL, next_step
 from ampcheck.renderers.page.elements import Html, joined, shown, tag
-from ampcheck.report import Report
-from ampcheck.wording import ELLIPSIS, clean, count
+from ampcheck.values.plan import Claim, Plan, Tried
+from ampcheck.values.report import Report
+from ampcheck.values.verdict import Health
+from ampcheck.values.wording import ELLIPSIS, clean, count
 
 #: A sign and a word each, so that no meaning hangs on a colour.
 _HEALTH = {
     Health.SAFE: ("✓", "Safe"),
+    Health.PARTLY_AUDITED: ("?", "Partly audited"),
     Health.RISK: ("!", "Risk"),
     Health.UNSAFE: ("✕", "Unsafe"),
     Health.UNKNOWN: ("?", "Unknown"),
 }
 _TRIED = {Tried.CONFIRMED: "✓", Tried.REFUTED: "✕", Tried.NOT_TRIED: "?"}
-_STATES = {"healthy": ("confirmed", "✓"), "harmed": ("refuted", "✕"), "not to be judged": ("not-tried", "?")}
+_STATES = {"healthy": ("confirmed", "✓"), "harmed": ("refuted", "✕"), "inconclusive": ("not-tried", "?")}
 #: Names of a list, and characters of a claim, shown at once.
 _NAMES = 6
 _CLAIM = 120
@@ -26,21 +28,23 @@ _CLAIM = 120
 
 def verdict(report: Report) -> Html:
     """Return the answer in one sentence, and what it rests on."""
-    health, sentence = judge(report)
+    health, sentence = report.verdict.word, report.verdict.sentence
     sign, word = _HEALTH[health]
     badge = tag("span", tag("span", sign, class_="sign", aria_hidden="true"), word, class_=f"badge {health}")
+    todo = next_step(report)
     return tag(
         "section",
         tag("h1", badge, " ", tag("span", sentence, class_="sentence")),
-        tag("ul", [tag("li", line) for line in _remarks(report)], class_="remarks"),
+        tag("p", tag("strong", LABEL), " ", todo, class_="todo") if todo else "",
+        tag("ul", [tag("li", line) for line in _caveats(report)], class_="caveats"),
         class_="verdict",
         aria_label="Verdict",
     )
 
 
-def _remarks(report: Report) -> Iterator[str]:
-    for _, remark in remarks(report):
-        yield f"{remark[0].upper()}{remark[1:].rstrip('.')}."
+def _caveats(report: Report) -> Iterator[str]:
+    for _, caveat in caveats(report):
+        yield f"{caveat[0].upper()}{caveat[1:].rstrip('.')}."
 
 
 def plan(report: Report) -> Html:
@@ -55,15 +59,13 @@ def plan(report: Report) -> Html:
             else "a script's steps are seen as they run; audited by itself, its model gets a plan"
         )
         todo = tag("p", f"Nothing was tried: {why}.", class_="muted")
-    claims = [_claim(claim) for claim in report.verdicts]
+    claims = [_claim(claim) for claim in report.claims]
     outcomes = list(_precisions(report))
     advice = [tag("li", clean(sentence)) for sentence in report.advice]
     expect = tag("details", tag("summary", "What to expect"), tag("ul", advice, class_="advice"))
     return tag(
         "section",
-        tag(
-            "h2", "What to do ", tag("small", how_tried(report)) if report.verdicts else None, id="plan-title"
-        ),
+        tag("h2", "What to do ", tag("small", how_tried(report)) if report.claims else None, id="plan-title"),
         tag(
             "div",
             tag("div", todo, tag("ul", outcomes, class_="outcomes") if outcomes else None),
@@ -91,6 +93,10 @@ def _steps(made: Plan) -> Iterator[tuple[str, Html]]:
         yield "Keep in FP32", _listed(made.fp32_modules)
     if made.fp32_lines:
         yield "Lines in FP32", _listed(made.fp32_lines)
+    if made.recipe:
+        yield "Recipe", tag("code", made.recipe)
+    if made.in_bf16:
+        yield "Stays in bf16", tag("code", made.in_bf16)
     if made.scaler is not None:
         yield "Loss scaler", tag("code", scaler_call(made.scaler))
 
@@ -105,7 +111,7 @@ def _listed(names: Sequence[str]) -> Html:
     return joined([first, tag("details", tag("summary", f"and {count(len(rest))} more"), more)])
 
 
-def _claim(claim: Verdict) -> Html:
+def _claim(claim: Claim) -> Html:
     state = str(claim.tried).replace(" ", "-")
     change = (
         f"{clean(claim.before) or '?'} → {clean(claim.after) or '?'}" if claim.before or claim.after else ""

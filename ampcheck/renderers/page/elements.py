@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import TypeAlias
 
-from ampcheck.wording import clean
+from ampcheck.values.wording import clean
 
 #: Elements without an end tag.
 _VOID = frozenset("br col hr input link meta".split())

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping
 
-from ampcheck.findings import Finding, Severity
-from ampcheck.formats import SHORT_DTYPE
-from ampcheck.headline import corrected, figures, tally
+from ampcheck.diagnose.rules import RULES
+from ampcheck.diagnose.rules.manual import page
 from ampcheck.renderers.page.elements import Html, joined, shown, tag
-from ampcheck.report import Report
-from ampcheck.rules import RULES
-from ampcheck.rules.manual import page
-from ampcheck.trace import Site
-from ampcheck.wording import ROOT, clean, count, location, plural
+from ampcheck.renderers.words import corrected, figures, tally
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.formats import SHORT_DTYPE
+from ampcheck.values.report import Report
+from ampcheck.values.trace import Site
+from ampcheck.values.wording import ROOT, clean, count, location, plural
 
 _SEVERITY = {Severity.ERROR: "✕", Severity.WARNING: "!", Severity.INFO: "i"}
 #: Findings shown at once; the others wait behind a line to open.
@@ -73,14 +73,14 @@ def _finding(finding: Finding, rows: Mapping[str, int]) -> Html:
         tag("ul", [tag("li", clean(follower)) for follower in finding.follows], class_="follows")
         if finding.follows
         else None,
-        _told(finding, rows),
+        _details(finding, rows),
         _fix(finding),
         _manual(finding.code),
         class_=str(severity),
     )
 
 
-def _told(finding: Finding, rows: Mapping[str, int]) -> Html | None:
+def _details(finding: Finding, rows: Mapping[str, int]) -> Html | None:
     """Return the place and the figures; lines of a training loop lie in no module."""
     origin = finding.origin
     parts = [*([_where(origin, rows)] if origin and origin.dtype else []), *map(shown, figures(finding))]
@@ -99,10 +99,12 @@ def _manual(code: str) -> Html | None:
     """Return what the manual says of a rule; None where it has no such rule, as of a newer version's report."""
     if code not in RULES:
         return None
-    told = page(code)
-    parts = [tag("p", _coded(told.summary))]
+    shown = page(code)
+    parts = [tag("p", _coded(shown.summary))]
     parts += [
-        tag("p", tag("b", f"{heading}: "), _coded(text)) for heading, text in told.sections.items() if heading
+        tag("p", tag("b", f"{heading}: "), _coded(text))
+        for heading, text in shown.sections.items()
+        if heading
     ]
     return tag("details", tag("summary", "What it means and what to do"), parts, class_="manual")
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from ampcheck.findings import Severity
+from ampcheck.diagnose.tables import LayerRow
 from ampcheck.renderers.drawing import NONE
 from ampcheck.renderers.page.elements import Html, tag
 from ampcheck.renderers.page.tree import Node
-from ampcheck.report import Report
-from ampcheck.tables import LayerRow
-from ampcheck.wording import ROOT, clean, count, exponent_range, percent, power, short_count
+from ampcheck.values.findings import Severity
+from ampcheck.values.report import Report
+from ampcheck.values.wording import ROOT, clean, count, exponent_range, percent, power, short_count
 
 #: Deeper levels are not indented any further.
 _DEEPEST = 12
@@ -125,8 +125,8 @@ def _cells(node: Node, codes: str, *, passed: bool) -> list[tuple[str, str | Htm
         ("dtype", "+".join(map(clean, row.dtypes)), ""),
         ("activation", exponent_range(row.activations) or NONE, ""),
         ("gradient", exponent_range(row.gradients) or NONE, ""),
-        ("forward", _share(row.flushed_forward), ""),
-        ("backward", _share(row.flushed_backward), ""),
+        ("forward", _share(row.underflow_forward), ""),
+        ("backward", _share(row.underflow_backward), ""),
         ("over", short_count(row.overflowed) if row.overflowed else NONE, ""),
         ("casts", short_count(row.casts) if row.casts else NONE, ""),
         ("error", _share(row.error), ""),
@@ -144,7 +144,7 @@ def _state(row: LayerRow, codes: str, *, passed: bool) -> tuple[str | Html, str]
     if row.overflowed:
         return "✕ overflow", " bad"
     if row.troubled:
-        return f"! lost {percent(max(row.flushed_forward, row.flushed_backward))}", " warn"
+        return f"! lost {percent(max(row.underflow_forward, row.underflow_backward))}", " warn"
     return NONE, " muted"
 
 

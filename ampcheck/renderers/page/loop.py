@@ -2,11 +2,20 @@
 
 from collections.abc import Sequence
 
-from ampcheck.loop import Loop, ScaleEvent
-from ampcheck.renderers.course import THINGS, change, curve, described, extent, happened, span_words, spans
 from ampcheck.renderers.page.elements import Html, tag
-from ampcheck.report import Report
-from ampcheck.wording import clean, count, location, plural
+from ampcheck.renderers.scale_curve import (
+    LOOP_OBJECTS,
+    change,
+    curve,
+    described,
+    extent,
+    happened,
+    span_words,
+    spans,
+)
+from ampcheck.values.loop import Loop, ScaleEvent
+from ampcheck.values.report import Report
+from ampcheck.values.wording import clean, count, location, plural
 
 #: Changes of the scale shown at once, and those behind a line to open; further ones are counted.
 _FIRST, _REST = 12, 500
@@ -32,7 +41,7 @@ def _things(seen: Loop) -> Html | None:
     if not seen.things:
         return None
     parts: list[Html] = []
-    for thing in seen.things[:THINGS]:
+    for thing in seen.things[:LOOP_OBJECTS]:
         kind, settings, at = described(thing)
         parts += [
             tag("dt", clean(thing.label)),
@@ -43,15 +52,15 @@ def _things(seen: Loop) -> Html | None:
                 tag("code", f" {at}", class_="place") if at else None,
             ),
         ]
-    if len(seen.things) > THINGS:
-        parts += [tag("dt", "others"), tag("dd", count(len(seen.things) - THINGS))]
+    if len(seen.things) > LOOP_OBJECTS:
+        parts += [tag("dt", "others"), tag("dd", count(len(seen.things) - LOOP_OBJECTS))]
     return tag("dl", parts, class_="things")
 
 
 def _course(seen: Loop, label: str, first: float, last: float) -> Html:
     drawn = curve(seen, label, class_="course")
-    told = f"Loss scale of {clean(label)}: {span_words(seen, label, first, last)}"
-    return tag("figure", tag("figcaption", told), drawn)
+    shown = f"Loss scale of {clean(label)}: {span_words(seen, label, first, last)}"
+    return tag("figure", tag("figcaption", shown), drawn)
 
 
 def _changes(events: Sequence[ScaleEvent], *, several: bool) -> tuple[Html | None, ...]:
@@ -75,18 +84,18 @@ def _changes(events: Sequence[ScaleEvent], *, several: bool) -> tuple[Html | Non
 
 def _row(event: ScaleEvent, *, several: bool) -> Html:
     cause = event.cause
-    told = ("", "", "", "")
+    shown = ("", "", "", "")
     if cause is not None:
         more = f" and {count(cause.others)} more" if cause.others else ""
         spot = location(cause.file, cause.line)
-        told = (clean(cause.parameter) + more, clean(cause.layer), clean(cause.op), spot)
+        shown = (clean(cause.parameter) + more, clean(cause.layer), clean(cause.op), spot)
     return tag(
         "tr",
         tag("td", count(event.step), class_="number"),
         tag("td", clean(event.scaler)) if several else None,
         tag("td", happened(event), class_="warn" if event.skipped else None),
         tag("td", change(event)),
-        [tag("td", part, class_="path") for part in told],
+        [tag("td", part, class_="path") for part in shown],
     )
 
 

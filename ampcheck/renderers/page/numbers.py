@@ -7,15 +7,15 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
-from ampcheck.findings import Severity
-from ampcheck.flat import number
-from ampcheck.formats import SHORT_DTYPE
 from ampcheck.renderers.page.elements import Html
 from ampcheck.renderers.page.tree import Node
-from ampcheck.report import Report, by_place, low_tensors
-from ampcheck.stats import TensorStats
-from ampcheck.trace import Phase, Site
-from ampcheck.wording import ROOT, clean
+from ampcheck.saved.fields import number
+from ampcheck.values.findings import Severity
+from ampcheck.values.formats import SHORT_DTYPE
+from ampcheck.values.report import Report, by_place, low_tensors
+from ampcheck.values.stats import TensorStats
+from ampcheck.values.trace import Phase, Site
+from ampcheck.values.wording import ROOT, clean
 
 #: What an HTML parser, or a script's, would take for something else than text.
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
@@ -33,7 +33,13 @@ def data(report: Report, nodes: Sequence[Node], scales: range) -> Html:
     index = {node.path: node.index for node in nodes}
     texts = _Texts()
     content = {
-        "format": [fmt.flush_exponent, fmt.min_exponent, fmt.max_exponent, fmt.overflow_from, fmt.has_inf],
+        "format": [
+            fmt.underflow_exponent,
+            fmt.min_exponent,
+            fmt.max_exponent,
+            fmt.overflow_from,
+            fmt.has_inf,
+        ],
         "precision": fmt.name,
         "scale": report.log2_scale,
         "scales": [scales.start, scales.stop - 1],
@@ -101,7 +107,7 @@ def _values(node: Node) -> list[Any] | None:
     row = node.row
     if row is None:
         return None
-    shares = [number(share) for share in (row.trouble, row.flushed_forward, row.flushed_backward)]
+    shares = [number(share) for share in (row.trouble, row.underflow_forward, row.underflow_backward)]
     error = number(row.error)
     return [*shares, row.overflowed, row.casts, error, row.activations.highest, row.gradients.lowest]
 

@@ -4,16 +4,16 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from math import log10
 
-from ampcheck.landscape import Column, Landscape, Zone, landscape
+from ampcheck.diagnose.landscape import Column, Landscape, Zone, landscape
 from ampcheck.renderers.drawing import module_name
 from ampcheck.renderers.page.elements import Html, tag
-from ampcheck.report import Report
-from ampcheck.trace import Phase
-from ampcheck.wording import percent, plural, power
+from ampcheck.values.report import Report
+from ampcheck.values.trace import Phase
+from ampcheck.values.wording import percent, plural, power
 
 #: What becomes of a magnitude, in the words of the page; the longest that fits stands above a zone.
 ZONES = {
-    Zone.FLUSHED: ("lost to zero", "lost"),
+    Zone.UNDERFLOWED: ("underflow", "lost"),
     Zone.SUBNORMAL: ("fewer bits", "fewer"),
     Zone.NORMAL: ("full precision", "full"),
     Zone.OVERFLOW: ("overflow", "over"),
@@ -100,7 +100,7 @@ def _labels(picture: Landscape) -> Iterator[Html]:
         yield tag(
             "text", module_name(row.label, _CHARACTERS), class_="name", x=_LABELS - 8, y=y, text_anchor="end"
         )
-        outside = row.share(Zone.FLUSHED, picture.columns) + row.share(Zone.OVERFLOW, picture.columns)
+        outside = row.share(Zone.UNDERFLOWED, picture.columns) + row.share(Zone.OVERFLOW, picture.columns)
         if outside:
             x = _LABELS + _STEP * len(picture.columns) + 6
             yield tag("text", percent(outside), class_="outside", x=x, y=y)

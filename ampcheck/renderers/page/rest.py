@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from ampcheck.formats import SHORT_DTYPE
+from ampcheck.diagnose.tables import cast_rows, dtype_rows
 from ampcheck.renderers.page.elements import Html, tag
-from ampcheck.report import Report
-from ampcheck.tables import cast_rows, dtype_rows
-from ampcheck.trace import CastCount
-from ampcheck.wording import ROOT, clean, count, location, plural, size
+from ampcheck.values.formats import SHORT_DTYPE
+from ampcheck.values.report import Report
+from ampcheck.values.trace import CastCount
+from ampcheck.values.wording import ROOT, clean, count, location, plural, size
 
 #: Casts shown at once; the others wait behind a line to open.
 _FIRST = 10

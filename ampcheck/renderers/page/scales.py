@@ -3,16 +3,16 @@
 from collections.abc import Iterator, Sequence
 from math import isfinite, log2, log10
 
-from ampcheck.landscape import Zone
+from ampcheck.diagnose.landscape import Zone
+from ampcheck.diagnose.tables import SCALES, CurvePoint, best_scale
 from ampcheck.renderers.drawing import NONE
 from ampcheck.renderers.page.elements import Html, tag
 from ampcheck.renderers.page.picture import ZONES, still
 from ampcheck.renderers.pictures import DEFAULT_LOG2_SCALE
-from ampcheck.report import Report
-from ampcheck.stats import Bounds
-from ampcheck.tables import SCALES, CurvePoint, best_scale
-from ampcheck.trace import Phase
-from ampcheck.wording import count, percent, power
+from ampcheck.values.report import Report
+from ampcheck.values.stats import Bounds
+from ampcheck.values.trace import Phase
+from ampcheck.values.wording import count, percent, power
 
 #: The curve's box; the page stretches it to the width of the slider.
 _WIDTH, _HEIGHT = 1000, 120
@@ -137,7 +137,11 @@ def _readout(point: CurvePoint) -> Iterator[Html]:
 
 
 def _zones(point: CurvePoint) -> dict[Zone, Bounds]:
-    return {Zone.FLUSHED: point.flushed, Zone.SUBNORMAL: point.subnormal, Zone.OVERFLOW: point.overflowed}
+    return {
+        Zone.UNDERFLOWED: point.underflowed,
+        Zone.SUBNORMAL: point.subnormal,
+        Zone.OVERFLOW: point.overflowed,
+    }
 
 
 def span(bounds: Bounds) -> str:
@@ -154,7 +158,7 @@ def _curve(points: Sequence[CurvePoint], used: int) -> Html:
         tag("path", class_="grid", d=f"M0 {_y(10.0**exponent):g}H{_WIDTH}")
         for exponent in range(_FLOOR + 1, 1)
     ]
-    for zone in (Zone.SUBNORMAL, Zone.FLUSHED, Zone.OVERFLOW):
+    for zone in (Zone.SUBNORMAL, Zone.UNDERFLOWED, Zone.OVERFLOW):
         heights = [_y(_zones(point)[zone].low / point.nonzero) for point in points]
         line = "M" + "L".join(f"{_x(index, points):g} {y:.1f}" for index, y in enumerate(heights))
         body.append(tag("path", class_=f"area {zone}", d=f"{line}V{_HEIGHT}H0z"))

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ampcheck.report import Report
-from ampcheck.tables import LayerRow
-from ampcheck.trace import ModuleInfo
+from ampcheck.diagnose.tables import LayerRow
+from ampcheck.values.report import Report
+from ampcheck.values.trace import ModuleInfo
 
 
 @dataclass(frozen=True, slots=True)

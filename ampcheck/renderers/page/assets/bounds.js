@@ -4,8 +4,8 @@ const TINY = -127;
 const HUGE = 128;
 
 /** Return [low, high]: the elements that become zero. */
-function flushed(stats, format, scale) {
-  const tie = format.flush - 1;
+function underflowed(stats, format, scale) {
+  const tie = format.underflow - 1;
   let sure = 0;
   let edge = 0;
   stats.counts.forEach((count, index) => {
@@ -24,10 +24,10 @@ function subnormal(stats, format, scale) {
   stats.counts.forEach((count, index) => {
     const exponent = stats.lowest + index;
     const scaled = exponent + scale;
-    if (format.flush <= scaled && scaled < format.min && exponent !== TINY) sure += count;
-    if (scaled === format.flush - 1) edge += count;
+    if (format.underflow <= scaled && scaled < format.min && exponent !== TINY) sure += count;
+    if (scaled === format.underflow - 1) edge += count;
   });
-  const tiny = stats.counts.length && stats.lowest === TINY && TINY + scale >= format.flush;
+  const tiny = stats.counts.length && stats.lowest === TINY && TINY + scale >= format.underflow;
   return [sure, sure + edge + (tiny ? stats.counts[0] : 0)];
 }
 
@@ -49,7 +49,7 @@ function overflowed(stats, format, scale) {
   return over ? [1, edge] : [0, 0];
 }
 
-const COUNTS = { flushed, subnormal, overflow: overflowed };
+const COUNTS = { underflowed, subnormal, overflow: overflowed };
 
 /** Return [low, high] over several tensors, each by itself. */
 function summed(kind, sites, format, scale) {
@@ -65,7 +65,7 @@ function summed(kind, sites, format, scale) {
 /** Return what becomes of the magnitudes of one power of two. */
 function zoneOf(exponent, format, scale) {
   const scaled = exponent + scale;
-  if (scaled < format.flush - 1) return "flushed";
+  if (scaled < format.underflow - 1) return "underflowed";
   if (scaled < format.min) return "subnormal";
   return scaled <= format.max ? "normal" : "overflow";
 }

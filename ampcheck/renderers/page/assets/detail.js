@@ -81,7 +81,7 @@ function figures(site) {
     if (number > 0) words.push(`measured: ${count(number)} became ${what}`);
   }
   if (site.counted && site.phase === "backward") {
-    const [away, over] = ["flushed", "overflow"].map((kind) => span(summed(kind, [site], format, chosen.scale)));
+    const [away, over] = ["underflowed", "overflow"].map((kind) => span(summed(kind, [site], format, chosen.scale)));
     words.push(`at ${power(chosen.scale)}: ${away} lost, ${over} overflow`);
   }
   return words.join(" · ");

@@ -6,9 +6,9 @@ const FOOT = 22;
 const TALLEST = 440;
 const PHASES = ["forward", "backward"];
 const FAINTEST = -5;
-const ZONES = ["flushed", "subnormal", "normal", "overflow"];
+const ZONES = ["underflowed", "subnormal", "normal", "overflow"];
 const ZONE_WORDS = {
-  flushed: ["lost to zero", "lost"],
+  underflowed: ["underflow", "lost"],
   subnormal: ["fewer bits", "fewer"],
   normal: ["full precision", "full"],
   overflow: ["overflow", "over"],
@@ -39,9 +39,9 @@ function shownRange(phase, whole) {
   const few = whole.nonzero * TAIL;
   for (let seen = whole.counts[0]; seen <= few; seen += whole.counts[low - whole.lowest]) low += 1;
   for (let seen = whole.counts.at(-1); seen <= few; seen += whole.counts[high - whole.lowest]) high -= 1;
-  if (format.max - format.flush > 48) return [low - 2, high + 2];
+  if (format.max - format.underflow > 48) return [low - 2, high + 2];
   const lift = phase === "backward" ? saved.scales : [0, 0];
-  return [Math.min(low, format.flush - lift[1] - 6), Math.max(high, format.max - lift[0] + 4)];
+  return [Math.min(low, format.underflow - lift[1] - 6), Math.max(high, format.max - lift[0] + 4)];
 }
 
 /** Return where a panel's cells are dark, from 0 to 1, and the range of its columns. */
@@ -159,7 +159,7 @@ function colorCells(panel, colors) {
 /** Return the zones from left to right: [name, first exponent, end], as far as they are shown. */
 function zonesOf(panel) {
   const scale = scaleOf(panel.phase);
-  const edges = [-Infinity, format.flush - 1 - scale, format.min - scale, format.max + 1 - scale, Infinity];
+  const edges = [-Infinity, format.underflow - 1 - scale, format.min - scale, format.max + 1 - scale, Infinity];
   return ZONES.map((zone, i) => [zone, Math.max(edges[i], panel.low), Math.min(edges[i + 1], panel.high + 1)])
     .filter(([, start, end]) => end > start);
 }
@@ -219,12 +219,12 @@ function drawShare(pen, panel, colors, start, end, y) {
   const among = layers.slice(start, end).flatMap((module) => held(panel.phase, module.sites));
   const whole = among.reduce((sum, site) => sum + site.nonzero, 0);
   const scale = scaleOf(panel.phase);
-  const lost = summed("flushed", among, format, scale)[0];
+  const lost = summed("underflowed", among, format, scale)[0];
   const over = summed("overflow", among, format, scale)[0];
   if (!lost && !over) return;
   pen.font = SANS;
   pen.textAlign = "left";
-  const tone = `rgb(${colors[lost >= over ? "flushed" : "overflow"].slice(0, 3).join(" ")})`;
+  const tone = `rgb(${colors[lost >= over ? "underflowed" : "overflow"].slice(0, 3).join(" ")})`;
   pen.fillStyle = lost + over < 1e-4 * whole ? colors.ink : tone;
   pen.fillText(percent((lost + over) / whole), panel.left + panel.step * panel.columns + 18, y);
 }
@@ -249,7 +249,7 @@ function drawPointed(pen, panel, colors) {
 
 /** Mark the layers that findings start in, in the gap beside the panel. */
 function drawMarks(pen, panel, colors) {
-  pen.fillStyle = `rgb(${colors.flushed.slice(0, 3).join(" ")})`;
+  pen.fillStyle = `rgb(${colors.underflowed.slice(0, 3).join(" ")})`;
   pen.font = "bold 12px system-ui, sans-serif";
   pen.textAlign = "left";
   for (const [module, phase] of saved.marks) {

@@ -9,7 +9,7 @@ function showScale() {
   slider.value = chosen.scale;
   slider.setAttribute("aria-valuetext", `2 to the power of ${chosen.scale}`);
   document.getElementById("scale-name").textContent = power(chosen.scale);
-  for (const kind of ["flushed", "subnormal", "overflow"]) {
+  for (const kind of ["underflowed", "subnormal", "overflow"]) {
     const bounds = summed(kind, gradients, format, chosen.scale);
     const box = document.getElementById(`at-${kind}`);
     box.querySelector(".share").textContent = percent(bounds[0] / allGradients);

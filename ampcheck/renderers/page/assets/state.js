@@ -1,8 +1,8 @@
 /* The report's numbers, read once, and what the reader has chosen. */
 
 const saved = JSON.parse(document.getElementById("data").textContent);
-const [flush, min, max, overflowFrom, hasInf] = saved.format;
-const format = { flush, min, max, overflowFrom, hasInf };
+const [underflow, min, max, overflowFrom, hasInf] = saved.format;
+const format = { underflow, min, max, overflowFrom, hasInf };
 const modules = saved.modules.map(([path, kind, depth, end, values], index) => ({
   index, path, kind, depth, end, values: values && values.map(numbered), sites: [],
 }));

@@ -1,0 +1,71 @@
+"""The charts of a bench as files: linked from its Markdown, and fit for a paper."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from ampcheck.bench import svg
+from ampcheck.bench.gpu_time import rates
+from ampcheck.bench.result import BASE, Bench, Case
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One chart: of which case ("": of the whole bench), how its file's name ends, what it shows."""
+
+    case: str
+    suffix: str
+    title: str
+    text: str
+
+
+def pictures(bench: Bench) -> tuple[Picture, ...]:
+    """Return every chart that has something to show."""
+    steps = int(bench.settings.get("steps", 0))
+    found = [
+        (case.key, f"{at + 1}-{kind}", chart)
+        for at, case in enumerate(bench.cases)
+        for kind, chart in (
+            ("memory", svg.memory(case)), ("speed", svg.ratios(case)), ("training", svg.curves(case, steps)),
+        )
+    ]  # fmt: skip
+    found += [("", f"batches-{kind}", chart) for kind, chart in _batches(bench)]
+    return tuple(
+        Picture(case, suffix, _title(chart), svg.standalone(chart)) for case, suffix, chart in found if chart
+    )
+
+
+def _batches(bench: Bench) -> list[tuple[str, str]]:
+    """Return the speed-up against the batch size: measured here, and predicted on each GPU."""
+    series: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    for case in bench.cases:
+        if case.key in {f"batch {case.batch_size}", f"batch {case.batch_size}, infer"}:
+            for place, name, value in _speeds(case):
+                series[f"{place}-infer" if case.mode == "infer" else place][name][case.batch_size] = value
+    here = bench.environment.get("device", "CPU")
+    return [
+        (place, svg.batches(lines, f"Speed-up against batch size, {_where(place, here)}"))
+        for place, lines in series.items()
+    ]
+
+
+def _where(place: str, here: str) -> str:
+    name, _, mode = place.partition("-infer")
+    where = f"measured on {here}" if name == "here" else f"predicted on {name}"
+    return where + (", inference" if mode or place.endswith("-infer") else "")
+
+
+def _speeds(case: Case) -> list[tuple[str, str, float]]:
+    found = []
+    for row in case.rows:
+        interval = case.speedup(row)
+        if interval is not None and row.precision != BASE:
+            found.append(("here", row.precision, interval.estimate))
+        for time in row.gpu_times:
+            rate = rates(case, row, time)
+            if rate is not None:
+                found.append((time.gpu, row.precision, rate[0]))
+    return found
+
+
+def _title(chart: str) -> str:
+    return chart.partition("<title>")[2].partition("</title>")[0]

@@ -1,0 +1,176 @@
+"""Audits a training script: its first steps, run as the GPU it is written for; its files stay off the disk."""
+
+import argparse
+import contextlib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ampcheck.cli import output
+from ampcheck.errors import ConfigError, TargetError
+from ampcheck.run.child_processes import WatchOptions
+from ampcheck.run.launch_script import Ended, Program, launch
+from ampcheck.run.limit import Limit
+from ampcheck.run.script_audit import ScriptAudit
+from ampcheck.run.side_effects import Kept, kept
+from ampcheck.targets.arguments import Reads, arguments_of, divided
+from ampcheck.targets.reading import read, read_source
+from ampcheck.values.settings import Schedule
+
+STEPS, SECONDS = 20, 60.0
+#: Options that are about a model: with one of them a file is audited as one.
+MODEL_OPTIONS = frozenset({"--input", "--batch-size", "--weights", "--dry", "--small", "--from"})
+#: Options that are ampcheck's, also after a script whose own options cannot be read.
+ABOUT_THE_REPORT = frozenset(
+    "-o --output --format --color --fail-on --select --ignore --baseline --update-baseline --reason --traceback "
+    "--steps --seconds --as-cpu --what-if".split()
+)
+#: Options of an audit that a script has no use for: it chooses for itself.
+CHOSEN_BY_SCRIPT = ("precision", "scale", "verify_steps", "layers_only", "sample", "save_plan", "save_patch")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that only the audit of a script has."""
+    script = parser.add_argument_group(
+        "script", "a file that trains is run as it is, up to --steps; its own arguments follow it"
+    )
+    script.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        metavar="S",
+        help=f"stop the script after so many (default: {SECONDS:g})",
+    )
+    script.add_argument(
+        "--as-cpu",
+        action="store_true",
+        help="run the script as on a machine without a GPU (default: a CPU stands in for the GPU it is written for)",
+    )
+    script.add_argument(
+        "--what-if",
+        choices=("fp16", "bf16"),
+        default="",
+        help="audit a script that trains in FP32 as if mixed precision were added to it",
+    )
+
+
+def script_words(words: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]] | None:
+    """Divide a command line into ampcheck's words and those of the script in it; None where it names no script."""
+    at = next((n for n, word in enumerate(words) if word.endswith(".py") and Path(word).is_file()), None)
+    if at is None or not MODEL_OPTIONS.isdisjoint(word.partition("=")[0] for word in words):
+        return None
+    path = Path(words[at]).resolve()
+    if not read(path).script:
+        return None
+    arguments = arguments_of(path)
+    ours, theirs = divided(words[at + 1 :], arguments, _taken_by(parser, arguments.reads))
+    return [*words[: at + 1], *ours], theirs
+
+
+def _taken_by(parser: argparse.ArgumentParser, reads: Reads) -> Any:
+    """Return what tells how many words an option of a command takes, 0 for one that it does not have."""
+    known = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", parser.format_help()))
+    if reads is Reads.UNKNOWN:  # what it takes, nobody can see: it keeps what is not plainly about a report
+        known &= ABOUT_THE_REPORT
+
+    def taken(word: str, follows: str) -> int:
+        name = word.partition("=")[0]
+        if name not in known:
+            return 0
+        if "=" in word or not follows or (follows.startswith("-") and follows != "-"):
+            return 1
+        _, left = parser.parse_known_args(["check", "TARGET", name, follows][1:])
+        return 1 if follows in left else 2
+
+    return taken
+
+
+def run(options: argparse.Namespace) -> int:
+    """Audit a script and publish the report."""
+    program = Program("script", options.target, tuple(options.script_words))
+    path = Path(options.target).resolve()
+    _refuse(options)
+    missing = arguments_of(path).missing(program.arguments)
+    if missing:
+        words = [word for argument in missing for word in argument.example]
+        names = ", ".join(max(argument.flags, key=len) for argument in missing)
+        raise TargetError(
+            f"the script needs {names}; give it what it needs:",
+            where=options.target,
+            hint=shlex.join(["ampcheck", options.target, *program.arguments, *words]),
+        )
+    steps = options.steps if "steps" in options.given else STEPS
+    limit = Limit(steps, options.seconds)
+    audit = ScriptAudit(_watch_options(options, program, steps), limit)
+    print(f"ampcheck: {_what_runs(options, steps)}", file=sys.stderr)
+    with contextlib.redirect_stdout(sys.stderr), kept() as written:
+        ended = audit.over(lambda: launch(program))
+    return _publish(options, audit, ended, written)
+
+
+def _watch_options(options: argparse.Namespace, program: Program, steps: int) -> WatchOptions:
+    schedule = Schedule(first=steps, every=0, beside="all")
+    as_cuda = not (options.as_cpu or _has_gpu())
+    bounds = steps, options.seconds
+    return WatchOptions(program.shown, schedule, as_cuda, as_cuda, options.what_if, bounds)
+
+
+def _has_gpu() -> bool:
+    """Tell whether there is a GPU, without loading torch: the script is to do that."""
+    return any(Path(place).exists() for place in ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")) or os.name == "nt"
+
+
+def _what_runs(options: argparse.Namespace, steps: int) -> str:
+    where = (
+        "as on a CPU"
+        if options.as_cpu
+        else "on the GPU"
+        if _has_gpu()
+        else "on a CPU that stands in for CUDA"
+    )
+    return (
+        f"{options.target} is a training script: {steps} steps of it are run, {where}, {options.seconds:g} s at most; "
+        "what it writes goes to a temporary folder"
+    )
+
+
+def _refuse(options: argparse.Namespace) -> None:
+    given = [name for name in CHOSEN_BY_SCRIPT if name in options.given]
+    if given:
+        name = "--" + given[0].replace("_", "-")
+        raise ConfigError(
+            f"{name} is for a model: a script chooses by itself; audit it as it is, or a model of the file",
+            hint=f"ampcheck {options.target}\nampcheck {options.target}:{_some_class(options.target)} {name} …",
+        )
+
+
+def _some_class(target: str) -> str:
+    source = read_source(Path(target).resolve())
+    return next(iter(source.classes), "Net") if source else "Net"
+
+
+def _publish(options: argparse.Namespace, audit: ScriptAudit, ended: Ended, written: Kept) -> int:
+    report = audit.report(written.words)
+    steps = report.loop.steps if report is not None and report.loop is not None else 0
+    refused = report is not None and report.low.failure is not None
+    if ended.error is not None and not steps and not refused:
+        raise TargetError(
+            f"the script ended with {type(ended.error).__name__} before its first step, so nothing was seen",
+            where=options.target,
+            hint=shlex.join(["python", options.target, *options.script_words]),
+        )
+    if report is None or not (steps or refused):
+        raise TargetError(_untrained(ended), where=options.target, hint=f"ampcheck run {options.target}")
+    if audit.stopped:
+        report = replace(report, notes=(f"the script was stopped after {audit.stopped}", *report.notes))
+    return output.publish(report, options)
+
+
+def _untrained(ended: Ended) -> str:
+    status = f" with status {ended.status}" if ended.status else ""
+    return f"the script ended{status} and took no training step, so nothing was seen"

@@ -1,0 +1,212 @@
+"""The watch over the script of `ampcheck run`: from when it first imports torch until its report is written."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ampcheck.cli import live, output, writing
+from ampcheck.cli.live import LiveLine
+from ampcheck.compare.select import select, source
+from ampcheck.errors import AmpcheckError
+from ampcheck.run.child_processes import Children, WatchOptions, joined
+from ampcheck.run.endings import Endings
+from ampcheck.run.keeping import Corner, Keeper, unfinished
+from ampcheck.run.launch_script import Program
+from ampcheck.run.progress_line import Numbers, progress
+from ampcheck.run.tensorboard import ScalarFile
+from ampcheck.run.wishes import wishes_of
+from ampcheck.saved.report_json import to_json, write
+from ampcheck.values.report import Report
+from ampcheck.values.settings import Schedule
+
+if TYPE_CHECKING:
+    from ampcheck.inference.script import Forwards
+    from ampcheck.run.ranks import Ranks
+    from ampcheck.run.session import Session
+
+#: Exit status where no training was seen.
+NO_TRAINING = 2
+
+
+class Watched:
+    """The watch over a script, from when it first imports torch."""
+
+    def __init__(self, options: argparse.Namespace, program: Program) -> None:
+        """Prepare to watch."""
+        self._options, self._program = options, program
+        schedule = Schedule(options.first, options.every, options.only, beside=options.reference)
+        named = any("cuda" in word for word in program.arguments)
+        script = program.kind == "script" and not options.what_if
+        asked = wishes_of(Path(program.name), program.arguments) if script else None
+        self._watch_options = WatchOptions(
+            program.shown, schedule, options.as_cuda, named, options.what_if, asked=asked
+        )
+        self._children = Children(self._watch_options)
+        self._session: Session | None = None
+        self._context: Any = None
+        self._live = LiveLine() if options.live and live.wanted() else None
+        self._file = ScalarFile(options.tensorboard) if options.tensorboard else None
+        self._numbers = Numbers()
+        self._notes: tuple[str, ...] = ()
+        self._forwards: Forwards | None = None
+        self._broken = ""  #: why nothing could be watched
+        self._corner = Corner()
+        self._keeper = Keeper(self._partial, self._place)
+        self._endings: Endings | None = None
+
+    def begin(self) -> None:
+        """Begin to watch; where that fails, the script goes on without."""
+        try:
+            from ampcheck.inference.script import Forwards
+
+            self._forwards = Forwards()
+            self._session = self._watch_options.session(self._on_step)
+            self._session.watcher.roots.without_gradients = self._forwards.note
+            self._session.watcher.started = self._children.follow
+            self._context = self._session.watching()
+            self._context.__enter__()
+            self._endings = Endings(self._signalled)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the script's import
+            self._broken = f"{type(error).__name__}: {error}"
+
+    def _on_step(self, watcher: Any) -> None:
+        """Say where the loop stands; of a job's ranks the first does."""
+        if watcher.tape.recorded:
+            self._keeper.stir()
+        if self._session is None or not self._session.ranks.first:
+            return
+        if self._live is not None:
+            self._live.draw(lambda: progress(watcher).line)
+        if self._file is not None:
+            self._file.add(self._numbers.fresh(watcher))
+
+    # -- while it runs
+
+    def _partial(self) -> Report:
+        """Return what was seen so far."""
+        assert self._session is not None  # who stirs is watched
+        report = self._session.report(self._program.shown, self._notes)
+        return unfinished(select(report, self._options.config, source), self._session.watcher.steps)
+
+    def _place(self) -> Path:
+        ranks = self._session.ranks if self._session is not None else None
+        rank = ranks.rank if ranks is not None else 0
+        return self._kept(rank) or self._corner.file("run.partial.json")
+
+    def _kept(self, rank: int = 0) -> Path | None:
+        return writing.kept(self._options.output, self._options.format, rank=rank)
+
+    def _signalled(self, ends: bool) -> None:  # noqa: FBT001  # a callback
+        """Publish what was seen so far: the script was shown to end, and maybe it does."""
+        if self._session is None or not self._session.watcher.steps:
+            return
+        self._keeper.write()
+        if ends and self._session.ranks.first:
+            with contextlib.redirect_stdout(sys.stderr):
+                writing.publish(self._partial(), self._options.output, self._options.format, color=False)
+
+    # -- when it has ended
+
+    def end(self, error: BaseException | None) -> None:
+        """Stop watching a script that ended with an error, or without."""
+        if self._endings is not None:
+            self._endings.close()
+        self._keeper.close()
+        if self._live is not None:
+            self._live.close()
+        if error is not None:
+            self._notes = (f"the script ended with {type(error).__name__}: this is about what ran before",)
+        if self._session is not None and error is not None:
+            self._session.watcher.raised(error)
+        if self._context is not None:
+            self._context.__exit__(None, None, None)
+        if self._session is not None and self._file is not None and self._session.ranks.first:
+            self._file.add(self._numbers.fresh(self._session.watcher))
+
+    def published(self, error: BaseException | None) -> int:
+        """Write the report and leave nothing else behind; errors of ours are shown, the exit status is the script's."""
+        try:
+            return self._publish(error)
+        except AmpcheckError as problem:
+            output.complain(problem)
+        except Exception as problem:  # noqa: BLE001  # whatever it is
+            print(
+                f"ampcheck: error: {type(problem).__name__}: {problem}; please report this", file=sys.stderr
+            )
+        finally:
+            self._corner.clear()
+        return 0
+
+    def _publish(self, error: BaseException | None) -> int:
+        """Write the report; return the exit status for a script that went well."""
+        if self._session is None or self._broken:
+            why = self._broken or "the script never imported torch"
+            print(f"ampcheck: no training was seen: {why}", file=sys.stderr)
+            return NO_TRAINING
+        session, ranks = self._session, self._session.ranks
+        if not session.watcher.steps and ranks.size == 1 and self._forwards is not None:
+            status = self._publish_forwards(self._forwards)
+            if status is not None:
+                return status
+        others = self._children.reports()
+        session.watcher.children -= len(others)
+        own = session.report(self._program.shown, self._notes)
+        if not ranks.first:
+            return self._leave(own, ranks)
+        whole, heard = ranks.gather(own)
+        report = joined(whole, others)
+        trained = report.loop is not None and bool(report.loop.steps)
+        if error is not None and not trained and not self._options.output:
+            print("ampcheck: no training was seen before that", file=sys.stderr)
+            return NO_TRAINING
+        # Standard output is the script's.
+        with contextlib.redirect_stdout(sys.stderr):
+            status = output.publish(report, self._options)
+        self._clear(heard)
+        return status if trained else NO_TRAINING
+
+    def _leave(self, own: Report, ranks: "Ranks") -> int:
+        """Leave a rank's report in a file, and send it to the first rank, which takes the file away."""
+        place = self._place()
+        write(place, to_json(select(own, self._options.config, source)))
+        if not ranks.send(own):
+            print(
+                f"ampcheck: rank 0 cannot be reached, the report of this rank is {str(place)!r}",
+                file=sys.stderr,
+            )
+            self._corner.keep()
+        return 0
+
+    def _clear(self, heard: Sequence[int]) -> None:
+        """Take away what was kept while the script ran, of the ranks that were heard of as well."""
+        written = {Path(output.path) for output in self._options.output}
+        for path in map(self._kept, [0, *heard]):
+            if path is not None and path not in written:
+                path.unlink(missing_ok=True)
+
+    def _publish_forwards(self, forwards: "Forwards") -> int | None:
+        """Audit the models that a script without training has called, a report each; None where there are none."""
+        from ampcheck.run.audit import audit
+
+        status: int | None = None
+        for number, (target, settings) in enumerate(forwards.targets(self._program.shown)):
+            with contextlib.redirect_stdout(sys.stderr):
+                report = audit(replace(target, notes=(*self._notes, *target.notes)), settings)
+                outputs = [replace(one, path=_numbered(one.path, number)) for one in self._options.output]
+                options = argparse.Namespace(**{**vars(self._options), "output": outputs})
+                status = max(status or 0, output.publish(report, options))
+        for kind in forwards.lost if status is None else ():
+            print(f"ampcheck: {kind} was freed before the script ended: not audited", file=sys.stderr)
+        return status
+
+
+def _numbered(path: str, number: int) -> str:
+    """Return the file of one of several reports: out.json, out-2.json."""
+    if not number or path == "-":
+        return path
+    file = Path(path)
+    return str(file.with_name(f"{file.stem}-{number + 1}{file.suffix}"))

@@ -1,0 +1,1 @@
+"""Reports held against others: baselines, differences, merges, and which findings count."""

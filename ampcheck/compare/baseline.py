@@ -1,0 +1,197 @@
+"""A baseline: what an audit found and was accepted, small enough to be read in a review, without line numbers.
+
+A file holds the baselines of several audits by name: dtypes and ranges of every layer, the findings that were
+accepted, each with the reason, and the plan. Ranges are those of the FP32 run: no overflow distorts them.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import log2
+
+from ampcheck.diagnose.verdict import judged
+from ampcheck.values.findings import Finding, How, Suppressed
+from ampcheck.values.formats import SHORT_DTYPE
+from ampcheck.values.plan import Plan
+from ampcheck.values.report import Report
+from ampcheck.values.stats import TensorStats
+from ampcheck.values.trace import Phase, Trace
+
+#: Where `ampcheck baseline` writes when nothing else is said.
+FILE = "ampcheck-baseline.json"
+#: The share of elements below the lower end of a range: the very smallest element is a matter of chance.
+_TAIL = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where the magnitudes of some elements lie, as powers of two."""
+
+    low: float  #: above the smallest hundredth of them
+    typical: float  #: their median
+    top: float  #: the largest
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One module's own operations."""
+
+    dtypes: tuple[str, ...]  #: of the forward's results in the low-precision run, sorted
+    forward: Span | None  #: None: nothing but zeros
+    backward: Span | None  #: without the loss scale
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Findings of one rule at one operation of one module."""
+
+    code: str
+    name: str
+    module: str
+    op: str
+    severity: str  #: the worst of them
+    count: int = 1
+    reason: str = ""  #: why they are accepted; without one they are not
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Return what it is recognised by."""
+        return self.code, self.module, self.op
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What one audit is held against."""
+
+    log2_scale: int
+    tried: bool  #: the step was run again to try what is claimed, which decides on severities
+    findings: tuple[Accepted, ...] = ()
+    precision: str = ""  #: of the plan; '' where there is none
+    fp32_modules: tuple[str, ...] = ()
+    fp32_files: tuple[str, ...] = ()  #: one for each line
+    log2_init_scale: float | None = None
+    layers: Mapping[str, Layer] = field(default_factory=dict)  #: in order of execution
+
+    @property
+    def without_reason(self) -> tuple[Accepted, ...]:
+        """Return the findings for which nobody gave a reason yet."""
+        return tuple(accepted for accepted in self.findings if not accepted.reason)
+
+
+def name(report: Report) -> str:
+    """Return what an audit is called in a file."""
+    return f"{report.target} {report.precision}"
+
+
+def accept(report: Report, old: Baseline | None = None, reason: str = "") -> Baseline:
+    """Return the baseline that a report passes; reasons given before are kept, new findings get the one given."""
+    known = {accepted.key: accepted.reason for accepted in (old.findings if old else ())}
+    findings = tuple(
+        replace(accepted, reason=known.get(accepted.key) or reason) for accepted in grouped(report.findings)
+    )
+    made = Baseline(report.log2_scale, report.plan is not None, findings, layers=layers(report))
+    return made if report.plan is None else _planned(made, report.plan)
+
+
+def _planned(made: Baseline, plan: Plan) -> Baseline:
+    scale = plan.scaler.init_scale if plan.scaler else 0.0
+    return replace(
+        made,
+        precision=plan.precision,
+        fp32_modules=tuple(sorted(plan.fp32_modules)),
+        fp32_files=tuple(sorted(line.rpartition(":")[0] for line in plan.fp32_lines)),
+        log2_init_scale=log2(scale) if scale > 0 else None,
+    )
+
+
+def grouped(findings: Iterable[Finding]) -> tuple[Accepted, ...]:
+    """Return findings as a baseline keeps them, those of one rule at one operation together."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(place(finding), []).append(finding)
+    return tuple(
+        Accepted(
+            code,
+            members[0].name,
+            module,
+            op,
+            str(min((finding.severity for finding in members), key=lambda severity: severity.rank)),
+            len(members),
+        )
+        for (code, module, op), members in sorted(groups.items())
+    )
+
+
+def place(finding: Finding) -> tuple[str, str, str]:
+    """Return what a finding is recognised by: its rule, module and operation, never its line."""
+    origin = finding.origin
+    return (finding.code, origin.module, origin.op or origin.slot) if origin else (finding.code, "", "")
+
+
+def held(report: Report, baseline: Baseline) -> Report:
+    """Return the report with what the baseline accepts, and gives a reason for, no longer counting."""
+    left = Counter({accepted.key: accepted.count for accepted in baseline.findings if accepted.reason})
+    known = {accepted.key: accepted for accepted in baseline.findings}
+    counting, dropped = [], []
+    for finding in report.findings:
+        accepted = known.get(place(finding))
+        if accepted is None or not left[accepted.key] or worse(str(finding.severity), accepted.severity):
+            counting.append(finding)
+        else:
+            left[accepted.key] -= 1
+            dropped.append(Suppressed(finding, How.BASELINE, "", accepted.reason))
+    if not dropped:
+        return report
+    return judged(replace(report, findings=tuple(counting), suppressed=(*report.suppressed, *dropped)))
+
+
+def worse(severity: str, than: str) -> bool:
+    """Tell whether a severity is worse than another."""
+    order = ("error", "warning", "info")
+    return order.index(severity) < order.index(than)
+
+
+def layers(report: Report) -> dict[str, Layer]:
+    """Return the modules with operations of their own, in order of execution."""
+    forward, backward = (_results(report.reference, phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
+    dtypes: dict[str, set[str]] = {}
+    for site in report.low.sites:
+        if site.op and site.phase is Phase.FORWARD:
+            dtypes.setdefault(site.module, set()).add(SHORT_DTYPE.get(site.dtype, site.dtype))
+    nothing = TensorStats()
+    return {
+        module: Layer(
+            tuple(sorted(dtypes.get(module, ()))),
+            span(forward.get(module, nothing)),
+            span(backward.get(module, nothing)),
+        )
+        for module in dict.fromkeys([*forward, *backward])
+    }
+
+
+def _results(trace: Trace, phase: Phase) -> dict[str, TensorStats]:
+    """Return the operations' results of a phase by module."""
+    return trace.by(lambda site: site.module if site.op and site.phase is phase else None)
+
+
+def span(stats: TensorStats) -> Span | None:
+    """Return where magnitudes lie, to a hundredth of an octave.
+
+    >>> span(TensorStats(-3, (50, 50), amax=0.4))
+    Span(low=-2.98, typical=-2.0, top=-1.32)
+    """
+    if not stats.nonzero:
+        return None
+    ends = (_quantile(stats, _TAIL), _quantile(stats, 0.5), log2(stats.amax))
+    return Span(*(round(end, 2) for end in ends))
+
+
+def _quantile(stats: TensorStats, share: float) -> float:
+    """Return the power of two below which a share of the elements lies; within an octave they are taken as even."""
+    wanted = share * stats.nonzero
+    seen = 0
+    for exponent, count in stats.exponents():
+        if count and seen + count >= wanted:
+            return exponent + (wanted - seen) / count
+        seen += count
+    return float(stats.highest + 1)

@@ -1,0 +1,126 @@
+"""Baselines as JSON, a line for each layer and finding, so that a review shows what changed.
+
+ampcheck_baseline  1; grows when a reader of an older one would go wrong
+audits             {"TARGET PRECISION": {log2_scale, tried, plan, findings, layers}}
+  plan             {precision, fp32_modules, fp32_files, log2_init_scale}; null where there is none
+  findings         [{code, name, module, op, severity, count, reason}]
+  layers           {module: {dtypes, forward, backward: [low, typical, top] as powers of two or null}}
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, astuple
+from operator import index
+from pathlib import Path
+from typing import Any
+
+from ampcheck.compare.baseline import Accepted, Baseline, Layer, Span
+from ampcheck.errors import ReportError
+from ampcheck.saved.fields import Json
+
+SCHEMA = 1
+_KIND = "ampcheck_baseline"
+
+
+def to_json(baselines: Mapping[str, Baseline]) -> str:
+    """Return the baselines of some audits as JSON."""
+    audits = ",\n".join(f"  {_one(name)}: {_audit(baselines[name])}" for name in sorted(baselines))
+    return f'{{\n "{_KIND}": {SCHEMA},\n "audits": {{\n{audits}\n }}\n}}\n'
+
+
+def from_json(text: str | bytes) -> dict[str, Baseline]:
+    """Return the baselines that `to_json` wrote."""
+    try:
+        saved = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ReportError(
+            f"expected a baseline, got something that is not JSON ({error}); restore the file"
+        ) from error
+    schema = saved.get(_KIND) if isinstance(saved, dict) else None
+    if schema != SCHEMA:
+        raise ReportError(
+            f"expected a baseline of schema {SCHEMA}, got {schema!r}; read it with the ampcheck that wrote it, "
+            "or remove the file and make a new one"
+        )
+    try:
+        return {name: _read_audit(item) for name, item in saved["audits"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ReportError(
+            f"expected a baseline of schema {SCHEMA}, got a damaged one ({type(error).__name__}: {error}); "
+            "restore the file, or remove it and make a new one"
+        ) from error
+
+
+def read(path: str | Path) -> dict[str, Baseline]:
+    """Load a file of baselines."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ReportError(
+            f"expected a baseline, could not read {str(path)!r}: {error.strerror}; make one with ampcheck baseline"
+        ) from error
+    try:
+        return from_json(data)
+    except ReportError as error:
+        raise ReportError(error.message, where=str(path)) from error.__cause__
+
+
+def _audit(baseline: Baseline) -> str:
+    plan = None
+    if baseline.precision:
+        names = ("precision", "fp32_modules", "fp32_files", "log2_init_scale")
+        plan = {name: getattr(baseline, name) for name in names}
+    findings = [_one(asdict(accepted)) for accepted in baseline.findings]
+    layers = [f"{_one(module)}: {_one(_layer(layer))}" for module, layer in baseline.layers.items()]
+    parts = [
+        f'"log2_scale": {baseline.log2_scale}',
+        f'"tried": {_one(baseline.tried)}',
+        f'"plan": {_one(plan)}',
+        f'"findings": [{_listed(findings)}]',
+        f'"layers": {{{_listed(layers)}}}',
+    ]
+    return "{\n   " + ",\n   ".join(parts) + "\n  }"
+
+
+def _listed(lines: list[str]) -> str:
+    return "".join(f"\n    {line}{',' * (number < len(lines))}" for number, line in enumerate(lines, 1)) + (
+        "\n   " if lines else ""
+    )
+
+
+_one = json.JSONEncoder(allow_nan=False).encode
+
+
+def _layer(layer: Layer) -> Json:
+    spans = {name: getattr(layer, name) for name in ("forward", "backward")}
+    return {"dtypes": layer.dtypes, **{name: span and astuple(span) for name, span in spans.items()}}
+
+
+def _read_audit(item: Json) -> Baseline:
+    plan = item["plan"] or {"precision": "", "fp32_modules": (), "fp32_files": (), "log2_init_scale": None}
+    scale = plan["log2_init_scale"]
+    return Baseline(
+        index(item["log2_scale"]),
+        bool(item["tried"]),
+        tuple(_read_accepted(finding) for finding in item["findings"]),
+        plan["precision"],
+        tuple(plan["fp32_modules"]),
+        tuple(plan["fp32_files"]),
+        None if scale is None else float(scale),
+        {module: _read_layer(layer) for module, layer in item["layers"].items()},
+    )
+
+
+def _read_accepted(item: Json) -> Accepted:
+    accepted = Accepted(**item)
+    if accepted.severity not in ("error", "warning", "info") or index(accepted.count) < 1:
+        raise ValueError(f"a finding of severity {accepted.severity!r}, {accepted.count!r} times")
+    return accepted
+
+
+def _read_layer(item: Json) -> Layer:
+    return Layer(tuple(item["dtypes"]), _read_span(item["forward"]), _read_span(item["backward"]))
+
+
+def _read_span(item: Any) -> Span | None:
+    return None if item is None else Span(*(float(end) for end in item))

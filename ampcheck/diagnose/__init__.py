@@ -1,0 +1,1 @@
+"""From traces to findings and a verdict: rules, loss scales, tables."""

@@ -1,0 +1,108 @@
+"""What was not seen of a program, in words, and what the traces of a report say was seen."""
+
+from collections.abc import Iterable, Mapping
+
+from ampcheck.diagnose.tables import TROUBLE_SHARE, first_overflow, measured_loss
+from ampcheck.values.report import Report
+from ampcheck.values.trace import Phase, Site
+from ampcheck.values.verdict import Coverage
+from ampcheck.values.wording import clean, location, percent, place, plural
+
+#: Groups of parameters that are named; of more, how many there are.
+NAMED = 3
+_NOT_TRIED = "whether that does harm was not tried"
+
+
+def told_gaps(report: Report) -> list[str]:
+    """Return what keeps a report from being safe although nothing is wrong with it, what matters most first."""
+    coverage = report.verdict.coverage
+    shown = [_unseen_words(coverage)] if coverage.unseen else []
+    shown += list(coverage.gaps)
+    if coverage.asked:
+        shown.append(
+            f"{coverage.asked} was asked for ({clean(coverage.asked_by)}) and {report.precision} ran"
+        )
+    if coverage.raised:
+        shown.append(
+            f"the script ended with {clean(coverage.raised)} after {plural(coverage.completed, 'step')}"
+        )
+    return shown + _unjudged(report)
+
+
+def _unjudged(report: Report) -> list[str]:
+    """Return what the traces show where no gradient was compared, so that nobody knows whether it does harm."""
+    if "settled" in report.outcomes:
+        return []
+    over = (first_overflow(report, phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
+    site = next((site for site in over if site is not None), None)
+    if site is not None:
+        at = f" ({location(site.file, site.line)})" if site.file else ""
+        return [f"{place(site)}{at} is not finite in {report.precision} and finite in FP32: {_NOT_TRIED}"]
+    loss = measured_loss(report, Phase.BACKWARD)
+    if loss.share < TROUBLE_SHARE:
+        return []
+    return [f"{percent(loss.share)} of the gradient elements became zero: {_NOT_TRIED}"]
+
+
+def _unseen_words(coverage: Coverage) -> str:
+    """Return whose gradients were not seen: the first names, and what share of the parameters they are."""
+    names = list(coverage.unseen)
+    shown = ", ".join(map(clean, names[:NAMED]))
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    share = sum(coverage.unseen.values()) / max(1, coverage.elements)
+    return f"{shown}{more}, {percent(share)} of the trained parameters: no gradient was compared with FP32"
+
+
+def grouped(unseen: Mapping[str, int], trained: Iterable[str]) -> dict[str, int]:
+    """Return what was not seen of the trained parameters: modules of which nothing was, those with most elements first.
+
+    >>> grouped({"g.0.weight": 8, "g.0.bias": 2, "d.late": 30}, ["g.0.weight", "g.0.bias", "d.early", "d.late"])
+    {'d.late': 30, 'g.*': 10}
+    """
+    seen = {prefix for name in trained if name not in unseen for prefix in _prefixes(name)}
+    sizes: dict[str, int] = {}
+    members: dict[str, list[str]] = {}
+    for name, size in unseen.items():
+        free = next((prefix for prefix in _prefixes(name) if prefix not in seen), name)
+        sizes[free] = sizes.get(free, 0) + size
+        members.setdefault(free, []).append(name)
+    ordered = sorted(sizes, key=lambda free: -sizes[free])
+    return {members[free][0] if len(members[free]) == 1 else f"{free}.*": sizes[free] for free in ordered}
+
+
+def _prefixes(name: str) -> list[str]:
+    """Return the modules that a parameter lies in, the outermost first."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def of_trace(report: Report) -> Coverage:
+    """Return what the traces say was seen; of trained parameters they know those that have a gradient in FP32."""
+    low, wide = _gradients(report, reference=False), _gradients(report, reference=True)
+    loop = report.loop
+    skipped = loop.skipped if loop is not None else 0
+    steps = loop.steps if loop is not None else len(report.low.steps)
+    missing = {name: size for name, size in wide.items() if name not in low and report.low.failure is None}
+    return Coverage(
+        parameters=len(wide),
+        elements=sum(wide.values()),
+        unseen=grouped(missing, wide),
+        operations=report.low.operations,
+        casts=sum(count.calls for count in report.low.casts.values()),
+        backwards=len(report.low.steps),
+        judged=len(report.reference.steps),
+        completed=max(0, steps - skipped),
+        skipped=skipped,
+    )
+
+
+def _gradients(report: Report, *, reference: bool) -> dict[str, int]:
+    """Return the elements of each parameter whose gradient a run has, by name."""
+    trace = report.reference if reference else report.low
+    return {
+        _name(site): stats.numel for site, stats in trace.sites.items() if site.slot.startswith("param_grad[")
+    }
+
+
+def _name(site: Site) -> str:
+    return f"{site.module}.{site.slot.removeprefix('param_grad[').removesuffix(']')}".lstrip(".")

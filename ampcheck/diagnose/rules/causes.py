@@ -1,0 +1,95 @@
+"""Which of several things that went wrong explains the others."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from ampcheck.diagnose.scaling.gradients import gradient_tensors
+from ampcheck.diagnose.scaling.rounding import relevant, underflow_share
+from ampcheck.diagnose.suspects import Suspect
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW
+from ampcheck.values.report import Report, by_place
+from ampcheck.values.trace import ErrorJump
+
+#: What can be wrong by itself and break what comes after it, in the order of execution.
+_CAUSES = ("AMP105", "AMP505", "AMP101", "AMP103", "AMP501", "AMP202")
+#: What may only follow from one of these.
+_FOLLOWERS = frozenset({"AMP202", "AMP203", "AMP506"})
+#: What casting stored numbers explains, and what follows from it.
+_OF_CAST = frozenset({"AMP105", "AMP505"})
+_BY_CAST = frozenset({"AMP101", "AMP103", "AMP501"})
+
+
+def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings with those that one cause explains listed below it instead of beside it."""
+    findings = tuple(found)
+    errors = [f for code in _CAUSES for f in findings if (f.code, f.severity) == (code, Severity.ERROR)]
+    if not errors:
+        return findings
+    cause = errors[0]
+    followers = _FOLLOWERS | ({"AMP501"} if cause.code == "AMP202" else set())
+    if cause.code in _OF_CAST:
+        followers = _BY_CAST
+    below = [f for f in findings if f is not cause and f.code in followers and _explains(report, cause, f)]
+    shown = replace(cause, follows=tuple(f"{f.code} {f.name}: {f.message}" for f in below))
+    return tuple(shown if f is cause else f for f in findings if f not in below)
+
+
+def _explains(report: Report, cause: Finding, follower: Finding) -> bool:
+    """Tell whether one place causes both: promoting it heals all, or both begin in the same module."""
+    if follower.code == "AMP506" and cause.code != "AMP202":
+        return True  # what is wrong in the step is what it leaves behind
+    if cause.code == "AMP202":
+        return True  # that no scale fits is the same said of scales, and nothing healed what came before
+    if cause.code in _OF_CAST:
+        return _only_the_cast(report)
+    if cause.origin is None or follower.origin is None:
+        return False
+    places = list(_planned(report))
+    if len(places) == 1:
+        return places[0].holds(cause.origin) or not any(places[0].holds(site) for site in follower.sites[:1])
+    return any(site.module == cause.origin.module for site in follower.sites)
+
+
+def _only_the_cast(report: Report) -> bool:
+    """Tell whether nothing but stored numbers and inputs that the cast ruins had to be kept in FP32."""
+    owners = {one.name.rpartition(".")[0] for one in report.stored if one.kind != "input"}
+    return report.plan is not None and set(report.plan.fp32_modules) <= owners
+
+
+def _planned(report: Report) -> Iterator[Suspect]:
+    planned = report.outcomes.get("planned")
+    if report.plan is not None and planned is not None and not planned.harmed:
+        yield from (Suspect(module=name) for name in report.plan.fp32_modules)
+        yield from (Suspect(line=line) for line in report.plan.fp32_lines)
+
+
+def underflowed(report: Report, jump: ErrorJump) -> bool:
+    """Tell whether an error begins because most of a result is too small for the format.
+
+    Zeros out of a difference of nearly equal numbers are not that: in FP32 they are large enough.
+    """
+    reference = by_place(report.reference)
+    held = [reference.get(site.place) for site in (jump.site, jump.dropped) if site.dtype == report.dtype]
+    return any(
+        stats is not None and 2 * stats.underflowed(report.format).low > stats.nonzero > 0 for stats in held
+    )
+
+
+def begun_by_rounding(report: Report) -> list[ErrorJump]:
+    """Return where rounding begins to show, nothing where a result that was underflowed before explains it."""
+    begun = [jump for jump in report.error_jumps if not underflowed(report, jump)]
+    before = report.error_jumps[: report.error_jumps.index(begun[0])] if begun else ()
+    return [] if any(jump.error > HARM_ERROR for jump in before) else begun
+
+
+def lost_in_forward(report: Report) -> bool:
+    """Tell whether zeros among the gradients come from rounding before the backward, not from underflow.
+
+    FP32 says what is too small at a scale; if nothing is and the forward has gone wrong, that explains the rest.
+    """
+    if not begun_by_rounding(report):
+        return False
+    tensors = relevant(gradient_tensors(report)).values()
+    scale = report.log2_scale
+    return not any(underflow_share(stats, report.format, scale) > HARM_UNDERFLOW for stats in tensors)

@@ -1,0 +1,36 @@
+"""Operations that refuse the dtypes that autocast gives them."""
+
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.report import Report
+from ampcheck.values.trace import Phase, Site
+
+
+def step_raises(report: Report) -> list[Finding]:
+    """The step raises under autocast and runs through in FP32.
+
+    What it finds: an exception in the low-precision run that the FP32 run of the same step does not raise.
+
+    Why it matters: the training script stops at this line as soon as autocast is switched on.
+
+    What to do: give both operands of the named line the same dtype, or run it with autocast off.
+
+    Example: writing half-precision results into a float32 buffer with index_put.
+
+    When to ignore it: never.
+    """
+    failure = report.low.failure
+    if failure is None:
+        return []
+    site = Site(failure.module, failure.op, "output", Phase.FORWARD, report.dtype, failure.file, failure.line)
+    where = failure.module or "the root or the loss"
+    return [
+        Finding(
+            "AMP301",
+            "step-raises",
+            "dtype-error",
+            Severity.ERROR,
+            f"{failure.op or 'the step'} in {where} raises under {report.precision} {report.cast}, not in FP32: "
+            f"{failure.message}",
+            (site,),
+        )
+    ]

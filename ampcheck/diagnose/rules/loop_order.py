@@ -1,0 +1,334 @@
+"""Calls of a training loop that come in the wrong order."""
+
+from ampcheck.diagnose.rules.loop_state import (
+    Moment,
+    active_scalers,
+    first_by_place,
+    label,
+    line_of,
+    loop_finding,
+    loop_of,
+    moments,
+    rounds_of,
+    unscaling,
+)
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.loop import GIVEN, Event, Kind, Loop
+from ampcheck.values.report import Report
+from ampcheck.values.wording import clean, scale_words
+
+
+def clip_before_unscale(report: Report) -> list[Finding]:
+    """Gradients are clipped while they are still multiplied by the loss scale.
+
+    What it finds: torch.nn.utils.clip_grad_norm_ or clip_grad_value_ on gradients of a scaled loss, before
+    scaler.unscale_(optimizer).
+
+    Why it matters: the limit is compared with gradients that are 65536 times too large, so that nearly every step is
+    clipped, and to a length divided by the scale: training slows down without any message, and changes whenever
+    the scale does.
+
+    What to do: call scaler.unscale_(optimizer) between the backward and the clipping.
+
+    Example: scaler.scale(loss).backward(); clip_grad_norm_(model.parameters(), 1.0); scaler.step(optimizer).
+
+    When to ignore it: when the limit is meant for scaled gradients and multiplied by scaler.get_scale().
+    """
+    loop = loop_of(report)
+    bad = [m for m in moments(loop) if m.event.kind is Kind.CLIP and _holds_scale(m)]
+    return [
+        loop_finding(
+            "AMP401 clip-before-unscale",
+            Severity.ERROR,
+            f"{clean(event.name)} limits gradients that are still multiplied by the loss scale"
+            f"{_scale_words(loop)}: unscale them first",
+            [event],
+            [
+                line_of(loop, Kind.BACKWARD, "scaler.scale(loss).backward()"),
+                f"{unscaling(loop, event.targets)}  # before clipping",
+                event.code or f"{event.name}(...)",
+                line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
+            ],
+        )
+        for event in first_by_place(moment.event for moment in bad)
+    ]
+
+
+def _holds_scale(moment: Moment) -> bool:
+    targets = set(moment.event.targets)
+    return bool(targets & moment.scaled if targets else moment.scaled and not moment.unscaled)
+
+
+def _scale_words(loop: Loop) -> str:
+    scales = list(loop.first_scales.values())
+    return f" ({scale_words(scales[0])})" if scales else ""
+
+
+def read_before_unscale(report: Report) -> list[Finding]:
+    """Gradients are measured while they are still multiplied by the loss scale.
+
+    What it finds: norms, sums and largest values that the script takes of gradients of a scaled loss, before
+    scaler.unscale_(optimizer), in a recorded step.
+
+    Why it matters: the numbers are 65536 times too large and jump whenever the scale changes: a log of gradient norms
+    shows the scaler, not the training, and limits that are compared with them never hold.
+
+    What to do: call scaler.unscale_(optimizer) between the backward and the measuring.
+
+    Example: scaler.scale(loss).backward(); norm = sum(p.grad.norm() ** 2 for p in model.parameters()) ** 0.5.
+
+    When to ignore it: when the result is divided by scaler.get_scale() afterwards.
+    """
+    loop = loop_of(report)
+    seen = [m for m in moments(loop) if m.event.kind in {Kind.READ_GRAD, Kind.CLIP} and _holds_scale(m)]
+    clipped = {m.number for m in seen if m.event.kind is Kind.CLIP}  # measured in order to clip: AMP401
+    bad = [m.event for m in seen if m.number not in clipped]
+    return [
+        loop_finding(
+            "AMP416 read-before-unscale",
+            Severity.WARNING,
+            f"{clean(event.name)} measures gradients that are still multiplied by the loss scale"
+            f"{_scale_words(loop)}: unscale them first",
+            [event],
+            [
+                line_of(loop, Kind.BACKWARD, "scaler.scale(loss).backward()"),
+                f"{unscaling(loop, event.targets)}  # before measuring",
+                event.code or f"{event.name}(...)",
+            ],
+        )
+        for event in first_by_place(bad)
+    ]
+
+
+def clip_after_step(report: Report) -> list[Finding]:
+    """Gradients are clipped after the optimizer has used them.
+
+    What it finds: clipping between an optimizer's step and the next backward.
+
+    Why it matters: the step was taken with gradients of any length; the clipping does nothing, or, where the optimizer
+    is stepped once more, belongs to a second update that nobody asked for.
+
+    What to do: clip between scaler.unscale_(optimizer) and scaler.step(optimizer).
+
+    Example: scaler.step(optimizer); scaler.update(); clip_grad_norm_(model.parameters(), 1.0).
+
+    When to ignore it: when the clipped gradients are only looked at.
+    """
+    loop = loop_of(report)
+    bad = [
+        moment.event
+        for moment in moments(loop)
+        if moment.event.kind is Kind.CLIP and set(moment.event.targets or {""}) <= moment.stepped
+    ]
+    return [
+        loop_finding(
+            "AMP402 clip-after-step",
+            Severity.ERROR,
+            f"{clean(event.name)} comes after the step that should have used the clipped gradients",
+            [event],
+            _right_order(loop, event),
+        )
+        for event in first_by_place(bad)
+    ]
+
+
+def _right_order(loop: Loop, clip: Event) -> list[str]:
+    clipping = clip.code or "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
+    if not active_scalers(loop):
+        return [clipping, line_of(loop, Kind.STEP, "optimizer.step()")]
+    return [
+        unscaling(loop, clip.targets),
+        clipping,
+        line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
+        line_of(loop, Kind.UPDATE, "scaler.update()"),
+    ]
+
+
+def step_beside_scaler(report: Report) -> list[Finding]:
+    """The optimizer is stepped directly although its gradients belong to a scaler.
+
+    What it finds: optimizer.step() on gradients of a scaled loss, or of an optimizer that scaler.step steps as well.
+
+    Why it matters: a direct step applies gradients multiplied by the loss scale, or applies the same gradients a second
+    time, and no overflow is skipped: infinite gradients end up in the weights.
+
+    What to do: step through scaler.step(optimizer) only.
+
+    Example: scaler.step(optimizer); scaler.update(); optimizer.step().
+
+    When to ignore it: when you unscale and check the gradients for overflow yourself.
+    """
+    loop = loop_of(report)
+    through = {
+        target
+        for _, event in loop.sequence(1)
+        if event.kind is Kind.SCALER_STEP and event.thing in active_scalers(loop)
+        for target in event.targets
+    }
+    direct = [m for m in moments(loop) if m.event.kind is Kind.STEP and not m.event.by]
+    bad = {
+        moment.event: moment
+        for moment in reversed(direct)
+        if moment.event.thing in moment.scaled | moment.unscaled or moment.event.thing in through
+    }
+    if _skips_itself(loop):
+        bad = {event: moment for event, moment in bad.items() if event.thing not in moment.unscaled}
+    return [
+        loop_finding(
+            "AMP403 step-beside-scaler",
+            Severity.WARNING if event.thing in bad[event].unscaled else Severity.ERROR,
+            f"optimizer.step() {_bypassed(bad[event])}",
+            [event],
+            [
+                line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
+                line_of(loop, Kind.UPDATE, "scaler.update()"),
+                f"# without: {event.code or 'optimizer.step()'}",
+            ],
+        )
+        for event in first_by_place(event for event in map(_event, direct) if event in bad)
+    ]
+
+
+def _skips_itself(loop: Loop) -> bool:
+    """Tell whether the code looks at the unscaled gradients itself: after an overflow no optimizer was stepped."""
+    skips = sum(event.skipped for event in loop.scales)
+    stepped = loop.count(Kind.STEP) + loop.count(Kind.SCALER_STEP)
+    return bool(skips) and loop.count(Kind.UNSCALE) >= stepped + skips
+
+
+def _event(moment: Moment) -> Event:
+    return moment.event
+
+
+def _bypassed(moment: Moment) -> str:
+    """Return what a direct step does to the gradients it finds."""
+    if moment.event.thing in moment.stepped:
+        return "applies the same gradients a second time, after scaler.step"
+    if moment.event.thing in moment.unscaled:
+        return "steps past the scaler: a step whose gradients overflow is skipped only if this code does so"
+    return "bypasses the scaler: it applies gradients that are still multiplied by the loss scale"
+
+
+def unscaled_twice(report: Report) -> list[Finding]:
+    """Gradients are unscaled twice, or go on growing after they were unscaled.
+
+    What it finds: two calls of scaler.unscale_(optimizer) without scaler.update() between them, and a backward of a
+    scaled loss into gradients that were unscaled already.
+
+    Why it matters: torch raises at the second call; gradients that are accumulated after unscale_ are a sum of parts
+    with and without the scale, in which the last part drowns all others.
+
+    What to do: unscale once, after the last backward of an accumulation, right before clipping.
+
+    Example: unscale_ inside the loop over micro-batches instead of behind it.
+
+    When to ignore it: when the backward after it fills the gradients of other parameters only.
+    """
+    loop = loop_of(report)
+    again = [
+        moment.event
+        for moment in moments(loop)
+        if moment.event.kind is Kind.UNSCALE and set(moment.event.targets) & moment.unscaled
+    ]
+    return [
+        loop_finding(
+            "AMP404 unscaled-twice",
+            Severity.ERROR,
+            "unscale_ is called again for an optimizer that was unscaled and not stepped since",
+            [event],
+            [
+                "if last_micro_batch:",
+                f"    {unscaling(loop, event.targets)}",
+                f"    {line_of(loop, Kind.SCALER_STEP, 'scaler.step(optimizer)')}",
+                f"    {line_of(loop, Kind.UPDATE, 'scaler.update()')}",
+            ],
+        )
+        for event in first_by_place([*again, *_grown_after_unscale(loop)])
+    ]
+
+
+def _grown_after_unscale(loop: Loop) -> list[Event]:
+    """Return the calls of unscale_ that a scaled backward follows before the step they are for, or its end."""
+    found: list[Event] = []
+    waiting: dict[str, Event] = {}
+    several = len(label(loop, "optimizer")) > 1
+    for moment in moments(loop):
+        event = moment.event
+        if event.kind is Kind.UNSCALE:
+            waiting |= dict.fromkeys(event.targets, event)
+        elif event.kind is Kind.SCALER_STEP:
+            for target in event.targets:
+                waiting.pop(target, None)
+        elif event.kind in {Kind.UPDATE, Kind.ZERO_GRAD}:  # a step that the loop has left out
+            waiting.clear()
+        elif event.kind is Kind.BACKWARD and event.scaled and not several:
+            found += waiting.values()
+            waiting.clear()
+    return found
+
+
+def scale_not_updated(report: Report) -> list[Finding]:
+    """scaler.update() is missing, doubled, or comes between two optimizers of one iteration.
+
+    What it finds: scaler.step without any scaler.update; an update without a step before it, or two without a step
+    between them; an update after which another optimizer is stepped with gradients of the scale before.
+
+    Why it matters: without update the scale never falls after an overflow, and torch raises at the next step; an update
+    between two steps changes the scale that the second optimizer's gradients are divided by.
+
+    What to do: call scaler.update() once an iteration, after the last scaler.step.
+
+    Example: scaler.step(opt_d); scaler.update(); scaler.step(opt_g); scaler.update(), after both backwards.
+
+    When to ignore it: never where torch raises; else where each optimizer has a scaler of its own.
+    """
+    loop = loop_of(report)
+    scalers = active_scalers(loop)
+    found = [*_missing(loop, scalers), *_doubled(loop, scalers), *_between(loop, scalers)]
+    last = line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)")
+    fix = [last, f"{line_of(loop, Kind.UPDATE, 'scaler.update()')}  # once, after the last step"]
+    return [
+        loop_finding("AMP405 scale-not-updated", Severity.ERROR, message, [event], fix)
+        for message, event in found
+    ]
+
+
+def _missing(loop: Loop, scalers: frozenset[str]) -> list[tuple[str, Event]]:
+    events = [event for _, event in loop.sequence(1) if event.thing in scalers]
+    steps = [event for event in events if event.kind is Kind.SCALER_STEP]
+    updated = any(event.kind is Kind.UPDATE for event in events)
+    # One step may be the script's last act; torch raises at the second.
+    stopped = steps and not updated and (loop.count(Kind.SCALER_STEP) > 1 or loop.steps > 1)
+    return [("scaler.step without scaler.update(): the scale never adapts", steps[0])] if stopped else []
+
+
+def _doubled(loop: Loop, scalers: frozenset[str]) -> list[tuple[str, Event]]:
+    """Return updates that nothing was checked for overflow before: torch raises there."""
+    found = []
+    done = dict.fromkeys(scalers, "before the first step")
+    for _, event in loop.sequence():
+        if event.thing not in scalers:
+            continue
+        if event.kind in {Kind.SCALER_STEP, Kind.UNSCALE}:
+            done[event.thing] = ""
+        elif event.kind is Kind.UPDATE and event.name != GIVEN:
+            found += [(event, done[event.thing])] if done[event.thing] else []
+            done[event.thing] = "again before another step"
+    first = dict(reversed(found))
+    return [(f"scaler.update() is called {first[event]}", event) for event in first_by_place(first)]
+
+
+def _between(loop: Loop, scalers: frozenset[str]) -> list[tuple[str, Event]]:
+    """Return updates after which an optimizer is stepped with gradients from before."""
+    found = []
+    for events in rounds_of(loop).values():
+        update = None
+        for event in events:
+            if event.kind is Kind.BACKWARD:
+                update = None
+            elif event.thing in scalers and event.kind is Kind.UPDATE:
+                update = event
+            elif event.thing in scalers and event.kind is Kind.SCALER_STEP and update is not None:
+                found.append(update)
+    words = "scaler.update() comes before the step of another optimizer, whose gradients have the old scale"
+    return [(words, event) for event in first_by_place(found)]

@@ -1,0 +1,233 @@
+"""Which parts of a training loop run under autocast, and in which precision the gradients are scaled."""
+
+from ampcheck.diagnose.rules.loop_state import (
+    active_scalers,
+    device_of,
+    first_by_place,
+    line_of,
+    loop_finding,
+    loop_of,
+    rounds_of,
+)
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.loop import Event, Kind, Loop
+from ampcheck.values.report import Report
+from ampcheck.values.trace import Phase
+from ampcheck.values.wording import clean
+
+
+def forward_outside_autocast(report: Report) -> list[Finding]:
+    """The model's forward runs outside of autocast, although the loop uses mixed precision.
+
+    What it finds: training steps with a GradScaler, or with an autocast region, in which no model was called under
+    autocast; also where only the loss is computed inside.
+
+    Why it matters: the forward runs in FP32: nothing is gained in speed or memory, while the scaler's passes over the
+    gradients are paid for.
+
+    What to do: call the model and the loss inside `with torch.autocast(...)`.
+
+    Example: output = model(x), and then only the criterion under autocast.
+
+    When to ignore it: when the model enters autocast by itself in a part that was not recorded.
+    """
+    loop = loop_of(report)
+    bad = []
+    for events in rounds_of(loop).values():
+        trained = any(event.kind is Kind.BACKWARD for event in events)
+        forwards = [e for e in events if e.kind is Kind.FORWARD and e.thing and e.grad and not e.by]
+        if (
+            trained
+            and forwards
+            and not any(event.autocast for event in forwards)
+            and _means_amp(loop, events)
+            and not any(_off(event) for event in events)
+        ):
+            bad.append((forwards[0], any(event.kind is Kind.AUTOCAST for event in events)))
+    if not bad or _lowered(report):
+        return []
+    event, region = bad[0]
+    what = "only what follows is inside of autocast" if region else "although the loss is scaled"
+    opening = _opening(report)
+    return [
+        loop_finding(
+            "AMP406 forward-outside-autocast",
+            Severity.WARNING if loop.count(Kind.AUTOCAST) else Severity.INFO,
+            f"the forward of {clean(event.name)} runs outside of autocast, in FP32: {what}",
+            [event],
+            [opening, f"    {event.code or 'output = model(input)'}", "    loss = criterion(output, target)"],
+        )
+    ]
+
+
+def _opening(report: Report) -> str:
+    """Return the line that opens the region of autocast."""
+    otherwise = f'with torch.autocast("{device_of(report)}", dtype=torch.float16):'
+    return line_of(loop_of(report), Kind.AUTOCAST, otherwise)
+
+
+def _means_amp(loop: Loop, events: list[Event]) -> bool:
+    """Tell whether a round is meant to be trained in mixed precision."""
+    scaled = any(event.kind is Kind.SCALE and event.thing in active_scalers(loop) for event in events)
+    return scaled or any(event.kind is Kind.AUTOCAST and event.autocast for event in events)
+
+
+def _off(event: Event) -> bool:
+    """Tell whether this is a region of autocast that torch has switched off."""
+    return event.kind is Kind.AUTOCAST and bool(event.dtype)
+
+
+def _lowered(report: Report) -> bool:
+    """Tell whether modules still computed in half precision: autocast is inside of them."""
+    return any(
+        site.module and site.op and site.phase is Phase.FORWARD and site.dtype in {"float16", "bfloat16"}
+        for site in report.low.sites
+    )
+
+
+def backward_inside_autocast(report: Report) -> list[Finding]:
+    """The backward runs inside of an autocast region.
+
+    What it finds: loss.backward() called under an enabled autocast.
+
+    Why it matters: backward operations run in the dtypes of their forward anyway; under autocast, those that custom
+    functions and double backwards compute are cast once more. torch does not support it.
+
+    What to do: leave the region after the loss and call backward behind it.
+
+    Example: with torch.autocast(...): loss = criterion(model(x), y); loss.backward().
+
+    When to ignore it: where no custom autograd function takes part, nothing changes.
+    """
+    loop = loop_of(report)
+    bad = [event for _, event in loop.sequence(1) if event.kind is Kind.BACKWARD and event.autocast]
+    return [
+        loop_finding(
+            "AMP407 backward-inside-autocast",
+            Severity.WARNING,
+            f"the backward is called inside of autocast ({event.autocast})",
+            [event],
+            [
+                line_of(loop, Kind.AUTOCAST, "with torch.autocast(...):"),
+                "    ...",
+                f"{event.code or 'loss.backward()'}  # outside of the region",
+            ],
+        )
+        for event in first_by_place(bad)
+    ]
+
+
+def unscaled_backward(report: Report) -> list[Finding]:
+    """A float16 loop calls backward on a loss that was not scaled.
+
+    What it finds: a backward of a loss that has not gone through scaler.scale, in a step that ran under float16
+    autocast.
+
+    Why it matters: gradients below 2^-24 become zero. Where scaler.step still follows, gradients are divided by
+    a scale that they never had, and the weights hardly move.
+
+    What to do: scaler.scale(loss).backward().
+
+    Example: loss.backward(); scaler.step(optimizer); scaler.update().
+
+    When to ignore it: when the gradients are known to be large enough: see the report's loss-scale curve.
+    """
+    loop = loop_of(report)
+    found = []
+    for events in rounds_of(loop).values():
+        half = any(e.kind is Kind.FORWARD and e.autocast == "float16" and e.grad for e in events)
+        backwards = [event for event in events if event.kind is Kind.BACKWARD]
+        steps = [e for e in events if e.kind is Kind.SCALER_STEP and e.thing in active_scalers(loop)]
+        plain = [e for e in backwards if not e.scaled and (steps or not e.by_hand)]
+        if plain and (steps or half):
+            found += [(event, bool(steps)) for event in plain]
+    divided = {event.location for event, steps in found if steps}
+    return [
+        loop_finding(
+            "AMP408 unscaled-backward",
+            Severity.ERROR if event.location in divided else Severity.WARNING,
+            "the loss was not scaled, but scaler.step divides its gradients by the scale"
+            if event.location in divided
+            else "float16 gradients without a loss scale: what lies below 2^-24 becomes zero",
+            [event],
+            ['scaler = torch.amp.GradScaler("cuda")  # once', "scaler.scale(loss).backward()"],
+        )
+        for event in first_by_place(event for event, _ in found)
+    ]
+
+
+def validated_in_another_precision(report: Report) -> list[Finding]:
+    """A model is validated in another precision than it is trained in.
+
+    What it finds: calls of a trained model in evaluation mode, without gradients, under another autocast dtype than in
+    training, or under none.
+
+    Why it matters: the validation does not see what low precision does to the model as it will be trained and, mostly,
+    deployed; it is slower, too.
+
+    What to do: run the validation inside the same autocast region, if that is how the model will be used.
+
+    Example: autocast around the training step only.
+
+    When to ignore it: when the model is meant to be used in the precision that it is validated in.
+    """
+    loop = loop_of(report)
+    calls = [event for _, event in loop.sequence(1) if event.kind is Kind.FORWARD and event.thing]
+    trained = {event.thing: event.autocast for event in calls if event.grad and event.training}
+    bad = [
+        event
+        for event in calls
+        if not event.grad and not event.training
+        if event.thing in trained and event.autocast != trained[event.thing]
+    ]
+    return [
+        loop_finding(
+            "AMP409 validated-in-another-precision",
+            Severity.INFO,
+            f"{clean(event.name)} is validated in {event.autocast or 'float32'}, and trained under autocast in "
+            f"{trained[event.thing] or 'float32'}",
+            [event],
+            [
+                _opening(report),
+                f"    {event.code or 'output = model(input)'}",
+            ],
+        )
+        for event in first_by_place(bad)
+    ]
+
+
+def amp_switched_off(report: Report) -> list[Finding]:
+    """The script asks for mixed precision, and torch has switched it off.
+
+    What it finds: a GradScaler or an autocast region that was asked for and is disabled because there is no CUDA.
+
+    Why it matters: the run says nothing of how the script trains in mixed precision.
+
+    What to do: run it with --as-cuda, or `ampcheck.watch(..., as_cuda=True)` around all of the script's own mixed
+    precision, which let the CPU stand in for CUDA; or run it on a GPU.
+
+    Example: torch.cuda.amp.GradScaler() on a machine without a GPU.
+
+    When to ignore it: when the script is meant to run in FP32 here.
+    """
+    loop = loop_of(report)
+    scalers = [
+        Event(Kind.SCALE, thing.label, thing.kind, file=thing.file, line=thing.line)
+        for thing in loop.things
+        if thing.family == "scaler" and thing.settings.get("live") is False
+        if thing.label in active_scalers(loop)
+    ]
+    regions = first_by_place(event for _, event in loop.sequence(1) if _off(event))
+    return [
+        loop_finding(
+            "AMP410 amp-switched-off",
+            Severity.WARNING,
+            f"{what} that the script asks for is switched off here, without CUDA: "
+            "as_cuda (--as-cuda) lets the CPU stand in for it",
+            [event],
+        )
+        for what, event in [
+            *((f"the {event.name}", event) for event in scalers),
+            *((f"autocast in {event.dtype} on {event.name}", event) for event in regions),
+        ]
+    ]

@@ -1,0 +1,178 @@
+"""What a training loop leaves out, or asks in a way that gives no answer."""
+
+from ampcheck.diagnose.rules.loop_state import (
+    active_scalers,
+    first_by_place,
+    label,
+    line_of,
+    loop_finding,
+    loop_of,
+    rounds_of,
+)
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.loop import RETURNED, Event, Kind, Loop
+from ampcheck.values.report import Report
+from ampcheck.values.wording import clean, percent, plural
+
+#: What is behind a loss that has been divided by the number of parts it is accumulated from, or does not add up.
+_DIVIDED = ("Div", "Mul", "Mean", RETURNED)
+#: Share of skipped steps from which on a schedule that moves in them is called off.
+MANY_SKIPPED = 0.1
+
+
+def undivided_accumulation(report: Report) -> list[Finding]:
+    """Gradients are accumulated over several backwards, and the loss is not divided.
+
+    What it finds: a line whose backward runs more than once before the weights are updated, on a loss whose last
+    operation is no division or product.
+
+    Why it matters: the gradients are sums over the micro-batches: larger by their number than those of one large batch,
+    which moves the learning rate, the clipping limit and the loss scale at which they overflow.
+
+    What to do: divide the loss by the number of accumulated parts before its backward.
+
+    Example: for x in parts: scaler.scale(criterion(model(x))).backward().
+
+    When to ignore it: when the loss is a sum and the learning rate is meant for it, or each backward is another loss.
+    """
+    loop = loop_of(report)
+    bad: dict[tuple[str, int], tuple[Event, int]] = {}
+    several = len(label(loop, "optimizer")) > 1  # whose gradients were cleared is not known
+    for events in rounds_of(loop).values():
+        kept = events if several else _since_cleared(events)
+        backwards = [event for event in kept if event.kind is Kind.BACKWARD and not event.by]
+        for event in first_by_place(backwards):
+            times = sum((other.file, other.line) == (event.file, event.line) for other in backwards)
+            if times > 1 and not event.name.startswith(_DIVIDED):
+                bad.setdefault((event.file, event.line), (event, times))
+    return [
+        loop_finding(
+            "AMP411 undivided-accumulation",
+            Severity.INFO,
+            f"{times} backwards add up before an update, of a loss that is not divided by their number",
+            [event],
+            [f"loss = loss / {times}", event.code or "scaler.scale(loss).backward()"],
+            {"backwards": times},
+        )
+        for event, times in bad.values()
+    ]
+
+
+def _since_cleared(events: list[Event]) -> list[Event]:
+    """Return what happened since gradients were cleared that a backward had left: none of those were added to."""
+    last, seen = 0, False
+    for at, event in enumerate(events):
+        seen = seen or event.kind is Kind.BACKWARD
+        if event.kind is Kind.ZERO_GRAD and seen and any(e.kind is Kind.BACKWARD for e in events[at:]):
+            last = at
+    return events[last:]
+
+
+def schedule_on_skipped_steps(report: Report) -> list[Finding]:
+    """The learning-rate schedule moves on in steps that the scaler has skipped.
+
+    What it finds: skipped steps in a loop that steps its scheduler as often as its scaler.
+
+    Why it matters: the warm-up passes while no weight moves; torch warns that the scheduler was called before the
+    optimizer.
+
+    What to do: step the scheduler only when the scale has not fallen.
+
+    Example: scaler.step(optimizer); scaler.update(); scheduler.step(), with a loss scale that starts too high.
+
+    When to ignore it: where a few steps at the start make no difference to the schedule.
+    """
+    loop = loop_of(report)
+    schedules = [e for _, e in loop.sequence(1) if e.kind is Kind.SCHEDULE and not e.by]
+    moved = sum(
+        times
+        for which, times in loop.order
+        if any(e.kind is Kind.SCHEDULE and not e.by for e in loop.rounds[which])
+    )
+    attempts = loop.count(Kind.SCALER_STEP)
+    if not loop.skipped or not schedules or moved < attempts:
+        return []
+    share = loop.skipped / attempts
+    return [
+        loop_finding(
+            "AMP412 schedule-on-skipped-steps",
+            Severity.WARNING if share >= MANY_SKIPPED else Severity.INFO,
+            f"{plural(loop.skipped, 'skipped step')} ({percent(share)}) still advanced the schedule",
+            first_by_place(schedules)[:1],
+            [
+                "scale = scaler.get_scale()",
+                line_of(loop, Kind.UPDATE, "scaler.update()"),
+                "if scaler.get_scale() >= scale:",
+                f"    {schedules[0].code or 'scheduler.step()'}",
+            ],
+            {"skipped": loop.skipped},
+        )
+    ]
+
+
+def scaler_not_saved(report: Report) -> list[Finding]:
+    """Checkpoints hold the optimizer and leave the scaler out.
+
+    What it finds: a script that saves the state of an optimizer and never that of the GradScaler it uses.
+
+    Why it matters: after a resume the scale starts at 65536 again, skips steps until it has found its place, and grows
+    back for thousands of steps.
+
+    What to do: save scaler.state_dict() beside the optimizer's, and load it.
+
+    Example: torch.save({"model": ..., "optimizer": optimizer.state_dict()}, path).
+
+    When to ignore it: when training is never resumed.
+    """
+    loop = loop_of(report)
+    kinds = {event.kind for _, event in loop.sequence(1)}
+    steps = {event.thing for _, event in loop.sequence(1) if event.kind is Kind.SCALER_STEP}
+    saved = Kind.SAVE_OPTIMIZER in kinds and Kind.SAVE in kinds
+    if not saved or Kind.SAVE_SCALER in kinds or not steps & active_scalers(loop):
+        return []
+    where = [event for _, event in loop.sequence(1) if event.kind is Kind.SAVE]
+    return [
+        loop_finding(
+            "AMP413 scaler-not-saved",
+            Severity.WARNING,
+            "the checkpoint holds the optimizer's state and not the scaler's: a resumed run starts at the first scale",
+            first_by_place(where)[:1],
+            ['checkpoint["scaler"] = scaler.state_dict()', 'scaler.load_state_dict(checkpoint["scaler"])'],
+        )
+    ]
+
+
+def private_overflow_check(report: Report) -> list[Finding]:
+    """The script asks the scaler for an overflow by an attribute that it does not have.
+
+    What it finds: a read of an attribute such as `scaler._found_inf`, which GradScaler never sets.
+
+    Why it matters: behind getattr with a default, or hasattr, the check never finds anything: overflows look like
+    healthy steps.
+
+    What to do: compare the scale before and after scaler.update(): it falls exactly when a step was skipped.
+
+    Example: if getattr(scaler, "_found_inf", 0): print("overflow").
+
+    When to ignore it: never; the attribute does not exist.
+    """
+    loop = loop_of(report)
+    bad = [event for _, event in loop.sequence(1) if event.kind is Kind.PEEK]
+    return [
+        loop_finding(
+            "AMP414 private-overflow-check",
+            Severity.WARNING,
+            f"GradScaler has no {clean(event.name)}: this check detects no overflow",
+            [event],
+            [
+                "scale = scaler.get_scale()",
+                _update_line(loop),
+                "overflowed = scaler.get_scale() < scale",
+            ],
+        )
+        for event in first_by_place(bad)
+    ]
+
+
+def _update_line(loop: Loop) -> str:
+    return line_of(loop, Kind.UPDATE, "scaler.update()")

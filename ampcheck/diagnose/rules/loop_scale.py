@@ -1,0 +1,114 @@
+"""What the loss scale does over the steps of a training loop."""
+
+from ampcheck.diagnose.rules.gradients import no_scale_fits
+from ampcheck.diagnose.rules.loop_state import active_scalers, device_of, loop_finding, loop_of
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.loop import Event, Kind, Loop, ScaleEvent
+from ampcheck.values.report import Report
+from ampcheck.values.wording import clean, plural, scale_words
+
+#: Attempts of which all were skipped that say something; GradScaler's first scale is often a few octaves too high.
+FEW = 4
+
+
+def scale_collapse(report: Report) -> list[Finding]:
+    """The loss scale falls without end, or no step is taken at all.
+
+    What it finds: a scale that has fallen below 1 and has not come to rest there (no more steps have been taken since
+    the last skip than were skipped), and loops of at least four steps all of which were skipped.
+
+    Why it matters: the scaler halves its scale at each overflow. Where gradients are only large, it comes to rest; it
+    goes on falling where they are not finite at any scale: a NaN or an inf comes from the forward or from the data, or
+    the gradients span more than float16 holds. Every skipped step is a step that trains nothing.
+
+    What to do: look at the parameter and the operation named, and keep that layer in FP32; no scale will help.
+
+    Example: a log of zero in the loss: its gradient is NaN, whatever it is multiplied by.
+
+    When to ignore it: when the loop is so short that the scale is still on its way down from its first value.
+    """
+    loop = loop_of(report)
+    found = []
+    for label, first in loop.first_scales.items():
+        events = [event for event in loop.scales if event.scaler == label]
+        lowest = min((event.after for event in events), default=first)
+        never = loop.settled(label) is None and len(events) >= FEW
+        if (lowest < min(1.0, first) and not _rests(loop, events)) or never:
+            found.append(_collapse(report, label, events, lowest))
+    return found
+
+
+def scaler_made_anew(report: Report) -> list[Finding]:
+    """A new GradScaler takes the place of the one before, and begins at the first scale again.
+
+    What it finds: several scalers made at one line that step the same optimizer, one after the other.
+
+    Why it matters: the scale, and the count of steps until it grows, are what a scaler has learned. A new one begins at
+    65536: its first steps are skipped until it has come down again, and a larger scale is never reached.
+
+    What to do: make one scaler beside the optimizer, before the loop over epochs, and pass it on.
+
+    Example: def train_one_epoch(model, optimizer, loader): scaler = GradScaler().
+
+    When to ignore it: when the loss changes so much between the parts that what was learned is of no use.
+    """
+    loop = loop_of(report)
+    made: dict[tuple[str, int, tuple[str, ...]], dict[str, Event]] = {}
+    for _, event in loop.sequence(1):
+        thing = loop.thing(event.thing) if event.kind is Kind.SCALER_STEP else None
+        if thing is not None and thing.label in active_scalers(loop):
+            made.setdefault((thing.file, thing.line, event.targets), {}).setdefault(thing.label, event)
+    return [
+        loop_finding(
+            "AMP417 scaler-made-anew",
+            Severity.WARNING,
+            f"{len(steps)} scalers are made here, one after the other, for the same optimizer: each begins at "
+            f"{scale_words(next(iter(loop.first_scales.values()), 0.0))} again",
+            [Event(Kind.SCALE, name="GradScaler", file=file, line=line)],
+            ["# once, where the optimizer is made:", 'scaler = torch.amp.GradScaler("cuda")'],
+            {"scalers": len(steps)},
+        )
+        for (file, line, _), steps in made.items()
+        if len(steps) > 1
+    ]
+
+
+def _rests(loop: Loop, events: list[ScaleEvent]) -> bool:
+    """Tell whether more steps were taken since the last skip than were skipped before it."""
+    skips = [event.step for event in events if event.skipped]
+    return bool(skips) and loop.steps - 1 - skips[-1] > len(skips)
+
+
+def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: float) -> Finding:
+    loop = loop_of(report)
+    skips = [event for event in events if event.skipped]
+    told_of = next((e for e in skips if e.cause and e.cause.file), None) or next(iter(skips), None)
+    cause = told_of.cause if told_of else None
+    why = f"; the gradient of {clean(cause.parameter)} is not finite" if cause and cause.parameter else ""
+    begins = f", which begins in {clean(cause.op)}" if cause and cause.op else ""
+    fits = "; no scale fits (AMP203)" if no_scale_fits(report) else ""
+    return loop_finding(
+        "AMP206 scale-collapse",
+        Severity.ERROR if lowest < 1 else Severity.WARNING,
+        f"the loss scale fell from {scale_words(loop.first_scales[label])} to {scale_words(lowest)}: "
+        f"{plural(len(skips), 'step')} of {loop.count(Kind.SCALER_STEP)} skipped{why}{begins}{fits}",
+        [_place(loop, label, told_of)],
+        [
+            f'with torch.autocast("{device_of(report)}", enabled=False):',
+            f"    ...  # {clean(cause.layer) if cause and cause.layer else 'the layer or the loss'} in FP32",
+        ],
+        {"skipped": len(skips), "lowest": lowest},
+    )
+
+
+def _place(loop: Loop, label: str, event: ScaleEvent | None) -> Event:
+    """Return the line behind a skipped step, or where the scaler was made."""
+    cause = event.cause if event else None
+    if cause is not None and cause.file:
+        return Event(Kind.BACKWARD, label, cause.op, file=cause.file, line=cause.line)
+    thing = loop.thing(label)
+    return (
+        Event(Kind.SCALE, label, "GradScaler", file=thing.file, line=thing.line)
+        if thing
+        else Event(Kind.SCALE)
+    )

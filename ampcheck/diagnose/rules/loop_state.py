@@ -1,0 +1,152 @@
+"""What the rules of training loops share: the state that gradients are in at each event."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.loop import Event, Kind, Loop
+from ampcheck.values.report import Report
+from ampcheck.values.trace import Phase, Site
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """An event and what had happened before it."""
+
+    number: int  #: of its round
+    event: Event
+    scaled: frozenset[str]  #: optimizers whose gradients may hold the loss scale
+    unscaled: frozenset[str]  #: optimizers that were unscaled since the scale was last updated
+    stepped: frozenset[str]  #: optimizers that were stepped since the last backward
+
+
+class _State:
+    """Follows the gradients of each optimizer from event to event."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.optimizers = frozenset(label(loop, "optimizer"))
+        self.scalers = active_scalers(loop)
+        self.scaled: set[str] = set()
+        self.unscaled: set[str] = set()
+        self.stepped: set[str] = set()
+
+    def moment(self, number: int, event: Event) -> Moment:
+        """Return the event with the state before it."""
+        return Moment(
+            number, event, frozenset(self.scaled), frozenset(self.unscaled), frozenset(self.stepped)
+        )
+
+    def after(self, event: Event) -> None:
+        """Take the effect of an event into account."""
+        if event.kind is Kind.BACKWARD:
+            self.stepped.clear()
+            if event.scaled and self.scalers:
+                self.scaled |= self.optimizers - self.unscaled
+        elif event.kind is Kind.ZERO_GRAD:
+            self.scaled -= {event.thing} if event.thing in self.optimizers else self.optimizers
+        elif event.kind is Kind.STEP:
+            self.stepped.add(event.thing)
+        elif event.thing in self.scalers:
+            self._scaler(event)
+
+    def _scaler(self, event: Event) -> None:
+        targets = set(event.targets)
+        if event.kind is Kind.UNSCALE:
+            self.scaled -= targets
+            self.unscaled |= targets
+        elif event.kind is Kind.SCALER_STEP:
+            self.scaled -= targets
+            self.stepped |= targets
+        elif event.kind is Kind.UPDATE:
+            self.unscaled.clear()
+
+
+def moments(loop: Loop) -> Iterator[Moment]:
+    """Yield the events of a loop in order, with the state of the gradients before each."""
+    state = _State(loop)
+    for number, event in loop.sequence():
+        yield state.moment(number, event)
+        state.after(event)
+
+
+def label(loop: Loop, family: str) -> list[str]:
+    """Return the labels of a family of objects."""
+    return [thing.label for thing in loop.things if thing.family == family]
+
+
+def active_scalers(loop: Loop) -> frozenset[str]:
+    """Return the scalers that were not switched off by the script itself."""
+    return frozenset(
+        thing.label
+        for thing in loop.things
+        if thing.family == "scaler" and thing.settings.get("enabled", True) is not False
+    )
+
+
+def rounds_of(loop: Loop, repeats: int = 3) -> Mapping[int, list[Event]]:
+    """Return the events by round, in order."""
+    found: dict[int, list[Event]] = {}
+    for number, event in loop.sequence(repeats):
+        found.setdefault(number, []).append(event)
+    return found
+
+
+def first_by_place(events: Iterable[Event]) -> list[Event]:
+    """Return one event for each line of code, in order."""
+    found: dict[tuple[str, int, str], Event] = {}
+    for event in events:
+        found.setdefault((event.file, event.line, event.name if event.file else event.thing), event)
+    return list(found.values())
+
+
+def loop_of(report: Report) -> Loop:
+    """Return the loop of a report; an empty one where there is none."""
+    return report.loop if report.loop is not None else Loop()
+
+
+def first_place(report: Report, family: str) -> tuple[str, int]:
+    """Return the line where the first object of a family was made or seen; ("", 0) where there was none."""
+    things = [thing for thing in loop_of(report).things if thing.family == family]
+    return (things[0].file, things[0].line) if things else ("", 0)
+
+
+def loop_finding(
+    code_and_name: str,
+    severity: Severity,
+    message: str,
+    events: Iterable[Event],
+    fix: Iterable[str] = (),
+    numbers: Mapping[str, float] | None = None,
+) -> Finding:
+    """Return a finding about lines of a loop."""
+    code, name = code_and_name.split()
+    sites = tuple(
+        Site("", event.name or str(event.kind), "", Phase.STATE, "", event.file, event.line)
+        for event in events
+    )
+    return Finding(code, name, "training-loop", severity, message, sites, numbers or {}, fix=tuple(fix))
+
+
+def unscaling(loop: Loop, optimizers: Iterable[str]) -> str:
+    """Return the line that unscales, in the script's own names where its step is known."""
+    wanted = set(optimizers)
+    for _, event in loop.sequence(1):
+        if event.kind is Kind.SCALER_STEP and (not wanted or wanted & set(event.targets)):
+            found = re.search(r"([\w.\[\]]+)\.step\(([^()]*)\)", event.code)
+            if found:
+                return f"{found[1]}.unscale_({found[2].split(',')[0]})"
+    return "scaler.unscale_(optimizer)"
+
+
+def device_of(report: Report) -> str:
+    """Return the kind of device whose autocast the loop uses; "cuda" where a CPU stands in for it."""
+    devices = {e.name.partition(":")[0] for _, e in loop_of(report).sequence(1) if e.kind is Kind.AUTOCAST}
+    if "casting" in report.environment or "cuda" in devices or len(devices) != 1:
+        return "cuda"
+    return devices.pop() or "cuda"
+
+
+def line_of(loop: Loop, kind: Kind, otherwise: str) -> str:
+    """Return the script's own line for a kind of event, where its source is known."""
+    return next((event.code for _, event in loop.sequence(1) if event.kind is kind and event.code), otherwise)

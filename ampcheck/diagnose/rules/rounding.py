@@ -1,0 +1,289 @@
+"""Results that are finite and wrong: rounding that an operation magnifies, updates that rounding swallows."""
+
+from math import inf
+
+from ampcheck.diagnose.rules.causes import begun_by_rounding, lost_in_forward
+from ampcheck.diagnose.suspects import (
+    beginning,
+    healthy_forward,
+    leaves_domain,
+    newly_nonfinite,
+    origin_first,
+)
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW, magnified
+from ampcheck.values.plan import Tried
+from ampcheck.values.report import Report, by_place
+from ampcheck.values.trace import ErrorJump, Phase, Site, UpdateLoss
+from ampcheck.values.wording import percent, plural
+
+#: Places in FP32 up to which a plan points at a culprit; a longer list says that rounding is everywhere.
+FEW_PLACES = 4
+#: A gradient this far off, and so many times further than all results before it, is where the backward loses bits.
+BACKWARD_ERROR = 0.05
+BACKWARD_FACTOR = 8.0
+#: Share of the elements FP32 would move that may stay where they are before updates count as lost.
+STUCK_SHARE = 0.5
+
+
+def precision_loss(report: Report) -> list[Finding]:
+    """Results that are far off, or undefined: rounding which one place magnifies.
+
+    What it finds: a step whose gradients or loss differ from FP32 by more than 15 %, without overflow and
+    without underflow, and the few places whose promotion to FP32 heals it, tried by re-running; and the first
+    operation that gives NaN because rounding moved its input beyond where it is defined.
+
+    Why it matters: training runs, the loss falls, and the model learns something else.
+
+    What to do: keep the named place in FP32. It is where coordinates, positions, angles, differences of nearly
+    equal numbers or long sums are held in too few bits. Where no place causes it, audit weights that have been
+    trained (--weights FILE).
+
+    Example: positions above 2048 in fp16, or above 256 in bf16, which cannot be told apart.
+
+    When to ignore it: where FP32 with nothing but its weights rounded is off by a sixth as much or more. Then it is a
+    warning, and that is said: the model magnifies any rounding, as deep networks can at random initialisation, and
+    says little about how trained weights would fare. In a script nothing is run again, so it is a warning there.
+    """
+    settled = report.outcomes.get("settled")
+    if settled is None or not settled.harmed or settled.raised:
+        return []
+    if not healthy_forward(report):
+        return _undefined(report)
+    if settled.underflow > HARM_UNDERFLOW and not lost_in_forward(report):
+        return []
+    begun = begun_by_rounding(report)
+    if report.error_jumps and not begun:
+        return []
+    if not begun and not (settled.finite and (settled.worst > HARM_ERROR or settled.outputs)):
+        return []
+    healing = _healing(report)
+    few = 0 < len(healing) <= FEW_PLACES and (_points(report) or _pinned(report))
+    numbers = {"grad_error": settled.grad_error, "loss_error": settled.loss_error}
+    sites: tuple[Site, ...] = ()
+    where = ""
+    if begun:
+        sites = tuple(dict.fromkeys((report.placed or beginning(report, begun[0]), begun[0].site)))
+        numbers["error"] = begun[0].error
+        where = f"; it begins at {_beginning(begun[0], sites[0])}"
+    if report.mode == "infer":
+        numbers = {"output_error": settled.error}
+        sites = sites or _kept_site(report)
+    elif backward := lost_in_backward(report):
+        site, error = backward
+        sites = (site,)
+        numbers["error"] = error
+        where = f"; the bits are lost in the backward: {_told_site(site, error)}"
+    remedy = _remedy(report, healing) if few else _unhealed(report)
+    return [
+        Finding(
+            "AMP501",
+            "precision-loss",
+            "precision-loss",
+            _severity(report, proved=few),
+            f"{settled.words}{where}{remedy}",
+            sites,
+            numbers,
+        )
+    ]
+
+
+def _kept_site(report: Report) -> tuple[Site, ...]:
+    """Return the last operation, in low precision, of what the plan keeps in FP32."""
+    kept = report.plan.fp32_modules[:1] if report.plan is not None else ()
+    held = [
+        site
+        for site in report.low.sites
+        if site.op and site.dtype == report.dtype and any(f"{site.module}.".startswith(f"{m}.") for m in kept)
+    ]
+    return tuple(held[-1:])
+
+
+def _remedy(report: Report, healing: tuple[str, ...]) -> str:
+    rest = report.outcomes.get("rest")
+    beside = ", with all but that it does" if rest is not None and rest.harmed else ""
+    line = f", or with {report.placed.location} alone," if report.placed is not None else ""
+    return f"; with {', '.join(healing)} in FP32{line} it does not happen{beside}"
+
+
+def _severity(report: Report, *, proved: bool) -> Severity:
+    """Return how bad it is: an error is a harmed step, whether or not a remedy was found."""
+    settled = report.outcomes["settled"]
+    if proved or not settled.finite:
+        return Severity.ERROR
+    known = "rounded" in report.outcomes  # without it, rounding anything may do the same
+    return Severity.ERROR if known and not magnified(report.outcomes) else Severity.WARNING
+
+
+def _unhealed(report: Report) -> str:
+    if report.loop is not None:
+        return "; no step was run again: the model may magnify any rounding"
+    if magnified(report.outcomes):
+        share = percent(report.outcomes["rounded"].error)
+        return f"; no single place causes it: rounding only the FP32 weights moves the gradient by {share}"
+    planned = report.outcomes.get("planned")
+    if planned is not None and _healing(report):
+        places = ", ".join(_healing(report))
+        return f"; with {places} in FP32 it is {percent(planned.error)}, too little to say that the cause is there"
+    return "; no remedy was tried" if report.plan is None else "; no few places heal it"
+
+
+def _undefined(report: Report) -> list[Finding]:
+    reference = by_place(report.reference)
+    bad = origin_first(report, newly_nonfinite(report, Phase.FORWARD, reference), reference)
+    if not leaves_domain(report, bad[0], reference):
+        return []
+    first = bad[0]
+    count = report.low.sites[first].nans - reference[first.place].nans
+    return [
+        Finding(
+            "AMP501",
+            "precision-loss",
+            "precision-loss",
+            Severity.ERROR,
+            f"{first.op} in {first.module or 'the root or the loss'} gives {count:,} NaN that FP32 does not have: "
+            "rounding moved its input beyond where it is defined",
+            tuple(bad),
+            {"elements": count, "spreads_to": len(bad) - 1},
+        )
+    ]
+
+
+def lost_in_backward(report: Report) -> tuple[Site, float] | None:
+    """Return the operation of the backward whose result is far off, where nothing before it is, and how far.
+
+    Of an operation that runs often only the first calls are compared. Where all of these agree and a parameter's
+    gradient does not, it is the sum of many in low precision that has lost them.
+    """
+    known = 0.0
+    for site, pair in report.errors.items():
+        if not site.op or site.phase not in {Phase.FORWARD, Phase.BACKWARD}:
+            continue
+        error = pair.relative_rms
+        if site.phase is Phase.BACKWARD and inf > error > max(BACKWARD_ERROR, BACKWARD_FACTOR * known):
+            return site, error
+        known = max(known, error) if error < inf else known
+    return _summed_in_low_precision(report, known)
+
+
+def _summed_in_low_precision(report: Report, known: float) -> tuple[Site, float] | None:
+    for grad, pair in report.errors.items():
+        error = pair.relative_rms
+        if not grad.slot.startswith("param_grad") or not inf > error > max(
+            BACKWARD_ERROR, BACKWARD_FACTOR * known
+        ):
+            continue
+        for site in report.low.sites:
+            sums = site.op == "add" and site.phase is Phase.BACKWARD and site.dtype == report.dtype
+            if sums and site.module == grad.module:
+                return site, error
+    return None
+
+
+def _told_site(site: Site, error: float) -> str:
+    at = f" ({site.location})" if site.location else ""
+    return f"{site.op} in {site.module or 'the root or the loss'}{at} is off by {percent(error)}"
+
+
+def _beginning(jump: ErrorJump, dropped: Site) -> str:
+    place = f"{jump.site.op} in {jump.site.module or 'the root or the loss'}"
+    jumped = f"whose result is off by {percent(jump.error)}"
+    if dropped == jump.site:
+        return f"{place}, {jumped}"
+    what = "a cast" if dropped.op == "_to_copy" else dropped.op
+    return f"{place}, {jumped}, because {what} ({dropped.location}) rounds away bits that it needs"
+
+
+def _points(report: Report) -> bool:
+    """Tell whether a plan points at a culprit: it heals clearly, and leaves most modules in low precision."""
+    settled, planned = report.outcomes["settled"], report.outcomes.get("planned")
+    if planned is None or report.plan is None:
+        return False
+    low = {site.module for site in report.low.sites if site.op and site.dtype == report.dtype}
+    kept = {
+        module for module in low for name in report.plan.fp32_modules if f"{module}.".startswith(f"{name}.")
+    }
+    return planned.clearly_heals(settled) and 2 * len(kept) <= len(low)
+
+
+def _pinned(report: Report) -> bool:
+    """Tell whether a plan points at a culprit however much of the model it holds.
+
+    One line of it heals by itself, or all the rest of the model in FP32 does not.
+    """
+    planned, rest = report.outcomes.get("planned"), report.outcomes.get("rest")
+    if planned is None or not planned.clearly_heals(report.outcomes["settled"]):
+        return False
+    return report.placed is not None or (rest is not None and rest.harmed)
+
+
+def _healing(report: Report) -> tuple[str, ...]:
+    """Return the places whose promotion was tried and heals."""
+    confirmed = any(verdict.tried is Tried.CONFIRMED for verdict in report.claims)
+    if report.plan is None or report.plan.precision != report.precision or not confirmed:
+        return ()
+    return report.plan.fp32_modules + report.plan.fp32_lines
+
+
+def lost_update(report: Report) -> list[Finding]:
+    """Weights or averages held in half precision do not move, or move to somewhere else.
+
+    What it finds: tensors in half precision of which more than half of the elements that FP32 would change in
+    the first optimizer steps keep their old value, become infinite or NaN, or move more than twice as far.
+
+    Why it matters: a change below half a unit in the last place is rounded away every time, so it never adds
+    up; training stands still, or an averaged copy never follows. A second moment or an eps that is zero in half
+    precision makes the update infinite.
+
+    What to do: keep weights, averages and optimizer state in FP32 and let autocast compute in half precision; or
+    use stochastic rounding; in fp16 give Adam an eps of at least 1e-4.
+
+    Example: bf16 weights with a learning rate of 1e-5; an average with decay 0.999 held in bf16; Adam on fp16
+    weights, whose eps of 1e-8 is zero.
+
+    When to ignore it: when the optimizer rounds stochastically or compensates (Kahan summation).
+    """
+    bad = lost_updates(report)
+    kept = report.plan.fp32_modules if report.plan is not None else ()
+    healed = [loss for loss in bad if any(loss.name.startswith(f"{name}.") for name in kept)]
+    groups = [healed, [loss for loss in bad if loss not in healed]]
+    return [_lost_update(report, group) for group in groups if group]
+
+
+def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
+    course = report.cast == "weights"
+    moved = sum(loss.moved for loss in (bad if course else report.updates))
+    stuck, wrong = sum(loss.stuck for loss in bad), sum(loss.wrong for loss in bad)
+    share = percent(max(stuck, wrong) / moved)
+    parent = _common([loss.name.rpartition(".")[0] for loss in bad])
+    effect = (
+        "are rounded away" if stuck >= wrong else "are not finite, or more than twice as large as in FP32"
+    )
+    kept = "stay as they were" if stuck >= wrong else "moved wrongly"
+    kept = "fall short of where FP32 takes them" if course and stuck >= wrong else kept
+    first = bad[0]
+    return Finding(
+        "AMP504",
+        "lost-update",
+        "stagnant-update",
+        Severity.ERROR,
+        f"{share} of the changes to {plural(len(bad), 'tensor')} held in half precision {effect} "
+        f"({first.name}: {first.stuck if stuck >= wrong else first.wrong:,} of {first.moved:,} elements {kept})",
+        (Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype),),
+        {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": len(bad)},
+    )
+
+
+def lost_updates(report: Report) -> list[UpdateLoss]:
+    """Return the tensors most of whose updates are lost or wrong."""
+    return [loss for loss in report.updates if loss.stuck + loss.wrong > STUCK_SHARE * loss.moved]
+
+
+def _common(names: list[str]) -> str:
+    parts = [name.split(".") for name in names]
+    shared = []
+    for level in zip(*parts, strict=False):
+        if len(set(level)) > 1:
+            break
+        shared.append(level[0])
+    return ".".join(shared)

@@ -1,0 +1,36 @@
+"""What was audited, by its class: the models of a report, and the class beside the name of a module."""
+
+from collections.abc import Iterator
+
+from ampcheck.values.report import Report
+from ampcheck.values.wording import clean
+
+#: Classes that are named; of more, how many there are.
+NAMED = 3
+
+
+def models(report: Report) -> list[str]:
+    """Return the classes of the outermost modules that have parameters, in the order in which they ran."""
+    modules = {module.path: module for module in report.low.modules or report.reference.modules}
+    tops = {path: next((above for above in _above(path) if above in modules), path) for path in modules}
+    owning = {tops[path] for path, module in modules.items() if module.parameters}
+    return list(dict.fromkeys(clean(module.kind) for path, module in modules.items() if path in owning))
+
+
+def model_words(report: Report) -> str:
+    """Return the classes of the models in a few words; '' where none ran."""
+    kinds = models(report)
+    rest = len(kinds) - NAMED
+    return ", ".join(kinds[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def with_class(report: Report, path: str) -> str:
+    """Return the name of a module with its class: `1 (RMSNorm)`."""
+    kind = next((module.kind for module in report.low.modules if module.path == path), "")
+    return f"{path} ({clean(kind)})" if kind and path else path
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield the paths of the modules that hold one; a model that is audited by itself is ''."""
+    parts = path.split(".")
+    yield from (".".join(parts[:depth]) for depth in range(len(parts)) if path)

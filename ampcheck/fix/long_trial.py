@@ -1,0 +1,98 @@
+"""A plan over several training steps beside FP32, from the same state: the longer trial."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import torch
+
+import ampcheck.fix.apply_plan  # noqa: F401  # lets plans be applied
+from ampcheck.observe.promote import in_fp32
+from ampcheck.observe.state import Snapshot
+from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients
+from ampcheck.observe.structure import named_parameters
+from ampcheck.observe.wide import WideCompute
+from ampcheck.values.plan import TRAINS, Claim, Plan, Tried
+
+#: Share of what FP32 gained by which the plan's loss may differ at the end and still be called the same.
+SAME_SHARE = 0.1
+#: Times the distance between FP32 and FP32 from rounded weights that the plan's loss may be away as well.
+SAME_TIMES = 3.0
+_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": None}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSetup:
+    """What is trained: the model, its batches, its loss and its optimizer."""
+
+    model: Any
+    batch: Callable[[int], Any]
+    loss: Callable[[Any, Any], Any]
+    optimizer: Callable[[Any], torch.optim.Optimizer] | None
+    after_step: Callable[[Any], object] | None
+
+    def build(self) -> torch.optim.Optimizer:
+        """Return a new optimizer: the user's, or AdamW with its defaults."""
+        if self.optimizer is not None:
+            return self.optimizer(self.model)
+        return torch.optim.AdamW([parameter for _, _, parameter in named_parameters(self.model)])
+
+
+def trained(setup: TrainingSetup, plan: Plan, steps: int) -> Claim:
+    """Return what training with the plan comes to beside FP32, both from the present state."""
+    before = Snapshot(setup.model, [setup.batch(index) for index in range(steps)])
+    try:
+        reference, _ = _losses(setup, Plan("fp32"), steps)
+        before.restore()
+        losses, skipped = _losses(setup, plan, steps)
+        before.restore()
+        rounded = _rounded(setup, plan, steps)
+    finally:
+        before.restore()
+    gained = abs(reference[0] - reference[-1])
+    apart = abs(losses[-1] - reference[-1])
+    normal = SAME_TIMES * abs(rounded[-1] - reference[-1]) if isfinite(rounded[-1]) else 0.0
+    same = isfinite(apart) and apart <= max(SAME_SHARE * gained, 1e-3 * abs(reference[-1]), normal)
+    tried = Tried.CONFIRMED if same else Tried.REFUTED
+    return Claim(
+        f"{TRAINS} over {steps} steps",
+        tried,
+        f"FP32: loss {reference[0]:.4g} to {reference[-1]:.4g}",
+        f"{plan.precision} with the plan: {losses[0]:.4g} to {losses[-1]:.4g}, {skipped} steps skipped",
+    )
+
+
+def _rounded(setup: TrainingSetup, plan: Plan, steps: int) -> list[float]:
+    """Return the losses of FP32 from weights that were rounded once: what is normal for these weights."""
+    dtype = _DTYPES[plan.precision]
+    with torch.no_grad():
+        for _, _, parameter in named_parameters(setup.model):
+            if dtype is not None and parameter.is_floating_point():
+                parameter.copy_(parameter.to(dtype))
+    return _losses(setup, Plan("fp32"), steps)[0]
+
+
+def _losses(setup: TrainingSetup, plan: Plan, steps: int) -> tuple[list[float], int]:
+    """Train and return the loss of each step, and how many updates the scaler skipped."""
+    dtype = _DTYPES[plan.precision]
+    device = Step(setup.model, None, setup.loss).device
+    lines = [(file, int(line)) for file, _, line in (text.rpartition(":") for text in plan.fp32_lines)]
+    if dtype is None:
+        Widened(setup.model)
+    optimizer, scaler = setup.build(), plan.grad_scaler(device.type)
+    losses, skipped = [], 0
+    for index in range(steps):
+        clear_gradients(setup.model)
+        with casting_rules(device, dtype), WideCompute(), in_fp32(setup.model, plan.fp32_modules, lines):
+            with torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+                loss = setup.loss(setup.model, setup.batch(index))
+            scaler.scale(loss).backward()
+        scale = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        skipped += scaler.get_scale() < scale
+        if setup.after_step is not None:
+            setup.after_step(setup.model)
+        losses.append(float(loss.detach()))
+    return losses, skipped

@@ -1,0 +1,303 @@
+"""Re-running a step from the identical state: what every claim of ampcheck is tried by."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import torch
+
+from ampcheck.errors import StepError
+from ampcheck.observe.held import Held, copied, spoilt, versions, written
+from ampcheck.observe.held import held as held_by
+from ampcheck.observe.native import NATIVE
+from ampcheck.observe.promote import Line, in_fp32
+from ampcheck.observe.recorder import Recorder
+from ampcheck.observe.state import Snapshot
+from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients, run
+from ampcheck.observe.structure import named_parameters
+from ampcheck.observe.wide import WideCompute, execute
+from ampcheck.values.outcome import DEAD_SHARE, HARM_ERROR, MAGNIFIES, PART_ERROR, PART_FLOOR, Outcome
+from ampcheck.values.trace import Phase, StepSummary, Trace
+
+#: Gradient elements below this share of their tensor's RMS carry no weight in an update; losing them is no loss.
+MATTERS = 0.01
+#: How far a second draw of the weights lies beside the first, relative to each: about one step of bf16.
+BESIDE = 2.0**-8
+
+
+class Lab:
+    """Runs one step again and again from the same state and compares it with its FP32 run."""
+
+    def __init__(self, step: Step) -> None:
+        """Run the step in FP32; everything a run changes is put back."""
+        self.step = step
+        self._before = Snapshot(step.model, step.batch, step.loss)
+        self.trials = 0
+        self.seconds = 0.0  #: that the last trial took, the comparison left out
+        self._rounded: dict[torch.dtype, tuple[Outcome, dict[str, float]]] = {}
+        self._next: tuple[torch.Tensor, dict[str, torch.Tensor]] | None = None
+        with self._restored():
+            before = versions(self._held())
+            self._loss = self._reference()
+            self._grads = dict(self._gradients())
+            self._written = copied(written(self._held(), before))
+
+    def _reference(self) -> torch.Tensor:
+        widened = Widened(self.step.model, self.step.batch)
+        try:
+            return self._run(None, 0)
+        except Exception:
+            if not widened:
+                raise
+            self._before.restore()  # the model insists on its half-precision parameters
+            return self._run(None, 0)
+
+    def trial(
+        self, dtype: torch.dtype, log2_scale: int, modules: Iterable[str] = (), lines: Iterable[Line] = ()
+    ) -> Outcome:
+        """Run in low precision with these modules and lines in FP32."""
+        self.trials += 1
+        begun = time.perf_counter()
+        with self._restored(), in_fp32(self.step.model, modules, lines):
+            try:
+                loss = self._run(dtype, log2_scale)
+            except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+                return Outcome(log2_scale, raised=f"{type(error).__name__}: {error}")
+            self.seconds = time.perf_counter() - begun
+            found, parts = self._compare(loss, log2_scale)
+            found = self._with_state(found)
+        return self._with_parts(found, parts, dtype)
+
+    def recorded(
+        self, dtype: torch.dtype, log2_scale: int, modules: Iterable[str] = (), lines: Iterable[Line] = ()
+    ) -> Trace | None:
+        """Return what a step with these modules and lines in FP32 holds; None where the user's code raises."""
+        recorder = Recorder(self.step.model, execute=execute)
+        with self._restored(), in_fp32(self.step.model, modules, lines):
+            try:
+                run(self.step, recorder, dtype, log2_scale)
+            except StepError:
+                return None
+            trace = recorder.trace(recorder.fetch())
+        low = str(dtype).removeprefix("torch.")
+        held = [
+            s.amax for site, s in trace.sites.items() if site.phase is Phase.BACKWARD and site.dtype == low
+        ]
+        bad = any(s.nonfinite for site, s in trace.sites.items() if site.slot.startswith("param_grad"))
+        return replace(trace, steps=(StepSummary(0.0, log2_scale, max(held, default=0.0), bad),))
+
+    def rounded(self, dtype: torch.dtype) -> Outcome:
+        """Run in FP32 with the parameters rounded to a format: what any rounding does to this step.
+
+        It is the rounding_baseline for an error: a model that turns this one rounding into a large error would turn
+        every other into one, wherever it happens.
+        """
+        return self._rounding_baseline(dtype)[0]
+
+    def _rounding_baseline(self, dtype: torch.dtype) -> tuple[Outcome, dict[str, float]]:
+        if dtype not in self._rounded:
+            with self._restored():
+                with torch.no_grad():
+                    for _, _, parameter in named_parameters(self.step.model):
+                        if parameter.is_floating_point():
+                            parameter.copy_(parameter.to(dtype))
+                self._rounded[dtype] = self._compare(self._reference(), 0)
+        return self._rounded[dtype]
+
+    def _with_parts(self, found: Outcome, parts: Mapping[str, float], dtype: torch.dtype) -> Outcome:
+        """Return an outcome with the parts that are off by more than rounding the weights explains."""
+        off = {name: error for name, error in parts.items() if error > PART_ERROR}
+        if not found.finite or not off:
+            return found
+        known = self._rounding_baseline(dtype)[1]
+        off = {name: error for name, error in off.items() if error > MAGNIFIES * known.get(name, 0.0)}
+        return replace(found, parts=off)
+
+    def _held(self) -> dict[str, Held]:
+        return held_by(self.step.model, self.step.loss)
+
+    def _with_state(self, found: Outcome) -> Outcome:
+        """Return an outcome with what the step left behind, and what FP32's next step makes of that."""
+        if not found.finite or not self._written:
+            return found
+        off = spoilt(self._written, self._held())
+        if not off:
+            return found
+        lost = any(error == float("inf") and self._written[name][1] for name, error in off.items())
+        return replace(found, state=off, next_error=float("inf") if lost else self._next_error())
+
+    def _next_error(self) -> float:
+        """Return how far off FP32's step after this one is, from what this one has left behind."""
+        left = self._then()
+        if self._next is None:
+            with self._restored():
+                self._before.restore()
+                self._reference()
+                self._next = self._then()
+        if left is None or self._next is None:
+            return 0.0
+        rows = compared(self._next[1], left[1].items(), 0)
+        after = outcome_of(rows, float(left[0]), float(self._next[0]), 0)
+        return after.error if after.finite else float("inf")
+
+    def _then(self) -> tuple[torch.Tensor, dict[str, torch.Tensor]] | None:
+        """Run one more step in FP32; return None where it raises."""
+        try:
+            with self._before.randomness():
+                return self._reference(), dict(self._gradients())
+        except Exception:  # noqa: BLE001  # the user's code may raise anything
+            return None
+
+    @contextmanager
+    def redrawn(self) -> "Iterator[Lab]":
+        """Return a lab for the same step at weights a little beside its own, where rounding falls otherwise."""
+        generator = torch.Generator().manual_seed(0)
+        with self._restored():
+            with torch.no_grad():
+                for _, _, parameter in named_parameters(self.step.model):
+                    if parameter.is_floating_point() and parameter.dtype is not torch.bfloat16:
+                        noise = torch.randn(parameter.shape, generator=generator).to(parameter)
+                        parameter.mul_(1 + BESIDE * noise)
+            yield Lab(self.step)
+
+    @contextmanager
+    def _restored(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._before.restore()
+
+    def _run(self, dtype: torch.dtype | None, log2_scale: int) -> torch.Tensor:
+        clear_gradients(self.step.model)
+        device = self.step.device
+        with ExitStack() as stack:
+            stack.enter_context(casting_rules(device, dtype))
+            if dtype is not None and device.type == "cpu":
+                stack.enter_context(WideCompute())
+            stack.enter_context(torch.enable_grad())
+            with torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+                loss: torch.Tensor = self.step.loss(self.step.model, self.step.batch)
+            (loss * torch.tensor(2.0**log2_scale, device=loss.device) if log2_scale else loss).backward()
+        return loss.detach().double()
+
+    def _gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        of_model = named_parameters(self.step.model)
+        return comparable((module, name, parameter.grad) for module, name, parameter in of_model)
+
+    def _compare(self, loss: torch.Tensor, log2_scale: int) -> tuple[Outcome, dict[str, float]]:
+        rows = compared(self._grads, self._gradients(), log2_scale)
+        return outcome_of(rows, float(loss), float(self._loss), log2_scale), part_errors(rows)
+
+
+def comparable(
+    named: Iterable[tuple[str, str, torch.Tensor | None]],
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield gradients by the full name of their parameter: dense, real, and in FP32 at least."""
+    for module, name, held in named:
+        if held is not None:
+            grad = held.to_dense() if held.is_sparse else held
+            grad = torch.view_as_real(grad.resolve_conj()) if grad.is_complex() else grad
+            wide = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
+            yield f"{module}.{name}".lstrip("."), wide
+
+
+def compared(
+    before: Mapping[str, torch.Tensor], after: Iterable[tuple[str, torch.Tensor]], log2_scale: int
+) -> dict[str, list[float]]:
+    """Return what `comparison` says of each gradient that both runs have."""
+    rows, names = [], []
+    for name, grad in after:
+        reference = before.get(name)
+        if reference is not None and reference.shape == grad.shape:
+            names.append(name)
+            rows.append(comparison(reference, grad, log2_scale))
+    table = torch.stack(rows).cpu().tolist() if rows else []
+    return dict(zip(names, table, strict=True))
+
+
+def outcome_of(
+    rows: Mapping[str, Sequence[float]], value: float, reference: float, log2_scale: int
+) -> Outcome:
+    """Return what a run came to: its gradients' comparisons by parameter, its loss and the FP32 loss."""
+    names = list(rows)
+    error, norm, bad, lost, live = zip(*rows.values(), strict=True) if rows else ((), (), (), (), ())
+    finite, known = value - value == 0.0, reference - reference == 0.0
+    off = abs(value - reference) / max(abs(reference), 1e-12) if finite else float("inf")
+    return Outcome(
+        log2_scale,
+        loss=value,
+        loss_error=off if known else 0.0,
+        loss_nonfinite=not finite and known,
+        grads_nonfinite=tuple(name for name, count in zip(names, bad, strict=True) if count),
+        grad_error=_ratio(sum(error), sum(norm)) ** 0.5,
+        underflow=_ratio(sum(lost), sum(live)),
+        underflow_by={name: a / b for name, a, b in zip(names, lost, live, strict=True) if a},
+        off=tuple(
+            name
+            for name, a, b in zip(names, error, norm, strict=True)
+            if not a <= HARM_ERROR**2 * b  # NaN is off too
+        ),
+    )
+
+
+def part_errors(rows: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the error of each module's own gradient, of those that matter beside the others."""
+    sums: dict[str, tuple[float, float]] = {}
+    for name, (error, norm, *_) in rows.items():
+        owner = name.rpartition(".")[0]
+        known = sums.get(owner, (0.0, 0.0))
+        sums[owner] = (known[0] + error, known[1] + norm)
+    floor = PART_FLOOR**2 * sum(norm for _, norm in sums.values())
+    return {name: _ratio(error, norm) ** 0.5 for name, (error, norm) in sums.items() if norm > floor}
+
+
+def dead_parts(rows: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the error of each module most of whose gradient became zero: no rounding explains that."""
+    lost: dict[str, list[float]] = {}
+    for name, row in rows.items():
+        known = lost.setdefault(name.rpartition(".")[0], [0.0, 0.0])
+        known[0], known[1] = known[0] + row[3], known[1] + row[4]
+    errors = part_errors(rows)
+    return {
+        name: errors[name]
+        for name, (zeros, live) in lost.items()
+        if zeros > DEAD_SHARE * live and errors.get(name, 0.0) > DEAD_SHARE
+    }
+
+
+def comparison(before: torch.Tensor, scaled: torch.Tensor, log2_scale: int) -> torch.Tensor:
+    """Return error energy, reference energy, new non-finites, elements lost and elements that matter."""
+    if NATIVE is not None and before.shape == scaled.shape and _plain(before) and _plain(scaled):
+        where = (before.data_ptr(), scaled.data_ptr(), before.numel())
+        found = NATIVE.compare(*where, 2.0**-log2_scale, MATTERS)
+        return torch.tensor(found, dtype=torch.float64, device="cpu")
+    zero = scaled == 0
+    error = _energy(torch.sub(scaled * 2.0**-log2_scale, before))
+    norm = _energy(before)
+    bad = torch.zeros((), dtype=torch.float64, device=before.device)
+    if not bool((error + norm).isfinite()):
+        healthy = before.isfinite()
+        bad = (healthy & ~scaled.isfinite()).sum().double()
+        before = before.where(healthy, 0.0)
+        after = scaled.where(healthy & scaled.isfinite(), 0.0) * 2.0**-log2_scale
+        error, norm = _energy(after - before), _energy(before)
+    size = before.abs()
+    matters = (size >= MATTERS * (norm / max(before.numel(), 1)).sqrt()) & (size > 0)
+    return torch.stack([error, norm, bad, (matters & zero).sum().double(), matters.sum().double()])
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor's elements lie in memory one after the other, in FP32."""
+    strided = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_neg()
+    return strided and tensor.dtype is torch.float32 and tensor.is_cpu and tensor.is_contiguous()
+
+
+def _energy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of squares, in double precision without a copy in it."""
+    norm: torch.Tensor = torch.linalg.vector_norm(tensor, dtype=torch.float64)
+    return norm.square()
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

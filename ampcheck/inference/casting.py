@@ -1,0 +1,76 @@
+"""Casting a model as `.to(dtype)` does, with chosen modules left in FP32."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ampcheck.observe.cast_weights import cast, outermost
+from ampcheck.observe.promote import in_fp32
+from ampcheck.targets.nested import mapped, tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a model is run: in FP32, under autocast, or cast itself."""
+
+    dtype: torch.dtype | None = None  #: None: FP32
+    weights: bool = False  #: cast the model and its inputs, instead of running it under autocast
+    keep: tuple[str, ...] = ()  #: modules left in FP32
+    promote: bool = False  #: what these give stays in FP32 instead of being cast back
+    keep_inputs: tuple[str, ...] = ()  #: inputs that are not cast
+    lines: tuple[tuple[str, int], ...] = ()  #: of functional code that runs in FP32
+
+
+@contextmanager
+def as_asked(model: Any, way: Way) -> Iterator[None]:
+    """Have a model in the way asked for; whoever calls this puts the tensors back."""
+    back = way.dtype if way.weights and not way.promote else None
+    if way.dtype is not None and way.weights:
+        cast(model, way.dtype, way.keep)
+    # A part of a kept module hands its results to FP32, so only the outermost ones cast theirs back.
+    with in_fp32(model, outermost(way.keep), way.lines, back):
+        yield
+
+
+def cast_inputs(batch: Any, dtype: torch.dtype, keep: Sequence[str] = (), names: Sequence[str] = ()) -> Any:
+    """Return a batch with its floating-point tensors cast, but for inputs that are kept; the rest as it is."""
+
+    def to(leaf: Any) -> Any:
+        floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+        return leaf.to(dtype) if floating else leaf
+
+    return each_input(batch, to, keep, names)
+
+
+def each_input(
+    batch: Any, change: Callable[[Any], Any], keep: Sequence[str] = (), names: Sequence[str] = ()
+) -> Any:
+    """Return a batch with the tensors of its inputs changed, those of `keep` left out."""
+    if isinstance(batch, MutableMapping):
+        moved = copy.copy(batch)
+        for key, item in batch.items():
+            moved[key] = item if str(key) in keep else mapped(change, item)
+        return moved
+    if isinstance(batch, tuple) and not hasattr(batch, "_fields"):
+        return tuple(
+            item if _named(at, names) in keep else mapped(change, item) for at, item in enumerate(batch)
+        )
+    return batch if _named(0, names) in keep else mapped(change, batch)
+
+
+def _named(at: int, names: Sequence[str]) -> str:
+    return names[at] if at < len(names) else str(at)
+
+
+def inputs_of(batch: Any, names: Sequence[str] = ()) -> list[str]:
+    """Return the names of the inputs of a batch that hold floating-point tensors."""
+    if isinstance(batch, Mapping):
+        parts = [(str(key), item) for key, item in batch.items()]
+    else:
+        items = batch if isinstance(batch, tuple) and not hasattr(batch, "_fields") else (batch,)
+        parts = [(_named(at, names), item) for at, item in enumerate(items)]
+    return [name for name, item in parts if any(leaf.is_floating_point() for leaf in tensors(item))]

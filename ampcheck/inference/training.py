@@ -1,0 +1,324 @@
+"""Training with half-precision weights: each tensor's way over several steps beside FP32's."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ampcheck.diagnose.suspects import Suspect, suspects
+from ampcheck.fix.long_trial import TrainingSetup, trained
+from ampcheck.fix.search import Search
+from ampcheck.fix.verify import comparison, outcome_of
+from ampcheck.inference.casting import Way, as_asked, cast_inputs
+from ampcheck.inference.remedies import HalfUpdates, claims
+from ampcheck.observe.cast_weights import state
+from ampcheck.observe.lineage import error_jumps, overflown_casts
+from ampcheck.observe.pair import SAMPLES, pair_errors
+from ampcheck.observe.recorder import Recorder
+from ampcheck.observe.state import Snapshot
+from ampcheck.observe.step import Step, StepRaised, Widened, casting_rules, clear_gradients, run
+from ampcheck.observe.step_record import Fetched
+from ampcheck.observe.structure import named_parameters
+from ampcheck.observe.wide import WideCompute, execute
+from ampcheck.targets.spec import Target
+from ampcheck.values.outcome import Outcome
+from ampcheck.values.plan import Claim, Plan, Tried
+from ampcheck.values.report import Report
+from ampcheck.values.settings import Settings
+from ampcheck.values.trace import Failure, StepSummary, Trace, UpdateLoss
+from ampcheck.values.wording import percent, plural
+
+#: Steps of a course where the target does not say how many it takes.
+STEPS = 20
+#: Share of FP32's way that an element has to go at least, and times that it may go at most.
+TOO_SHORT, TOO_FAR = 0.75, 2.0
+#: Of a tensor's way in FP32: what of it may be missing at the end before the tensor counts as off.
+OFF = 0.2
+_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+Progress = Callable[[str], None]
+State = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Where each tensor began and where a course of steps took it."""
+
+    first: State
+    last: State
+    failure: Failure | None = None
+
+    @property
+    def way(self) -> State:
+        """Return by how much each tensor moved."""
+        return {name: last - self.first[name] for name, last in self.last.items()}
+
+
+@dataclass(slots=True)
+class Trainer:
+    """Trains a target again and again from the same state."""
+
+    target: Target
+    steps: int
+    scaled: bool = False  #: with a gradient scaler, as the target's own code does
+    before: Snapshot = field(init=False)
+    _updates: HalfUpdates | None = None
+
+    def __post_init__(self) -> None:
+        """Keep the state that every course begins from."""
+        target = self.target
+        self.before = Snapshot(target.model, list(target.batches), target.loss, target.after_step)
+
+    def run(self, way: Way, updates: str = "") -> Moved:
+        """Train in a way, with weights updated in a way of `remedies`, and put everything back."""
+        with self._restored():
+            if way.dtype is None:
+                Widened(self.target.model, list(self.target.batches))
+            exact = {name: tensor.detach().double() for name, tensor in named_state(self.target.model)}
+            with as_asked(self.target.model, way):
+                failure = self._train(way, updates)
+            aside = self._updates.aside if self._updates is not None else torch.zeros_like
+            last = {n: t.detach().double() + aside(t.detach()) for n, t in named_state(self.target.model)}
+            return Moved(exact, last, failure)
+
+    @contextmanager
+    def _restored(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self.before.restore()
+
+    def _train(self, way: Way, updates: str) -> Failure | None:
+        target, low = self.target, way.dtype is not None
+        device = Step(target.model, None, target.loss).device
+        optimizer: Any = optimizer_of(target)
+        self._updates = HalfUpdates(optimizer, updates) if updates else None
+        optimizer = self._updates or optimizer
+        scaler = torch.amp.GradScaler(device.type, init_scale=2.0**10, enabled=self.scaled and low)
+        with casting_rules(device, None), torch.enable_grad():
+            for index in range(self.steps):
+                clear_gradients(target.model)
+                batch = target.batch(index)
+                given = cast_inputs(batch, way.dtype) if way.dtype is not None else batch
+                with WideCompute() if low else nullcontext():
+                    scaler.scale(target.loss(target.model, given)).backward()
+                try:
+                    scaler.step(optimizer)
+                except ValueError as error:
+                    return Failure(type(error).__name__, str(error), op="unscale_")
+                scaler.update()
+                if target.after_step is not None:
+                    target.after_step(target.model)
+        return None
+
+
+def optimizer_of(target: Target) -> torch.optim.Optimizer:
+    """Return a new optimizer: the target's, or AdamW with its defaults."""
+    return TrainingSetup(target.model, target.batch, target.loss, target.optimizer, target.after_step).build()
+
+
+def named_state(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield each floating-point parameter and buffer by its qualified name."""
+    return ((f"{path}.{name}".lstrip("."), tensor) for path, name, tensor, _ in state(model))
+
+
+def losses_of(wide: Moved, low: Moved) -> tuple[UpdateLoss, ...]:
+    """Return, for each tensor that moves in FP32, how many of its elements did not get there."""
+    rows = []
+    for name, last in wide.last.items():
+        way = last - wide.first[name]
+        if name not in low.last or not bool((way != 0).any()):
+            continue
+        went = low.last[name] - wide.first[name]
+        moves = (way != 0) & way.isfinite()
+        along = went * way.sign()
+        stuck = moves & (along < TOO_SHORT * way.abs())
+        wrong = moves & (~went.isfinite() | (went.abs() > TOO_FAR * way.abs()))
+        off = float((went - way).where(moves, 0.0).norm() / way.where(moves, 0.0).norm())
+        if off <= OFF:  # a few small elements may go anywhere
+            stuck, wrong = torch.zeros_like(stuck), torch.zeros_like(wrong)
+        rows.append(UpdateLoss(name, int(moves.sum()), int((stuck & ~wrong).sum()), int(wrong.sum())))
+    return tuple(rows)
+
+
+def lost(rows: tuple[UpdateLoss, ...]) -> list[UpdateLoss]:
+    """Return the tensors most of whose elements did not get where FP32 takes them."""
+    return [row for row in rows if 2 * (row.stuck + row.wrong) > row.moved]
+
+
+def audit_training(report: Report, target: Target, settings: Settings, progress: Progress) -> Report:
+    """Return the report with how half-precision weights train beside FP32 ones, and with what heals."""
+    steps = target.steps or settings.verify_steps or STEPS
+    dtype = _DTYPES[report.precision]
+    trainer = Trainer(target, steps, scaled=target.scaled and report.precision == "fp16")
+    report = _first_step(report, target, Way(dtype, weights=True, keep=settings.keep), progress)
+    progress(f"training {steps} steps in FP32")
+    wide = trainer.run(Way())
+    progress(f"training {steps} steps in {report.precision}")
+    if report.low.failure is not None or not report.judgeable:
+        return report
+    low = trainer.run(Way(dtype, weights=True, keep=settings.keep))
+    if low.failure is not None:
+        report = replace(report, low=replace(report.low, failure=low.failure))
+        return _with_master_weights(report, target, steps, low.failure.message)
+    rows = losses_of(wide, low)
+    report = replace(
+        report, updates=rows, notes=(*report.notes, f"{plural(steps, 'step')} were trained both ways")
+    )
+    bad = lost(rows)
+    if not bad:
+        return replace(report, plan=Plan(report.precision, cast="weights"))
+    local = _local(report, target, rows, bad)
+    report = _healed(report, settings, trainer, wide, local) if local else report
+    rest = [row for row in bad if row not in local or report.plan is None]
+    if not rest:
+        return report
+    way = Way(dtype, weights=True, keep=settings.keep)
+    shown = claims(lambda updates: trainer.run(way, updates).way, wide.way, [row.name for row in rest])
+    return _with_master_weights(replace(report, claims=(*report.claims, *shown)), target, steps, _words(rest))
+
+
+def _local(
+    report: Report, target: Target, rows: tuple[UpdateLoss, ...], bad: list[UpdateLoss]
+) -> list[UpdateLoss]:
+    """Return the tensors that a module in FP32 is the remedy for: averages, and weights where most others move well.
+
+    Where most of the weights are lost, the remedy is not a module: it is how they are updated.
+    """
+    trained_ones = {f"{m}.{n}".lstrip(".") for m, n, p in named_parameters(target.model) if p.requires_grad}
+    weights = [row for row in bad if row.name in trained_ones]
+    few = 2 * len(weights) <= sum(row.name in trained_ones for row in rows)
+    harmed = report.outcomes["settled"].harmed
+    return bad if harmed or few else [row for row in bad if row.name not in trained_ones]
+
+
+def _first_step(report: Report, target: Target, way: Way, progress: Progress) -> Report:
+    """Return the report with the first step recorded with FP32 weights and with cast ones, and their gradients."""
+    before = Snapshot(target.model, list(target.batches), target.loss, target.after_step)
+    batch = target.batch(0)
+    try:
+        progress("FP32 reference")
+        Widened(target.model, [batch])
+        wide, wide_grads = _record(Step(target.model, batch, target.loss))
+        before.restore()
+        progress(f"{report.precision} weights")
+        with as_asked(target.model, way):
+            given = cast_inputs(batch, way.dtype) if way.dtype is not None else batch
+            low, grads = _record(Step(target.model, given, target.loss), can_fail=True)
+    finally:
+        before.restore()
+    errors = pair_errors(wide.fetched, low.fetched, 0) if low.trace.failure is None else {}
+    found = (
+        *overflown_casts(low.sources, low.trace, wide.trace, report.dtype),
+        *error_jumps(low.sources, errors, report.dtype),
+    )
+    outcome = _outcome(wide, low, wide_grads, grads)
+    return replace(
+        report,
+        reference=wide.trace,
+        low=low.trace,
+        errors=errors,
+        error_jumps=found,
+        outcomes={"settled": outcome},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    trace: Trace
+    fetched: Fetched
+    sources: dict[Any, Any]
+
+
+def _record(step: Step, *, can_fail: bool = False) -> tuple[_Run, State]:
+    """Run and record a step as it is, without autocast; return its gradients by parameter too."""
+    recorder = Recorder(step.model, samples=SAMPLES, execute=execute)
+    try:
+        run(step, recorder, None)
+    except StepRaised as raised:
+        if not can_fail or raised.out_of_memory:
+            raise
+        return _Run(Trace(failure=raised.failure), Fetched({}, {}, {}, ()), {}), {}
+    fetched = recorder.fetch()
+    trace = recorder.trace(fetched)
+    bad = any(s.nonfinite for site, s in trace.sites.items() if site.slot.startswith("param_grad"))
+    summary = StepSummary(fetched.losses[0], 0, 0.0, nonfinite=bad)
+    held = {
+        f"{module}.{name}".lstrip("."): parameter.grad.detach().float()
+        for module, name, parameter in named_parameters(step.model)
+        if parameter.grad is not None
+    }
+    return _Run(replace(trace, steps=(summary,)), fetched, recorder.sources()), held
+
+
+def _outcome(wide: _Run, low: _Run, before: State, after: State) -> Outcome:
+    if low.trace.failure is not None:
+        return Outcome(0, raised=f"{low.trace.failure.kind}: {low.trace.failure.message}")
+    shared = [name for name in before if name in after]
+    rows = {name: comparison(before[name], after[name], 0).tolist() for name in shared}
+    return outcome_of(rows, low.fetched.losses[0], wide.fetched.losses[0], 0)
+
+
+def _words(bad: list[UpdateLoss]) -> str:
+    moved = sum(row.moved for row in bad)
+    share = sum(row.stuck + row.wrong for row in bad) / moved
+    return (
+        f"{percent(share)} of the elements of {plural(len(bad), 'tensor')} do not get where FP32 takes them"
+    )
+
+
+def _healed(
+    report: Report, settings: Settings, trainer: Trainer, wide: Moved, local: list[UpdateLoss]
+) -> Report:
+    """Return the report with the fewest modules in FP32 with which these tensors go where FP32 takes them."""
+    dtype = _DTYPES[report.precision]
+    wanted = {row.name for row in local}
+    if report.outcomes["settled"].harmed:
+        owners = [one for one in suspects(report) if one.module]
+    else:
+        owners = [
+            Suspect(module=name)
+            for name in dict.fromkeys(row.name.rpartition(".")[0] for row in local)
+            if name
+        ]
+
+    def heals(items: tuple[Suspect, ...]) -> bool:
+        way = Way(dtype, weights=True, keep=(*settings.keep, *(item.module for item in items)))
+        try:
+            course = trainer.run(way)
+        except Exception:  # noqa: BLE001  # the user's code may raise anything
+            return False
+        return course.failure is None and not wanted & {row.name for row in lost(losses_of(wide, course))}
+
+    found = Search(heals, settings.budget).run(owners) if owners else None
+    if found is None or not found.heals:
+        return report
+    names = tuple(item.module for item in found.items)
+    plan = Plan(report.precision, (*settings.keep, *names), cast="weights", outputs="cast-back")
+    claim = f"keep {', '.join(names)} in FP32, with what it gives cast back to {report.precision}"
+    after = f"{trainer.steps} steps take {', '.join(sorted(wanted)[:3])} where FP32 takes them"
+    verdict = Claim(claim, Tried.CONFIRMED, _words(local), after)
+    return replace(report, plan=plan, claims=(*report.claims, verdict))
+
+
+def _with_master_weights(report: Report, target: Target, steps: int, before: str) -> Report:
+    """Return the report with the remedy that needs no half-precision weights: FP32 weights under autocast."""
+    plan = Plan(report.precision)
+    course = TrainingSetup(target.model, target.batch, target.loss, target.optimizer, target.after_step)
+    with _wide_weights(target):
+        verdict = trained(course, plan, min(steps, STEPS))
+    claim = f"keep the weights in FP32 and run under {report.precision} autocast: {verdict.claim}"
+    verdict = replace(verdict, claim=claim, before=before)
+    return replace(report, plan=report.plan or plan, claims=(*report.claims, verdict))
+
+
+@contextmanager
+def _wide_weights(target: Target) -> Iterator[None]:
+    before = Snapshot(target.model)
+    Widened(target.model)
+    try:
+        yield
+    finally:
+        before.restore()

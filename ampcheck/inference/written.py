@@ -1,0 +1,99 @@
+"""A plan for inference in the user's words: the lines to paste, and the lists that libraries keep."""
+
+from collections.abc import Mapping
+
+from ampcheck.values.plan import Plan
+
+_DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
+
+
+def lines_to_paste(plan: Plan) -> str:
+    """Return the code that runs a model as a plan says, '' where there is nothing to say."""
+    if plan.precision == "fp32" or not (plan.fp32_modules or plan.keep_inputs or plan.fp32_lines):
+        return ""
+    dtype = _DTYPES[plan.precision]
+    shown = _of_weights(plan, dtype) if plan.cast == "weights" else _of_autocast(plan, dtype)
+    shown += [f"# compute in float32: {line}" for line in plan.fp32_lines]
+    return "\n".join(shown) + "\n"
+
+
+def _of_weights(plan: Plan, dtype: str) -> list[str]:
+    inputs = ", ".join(plan.keep_inputs)
+    shown = [f"# do not cast these inputs: {inputs}"] if inputs else []
+    if not plan.fp32_modules:
+        return [*shown, f"model.to({dtype})"]
+    back = plan.outputs == "cast-back"
+    rule = "their results are cast back" if back else "their results stay in FP32 and promote what follows"
+    run = "forward(*args, **kwargs)"
+    return [
+        "import copy",
+        "from torch.utils._pytree import tree_map",
+        "",
+        *shown,
+        f"names = {list(plan.fp32_modules)!r}",
+        "kept = {name: copy.deepcopy(model.get_submodule(name)) for name in names}",
+        f"model.to({dtype})",
+        "",
+        *_conversion(),
+        f"def in_fp32(forward):  # {rule}",
+        "    def wrapped(*args, **kwargs):",
+        "        args, kwargs = tree_map(to(torch.float32), (args, kwargs))",
+        f"        return tree_map(to({dtype}), {run})" if back else f"        return {run}",
+        "    return wrapped",
+        "",
+        "for name, module in kept.items():",
+        "    module.forward = in_fp32(module.forward)",
+        "    model.set_submodule(name, module)",
+    ]
+
+
+def _conversion() -> list[str]:
+    return [
+        "def to(dtype):",
+        "    return lambda t: t.to(dtype) if torch.is_tensor(t) and t.is_floating_point() else t",
+        "",
+    ]
+
+
+def _of_autocast(plan: Plan, dtype: str) -> list[str]:
+    return [
+        "from torch.utils._pytree import tree_map",
+        "",
+        *_conversion(),
+        "def in_fp32(forward):",
+        "    def wrapped(*args, **kwargs):",
+        "        args, kwargs = tree_map(to(torch.float32), (args, kwargs))",
+        '        with torch.autocast("cuda", enabled=False):',
+        "            return forward(*args, **kwargs)",
+        "    return wrapped",
+        "",
+        f"for name in {list(plan.fp32_modules)!r}:",
+        "    module = model.get_submodule(name)",
+        "    module.forward = in_fp32(module.forward)",
+        "",
+        f'with torch.no_grad(), torch.autocast("cuda", dtype={dtype}):',
+        "    output = model(inputs)",
+    ]
+
+
+def library_words(plan: Plan, library: str, kinds: Mapping[str, str]) -> tuple[str, ...]:
+    """Return how a library's own list would say it: transformers' or diffusers'; nothing for other models.
+
+    `kinds` gives the class of each module by its name.
+    """
+    if not plan.fp32_modules or plan.cast != "weights":
+        return ()
+    names = list(plan.fp32_modules)
+    if library == "diffusers":
+        decoder = any("decoder" in name or "Decoder" in kinds.get(name, "") for name in names)
+        shown = (
+            f"diffusers: _keep_in_fp32_modules = {names!r}, which from_pretrained(torch_dtype=...) honours"
+        )
+        return (
+            (shown, "or pipe.vae.to(torch.float32), which config.force_upcast does") if decoder else (shown,)
+        )
+    if library != "transformers":
+        return ()
+    strict = "" if plan.precision == "fp16" else "_strict"
+    shown = f"transformers: _keep_in_fp32_modules{strict} = {names!r}"
+    return (f"{shown}; only from_pretrained(dtype=...) honours it, .half() and .to() cast everything",)

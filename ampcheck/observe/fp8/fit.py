@@ -1,0 +1,60 @@
+"""What is known of a recipe and a model before anything runs: dimensions that do not fit, layers a library misses."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ampcheck.observe.structure import is_lazy, named_modules
+from ampcheck.values.recipes import Recipe
+
+_LINEAR = torch.nn.Linear
+_MATRIX = 2
+#: Its weight is used by the attention around it, which calls F.linear itself.
+_NEVER_CALLED = torch.nn.modules.linear.NonDynamicallyQuantizableLinear
+
+
+def misfits(recipe: Recipe, layers: Mapping[str, tuple[int, ...]], rows: Mapping[str, int]) -> dict[str, str]:
+    """Return the layers whose dimensions a recipe cannot take, and which these are."""
+    found = {}
+    for name, shape in layers.items():
+        wide, deep = shape[-2], shape[-1]
+        if wide % recipe.multiple or deep % recipe.multiple:
+            found[name] = f"{deep} -> {wide} is no multiple of {recipe.multiple}"
+        elif rows.get(name, 0) % recipe.tokens:
+            found[name] = f"{rows[name]} rows are no multiple of {recipe.tokens}"
+    return found
+
+
+def linear_shapes(model: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights of a model's linear layers, by module, without running it."""
+    return {
+        path: tuple(module.weight.shape)
+        for path, module in _linears(model)
+        if not is_lazy(module.weight) and module.weight.dim() == _MATRIX
+    }
+
+
+def missed_by_swapping(model: Any, layers: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """Return what a library that swaps nn.Linear modules does not reach, or breaks, and why, by module."""
+    linears = dict(_linears(model))
+    found = {}
+    for path, module in linears.items():
+        if isinstance(module, _NEVER_CALLED):
+            found[path] = "is converted, but its forward never runs: attention uses its weight directly"
+        elif type(module).forward is not _LINEAR.forward:
+            found[path] = (
+                f"is a {type(module).__name__} with a forward of its own, which the conversion drops"
+            )
+    for path in layers:
+        if path not in linears:
+            found[path] = "multiplies with a weight outside of any nn.Linear, so it is not converted"
+    return found
+
+
+def _linears(model: Any) -> Iterator[tuple[str, torch.nn.Linear]]:
+    seen: set[int] = set()
+    for path, module in named_modules(model):
+        if isinstance(module, _LINEAR) and id(module) not in seen:
+            seen.add(id(module))
+            yield path, module

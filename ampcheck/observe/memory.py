@@ -1,0 +1,40 @@
+"""Which tensors can be read as they lie in memory, and in what FP32 would hold them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+_LOW = frozenset({torch.float16, torch.bfloat16})
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_transformed = torch._C._functorch.is_functorch_wrapped_tensor
+
+
+def readable(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is plain memory on this device."""
+    return (
+        type(tensor) in _PLAIN
+        and tensor.layout is torch.strided
+        and not tensor.is_meta
+        and not tensor.is_quantized
+        and not _transformed(tensor)
+    )
+
+
+def wider(dtype: torch.dtype) -> torch.dtype:
+    """Return what FP32 holds numbers of a dtype in."""
+    return torch.float32 if dtype in _LOW else dtype
+
+
+def tensors_of(values: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of some arguments or results."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_of(value)
+
+
+def holds_low(out: Any) -> bool:
+    """Tell whether there is half precision among results."""
+    return any(tensor.dtype in _LOW for tensor in tensors_of((out,)))

@@ -1,0 +1,50 @@
+"""Where a watcher hears of regions of autocast."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ampcheck.observe.script.journal import dtype_name
+from ampcheck.observe.script.watcher import Watcher
+from ampcheck.values.loop import Kind
+
+_current_node = torch._C._current_autograd_node
+
+
+def regions(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the making of a region of autocast."""
+
+    @functools.wraps(original)
+    def __init__(  # noqa: N807  # it takes the place of one
+        self: Any,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,  # noqa: FBT001, FBT002  # torch's own signature
+        *rest: Any,
+        **more: Any,
+    ) -> None:
+        watcher.asked = watcher.asked or bool(enabled)
+        original(self, device_type, dtype, enabled, *rest, **more)
+        if enabled and not self._enabled:
+            watcher.off.add(self)
+
+    return __init__
+
+
+def region(watcher: Watcher, kind: Kind, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the beginning or the end of a region of autocast."""
+
+    @functools.wraps(original)
+    def region(self: Any, *args: Any) -> Any:
+        inside = watcher.roots.inside or _current_node() is not None
+        if not inside and kind is Kind.AUTOCAST_END:
+            watcher.note(kind)
+        out = original(self, *args)
+        if not inside and kind is Kind.AUTOCAST:
+            off = dtype_name(self.fast_dtype) if self in watcher.off and not self._enabled else ""
+            watcher.note(kind, name=str(self.device), dtype=off)
+        return out
+
+    return region

@@ -1,0 +1,309 @@
+"""The watcher of a training loop: shown of its events, it decides which steps are recorded."""
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ampcheck.observe.execution import Execute, run_op
+from ampcheck.observe.script.comparing import Compare, Compared
+from ampcheck.observe.script.compiling import Compiler
+from ampcheck.observe.script.guard import guarded, not_seen_because
+from ampcheck.observe.script.journal import Journal, dtype_name
+from ampcheck.observe.script.losses import SMALLEST_SCALE, behind, factor, is_scaled
+from ampcheck.observe.script.optimizers import described, parameters_of
+from ampcheck.observe.script.roots import RootFinder, trains, within_backward
+from ampcheck.observe.script.scaled_by_hand import ScaleByHand, Scaling
+from ampcheck.observe.script.scales import Attempt, ScaleWatch
+from ampcheck.observe.script.tape import Tape
+from ampcheck.observe.script.trained import Trained
+from ampcheck.observe.script.turns import Turns
+from ampcheck.observe.script.watched_thread import WatchedThread
+from ampcheck.observe.script.what_if import WhatIf
+from ampcheck.values.loop import Kind, Loop
+from ampcheck.values.settings import Schedule
+
+_OTHER_LABEL = "optimizer 0"
+
+
+class LoopWatcher:
+    """Follows a training loop through its events; the hooks of `hooks` call it."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        compare: Compare,
+        execute: Callable[[], Execute] = lambda: run_op,
+        on_step: Callable[[Any], None] = lambda _: None,
+        what_if: WhatIf | None = None,
+    ) -> None:
+        """Begin before the first step; `execute` says how operations are run, `shown` hears of every step."""
+        self.journal = Journal()
+        self.tape = Tape(schedule, compare, execute, what_if, self.used)
+        self.scales = ScaleWatch(self.tape.name)
+        self.trained = Trained(self.tape.name)
+        self.error: BaseException | None = None  #: what ended the script
+        self.thread = WatchedThread()
+        self.roots = RootFinder(self.called, self.thread)
+        self.compiler = Compiler()
+        self.hand = ScaleByHand()
+        self.within: set[tuple[int, str]] = set()  #: methods of scalers that are running
+        self.not_seen: dict[str, int] = {}
+        self.steps = 0
+        self.backwards = 0
+        self.children = 0  #: processes that were started
+        self.started: Callable[[Any], None] = lambda _: None  #: hears of them
+        self.asked = False  #: the script wanted a region of autocast, whether or not it was given one
+        #: Regions of autocast that were asked for and that torch has switched off.
+        self.off: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._on_step = on_step
+        self._scaler_step: Attempt | None = None
+        self._owners: dict[int, str] = {}
+        self.turns = Turns()
+        self._before: tuple[torch.Tensor, list[torch.Tensor]] | None = None
+        self._scales = False  #: a loss has been scaled before
+        self.broken = False  #: watching failed, and the script goes on alone
+        self._stepping = ""  #: label of the optimizer that steps
+        self._stepped_within = False  #: an optimizer has stepped within the backward that is running
+        self._pending = False  #: gradients were computed and no optimizer has stepped since
+
+    def begin(self) -> None:
+        """Begin to watch."""
+        self.roots.listen()
+        self.compiler.wait(self._wanted())
+
+    @guarded
+    def end(self) -> None:
+        """Stop watching; an open recording is kept if it saw a backward."""
+        self._end_recording()
+        self.roots.stop_listening()
+        self.compiler.forget()
+        self.scales.settle()
+        self.journal.turn()
+
+    @guarded
+    def raised(self, error: BaseException) -> None:
+        """Take note of what ended the script."""
+        self.error = error
+        self.tape.raised(error)
+
+    @guarded
+    def called(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take note of an outermost module call that is about to begin."""
+        if self._pending and not self._owners and torch.is_grad_enabled():
+            self._end_recording()
+            self.stepped()  # weights that are updated by hand: a forward after a backward is a new step
+        self._asked_again()
+        label = self.journal.label(module, "model") if self.tape.root(module).owns else ""
+        self.journal.note(Kind.FORWARD, label, name=type(module).__name__, training=module.training)
+        begins = trains() and bool(label) and self.turns.fresh and self._wanted()
+        if begins or self.tape.now is not None:
+            self.tape.follow(module, args, kwargs, self.steps)
+        elif label and not self._wanted() and self._owners:
+            self.roots.stop_listening()
+
+    def _end_recording(
+        self,
+        parameters: Iterable[torch.Tensor] | None = None,
+        used: Iterable[torch.Tensor] = (),
+        *,
+        label: str | None = None,
+    ) -> None:
+        """End the recording, or go on with it where autograd runs or another optimizer has its turn still.
+
+        `label` is the optimizer that is about to step; '' stands for gradients that are used before that.
+        """
+        if within_backward():  # where what is taken away now would come back
+            self.tape.look(used)
+        elif self.tape.now is not None:
+            if label is not None and self.turns.waits_for_others(label, self.steps):
+                self.tape.look(used if parameters is None else parameters)
+                return
+            self.tape.now.last = self.steps
+            self.tape.close(parameters, used)
+            self.scales.settle()
+
+    def _asked_again(self) -> None:
+        """End the recording of a step whose optimizer asks its closure once more: LBFGS does, SAM does."""
+        if self.journal.inside.startswith("optimizer") and self.tape.again(self.steps):
+            self._end_recording()
+
+    def _wanted(self) -> bool:
+        return self.tape.wants(self.steps)
+
+    @guarded
+    def compiles(self) -> None:
+        """Take note of something that is to be compiled, when it is called at the latest."""
+        self.compiler.begins()
+        self.compiler.wait(self._wanted())
+
+    # -- gradients
+
+    @guarded
+    def backward(self, tensors: Any, seeds: Any = (), name: str = "") -> torch.Tensor | None:
+        """Take note of a backward that is about to begin; return what it is to start from, None for the usual.
+
+        `seeds` are what the script lets it start from; with a name its gradients are returned and do not add up.
+        """
+        what_if = self.tape.what_if
+        if what_if is not None:
+            what_if.leave()
+        first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+        loss = (
+            first if isinstance(first, torch.Tensor) else None
+        )  # a stage of a pipeline has nodes of the graph
+        scaled = self._scales and isinstance(loss, torch.Tensor) and is_scaled(loss)
+        dtype = "" if loss is None else dtype_name(loss.dtype)
+        whole = loss is not None and loss.numel() == 1
+        by = factor(loss, next(iter(seeds), None)) if whole and not scaled else 1.0
+        hand = by >= SMALLEST_SCALE
+        self.journal.note(Kind.BACKWARD, scaled=scaled, dtype=dtype, name=name or behind(loss), by_hand=hand)
+        self.backwards += 1
+        self._pending = True
+        if hand:
+            self.hand.multiplied(self.steps, by)
+        return self.tape.backward(loss if whole else None, scaled=scaled, by=by)
+
+    @guarded
+    def child(self, process: Any) -> None:
+        """Take note of a process that is about to start."""
+        self.children += 1
+        self.started(process)
+
+    @guarded
+    def leaves(self) -> None:
+        """Take note of an object's method that has returned."""
+        self.journal.leave()
+
+    @guarded
+    def trains(self, inputs: Any) -> bool:
+        """Tell whether an optimizer has one of these tensors."""
+        given = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+        leaves = (getattr(getattr(one, "node", None), "variable", one) for one in given)
+        return not self._owners.keys().isdisjoint(map(id, leaves))
+
+    @guarded
+    def backward_ends(self) -> None:
+        """Take note of a backward that is over, and of a step that was taken within it."""
+        if self.tape.now is not None:
+            self.tape.backward_ends()
+        if self._stepped_within:
+            self._stepped_within = False
+            self.turns.end()  # these do not step in turn
+            self.tape.in_turn = 1
+            self._end_recording()
+            self.stepped()
+
+    @guarded
+    def seed_ends(self) -> None:
+        """Give the script the gradients that FP32 has."""
+        if self.tape.what_if is not None and isinstance(self.tape.now, Compared):
+            self.tape.what_if.give_back(self.tape.now)
+
+    @guarded
+    def changed(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:
+        """Take note of gradients about to be clipped."""
+        self._end_recording(used=parameters, label="")
+        self.used(kind, name, parameters)
+
+    @guarded
+    def used(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:
+        """Take note of gradients that are measured or limited."""
+        targets = {self._owners.get(id(parameter), _OTHER_LABEL) for parameter in parameters}
+        self.journal.note(kind, name=name, targets=tuple(sorted(targets - {_OTHER_LABEL})))
+
+    # -- optimizers
+
+    @guarded
+    def owns(self, optimizer: Any, parameters: Iterable[Any]) -> str:
+        """Remember which optimizer has which parameters; return its label."""
+        label = self.journal.label(optimizer, "optimizer")
+        self.turns.known(label, optimizer, self.steps)
+        self.tape.in_turn = self.turns.count
+        for parameter in parameters:
+            if isinstance(parameter, torch.Tensor):
+                self._owners[id(parameter)] = label
+        return label
+
+    @guarded
+    def step_begins(self, optimizer: Any) -> None:
+        """Take note of an optimizer that is about to change the weights."""
+        label = self.journal.label(optimizer, "optimizer")
+        if not self.journal.things[label].settings:
+            self.owns(optimizer, parameters_of(optimizer))
+            self.journal.describe(label, **described(optimizer))
+        if self._scaler_step is not None:
+            self._scaler_step.reached = True
+        self._end_recording(used=parameters_of(optimizer), label=label)
+        if self.tape.now is not None:
+            self.tape.pause()
+        self.trained.stepped(label, parameters_of(optimizer))
+        self._stepping = label
+        self.journal.note(Kind.STEP, label)
+        self.journal.enter(label)
+
+    @guarded
+    def step_ends(self) -> None:
+        """Take note of an optimizer that has changed the weights."""
+        self.journal.leave()
+        if self._scaler_step is None and self.tape.now is not None:
+            self.tape.resume()
+        if within_backward():
+            self._stepped_within = True
+            return
+        self._end_recording(label=self._stepping)
+        if self._scaler_step is None:
+            self.stepped(self._stepping)
+
+    def stepped(self, label: str = "") -> None:
+        """Count an update by an optimizer, and listen for the next step if that is to be recorded."""
+        self._pending = False
+        self.tape.pace.step_ends()
+        self.turns.taken(label, self.steps)
+        self.steps += 1
+        self.journal.updated()
+        self._on_step(self)
+        wanted = self._wanted()
+        self.tape.pace.step_begins(bare=not wanted)
+        self.compiler.wait(wanted)
+        if wanted or not self._owners:
+            self.roots.listen()
+        else:
+            self.roots.stop_listening()
+
+    @guarded
+    def zeroed(self, owner: Any, family: str) -> None:
+        """Take note of gradients that are cleared."""
+        self._asked_again()
+        self.journal.note(Kind.ZERO_GRAD, self.journal.label(owner, family))
+
+    @guarded
+    def note(
+        self, kind: Kind, thing: Any = None, family: str = "", *, within: bool = False, **said: str
+    ) -> None:
+        """Take note of something an object does; with `within` what follows happens in its method."""
+        label = self.journal.label(thing, family) if thing is not None else ""
+        self.journal.note(kind, label, **said)
+        if within:
+            self.journal.enter(label)
+
+    def abandon(self, error: Exception) -> None:
+        """Stop watching because of an error of our own."""
+        self.broken = True
+        self.not_seen[not_seen_because(error)] = 1
+        self.roots.stop_listening()
+        self.compiler.free()
+        self.tape.discard()
+
+    def loop(self) -> Loop:
+        """Return what was seen of the loop."""
+        things, scales = tuple(self.journal.things.values()), tuple(self.scales.events)
+        scaling = next((one.scaling for one in self.tape.recorded if one.scaling != Scaling()), Scaling())
+        full = tuple(recorded.step for recorded in self.tape.recorded if recorded.beside is not None)
+        first = dict(self.scales.first)
+        if scaling.known and not first:
+            first, scales = self.hand.first(), self.hand.events()
+        loop = Loop(*self.journal.rounds(), things, scales, first, self.steps, full, self.children)
+        return replace(loop, scaling=scaling.words)

@@ -1,0 +1,56 @@
+"""Optimizers that step in turn: a recording lasts until each has had its turn, so that no forward is missed."""
+
+import weakref
+from typing import Any
+
+#: Steps after which an optimizer that has taken none of them is no longer waited for.
+_MOST_BETWEEN = 8
+
+
+class Turns:
+    """Which optimizers there are, and which have stepped since all of them last had."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        #: By label: the optimizer, and the step that was its last, or before which it was first seen.
+        self._last: dict[str, tuple[weakref.ref[Any], int]] = {}
+        self._stepped: set[str] = set()  #: ever
+        self._taken: set[str] = set()
+
+    @property
+    def count(self) -> int:
+        """Return how many optimizers there have been."""
+        return len(self._last)
+
+    @property
+    def fresh(self) -> bool:
+        """Tell whether the turn is the first one's again."""
+        return not self._taken
+
+    def known(self, label: str, optimizer: Any, step: int) -> None:
+        """Take note of an optimizer."""
+        self._last.setdefault(label, (weakref.ref(optimizer), step))
+
+    def waits_for_others(self, label: str, step: int) -> bool:
+        """Tell whether others have yet to step besides the one that is about to; '' stands for none."""
+        return len(self._last) > 1 and bool(self._waited_for(step) - self._taken - {label})
+
+    def taken(self, label: str, step: int) -> None:
+        """Take note of a step."""
+        if label in self._last:
+            if label not in self._stepped:  # those before it had their turn when it was not known yet
+                self._taken |= self._stepped
+                self._stepped.add(label)
+            self._last[label] = (self._last[label][0], step)
+            self._taken.add(label)
+            if self._waited_for(step) <= self._taken:
+                self._taken.clear()
+
+    def end(self) -> None:
+        """Forget all: these do not step in turn."""
+        self._last.clear()
+        self._taken.clear()
+
+    def _waited_for(self, step: int) -> set[str]:
+        recent = step - _MOST_BETWEEN
+        return {label for label, (held, at) in self._last.items() if at > recent and held() is not None}

@@ -1,0 +1,44 @@
+"""The thread whose training is watched; what others train is left alone, and counted."""
+
+import threading
+
+#: What is not audited beside it.
+OTHER_THREADS = "steps of training in other threads"
+
+
+class WatchedThread:
+    """The thread that a watch began in, or the one that turns out to be the one that trains."""
+
+    def __init__(self) -> None:
+        """Begin with the running one."""
+        self.ident = threading.get_ident()
+        self.follows = False  #: whether it may turn out to be another
+        self._steps = 0  #: of others
+
+    @property
+    def runs(self) -> bool:
+        """Tell whether it is the one that is running."""
+        return threading.get_ident() == self.ident
+
+    @property
+    def not_seen(self) -> dict[str, int]:
+        """Return what was not seen of other threads."""
+        return {OTHER_THREADS: self._steps} if self._steps else {}
+
+    def elsewhere(self, event: str, *, idle: bool) -> bool:
+        """Tell whether an event is of another thread; `idle` says that this one has not trained yet."""
+        if self.runs or not _is_scripts(threading.get_ident()):
+            return False
+        if event == "step_begins":
+            self._steps += 1
+            # A script may train in a thread, and do nothing of the kind in the one that it began in.
+            if self.follows and idle and self._steps > 1:
+                self.ident = threading.get_ident()
+                return False
+        return True
+
+
+def _is_scripts(thread: int) -> bool:
+    """Tell whether a thread is one that Python started: autograd has others, which run what this one asks for."""
+    held = threading._active.get(thread)  # type: ignore[attr-defined]  # asking for it makes one of any thread
+    return held is not None and not isinstance(held, threading._DummyThread)

@@ -1,0 +1,89 @@
+"""Work in threads of the program's own: its nodes bear numbers that the recorded thread gives to other nodes.
+
+Autograd counts nodes by thread, and a node does not say which thread made it. So while a step is recorded every
+thread tells which numbers it used, and what bears one of them is attributed to nobody.
+"""
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import thread as pool
+from itertools import chain
+from typing import Any
+
+import torch
+
+_sequence = torch._C._autograd._get_sequence_nr
+#: Where a thread, or a job of a pool of threads, begins and ends.
+_BEGINNINGS: tuple[tuple[Any, str], ...] = ((threading.Thread, "_bootstrap_inner"), (pool._WorkItem, "run"))
+
+
+#: What is not audited of them.
+THREADS = "operations in threads of the model's own"
+
+
+def _nothing() -> None:
+    """Do what is done for a recorder that is gone."""
+
+
+class OtherThreads:
+    """The numbers that other threads gave to nodes while a step was recorded."""
+
+    def __init__(self, on_step: Callable[[], None]) -> None:
+        """Begin with none; `on_step` hears of a backward that is about to run nodes of several threads."""
+        self._on_step = weakref.WeakMethod(on_step)  # a recorder goes with its last name
+        self.ranges: list[tuple[int, int]] = []
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    @property
+    def nodes(self) -> int:
+        """Return how many nodes other threads made."""
+        return sum(last - first for first, last in self.ranges)
+
+    def __contains__(self, number: int) -> bool:
+        """Tell whether another thread gave this number to a node."""
+        return any(first <= number < last for first, last in self.ranges)
+
+    def listen(self) -> None:
+        """Begin to hear of threads and jobs."""
+        for owner, name in _BEGINNINGS:
+            self._replace(owner, name, self._counted(vars(owner)[name]))
+        engine = vars(torch.autograd)["_engine_run_backward"]
+        self._replace(torch.autograd, "_engine_run_backward", self._told_first(engine))
+
+    def stop_listening(self) -> None:
+        """Stop hearing of them."""
+        while self._originals:
+            setattr(*self._originals.pop())
+
+    def disown(self, nodes: Any, first: int, lost: Any) -> None:
+        """Attribute to `lost` the nodes, from the number `first` on, whose number another thread has used too."""
+        known = [nodes.get(number) for number in range(first, nodes.next)]
+        made = [lost if held is None or at in self else held for at, held in enumerate(known, first)]
+        # In one call of C's, in which no other thread runs.
+        after = map(nodes.made, range(first + 1, first + 1 + len(made)), made)
+        deque(chain(map(nodes.begin, (first,)), after), maxlen=0)
+
+    def _replace(self, owner: Any, name: str, value: Any) -> None:
+        self._originals.append((owner, name, vars(owner)[name]))
+        setattr(owner, name, value)
+
+    def _told_first(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            if self.ranges:
+                (self._on_step() or _nothing)()
+            return original(*args, **kwargs)
+
+        return run_backward
+
+    def _counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            first = _sequence()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if _sequence() > first:
+                    self.ranges.append((first, _sequence()))
+
+        return counted

@@ -1,0 +1,64 @@
+"""What to do about a verdict, in one line: the same words in the terminal, on the page and in Markdown."""
+
+from ampcheck.diagnose.subjects import with_class
+from ampcheck.renderers.advice import scaler_call
+from ampcheck.values.findings import Finding
+from ampcheck.values.plan import Plan
+from ampcheck.values.report import Report
+from ampcheck.values.verdict import Health
+from ampcheck.values.wording import clean, location
+
+#: Words that stand before the line.
+LABEL = "Do this:"
+#: Modules that are named.
+_NAMED = 3
+
+
+def next_step(report: Report) -> str:
+    """Return what to do now; '' where the report says nothing of it."""
+    if report.recipes is not None or report.mode == "infer" or report.dry:
+        return ""
+    word = report.verdict.word
+    if word is Health.UNKNOWN:
+        return _audited_otherwise(report)
+    if report.stand_in_loss and word is not Health.UNSAFE:
+        file = clean(report.target)
+        return (
+            f"write your own batch and loss, then audit those: ampcheck init {file}" if ".py" in file else ""
+        )
+    if word is Health.SAFE:
+        return f"train in {report.precision}: no change is needed"
+    if report.plan is not None and (report.plan.fp32_modules or report.plan.fp32_lines or report.plan.scaler):
+        return _planned(report, report.plan)
+    worst = min(report.findings, key=lambda finding: finding.severity.rank, default=None)
+    return _mended(worst) if worst is not None else ""
+
+
+def _audited_otherwise(report: Report) -> str:
+    """Return the command that comes to a verdict, for a script that trained in FP32."""
+    if report.loop is None or report.precision != "fp32" or ".py" not in report.target:
+        return ""
+    command = clean(report.target)
+    if any(finding.code == "AMP410" for finding in report.findings):
+        return f"audit it as on the GPU it is written for: ampcheck {command}"
+    return f"audit it as if mixed precision were added: ampcheck --what-if fp16 {command}"
+
+
+def _planned(report: Report, plan: Plan) -> str:
+    kept = [with_class(report, name) for name in plan.fp32_modules] + list(plan.fp32_lines)
+    parts = [scaler_call(plan.scaler)] if plan.scaler is not None else []
+    parts += [f"keep {_listed(kept)} in FP32"] if kept else []
+    return f"train in {clean(plan.precision)}: {', '.join(parts)}"
+
+
+def _mended(finding: Finding) -> str:
+    at = location(finding.origin.file, finding.origin.line) if finding.origin else ""
+    where = f" at {at}" if at else ""
+    how = "the lines below show how" if finding.fix else f"see ampcheck explain {clean(finding.code)}"
+    return f"fix {clean(finding.code)} {clean(finding.name)}{where}: {how}"
+
+
+def _listed(names: list[str]) -> str:
+    """Return the first of some names, and how many there are besides."""
+    rest = len(names) - _NAMED
+    return ", ".join(map(clean, names[:_NAMED])) + (f" and {rest} more" if rest > 0 else "")

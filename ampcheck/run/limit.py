@@ -1,0 +1,74 @@
+"""How far a script is audited: so many steps or so many seconds, whichever comes first."""
+
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+#: A script that has not stepped by then is given so many times the seconds before it is stopped.
+PATIENCE = 5
+
+
+class AuditOver(SystemExit):
+    """Ends a script that was seen for long enough, as `sys.exit()` would: what it leaves open it can still close."""
+
+    def __init__(self) -> None:
+        """End with status 0."""
+        super().__init__(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """So many steps of each optimizer, and so many seconds."""
+
+    steps: int
+    seconds: float
+
+    def begin(self) -> "Running":
+        """Begin to count."""
+        return Running(self)
+
+
+class Running:
+    """A limit that runs."""
+
+    def __init__(self, limit: Limit) -> None:
+        """Begin now; the clock can only ring in the main thread of a system that has an alarm."""
+        self._limit, self._begun = limit, time.monotonic()
+        self._steps = 0
+        self.reached = ""  #: why the script was stopped; '' for one that was not
+        self._rings = (
+            threading.current_thread() is threading.main_thread()
+            and hasattr(signal, "setitimer")
+            and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+        )
+        if self._rings:
+            signal.signal(signal.SIGALRM, self._ring)
+            signal.setitimer(signal.ITIMER_REAL, limit.seconds)
+
+    def end(self) -> None:
+        """Let the clock ring no more."""
+        if self._rings:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            self._rings = False
+
+    def stepped(self, watcher: Any) -> None:
+        """Stop the script if a step was the last one; the one after it has shown how that ended."""
+        self._steps = watcher.steps
+        if self._steps > self._limit.steps * watcher.tape.in_turn:
+            self._stop(f"{self._limit.steps} steps")
+        if time.monotonic() - self._begun > self._limit.seconds:
+            self._stop(f"{self._limit.seconds:g} s")
+
+    def _ring(self, _signal: int, _frame: FrameType | None) -> None:
+        late = time.monotonic() - self._begun
+        if self._steps or late > PATIENCE * self._limit.seconds:
+            self._stop(f"{late:.0f} s")
+        signal.setitimer(signal.ITIMER_REAL, self._limit.seconds)
+
+    def _stop(self, reached: str) -> None:
+        self.reached = self.reached or reached
+        raise AuditOver

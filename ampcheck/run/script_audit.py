@@ -1,0 +1,66 @@
+"""The watch over a script that is audited: from when it first imports torch until it has done enough steps."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ampcheck.run.child_processes import Children, WatchOptions, joined
+from ampcheck.run.import_hooks import after_import
+from ampcheck.run.launch_script import Ended
+from ampcheck.run.limit import Limit
+from ampcheck.values.report import Report
+
+if TYPE_CHECKING:
+    from ampcheck.run.session import Session
+
+
+class ScriptAudit:
+    """A script, watched up to a limit."""
+
+    def __init__(self, watch_options: WatchOptions, limit: Limit) -> None:
+        """Prepare to watch; the clock of the limit begins now."""
+        self._watch_options = watch_options
+        self._children = Children(watch_options)
+        self._session: Session | None = None
+        self._context: Any = None
+        self._notes: tuple[str, ...] = ()
+        self._running = limit.begin()
+
+    @property
+    def stopped(self) -> str:
+        """Return what stopped the script, '' where it ended by itself."""
+        return self._running.reached
+
+    def over(self, run: Callable[[], Ended]) -> Ended:
+        """Run the script under the watch."""
+        stop = after_import("torch", self._begin)
+        ended = Ended(0)
+        try:
+            ended = run()
+        finally:
+            stop()
+            self._running.end()
+            self._end(ended.error)
+        return ended
+
+    def _begin(self) -> None:
+        self._session = self._watch_options.session(self._running.stepped)
+        self._session.watcher.started = self._children.follow
+        self._context = self._session.watching()
+        self._context.__enter__()
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._session is not None and error is not None:
+            self._session.watcher.raised(error)
+            self._notes = (f"the script ended with {type(error).__name__}: this is about what ran before",)
+        if self._context is not None:
+            self._context.__exit__(None, None, None)
+
+    def report(self, notes: tuple[str, ...] = ()) -> Report | None:
+        """Return what was seen, of this process and of those that it started; None where nothing was watched."""
+        session = self._session
+        if session is None:
+            return None
+        others = self._children.reports()
+        session.watcher.children -= len(others)
+        own = session.report(self._watch_options.target, (*notes, *self._notes))
+        return joined(own, others)

@@ -1,0 +1,299 @@
+"""A training script, watched while it runs, and the report of what was seen."""
+
+import math
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import torch
+
+from ampcheck.diagnose.rules.gradients import MANY_SKIPS
+from ampcheck.diagnose.verdict import diagnosed
+from ampcheck.fix.verify import comparison
+from ampcheck.observe.depth import room
+from ampcheck.observe.emulation import prepare
+from ampcheck.observe.execution import Execute, run_op
+from ampcheck.observe.measure import Arena
+from ampcheck.observe.script.as_cuda import AsCuda
+from ampcheck.observe.script.hooks import Hooks
+from ampcheck.observe.script.recording import Recorded
+from ampcheck.observe.script.watcher import Watcher
+from ampcheck.observe.script.what_if import WhatIf
+from ampcheck.observe.wide import execute
+from ampcheck.run.ranks import Ranks
+from ampcheck.run.script_coverage import script_coverage, worst_outcome
+from ampcheck.run.wishes import Wish
+from ampcheck.values.loop import Cause, Loop, ScaleEvent
+from ampcheck.values.report import Report
+from ampcheck.values.settings import Schedule
+from ampcheck.values.trace import PairError, Phase, Site, Trace, add_maps
+
+_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+OnStep = Callable[[Watcher], None]
+
+
+class Session:
+    """The watch over one script: what `ampcheck run` and `ampcheck.watch` are made of."""
+
+    def __init__(  # noqa: PLR0913  # keywords, each an option of the watch
+        self,
+        schedule: Schedule,
+        on_step: OnStep = lambda _: None,
+        *,
+        as_cuda: bool | None = False,
+        cuda_named: bool = False,
+        what_if: str = "",
+        follows: bool = False,
+        asked: Wish | None = None,
+    ) -> None:
+        """Prepare to watch; `on_step` hears of every step. It `follows` the script into the thread that trains.
+
+        With `as_cuda` the CPU stands in for CUDA; None: where there is none and the script asks for it. It may
+        then still be on_step that there is none, unless `cuda_named`: its command line asks for CUDA.
+        """
+        self._what_if = what_if
+        self._asked = asked
+        self.ranks = Ranks()
+        self._on_step = on_step
+        self.watcher = Watcher(schedule, comparison, self._execute, self._stepped, self._lower(what_if))
+        self.watcher.thread.follows = follows
+        self._as_cuda, self._available = as_cuda, bool(as_cuda) or cuda_named
+        self._stand_in: AsCuda | None = None
+
+    def _stepped(self, watcher: Watcher) -> None:
+        self.ranks.look()
+        self._on_step(watcher)
+
+    def _lower(self, precision: str) -> WhatIf | None:
+        return WhatIf(_DTYPES[precision], self._prepare) if precision else None
+
+    def _prepare(self) -> None:
+        (prepare if self._stand_in is None else self._stand_in.prepare)()
+
+    def _execute(self) -> Execute:
+        """Return how operations are run: half precision as on a GPU where a CPU stands in for one."""
+        emulating = self._stand_in is not None and self._stand_in.emulating
+        return execute if emulating or self._what_if else run_op
+
+    @contextmanager
+    def watching(self) -> Iterator[Watcher]:
+        """Watch what runs inside; whatever happens, nothing stays behind."""
+        with ExitStack() as stack:
+            stack.enter_context(room())
+            if AsCuda.now is not None:  # a process that was forked has it from its parent
+                self._stand_in = AsCuda.now
+            elif self._as_cuda or (self._as_cuda is None and not torch.cuda.is_available()):
+                self._stand_in = AsCuda(available=self._available)
+                self._stand_in.woken = lambda scaler: self.watcher.made(scaler, {})
+                stack.callback(self._stand_in.close)
+                self._uncompiled(self._stand_in)
+            stack.callback(Hooks(self.watcher).close)
+            stack.callback(self.watcher.end)
+            stack.callback(self.ranks.look)
+            self.watcher.begin()
+            yield self.watcher
+
+    def _uncompiled(self, stand_in: AsCuda) -> None:
+        """Let nothing be compiled for a CPU that stands in for CUDA."""
+        compiler = self.watcher.compiler
+        compiler.plain.append(stand_in.paused)
+        compiler.useless = lambda: self._available or stand_in.used
+
+    def report(
+        self, target: str, notes: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    ) -> Report:
+        """Return what was seen, judged."""
+        watcher = self.watcher
+        loop = watcher.loop()
+        counted, judged = _comparable(watcher.tape.recorded, loop)
+        skipped = {event.step for event in loop.scales if event.skipped}
+        outcome = worst_outcome([step for step in judged if step.step not in skipped] or judged)
+        full = [(recorded, recorded.beside) for recorded in counted if recorded.beside is not None]
+        low, reference = Trace(), Trace()
+        errors: dict[Site, PairError] = {}
+        for recorded, beside in full:
+            low, reference = low + recorded.low, reference + beside.reference
+            errors = add_maps(errors, beside.errors)
+        low = replace(
+            low,
+            # What a scale is advised by is known of steps without a reference as well.
+            steps=tuple(summary for recorded in counted for summary in recorded.low.steps),
+            not_audited={
+                **_most_missed([recorded for recorded, _ in full]),
+                **watcher.not_seen,
+                **watcher.thread.not_seen,
+                **watcher.tape.given_up,
+                **_uncalled(watcher),
+            },
+            failure=watcher.tape.failure,
+            modules=low.modules or tuple(watcher.tape.ran),
+        )
+        last = full[-1][0] if full else None
+        report = Report(
+            target,
+            precision=self._what_if or _precision(watcher),
+            log2_scale=last.log2_scale if last else 0,
+            reference=reference,
+            low=low,
+            errors=errors,
+            error_jumps=next((beside.error_jumps for _, beside in full if beside.error_jumps), ()),
+            notes=(*notes, *self._cast(), *_said(watcher)),
+            environment={**_environment(), **self._casting(), **(environment or {})},
+            outcomes={} if outcome is None else {"settled": outcome},
+            loop=_with_origins(loop, watcher.tape.recorded, alone=self.ranks.size == 1),
+            in_use=tuple(watcher.tape.in_use.values()),
+        )
+        return diagnosed(
+            report, script_coverage(watcher, report, judged, self._asked, stood_in=bool(self._casting()))
+        )
+
+    def _casting(self) -> dict[str, str]:
+        emulated = self._stand_in is not None and self._stand_in.emulating
+        return {"casting": "CUDA's rules on CPU tensors"} if emulated else {}
+
+    def _cast(self) -> Iterator[str]:
+        """Yield what has to be said of a precision or a device that the script did not have."""
+        if self._what_if:
+            yield (
+                f"the script trains without {self._what_if}: its recorded steps ran under {self._what_if} autocast, "
+                "with CUDA's casting rules, and were given back the gradients and running averages of FP32"
+            )
+        if self._stand_in is not None and self._stand_in.used:
+            rules = ", with CUDA's casting rules and a live scaler" if self._stand_in.emulating else ""
+            yield f"the script asked for CUDA: it ran on the CPU{rules}"
+        if self.watcher.steps and not self._what_if and _precision(self.watcher) == "fp32":
+            gpu = "" if self._stand_in is None or self._stand_in.used else "; as it runs on a GPU: --as-cuda"
+            if not self.watcher.asked:
+                yield f"audited as if mixed precision were added to it: --what-if fp16, or bf16{gpu}"
+
+
+def _uncalled(watcher: Watcher) -> dict[str, int]:
+    """Return how many steps went by in which nothing began that a recording could begin with."""
+    if not watcher.steps or watcher.tape.recorded or watcher.tape.given_up:
+        return {}
+    return {
+        "steps in which no module with parameters was called: a forward that is called by name": watcher.steps
+    }
+
+
+def _most_missed(recorded: Sequence[Recorded]) -> dict[str, int]:
+    """Return what was not audited in a step, and how many at most: the same modules are missed in each."""
+    found: dict[str, int] = {}
+    for step in recorded:
+        for text, number in step.low.not_audited.items():
+            found[text] = max(number, found.get(text, 0))
+    return found
+
+
+def _comparable(recorded: Sequence[Recorded], loop: Loop) -> tuple[list[Recorded], list[Recorded]]:
+    """Return the recorded steps that can be added up, and those that are to be judged.
+
+    Added up are those at the last scale at which the scaler did not look for another one while FP32 ran beside it, and
+    in the precision that it had then. Judged are those of all scales at which it did not look for another one.
+    """
+    low = [step for step in recorded if step.precision != "fp32"] or list(recorded)
+    calm = [step for step in low if not _searching(step, loop, low)]
+    full = [step for step in calm or low if step.beside is not None]
+    if not full:
+        return [], []
+    last = full[-1]
+    alike = [
+        step for step in calm or low if (step.precision, step.log2_scale) == (last.precision, last.log2_scale)
+    ]
+    return alike, [step for step in calm if step.precision == last.precision != "fp32"]
+
+
+def _searching(step: Recorded, loop: Loop, recorded: Sequence[Recorded]) -> bool:
+    """Tell whether a step is one of the few in a row that a GradScaler skips until it has found its scale."""
+    losses = step.losses if step.beside is not None else step.losses[:1]
+    if not step.overflowed or not all(map(math.isfinite, losses)):
+        return False
+    update = loop.update_of(step.step)
+    if update is not None:
+        skipped, at = loop.skips(update[0]), update[1]
+    else:  # there is no scaler but that of --what-if, which acts in recorded steps
+        skipped = [number for number, one in enumerate(recorded) if one.log2_scale and one.overflowed]
+        at = recorded.index(step)
+    first = last = at
+    while first - 1 in skipped:
+        first -= 1
+    while last + 1 in skipped:
+        last += 1
+    return at in skipped and last - first + 1 < MANY_SKIPS
+
+
+def _precision(watcher: Watcher) -> str:
+    found = [step.precision for step in watcher.tape.recorded if step.precision != "fp32"]
+    failed = {"float16": "fp16", "bfloat16": "bf16"}.get(watcher.tape.failed_in, "fp32")
+    return found[-1] if found else failed
+
+
+def _said(watcher: Watcher) -> Iterator[str]:
+    """Yield what has to be said of how this was seen."""
+    steps, recorded = watcher.steps, len(watcher.tape.recorded)
+    full = sum(one.beside is not None for one in watcher.tape.recorded)
+    if steps:
+        without = f", {recorded - full} without a reference" if full < recorded else ""
+        others = "; the others were only counted" if recorded < steps else ""
+        yield f"{full} of {steps} steps recorded in full{without}{others}"
+    if recorded:
+        yield (
+            "the FP32 reference is run beside the script: every operation a second time, from FP32 inputs, with the "
+            "script's random draws and decisions; nothing was run again"
+        )
+    if watcher.compiler.asked and recorded:
+        yield (
+            "what torch.compile was given ran eagerly in the recorded steps, so that its operations can be seen: "
+            "rounding and random draws there are eager ones"
+        )
+    scaling = watcher.loop().scaling
+    if scaling:
+        yield f"loss scaling unknown: {scaling}"
+    if watcher.children:
+        yield f"{watcher.children} child processes were started; what they did was not seen"
+
+
+def _with_origins(loop: Loop, recorded: Sequence[Recorded], *, alone: bool) -> Loop:
+    """Return the loop with the backward operation behind each skip that fell on a recorded step."""
+    known = {step.step: step for step in recorded}
+    return replace(loop, scales=tuple(_with_origin(e, known.get(e.step), alone=alone) for e in loop.scales))
+
+
+def _with_origin(event: ScaleEvent, step: Recorded | None, *, alone: bool) -> ScaleEvent:
+    if step is None or not event.skipped:
+        return event
+    bad = [site for site, stats in step.low.sites.items() if stats.nonfinite]
+    computed = [site for site in bad if site.op and site.phase in {Phase.FORWARD, Phase.BACKWARD}]
+    reference = Trace() if step.beside is None else step.beside.reference
+    healthy = {site.place: stats.nonfinite for site, stats in reference.sites.items()}
+    # What FP32 has too, such as the gradient of a root at zero, counts only where nothing else is found. Among ranks
+    # it may have come from another.
+    ours = (site for site in computed if step.low.sites[site].nonfinite > healthy.get(site.place, 0))
+    first = next(ours, next(iter(computed if alone else ()), None))
+    cause = event.cause or _cause(bad)
+    if first is None:
+        return replace(event, cause=cause)
+    cause = cause or Cause("", first.module)
+    return replace(event, cause=replace(cause, op=first.op, file=first.file, line=first.line))
+
+
+def _cause(bad: Sequence[Site]) -> Cause | None:
+    """Return whose gradient was not finite, for a step that the optimizer skipped inside of itself."""
+    grads = [site for site in bad if site.slot.startswith("param_grad[")]
+    if not grads:
+        return None
+    name = grads[-1].slot.removeprefix("param_grad[").removesuffix("]")
+    return Cause(f"{grads[-1].module}.{name}".lstrip("."), grads[-1].module, others=len(grads) - 1)
+
+
+def _environment() -> dict[str, str]:
+    gpu = torch.cuda.is_available() and AsCuda.now is None
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "device": torch.cuda.get_device_name() if gpu else "CPU",
+        "kernel": "compiled" if Arena("cpu").native() else "torch operations",
+    }

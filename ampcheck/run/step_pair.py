@@ -1,0 +1,254 @@
+"""One step of a target, run twice from the same state, in FP32 and in low precision; what it came to."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from ampcheck.diagnose.gaps import grouped, of_trace
+from ampcheck.fix.verify import comparable, compared, outcome_of
+from ampcheck.observe.held import copied, held, spoilt
+from ampcheck.observe.layers import LayerRecorder
+from ampcheck.observe.lineage import error_jumps, overflown_casts
+from ampcheck.observe.pair import SAMPLES, pair_errors
+from ampcheck.observe.recorder import Recorder
+from ampcheck.observe.state import Snapshot
+from ampcheck.observe.step import (
+    Step,
+    StepRaised,
+    Widened,
+    gradients,
+    run,
+)
+from ampcheck.observe.step_record import Fetched
+from ampcheck.observe.structure import named_parameters
+from ampcheck.observe.wide import execute
+from ampcheck.targets.spec import Target
+from ampcheck.values.outcome import Outcome
+from ampcheck.values.report import Report
+from ampcheck.values.settings import Settings
+from ampcheck.values.trace import ErrorJump, PairError, Phase, Site, StepSummary, Trace, add_maps
+from ampcheck.values.verdict import Coverage
+from ampcheck.values.wording import clean
+
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+Progress = Callable[[str], None]
+Make = Callable[[Any], Recorder]
+
+
+@dataclass(slots=True)
+class _Run:
+    """One recorded step."""
+
+    trace: Trace
+    fetched: Fetched
+    sources: Mapping[Site, Sequence[Site]]  #: what each operation's results were made of
+
+
+@dataclass(slots=True)
+class Pair:
+    """The report with one more step in it, what that step came to, and where the FP32 run left the model."""
+
+    report: Report
+    after: Snapshot
+    grads: list[torch.Tensor | None]
+    left: Snapshot  #: where the low-precision run left it
+    judged: "Judged"
+
+
+@dataclass(slots=True)
+class Judged:
+    """What a step came to, and how to go back to where it begins."""
+
+    step: Step
+    before: Snapshot | None  #: None where it is the only one, and the model is there already
+    outcome: Outcome
+    trained: dict[str, int]  #: elements of the parameters that have a gradient in FP32, by name
+    unseen: dict[str, int]  #: of these, the ones whose gradient could not be compared
+
+    @contextmanager
+    def again(self, first: Snapshot | None) -> Iterator[None]:
+        """Go back to where this step begins; afterwards to where the first one does."""
+        if first is None or self.before is None:
+            yield
+            return
+        self.before.restore()
+        try:
+            yield
+        finally:
+            first.restore()
+
+
+def trained_tensors(model: Any) -> frozenset[int]:
+    """Return the identities of the parameters that are trained."""
+    return frozenset(id(parameter) for _, _, parameter in named_parameters(model) if parameter.requires_grad)
+
+
+def run_pair(
+    report: Report, step: Step, settings: Settings, progress: Progress, carried: Snapshot | None = None
+) -> Pair:
+    """Run one step twice from the same weights and add what was seen to the report.
+
+    What an earlier step left behind in low precision is `carried` into this one's.
+    """
+    before = Snapshot(step.model, step.batch, step.loss)
+    try:
+        progress("FP32 reference")
+        reference, grads, note = _reference(step, before, _recorder(settings))
+        after = Snapshot(step.model, step.loss) if settings.steps > 1 else before
+        state = copied(held(step.model, step.loss))
+        scale, refused, low = _low(report, step, settings, (before, carried), progress)
+        left = Snapshot(step.model, step.loss) if settings.steps > 1 else before
+        off = spoilt(state, held(step.model, step.loss)) if low.trace.failure is None else {}
+        named = [(module, name) for module, name, _ in named_parameters(step.model)]
+        wide = dict(comparable((*name, grad) for name, grad in zip(named, grads, strict=True)))
+        rows = compared(wide, comparable(_named_gradients(step.model)), scale)
+    finally:
+        before.restore()
+    errors: dict[Site, PairError] = {}
+    if low.trace.failure is None:
+        errors = pair_errors(reference.fetched, low.fetched, scale)
+    added = replace(
+        report,
+        log2_scale=scale,
+        refused_scales=report.refused_scales + refused,
+        reference=report.reference + reference.trace,
+        low=report.low + low.trace,
+        errors=add_maps(report.errors, errors),
+        error_jumps=report.error_jumps or _error_jumps(low, reference.trace, errors, report.dtype),
+        notes=tuple(dict.fromkeys(report.notes + note)),
+    )
+    failure = low.trace.failure
+    if failure is None:
+        outcome = outcome_of(rows, low.fetched.losses[0], reference.fetched.losses[0], scale)
+        outcome = replace(outcome, state=off)
+    else:
+        outcome = Outcome(scale, raised=f"{failure.kind}: {failure.message}")
+    trained = {name: grad.numel() for name, grad in wide.items()}
+    unseen = {name: size for name, size in trained.items() if name not in rows and failure is None}
+    judged = Judged(step, before if settings.steps > 1 else None, outcome, trained, unseen)
+    return Pair(added, after, grads, left, judged)
+
+
+def _named_gradients(model: Any) -> Iterator[tuple[str, str, torch.Tensor | None]]:
+    return ((module, name, parameter.grad) for module, name, parameter in named_parameters(model))
+
+
+def covered(report: Report, target: Target, worst: Judged) -> Coverage:
+    """Return how much of the target was seen."""
+    able = sum(parameter.requires_grad for _, _, parameter in named_parameters(target.model))
+    return replace(
+        of_trace(report),
+        parameters=len(worst.trained),
+        elements=sum(worst.trained.values()),
+        unseen=grouped(worst.unseen, worst.trained),
+        idle=max(0, able - len(worst.trained)),
+    )
+
+
+def reproduced(coverage: Coverage, report: Report, worst: Judged) -> Coverage:
+    """Return what was seen, and that a re-run came out otherwise, where it did."""
+    again = report.outcomes["settled"]
+    # What a re-run alone can see is no contradiction: what the next step makes of what this one leaves behind.
+    if again.harmed == worst.outcome.harmed or (again.finite and (again.parts or again.state)):
+        return coverage
+    gap = (
+        f"the step comes out differently when it is run again ({clean(worst.outcome.words)}; then "
+        f"{clean(again.words)}): something outside of the model changes it"
+    )
+    return replace(coverage, gaps=(*coverage.gaps, gap))
+
+
+def _error_jumps(
+    low: _Run, reference: Trace, errors: Mapping[Site, PairError], dtype: str
+) -> tuple[ErrorJump, ...]:
+    """Return where errors begin: first the casts that the numbers do not fit."""
+    return (
+        *overflown_casts(low.sources, low.trace, reference, dtype),
+        *error_jumps(low.sources, errors, dtype),
+    )
+
+
+def _reference(
+    step: Step, before: Snapshot, make: Make
+) -> tuple[_Run, list[torch.Tensor | None], tuple[str, ...]]:
+    """Run the step in FP32; return the run, its gradients and what is to be said of it.
+
+    Parameters stored in half precision are held in FP32 meanwhile, unless the model does not run that way.
+    """
+    widened = Widened(step.model, step.batch)
+    note: tuple[str, ...] = ()
+    try:
+        run = _record(step, None, 0, make)
+    except StepRaised as raised:
+        before.restore()
+        if not widened or raised.out_of_memory:
+            raise
+        run = _record(step, None, 0, make)
+        note = (
+            f"the reference keeps half-precision parameters, since with FP32 ones the model raises: {raised}",
+        )
+        return run, gradients(step.model), note
+    grads = gradients(step.model)
+    widened.narrow()
+    return run, grads, note
+
+
+def _low(
+    report: Report,
+    step: Step,
+    settings: Settings,
+    begins: tuple[Snapshot, Snapshot | None],
+    progress: Progress,
+) -> tuple[int, tuple[int, ...], _Run]:
+    """Run the step in low precision, at a smaller scale where the gradients overflow, as GradScaler does."""
+    scale = report.log2_scale
+    refused: tuple[int, ...] = ()
+    while True:
+        progress(f"{settings.precision} at loss scale 2^{scale}")
+        begins[0].restore()
+        if begins[1] is not None:
+            begins[1].restore_state(trained_tensors(step.model))
+        try:
+            low = _record(step, DTYPES[settings.precision], scale, _recorder(settings))
+        except StepRaised as raised:
+            if raised.out_of_memory:
+                raise
+            return scale, refused, _Run(Trace(failure=raised.failure), Fetched({}, {}, {}, ()), {})
+        overflowed = low.trace.steps[0].nonfinite and _finite(low.fetched.losses[0])
+        if not overflowed or settings.log2_scale is not None or scale == 0 or settings.precision == "bf16":
+            return scale, refused, low
+        refused += (scale,)
+        scale -= 1
+
+
+def _recorder(settings: Settings) -> Make:
+    kind = LayerRecorder if settings.layers_only else Recorder
+    return partial(kind, samples=SAMPLES, most=settings.sample, execute=execute)
+
+
+def _finite(value: float) -> bool:
+    return value - value == 0.0
+
+
+def _record(step: Step, dtype: torch.dtype | None, log2_scale: int, make: Make) -> _Run:
+    recorder = make(step.model)
+    run(step, recorder, dtype, log2_scale)
+    fetched = recorder.fetch()
+    trace = recorder.trace(fetched)
+    low = str(dtype).removeprefix("torch.")
+    summary = StepSummary(
+        loss=fetched.losses[0],
+        log2_scale=log2_scale,
+        grad_amax=_amax(trace, lambda site: site.phase is Phase.BACKWARD and site.dtype == low),
+        nonfinite=any(s.nonfinite for site, s in trace.sites.items() if site.slot.startswith("param_grad")),
+    )
+    return _Run(replace(trace, steps=(summary,)), fetched, recorder.sources())
+
+
+def _amax(trace: Trace, wanted: Callable[[Site], bool]) -> float:
+    return max((stats.amax for site, stats in trace.sites.items() if wanted(site)), default=0.0)

@@ -1,0 +1,1 @@
+"""Reports, plans and baselines as JSON, and back."""

@@ -1,0 +1,328 @@
+"""Saved reports: JSON that other tools can read and that gives back the very report.
+
+One object, its keys in this order; "schema" grows when a reader of an older one would go wrong. Fields that
+hold their default (0, "", [], false) are left out of the flat objects marked *. Numbers JSON cannot write are
+the strings "inf", "-inf" and "nan".
+
+    schema          1
+    tool            {"name": "ampcheck", "version"}
+    target          what was audited, as it was typed
+    precision       "fp16" or "bf16"
+    scale           loss scale of the low-precision run, 2**log2_scale
+    log2_scale      its exponent
+    stand_in_loss   true: the loss is ampcheck's, gradient magnitudes are not the user's
+    scaling_open    true: the loss is the user's, and nothing says which loss scale goes with it
+    refused_scales  log2 of larger loss scales tried before, which overflowed
+    verdict         {word: safe|"partly audited"|risk|unsafe|unknown, sentence, reasons: [codes of the findings behind
+                    it], coverage: {parameters, elements, unseen: {name: elements}, idle, operations, casts,
+                    backwards, judged, completed, skipped, raised, asked, asked_by, stood_in, gaps}}; unsafe
+                    if and only if one of the findings is an error
+    findings        [{code, name, severity: error|warning|info, kind, module, op, dtype, location, message,
+                    numbers: {name: number}, sites: [site*], ranks: [names] if merged,
+                    follows: [what goes away with the same cause], fix: [lines of code]}], most important
+                    first; module, op, dtype and location {file, line} are those of the first site; null
+                    where there is none
+    suppressed      findings that do not count: the fields above and {how, entry, reason}
+    ranks           [{name, steps, reference_steps, and where there were loss scales first_scales, scales as in
+                    loop}]: the parts of a merged report, in the order of its steps
+    plan            {precision, fp32_modules, fp32_lines: ["file:line"], grad_scaler: {init_scale, growth_factor,
+                    backoff_factor, growth_interval} or null, and of an FP8 recipe {recipe, bf16_modules,
+                    bf16_gemms}}; null where nothing was tried
+    claims        [{claim, tried: confirmed|refuted|"not tried", before, after}]
+    outcomes        {settled, unscaled, planned, rest, rescaled, rounded, rounded_other, fp16 or bf16: re-runs at
+                    the scale in use, without one, with the plan's places in FP32, with all but those, at the
+                    plan's scale where that alone heals, in FP32 with weights rounded to this precision and to the
+                    other one, in the other precision, each {log2_scale, raised, loss, loss_error, loss_nonfinite,
+                    grads_nonfinite, grad_error, underflow, underflow_by, and where there are any off: [parameters
+                    whose own gradient is off by more than 15 %], parts: {module whose gradient is harmed: its
+                    error}, state: {tensor left behind that is far off: its error}, next_error: of the step after}}
+    patch           the plan as a unified diff against the user's file, or as lines to paste
+    advice          [sentences: what to expect of the plan]
+    recipes         what FP8 and FP4 recipes did, only there with --precision fp8: {asked, results: [{outcome,
+                    alone, plan, planned, fresh, trained, ends_as_bf16, operands, misfits}], loss, undetermined,
+                    judged, layers, missed, left, noise, steps}, as values/recipe_audit.py names them
+    in_use          [{module, library, recipe, note, runs}]: layers that a script trains in FP8 already
+    error_jumps           [{site, error_before, error, dropped: site}]: where errors begin in the forward
+    placed          site: where the bits are lost; there only where its line in FP32 was tried and heals
+    updates         [{name, moved, stuck, wrong}]: tensors held in half precision after optimizer steps
+    not_audited     {what was not seen: how often in one run}
+    notes           [what was assumed]
+    environment     {name: text}
+    loop            what a script's training loop did; null where there was none
+        rounds      [[{kind, thing, name, targets, by, autocast, grad, training, dtype, scaled, file, line}*]],
+                    each different one once
+        order       [[which round, times in a row]]
+        things      [{label, kind, settings: {name: value}, file, line}]: models, optimizers, scalers, schedulers
+        scales      [{step, scaler, before, after, skipped, cause: {parameter, layer, optimizer, op, file, line,
+                    others} or null}]: changes of the loss scale, and skipped steps
+        first_scales, steps, recorded: numbers of recorded steps, children: processes not looked into,
+                    scaling: why the loss scale is not known, where it is not
+    reference, low  the FP32 and the low-precision run, each
+        sites       [site* + stats*] in order of execution
+        casts       [{module, source, target, phase, file, line, calls, elements, bytes, round_trips}*]
+        steps       [{loss, log2_scale, grad_amax, nonfinite}]
+        modules     [{path, kind, calls, aliases, parameters, dtypes}*] in order of first execution
+        not_audited, operations, measured
+        failure     {kind, message, module, op, file, line}*: what the user's code raised; null if it did not
+        constants   [site* + {value}]: numbers of the user's code that were rounded to half precision
+        elements    [site* + {elements}]: of a dry run only, which has no sites
+    errors          [site* + {sampled, live, lost, error_squares, error_sum, reference_squares, cross,
+                    nonfinite}*]: sums over sampled pairs, by site of the low-precision run
+
+    site            {module, op, slot, phase: forward|backward|recompute|state, dtype, file, line}
+    stats           {lowest: floor(log2) of the first count, counts: elements per power of two, zeros, infs,
+                    nans, amax: largest finite magnitude, sum_squares: of the finite elements}
+"""
+
+import json
+import os
+from dataclasses import replace
+from operator import index
+from pathlib import Path
+
+from ampcheck.diagnose.verdict import judged_by_trace
+from ampcheck.errors import ReportError
+from ampcheck.gc_pause import no_collections
+from ampcheck.saved.fields import (
+    Json,
+    flat,
+    number,
+    pairs,
+    read_cast,
+    read_count,
+    read_error,
+    read_failure,
+    read_module,
+    read_site,
+    read_stats,
+    read_step,
+)
+from ampcheck.saved.json_lines import lines
+from ampcheck.saved.loop_json import loop_json, rank_json, read_loop, read_rank
+from ampcheck.saved.plan_json import advice, with_advice
+from ampcheck.saved.recipes_json import read_in_use, read_recipes, recipe_fields
+from ampcheck.saved.replacing import UNWRITABLE, put_in_place
+from ampcheck.saved.verdict_json import read_verdict, verdict_json
+from ampcheck.values.bounds import check
+from ampcheck.values.findings import Finding, How, Severity, Suppressed
+from ampcheck.values.report import Report
+from ampcheck.values.trace import Constant, Trace
+
+SCHEMA = 1
+TOOL = "ampcheck"
+
+
+def to_json(report: Report) -> str:
+    """Return the report as JSON: one line for each site, so that two reports can be compared by line."""
+    return lines(
+        {
+            "schema": SCHEMA,
+            "tool": {"name": TOOL, "version": tool_version()},
+            "target": report.target,
+            "precision": report.precision,
+            "scale": 2.0**report.log2_scale,
+            "log2_scale": report.log2_scale,
+            "stand_in_loss": report.stand_in_loss,
+            "scaling_open": report.scaling_open,
+            "refused_scales": list(report.refused_scales),
+            "verdict": verdict_json(report.verdict),
+            "findings": [_finding(finding) for finding in report.findings],
+            "suppressed": [_suppressed(held) for held in report.suppressed],
+            "ranks": [rank_json(rank) for rank in report.ranks],
+            **advice(report),
+            **recipe_fields(report),
+            "not_audited": dict(report.not_audited),
+            "notes": list(report.notes),
+            "environment": dict(report.environment),
+            "loop": loop_json(report.loop),
+            "reference": _trace(report.reference),
+            "low": _trace(report.low),
+            "errors": pairs(report.errors),
+        }
+    )
+
+
+def from_json(text: str | bytes) -> Report:
+    """Return the report that `to_json` wrote."""
+    with no_collections():
+        return _read_report(_checked(text))
+
+
+def _read_report(saved: Json) -> Report:
+    try:
+        report = Report(
+            target=saved["target"],
+            precision=saved["precision"],
+            log2_scale=index(saved["log2_scale"]),
+            reference=_read_trace(saved["reference"]),
+            low=_read_trace(saved["low"]),
+            errors={read_site(item): read_error(item) for item in saved["errors"]},
+            findings=tuple(_read_finding(item) for item in saved["findings"]),
+            suppressed=tuple(_read_suppressed(item) for item in saved.get("suppressed", ())),
+            ranks=tuple(read_rank(item) for item in saved.get("ranks", ())),
+            stand_in_loss=saved["stand_in_loss"],
+            scaling_open=bool(saved.get("scaling_open", False)),
+            refused_scales=tuple(saved["refused_scales"]),
+            notes=tuple(saved["notes"]),
+            environment=saved["environment"],
+            loop=read_loop(saved.get("loop")),
+            recipes=read_recipes(saved.get("recipes")),
+            in_use=read_in_use(saved.get("in_use", ())),
+        )
+        whole = with_advice(report, saved)
+        # A report from before claims were written down: its findings say what it can be called.
+        if "verdict" in saved:
+            whole = replace(whole, verdict=read_verdict(saved["verdict"]))
+        check(whole)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ReportError(
+            f"expected a report of schema {SCHEMA}, got a damaged one ({type(error).__name__}: {error}); "
+            "run the audit again"
+        ) from error
+    return whole if "verdict" in saved else judged_by_trace(whole)
+
+
+def write(path: str | Path, text: str) -> None:
+    """Write a file by replacing it in one move; what was there before stays if anything goes wrong."""
+    target = Path(os.path.realpath(path))  # replacing a symbolic link would leave its target stale
+    try:
+        if target.exists() and not target.is_file() and not target.is_dir():
+            # A pipe or /dev/stdout must not be replaced.
+            target.write_text(text, encoding="utf-8", errors=UNWRITABLE)
+        else:
+            put_in_place(target, text)
+    except OSError as error:
+        raise ReportError(f"cannot write {str(path)!r}: {error.strerror}; pass another path") from error
+
+
+def read(path: str | Path) -> Report:
+    """Load a saved report."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ReportError(
+            f"expected a saved report, could not read {str(path)!r}: {error.strerror}; pass a file "
+            "that ampcheck saved as JSON"
+        ) from error
+    try:
+        return from_json(data)
+    except ReportError as error:
+        raise ReportError(error.message, where=str(path)) from error.__cause__
+
+
+def tool_version() -> str:
+    """Return the version of this package."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(TOOL)
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "unknown"
+
+
+def _trace(trace: Trace) -> Json:
+    return {
+        "sites": pairs(trace.sites),
+        "casts": pairs(trace.casts),
+        "steps": [flat(step) for step in trace.steps],
+        "modules": [flat(module) for module in trace.modules],
+        "not_audited": dict(trace.not_audited),
+        "operations": trace.operations,
+        "measured": trace.measured,
+        "failure": flat(trace.failure) if trace.failure else None,
+        "constants": [
+            flat(constant.site) | {"value": number(constant.value)} for constant in trace.constants
+        ],
+        **(
+            {"elements": [flat(site) | {"elements": n} for site, n in trace.elements.items()]}
+            if trace.elements
+            else {}
+        ),
+    }
+
+
+def _finding(finding: Finding) -> Json:
+    origin = finding.origin
+    return {
+        "code": finding.code,
+        "name": finding.name,
+        "severity": str(finding.severity),
+        "kind": finding.kind,
+        "module": origin.module if origin else None,
+        "op": origin.op if origin else None,
+        "dtype": origin.dtype if origin else None,
+        "location": {"file": origin.file, "line": origin.line} if origin and origin.file else None,
+        "message": finding.message,
+        "numbers": {name: number(float(value)) for name, value in finding.numbers.items()},
+        "sites": [flat(site) for site in finding.sites],
+        **({"ranks": list(finding.ranks)} if finding.ranks else {}),
+        "follows": list(finding.follows),
+        **({"fix": list(finding.fix)} if finding.fix else {}),
+    }
+
+
+def _suppressed(held: Suppressed) -> Json:
+    return {**_finding(held.finding), "how": str(held.how), "entry": held.entry, "reason": held.reason}
+
+
+def _read_suppressed(item: Json) -> Suppressed:
+    return Suppressed(_read_finding(item), How(item["how"]), item["entry"], item["reason"])
+
+
+def _checked(text: str | bytes) -> Json:
+    """Return the parsed object, once it is known to be a report that this version can read."""
+    try:
+        saved = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise ReportError(
+            f"expected a report saved by ampcheck, got something that is not JSON ({error}); "
+            "save one with --format json -o FILE"
+        ) from error
+    tool = saved.get("tool") if isinstance(saved, dict) else None
+    if not isinstance(tool, dict) or tool.get("name") != TOOL:
+        raise ReportError(
+            f"expected a report saved by ampcheck, got JSON whose tool is {tool!r}; "
+            "save one with --format json -o FILE"
+        )
+    schema = saved.get("schema")
+    if schema != SCHEMA:
+        version = str(tool.get("version"))
+        raise ReportError(
+            f"expected a report of schema {SCHEMA}, got {schema!r} written by ampcheck {version}; "
+            "read it with that version or a newer one"
+        )
+    return dict(saved)
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _read_trace(saved: Json) -> Trace:
+    return Trace(
+        {read_site(item): read_stats(item) for item in saved["sites"]},
+        {read_cast(item): read_count(item) for item in saved["casts"]},
+        tuple(read_step(item) for item in saved["steps"]),
+        tuple(read_module(item) for item in saved["modules"]),
+        saved["not_audited"],
+        index(saved["operations"]),
+        index(saved["measured"]),
+        read_failure(saved["failure"]) if saved["failure"] else None,
+        tuple(Constant(read_site(item), float(item["value"])) for item in saved["constants"]),
+        {read_site(item): index(item["elements"]) for item in saved.get("elements", ())},
+    )
+
+
+def _read_finding(item: Json) -> Finding:
+    return Finding(
+        item["code"],
+        item["name"],
+        item["kind"],
+        Severity(item["severity"]),
+        item["message"],
+        tuple(read_site(site) for site in item["sites"]),
+        {name: float(value) for name, value in item["numbers"].items()},
+        tuple(item.get("ranks", ())),
+        tuple(item.get("follows", ())),
+        tuple(item.get("fix", ())),
+    )

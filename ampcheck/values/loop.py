@@ -1,0 +1,190 @@
+"""What a training loop did, in order: its rounds of events, the objects in them, and the loss scale over time.
+
+A round is what happens from one update of the weights to the next: it begins with the first forward, or backward,
+after an optimizer has stepped. Rounds repeat themselves, so each different one is kept once, with the order they
+came in. Events say what does not change from round to round; numbers that do are kept beside them.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import accumulate
+
+
+class Kind(StrEnum):
+    """What the script's code did."""
+
+    FORWARD = "forward"  #: an outermost module was called
+    AUTOCAST = "autocast"  #: an autocast region was entered
+    AUTOCAST_END = "autocast end"
+    SCALE = "scale"  #: scaler.scale(loss)
+    BACKWARD = "backward"
+    UNSCALE = "unscale"  #: scaler.unscale_(optimizer)
+    CLIP = "clip"  #: of gradients: torch.nn.utils.clip_grad_norm_ and its relatives
+    READ_GRAD = "read gradients"  #: the script computes with parameters' gradients; seen in recorded rounds
+    SCALER_STEP = "scaler step"
+    STEP = "step"  #: optimizer.step
+    UPDATE = "update"  #: scaler.update
+    SCHEDULE = "schedule"  #: scheduler.step
+    ZERO_GRAD = "zero_grad"
+    SAVE = "save"  #: torch.save
+    SAVE_SCALER = "scaler state"  #: scaler.state_dict
+    SAVE_OPTIMIZER = "optimizer state"  #: optimizer.state_dict
+    PEEK = "peek"  #: a private attribute of the scaler was read that it does not have
+
+
+#: What is not audited where watching failed.
+GAVE_IN = "everything after an internal error of ampcheck"
+#: Name of a backward whose gradients are returned: torch.autograd.grad.
+RETURNED = "autograd.grad"
+#: Name of an update that received the scale: nothing needs to have been checked before it.
+GIVEN = "a scale of its own"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing the script's code did; the same line in the same circumstances gives the same event."""
+
+    kind: Kind
+    thing: str = ""  #: label of the object it belongs to: "optimizer 1", "scaler 1", "model 2"
+    name: str = ""  #: what was called or made: "clip_grad_norm_", the last operation behind a loss
+    targets: tuple[str, ...] = ()  #: labels of the optimizers whose parameters or gradients it touches
+    by: str = ""  #: label of the object in whose method it happened; '' the script's own code
+    autocast: str = ""  #: dtype of the autocast region around it; '' where there is none
+    grad: bool = True  #: gradients were being recorded
+    training: bool = True  #: the module was in training mode
+    dtype: str = ""  #: of the loss; of an autocast region that torch has switched off, what it was to be
+    scaled: bool = False  #: the loss had gone through scaler.scale
+    by_hand: bool = False  #: the loss was multiplied by a constant as large as a loss scale
+    file: str = ""
+    line: int = 0
+    code: str = ""  #: that line of source
+
+    @property
+    def location(self) -> str:
+        """Return "file:line", or '' where no code of the user's is behind it."""
+        return f"{self.file}:{self.line}" if self.file else ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopObject:
+    """An object of the loop: a model, an optimizer, a scaler, a scheduler."""
+
+    label: str  #: "optimizer 1"
+    kind: str  #: class name
+    settings: Mapping[str, str | float | bool] = field(default_factory=dict)  #: as they were asked for
+    file: str = ""  #: where it was made, or first seen
+    line: int = 0
+
+    @property
+    def family(self) -> str:
+        """Return "optimizer", "scaler", ..."""
+        return self.label.rpartition(" ")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Where the gradient came from that was no finite number."""
+
+    parameter: str  #: the first in backward order whose gradient was not finite
+    layer: str  #: the module that owns it
+    optimizer: str = ""  #: label
+    op: str = ""  #: the backward operation where it began; '' where the step was not recorded
+    file: str = ""
+    line: int = 0
+    others: int = 0  #: further parameters with such gradients
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleEvent:
+    """A change of the loss scale, or a step that was skipped."""
+
+    step: int  #: number of the update it belongs to, from 0 on
+    scaler: str  #: label
+    before: float
+    after: float
+    skipped: bool = False  #: a gradient was not finite, so the optimizer did not step
+    cause: Cause | None = None
+
+
+Round = tuple[Event, ...]
+
+
+def _is_step(event: Event) -> bool:
+    """Tell whether an optimizer is stepped: through a scaler, or by the script itself."""
+    return event.kind is Kind.SCALER_STEP or (event.kind is Kind.STEP and not event.by)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Everything that was seen of a training loop."""
+
+    rounds: tuple[Round, ...] = ()  #: the different ones, by first occurrence
+    order: tuple[tuple[int, int], ...] = ()  #: (which of the rounds, how often in a row)
+    things: tuple[LoopObject, ...] = ()
+    scales: tuple[ScaleEvent, ...] = ()  #: in order
+    first_scales: Mapping[str, float] = field(default_factory=dict)  #: by label of the scaler
+    steps: int = 0  #: updates of the weights that were made or skipped
+    recorded: tuple[int, ...] = ()  #: numbers of the steps whose operations were recorded
+    children: int = 0  #: processes that were started and not looked into
+    scaling: str = ""  #: why the loss scale is not known; '' where it is, or where there is none
+
+    def thing(self, label: str) -> LoopObject | None:
+        """Return the object of a label."""
+        return next((thing for thing in self.things if thing.label == label), None)
+
+    def sequence(self, repeats: int = 3) -> Iterator[tuple[int, Event]]:
+        """Yield the events in order with the number of their round; more repeats in a row say nothing new."""
+        number = 0
+        for which, times in self.order:
+            for repeat in range(min(times, repeats)):
+                for event in self.rounds[which]:
+                    yield number + repeat, event
+            number += times
+
+    def count(self, kind: Kind) -> int:
+        """Return how often a kind of event happened."""
+        inside = [sum(event.kind is kind for event in events) for events in self.rounds]
+        return sum(inside[which] * times for which, times in self.order)
+
+    def updates(self, scaler: str) -> list[int]:
+        """Return the numbers of the steps after which a scaler was updated."""
+        found, steps = [], 0
+        for which, times in self.order:
+            taken = list(accumulate(map(_is_step, self.rounds[which]), initial=0))
+            ends = [
+                before - 1
+                for before, event in zip(taken, self.rounds[which], strict=False)
+                if event.kind is Kind.UPDATE and event.thing == scaler
+            ]
+            for _ in range(times):
+                found += [max(0, steps + end) for end in ends]
+                steps += taken[-1]
+        return found
+
+    def update_of(self, step: int) -> tuple[str, int] | None:
+        """Return the scaler whose update ended a step, and which of its updates that was; None where none did."""
+        ends = {label: self.updates(label) for label in self.first_scales}
+        found = [
+            (end, label, at) for label, steps in ends.items() for at, end in enumerate(steps) if end >= step
+        ]
+        return min(found)[1:] if found else None
+
+    def skips(self, scaler: str) -> list[int]:
+        """Return which of a scaler's updates, from 0 on, came after a step that it had skipped."""
+        ends = self.updates(scaler)
+        skipped = (event.step for event in self.scales if event.scaler == scaler and event.skipped)
+        found = [(bisect_left(ends, step), step) for step in skipped]
+        return list(dict.fromkeys(at if at < len(ends) else step for at, step in found))
+
+    def settled(self, scaler: str) -> int | None:
+        """Return how many updates a scaler skipped before it let one through; None where it let none through."""
+        skips = self.skips(scaler)
+        searched = next((at for at, update in enumerate(skips) if update != at), len(skips))
+        return None if searched and searched >= (len(self.updates(scaler)) or self.steps) else searched
+
+    @property
+    def skipped(self) -> int:
+        """Return how many steps were skipped."""
+        return sum(event.skipped for event in self.scales)

@@ -1,0 +1,295 @@
+"""What running code did to its numbers: sites, their statistics, and the trace that holds them.
+
+Roll-ups must not count a tensor twice: the output of one operation is the input of the next and often a
+module's output too. Sum over `Slot` kinds that were asked for, never over all of them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf, sqrt
+from typing import NamedTuple, TypeVar
+
+from ampcheck.values.stats import TensorStats
+
+Key = TypeVar("Key")
+Value = TypeVar("Value", "TensorStats", "CastCount", "PairError", int)
+
+
+class Phase(StrEnum):
+    """Which part of a step a site belongs to."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    RECOMPUTE = "recompute"  #: a checkpointed forward running again inside the backward
+    STATE = "state"  #: parameters and their gradients, read between the backward and the update
+
+    #: Enum's own is a function in Python, and a site's hash contains it.
+    __hash__ = str.__hash__
+
+
+class Site(NamedTuple):
+    """A place in a program where tensors appear: the same code gives the same site on every rank.
+
+    A tuple: there are thousands, and each is made, hashed and compared faster so than as a dataclass.
+    """
+
+    module: str  #: qualified name; '' is the root module, or code outside of any module such as the loss
+    op: str  #: aten base name; '' for a module's own inputs and outputs, parameters and their gradients
+    slot: str  #: output, output[1], input[0], output.logits, param[weight], param_grad[weight]
+    phase: Phase
+    dtype: str  #: as executed, "float16"
+    file: str = ""  #: first frame outside torch and ampcheck
+    line: int = 0
+
+    @property
+    def place(self) -> "Site":
+        """Return the site without its dtype: what the FP32 and the low-precision run have in common."""
+        return Site(self.module, self.op, self.slot, self.phase, "", self.file, self.line)
+
+    @property
+    def scaled(self) -> bool:
+        """Tell whether what is here is multiplied by the loss scale."""
+        return self.phase is Phase.BACKWARD or self.slot.startswith("param_grad")
+
+    @property
+    def location(self) -> str:
+        """Return "file:line", or '' where no user code is behind the site."""
+        return f"{self.file}:{self.line}" if self.file else ""
+
+
+#: Operations whose inputs autocast casts itself, on their line.
+_PRODUCTS = frozenset("mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution _prelu_kernel".split())
+
+
+def is_product(site: Site) -> bool:
+    """Tell whether autocast lowers the precision of the operation, and so casts its inputs."""
+    return site.op in _PRODUCTS or site.op.startswith("_scaled_dot_product")
+
+
+#: Operations that return, behind their result, what their backward will read: means, masks, sums.
+_SAVES = (
+    "_batch_norm",
+    "_layer_norm",
+    "_group_norm",
+    "_rms_norm",
+    "_dropout",
+    "_scaled_dot_product",
+    "nll_loss",
+)
+
+
+def is_result(site: Site) -> bool:
+    """Tell whether a site holds an operation's result, and not what it saves for its backward."""
+    first = site.slot in {"output", "output[0]"} or not site.slot.startswith("output[")
+    return (
+        first
+        or not site.op
+        or site.phase is not Phase.FORWARD
+        or not any(part in f"_{site.op}" for part in _SAVES)
+    )
+
+
+class Cast(NamedTuple):
+    """A place where a tensor changes its dtype."""
+
+    module: str
+    source: str  #: dtype before
+    target: str  #: dtype after
+    phase: Phase
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CastCount:
+    """How often a cast ran and how much it wrote."""
+
+    calls: int = 0
+    elements: int = 0
+    bytes: int = 0  #: written
+    round_trips: int = 0  #: calls that undo the cast their input came from
+
+    def __add__(self, other: "CastCount") -> "CastCount":
+        """Return both counts together."""
+        return CastCount(
+            self.calls + other.calls,
+            self.elements + other.elements,
+            self.bytes + other.bytes,
+            self.round_trips + other.round_trips,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PairError:
+    """Sums over sampled elements r of the FP32 reference and x of the low-precision run; they add."""
+
+    sampled: int = 0
+    live: int = 0  #: r not zero
+    lost: int = 0  #: r not zero, x zero
+    error_squares: float = 0.0  #: sum of (x - r)**2
+    error_sum: float = 0.0  #: sum of x - r
+    reference_squares: float = 0.0  #: sum of r**2
+    cross: float = 0.0  #: sum of x * r
+    nonfinite: int = 0  #: pairs left out of the sums because x or r is no finite number
+
+    def __add__(self, other: "PairError") -> "PairError":
+        """Return both sets of pairs together."""
+        return PairError(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+
+    @property
+    def relative_rms(self) -> float:
+        """Return the RMS of the error over the RMS of the reference; inf where only the reference is 0."""
+        if self.error_squares == 0.0:
+            return 0.0
+        return sqrt(self.error_squares / self.reference_squares) if self.reference_squares else inf
+
+    @property
+    def bias(self) -> float:
+        """Return the signed mean error over the RMS of the reference."""
+        pairs = self.sampled - self.nonfinite
+        if not pairs or not self.reference_squares:
+            return 0.0
+        return self.error_sum / pairs / sqrt(self.reference_squares / pairs)
+
+    @property
+    def slope(self) -> float:
+        """Return the factor on the reference that fits the low-precision values best; 1 is unbiased."""
+        return self.cross / self.reference_squares if self.reference_squares else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleInfo:
+    """A module that ran, in order of first execution."""
+
+    path: str
+    kind: str  #: class name
+    calls: int = 0
+    aliases: tuple[str, ...] = ()  #: further names of the same, shared module
+    parameters: int = 0  #: elements it owns itself
+    dtypes: tuple[str, ...] = ()  #: of the parameters it owns itself
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """One step in three numbers; a scaler's behaviour can be replayed from these."""
+
+    loss: float  #: unscaled
+    log2_scale: int
+    grad_amax: float  #: largest finite magnitude in a low-precision backward tensor, scaled
+    nonfinite: bool  #: a parameter gradient held an inf or NaN
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorJump:
+    """An operation whose result is far off although its inputs are not: where an error begins."""
+
+    site: Site
+    error_before: float  #: worst relative RMS error of its inputs
+    error: float  #: of its result
+    dropped: Site  #: the nearest result upstream that was held in low precision: where the bits were lost
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateLoss:
+    """A tensor held in half precision after a few updates: what FP32 would have changed and it did not."""
+
+    name: str  #: qualified name of the parameter or buffer
+    moved: int  #: elements that change in FP32
+    stuck: int  #: of these, the ones that keep their value in half precision
+    wrong: int = 0  #: of these, the ones that are no finite number then, or moved more than twice as far
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A parameter, buffer or input, and what casting it to half precision does to its numbers."""
+
+    name: str  #: qualified
+    elements: int
+    infinite: int = 0  #: elements that become infinite
+    underflowed: int = 0  #: elements that become zero
+    error: float = 0.0  #: relative L2 error of the others
+    amax: float = 0.0  #: largest magnitude before
+    kind: str = "buffer"  #: buffer, parameter or input
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Constant:
+    """A number from the user's code that an operation of the forward rounded to half precision."""
+
+    site: Site  #: of the operation's result
+    value: float  #: as it was passed
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the user's code raised during a step, and where."""
+
+    kind: str  #: exception class
+    message: str
+    module: str = ""
+    op: str = ""  #: as the failing line calls it: masked_fill
+    file: str = ""
+    line: int = 0
+
+    @property
+    def location(self) -> str:
+        """Return "file:line", '' where no user code was involved."""
+        return f"{self.file}:{self.line}" if self.file else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Everything recorded in one or more steps of one precision; traces add up over steps and ranks."""
+
+    sites: Mapping[Site, TensorStats] = field(default_factory=dict)  #: in order of execution
+    casts: Mapping[Cast, CastCount] = field(default_factory=dict)
+    steps: tuple[StepSummary, ...] = ()
+    modules: tuple[ModuleInfo, ...] = ()
+    not_audited: Mapping[str, int] = field(default_factory=dict)  #: what was not seen, and how often
+    operations: int = 0  #: dispatched operations, views included
+    measured: int = 0  #: tensors whose elements were read
+    failure: Failure | None = None  #: what ended the first step that did not go through
+    constants: tuple[Constant, ...] = ()  #: each once, in order of execution
+    elements: Mapping[Site, int] = field(default_factory=dict)  #: of results that had no values, in a dry run
+
+    def __add__(self, other: "Trace") -> "Trace":
+        """Return both traces as one: key by key, the first one's order kept."""
+        known = {module.path for module in self.modules}
+        return Trace(
+            add_maps(self.sites, other.sites),
+            add_maps(self.casts, other.casts),
+            self.steps + other.steps,
+            self.modules + tuple(module for module in other.modules if module.path not in known),
+            add_maps(self.not_audited, other.not_audited),
+            self.operations + other.operations,
+            self.measured + other.measured,
+            self.failure or other.failure,
+            tuple(dict.fromkeys(self.constants + other.constants)),
+            add_maps(self.elements, other.elements),
+        )
+
+    def numels(self) -> dict[Site, int]:
+        """Return the elements of each site, whether their values were read or not."""
+        return {site: stats.numel for site, stats in self.sites.items()} | dict(self.elements)
+
+    def by(self, key: Callable[[Site], Key | None]) -> dict[Key, TensorStats]:
+        """Return the statistics summed by a key of the site; None leaves a site out."""
+        return total((key(site), stats) for site, stats in self.sites.items())
+
+
+def add_maps(first: Mapping[Key, Value], second: Mapping[Key, Value]) -> dict[Key, Value]:
+    """Return the sum of two mappings, key by key."""
+    merged = dict(first)
+    for key, value in second.items():
+        merged[key] = merged[key] + value if key in merged else value
+    return merged
+
+
+def total(pairs: Iterable[tuple[Key | None, Value]]) -> dict[Key, Value]:
+    """Return the values summed by key; pairs whose key is None are left out."""
+    sums: dict[Key, Value] = {}
+    for key, value in pairs:
+        if key is not None:
+            sums[key] = sums[key] + value if key in sums else value
+    return sums

@@ -1,0 +1,154 @@
+"""Models of unusual shapes cost what their parts cost: memory that is gone, depth, thousands of modules unused."""
+
+import sys
+import time
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+
+import ampcheck
+from ampcheck.observe import native
+from ampcheck.observe.depth import room
+from ampcheck.observe.modules import ModuleTracker, _outermost
+from ampcheck.observe.recorder import Recorder
+from ampcheck.observe.tally import FREED
+from ampcheck.observe.unusual import in_memory
+
+
+class Freed(nn.Module):
+    """Hands a module a view of memory that is freed, or shrunk, as offloading does."""
+
+    def __init__(self, left):
+        super().__init__()
+        self.linear, self.identity, self.left = nn.Linear(16, 4), nn.Identity(), left
+
+    def forward(self, x):
+        buffer = torch.randn(64, 16)
+        view = buffer[8:16]
+        buffer.untyped_storage().resize_(self.left)
+        self.identity(view)
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    ("left", "read"), [(0, False), (8 * 64, False), (16 * 64 - 1, False), (16 * 64, True)]
+)
+def test_a_view_is_read_only_where_its_memory_reaches(compiled, left, read):
+    model = Freed(left)
+    recorder = Recorder(model, compiled=compiled)
+    with recorder:
+        model(torch.randn(8, 16)).sum().backward()
+    trace = recorder.trace(recorder.fetch())
+    inside = {site.slot for site in trace.sites if site.module == "identity"}
+    assert inside == ({"input[0]", "output"} if read else set())
+    assert trace.not_audited.get(FREED, 0) == (0 if read else 2)
+
+
+def test_memory_is_told_from_none():
+    whole = torch.randn(4, 4)
+    assert in_memory(whole)
+    assert in_memory(whole.t())
+    assert in_memory(whole[1:, 2:])
+    assert in_memory(torch.empty(0))
+    assert in_memory(torch.ones(1).expand(100))
+    whole.untyped_storage().resize_(60)
+    assert not in_memory(whole)
+    assert in_memory(whole[:3])
+
+
+class Deep(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.inner = Deep(depth - 1) if depth else None
+        self.linear = nn.Linear(4, 4) if depth == 0 else nn.Identity()
+
+    def forward(self, x):
+        return self.linear(x) if self.inner is None else self.inner(x)
+
+
+def deepest(run):
+    """Return how deep modules can be nested until Python refuses."""
+    low, high = 10, 2000
+    while high - low > 1:
+        middle = (low + high) // 2
+        model = build(middle)
+        try:
+            run(model)
+            low = middle
+        except RecursionError:
+            high = middle
+    return low
+
+
+def build(depth):
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        return Deep(depth)
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def test_a_deep_model_runs_where_it_would_have_run():
+    def watched(model):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with ampcheck.watch(model) as watching:
+            model(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+        assert watching.steps == 1
+
+    alone = deepest(lambda model: model(torch.ones(1, 4)))
+    assert alone > 200
+    watched(build(alone))
+
+
+def test_a_script_sees_the_limit_that_it_set():
+    before = sys.getrecursionlimit, sys.setrecursionlimit, sys.getrecursionlimit()
+    with room():
+        assert sys.getrecursionlimit() == before[2]
+        sys.setrecursionlimit(5000)
+        assert sys.getrecursionlimit() == 5000
+        with pytest.raises(ValueError, match="recursion limit"):
+            sys.setrecursionlimit(-1)
+        with room():
+            assert sys.getrecursionlimit() == 5000
+        assert sys.getrecursionlimit() == 5000
+        sys.setrecursionlimit(before[2])
+    assert (sys.getrecursionlimit, sys.setrecursionlimit, sys.getrecursionlimit()) == before
+
+
+def test_modules_that_are_never_called_cost_what_they_are():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Linear(4, 4), nn.ModuleList(nn.Linear(1, 1) for _ in range(20_000))
+
+        def forward(self, x):
+            return self.used(x)
+
+    model = Model()
+    began = time.process_time()
+    tracker = ModuleTracker(model)
+    found = tracker.not_audited()
+    assert time.process_time() - began < 5  # compared each with each: minutes
+    assert any("and 19,981 more" in text or "and 19980 more" in text or "more" in text for text in found)
+    assert sum(found.values()) == 20_001  # the model itself was not called either
+
+
+def test_the_outermost_of_paths_are_those_that_no_other_one_holds():
+    paths = ["b.c", "a.b", "a", "ab", "a.b.c", "b.c.d", "b.cd", "z.y"]
+    slow = [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
+    assert _outermost(paths) == slow
+
+
+def test_a_python_without_a_global_lock_takes_the_python_path_and_says_so(monkeypatch):
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    monkeypatch.delenv("AMPCHECK_COMPILED", raising=False)
+    with pytest.warns(RuntimeWarning, match="free-threaded"):
+        assert native.load() is None
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
+    with nullcontext():
+        assert (native.load() is None) == (native.NATIVE is None)

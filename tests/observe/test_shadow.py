@@ -1,0 +1,186 @@
+"""FP32 beside a low-precision step: the very numbers that a run in FP32 gives, and nothing that the script can see."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ampcheck.fix.verify import comparison
+from ampcheck.observe.script.comparing import Compared
+from ampcheck.observe.shadow import Shadow
+from ampcheck.observe.wide import execute
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head(checkpoint(self.inner, x, use_reentrant=False).mean(1))
+
+
+class InPlace(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        out = self.first(x)
+        buffer = torch.zeros(*out.shape, dtype=out.dtype)
+        buffer[:, ::2] = out[:, ::2]
+        buffer.add_(out, alpha=0.5).clamp_(-2, 2).relu_()
+        picked = buffer.index_select(1, torch.arange(16).flip(0))
+        return self.second(picked.transpose(0, 1).contiguous().t() + buffer.where(buffer.detach() != 0, 0.5))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.inner, self.head = nn.Embedding(32, 16), nn.GRU(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head(self.inner(self.words(x))[0][-1])
+
+
+MODELS = {
+    "convolutions": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(inplace=True),
+            nn.AvgPool2d(2),
+            nn.Dropout(0.2),
+            nn.Flatten(),
+            nn.Linear(128, 4),
+        ),
+        lambda: torch.randn(4, 3, 8, 8),
+    ),
+    "attention": (Attention, lambda: torch.randn(4, 6, 16)),
+    "in place": (InPlace, lambda: torch.randn(4, 16)),
+    "recurrent": (Recurrent, lambda: torch.randint(0, 32, (5, 4))),
+}
+
+
+def trained(model, x, dtype, scale=1.0):
+    """One step's loss and gradients."""
+    torch.manual_seed(7)
+    target = torch.arange(4) % 4
+    with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+        loss = nn.functional.cross_entropy(model(x), target)
+    (loss * scale).backward()
+    return loss.detach(), [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def watched(model, x, dtype, scale=1.0):
+    """The same under a recording; also the gradients that FP32 has beside it."""
+    recording = Compared(0, execute, comparison)
+    recording.recorder.adopt(model, "model")
+    recording.open()
+    try:
+        loss, grads = trained(model, x, dtype, scale)
+    finally:
+        recording.close()
+    references = [recording._shadow.of(parameter.grad) for parameter in model.parameters()]
+    recording.gradients(recording.recorder.tracker.parameters())
+    return loss, grads, references, recording.finish()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_twins_gradients_are_those_of_a_run_in_fp32(name, dtype):
+    torch.manual_seed(0)
+    build, batch = MODELS[name]
+    model, x = build(), batch()
+    alone = copy.deepcopy(model)
+    _, truth = trained(alone, x, None)
+    _, low, references, recorded = watched(model, x, dtype)
+    rounded = 0
+    for expected, reference, grad in zip(truth, references, low, strict=True):
+        torch.testing.assert_close(reference, expected, rtol=1e-4, atol=1e-6)
+        rounded += not torch.equal(grad, expected)
+    assert rounded  # the script itself did compute in low precision
+    assert recorded.precision == {torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_script_sees_nothing_of_it(name, dtype):
+    torch.manual_seed(0)
+    build, batch = MODELS[name]
+    model, x = build(), batch()
+    alone = copy.deepcopy(model)
+    loss, grads = trained(alone, x, dtype)
+    drawn = torch.rand(3)
+    seen, recorded, _, _ = watched(model, x, dtype)
+    assert torch.equal(loss, seen)
+    assert torch.equal(drawn, torch.rand(3))
+    assert all(torch.equal(a, b) for a, b in zip(grads, recorded, strict=True))
+    for (key, before), after in zip(alone.state_dict().items(), model.state_dict().values(), strict=True):
+        assert torch.equal(before, after), key
+    assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+
+
+def test_what_the_script_picks_is_picked_for_both():
+    shadow = Shadow(execute)
+    values = shadow.run(
+        torch.ops.aten._to_copy.default, (torch.tensor([1.0, 1.001]),), {"dtype": torch.bfloat16}
+    )
+    best = shadow.run(torch.ops.aten.argmax.default, (values,), {})
+    kept = shadow.run(torch.ops.aten.index.Tensor, (values, [best]), {})
+    assert int(best) == 0  # in bf16 both are 1; FP32 by itself would pick the second
+    assert float(shadow.of(kept)) == 1.0
+
+
+def test_in_fp32_both_records_are_one():
+    torch.manual_seed(0)
+    build, batch = MODELS["convolutions"]
+    _, _, references, recorded = watched(build(), batch(), None)
+    assert references == [None] * len(references)
+    assert recorded.precision == "fp32"
+    assert recorded.low.sites == recorded.beside.reference.sites
+
+
+def test_what_overflows_is_finite_beside_it():
+    layer = nn.Linear(4, 4, bias=False)
+    nn.init.constant_(layer.weight, 200.0)
+    recording = Compared(0, execute, comparison)
+    recording.recorder.adopt(layer, "layer")
+    recording.open()
+    with torch.autocast("cpu", torch.float16):
+        out = layer(torch.full((2, 4), 100.0))
+    recording.close()
+    reference = recording._shadow.of(out)
+    assert out.isinf().all()
+    assert torch.equal(reference, torch.full((2, 4), 80000.0))
+    recorded = recording.finish()
+    low = {site.op: stats for site, stats in recorded.low.sites.items() if site.op in {"mm", "addmm"}}
+    wide = {site.op: stats for site, stats in recorded.beside.reference.sites.items() if site.op in low}
+    assert [stats.infs for stats in low.values()] == [8]
+    assert [(stats.infs, stats.amax) for stats in wide.values()] == [(0, 80000.0)]
+
+
+def test_twins_go_with_their_tensors():
+    shadow = Shadow(execute)
+    held = [
+        shadow.run(torch.ops.aten._to_copy.default, (torch.randn(8),), {"dtype": torch.float16})
+        for _ in range(5)
+    ]
+    for _ in range(300):
+        shadow.run(torch.ops.aten.mul.Tensor, (held[0], 2.0), {})
+    assert len(shadow._references) < 150
+    assert all(shadow.of(tensor) is not None for tensor in held)
+
+
+def test_views_and_writes_through_them_reach_the_twin():
+    shadow = Shadow(execute)
+    base = shadow.run(torch.ops.aten._to_copy.default, (torch.arange(12.0) / 3,), {"dtype": torch.bfloat16})
+    part = base.view(3, 4).t()[1]
+    shadow.run(torch.ops.aten.mul_.Tensor, (part, 1 / 3), {})
+    expected = torch.arange(12.0) / 3
+    expected.view(3, 4).t()[1].mul_(1 / 3)
+    assert torch.equal(shadow.of(base), expected)
+    assert torch.equal(shadow.of(part), expected.view(3, 4).t()[1])

@@ -1,0 +1,312 @@
+"""Several optimizers that step in turn, retained forwards and scalers of all kinds: seen, or said to be unknown."""
+
+import pytest
+import torch
+from torch import nn
+
+import ampcheck
+from ampcheck.observe.execution import run_op
+from ampcheck.observe.recorder import FORWARD_UNSEEN, Recorder
+from ampcheck.values.loop import Kind
+from ampcheck.values.trace import Phase
+
+
+def pair():
+    torch.manual_seed(0)
+    g, d = nn.Linear(4, 8), nn.Linear(8, 1)
+    return g, d, torch.optim.SGD(g.parameters(), 0.1), torch.optim.SGD(d.parameters(), 0.1)
+
+
+def adversarial(weight=1.0, critics=1, steps=3, watched=None):
+    """Train a generator whose forward runs before the critic's step and whose backward runs after it."""
+    g, d, og, od = pair()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    watch = ampcheck.watch(first=steps) if watched is None else watched
+    with watch as seen:
+        for step in range(steps):
+            torch.manual_seed(step)
+            with torch.autocast("cpu", torch.float16):
+                fake = g(torch.randn(16, 4))
+            for _ in range(critics):
+                od.zero_grad()
+                with torch.autocast("cpu", torch.float16):
+                    loss = d(fake.detach()).float().square().mean()
+                scaler.scale(loss).backward()
+                scaler.step(od)
+                scaler.update()
+            with torch.autocast("cpu", torch.float16):
+                loss = d(fake).float().square().mean() * weight
+            og.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(og)
+            scaler.update()
+    return seen, (*g.parameters(), *d.parameters())
+
+
+def gradients(report):
+    """Return by parameter the share of its gradient that is zero."""
+    states = [(s, v) for s, v in report.low.sites.items() if s.slot.startswith("param_grad[")]
+    return {f"{site.module}.{site.slot[11:-1]}": stats.zeros / stats.numel for site, stats in states}
+
+
+@pytest.mark.parametrize("critics", [1, 3])
+def test_a_forward_that_another_optimizers_step_parts_from_its_backward_is_joined_to_it(critics):
+    report = adversarial(critics=critics)[0].report()
+    assert {"g.weight", "g.bias", "d.weight", "d.bias"} <= gradients(report).keys()
+    assert FORWARD_UNSEEN not in report.not_audited
+    modules = {site.module for site in report.low.sites if site.phase is Phase.BACKWARD}
+    assert {"g", "d"} <= modules
+
+
+def test_a_generator_that_learns_nothing_is_no_safe_step():
+    seen, _ = adversarial(weight=1e-12)
+    report = seen.report()
+    assert gradients(report)["g.weight"] == 1.0
+    assert report.outcomes["settled"].harmed
+    assert any(finding.severity == "error" for finding in report.findings)
+
+
+def test_recording_over_several_turns_changes_nothing():
+    class Nothing:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+    _, bare = adversarial(critics=2, watched=Nothing())
+    _, seen = adversarial(critics=2)
+    assert all(torch.equal(a, b) for a, b in zip(bare, seen, strict=True))
+
+
+def test_the_skips_of_each_optimizer_are_counted_at_their_own_steps():
+    g, d, og, od = pair()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    with ampcheck.watch(first=2) as seen:
+        for step in range(3):
+            x = torch.ones(4, 4) * (1e4 if step == 0 else 1.0)
+            with torch.autocast("cpu", torch.float16):
+                fake = g(x)
+                loss = d(fake.detach()).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(od)
+            with torch.autocast("cpu", torch.float16):
+                loss = d(fake).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(og)
+            scaler.update()
+            og.zero_grad()
+            od.zero_grad()
+    events = [event for event in seen.report().loop.scales if event.skipped]
+    assert [(event.step, event.cause.optimizer) for event in events[:2]] == [
+        (0, "optimizer 1"),
+        (1, "optimizer 2"),
+    ]
+    assert events[0].before == events[0].after == 2 * events[1].after
+
+
+def test_a_graph_from_an_earlier_step_is_said_to_be_unseen():
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    kept = None
+    with ampcheck.watch(steps={1}) as seen:
+        for _ in range(2):
+            with torch.autocast("cpu", torch.bfloat16):
+                out = model(torch.randn(2, 4)).float().sum()
+            loss = out if kept is None else out + kept
+            loss.backward(retain_graph=True)
+            optimizer.step()
+            kept = out if kept is None else kept
+    assert seen.report().not_audited[FORWARD_UNSEEN] > 0
+
+
+class Tower(nn.Module):
+    def __init__(self, act):
+        super().__init__()
+        self.lin, self.act = nn.Linear(8, 8), act
+
+    def forward(self, x):
+        return self.act(self.lin(x))
+
+
+class TwoTowers(nn.Module):
+    """One tower runs in a thread: its nodes bear the numbers of the other's."""
+
+    def __init__(self):
+        super().__init__()
+        self.side, self.main = Tower(torch.tanh), Tower(torch.sigmoid)
+
+    def forward(self, x):
+        import threading
+
+        out = {}
+        thread = threading.Thread(target=lambda: out.setdefault("side", self.side(x)))
+        thread.start()
+        thread.join()
+        return self.main(x) * out["side"]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_gradient_is_never_attributed_to_another_threads_line(compiled):
+    model = TwoTowers()
+    recorder = Recorder(model, compiled=compiled, execute=run_op)
+    with recorder:
+        model(torch.randn(4, 8)).sum().backward()
+    trace = recorder.trace(recorder.fetch())
+    placed = {site.op: site.module for site in trace.sites if site.phase is Phase.BACKWARD and site.op}
+    assert placed["tanh_backward"] in {"side", ""}
+    assert placed["sigmoid_backward"] in {"main", ""}
+    assert trace.not_audited["operations in threads of the model's own"] > 0
+
+
+def trained(scaler, steps=12, boom=5):
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    scales = [scaler.get_scale()]
+    with ampcheck.watch(model) as seen:
+        for step in range(steps):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                out = model(torch.randn(4, 8) * (1e6 if step == boom else 1.0))
+            scaler.scale(out.float().square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            scales.append(scaler.get_scale())
+    return seen.report(), scales
+
+
+class Capped(torch.amp.GradScaler):
+    """A scale that never exceeds a limit: what super().update() leaves is not the last word."""
+
+    def update(self, new_scale=None):
+        super().update(new_scale)
+        self._scale.clamp_(max=2.0**9)
+
+
+class OwnStep(torch.amp.GradScaler):
+    """A step of its own: unscales, looks, and steps or does not, without super().step()."""
+
+    def step(self, optimizer):
+        self.unscale_(optimizer)
+        found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
+        return None if any(float(value) for value in found) else optimizer.step()
+
+
+@pytest.mark.parametrize("kind", [torch.amp.GradScaler, Capped, OwnStep])
+def test_the_history_is_that_of_the_scaler_whatever_it_overrides(kind):
+    report, scales = trained(kind("cpu", init_scale=2.0**8, growth_interval=3))
+    known = [next(iter(report.loop.first_scales.values()))] * len(scales)
+    for event in report.loop.scales:
+        known[event.step + 1 :] = [event.after] * (len(scales) - event.step - 1)
+    assert known == scales
+    assert [event.step for event in report.loop.scales if event.skipped] == [5]
+    assert not {"AMP403", "AMP405", "AMP408"} & {finding.code for finding in report.findings}
+
+
+def by_hand(scale, divide):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with ampcheck.watch(model, name="m") as seen:
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                out = model(torch.randn(4, 8))
+            (out.float().square().mean() * 1e-3 * scale).backward()
+            divide(model, scale, optimizer)
+    return seen.report()
+
+
+def in_place(model, scale, optimizer):
+    for parameter in model.parameters():
+        parameter.grad.div_(scale)
+    optimizer.step()
+
+
+def not_at_all(_model, _scale, optimizer):
+    optimizer.step()
+
+
+@torch.no_grad()
+def elsewhere(model, scale, _optimizer):
+    for parameter in model.parameters():
+        parameter.sub_(parameter.grad / scale * 0.01)
+
+
+def test_a_scale_that_is_applied_by_hand_is_known_by_what_it_does_to_the_gradients():
+    report = by_hand(2.0**14, in_place)
+    assert report.log2_scale == 14
+    assert set(report.loop.first_scales.values()) == {2.0**14}
+    assert report.loop.scaling == ""
+    unscaled = by_hand(1.0, in_place)
+    site = next(k for k in report.reference.sites if k.slot == "param_grad[weight]")
+    assert report.reference.sites[site].amax == pytest.approx(unscaled.reference.sites[site].amax, rel=1e-2)
+
+
+def test_a_weight_of_the_loss_is_no_scale():
+    report = by_hand(64.0, not_at_all)
+    assert (report.log2_scale, report.loop.scaling, dict(report.loop.first_scales)) == (0, "", {})
+
+
+def test_a_scale_whose_division_is_not_seen_is_unknown():
+    report = by_hand(2.0**14, elsewhere)
+    assert "16,384" in report.loop.scaling
+    assert any(note.startswith("loss scaling unknown") for note in report.notes)
+
+
+def test_losses_are_compared_at_one_scale():
+    model = nn.Linear(8, 4)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.01), torch.amp.GradScaler("cpu")
+    with ampcheck.watch(model) as seen:
+        for _ in range(2):
+            for _ in range(2):
+                with torch.autocast("cpu", torch.float16):
+                    out = model(torch.randn(4, 8))
+                scaler.scale(out.float().square().mean() / 2).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    report = seen.report()
+    assert max(pair.relative_rms for pair in report.errors.values()) < 0.05
+
+
+def test_names_of_backward_that_were_bound_before_the_watch_are_heard():
+    from torch.autograd import backward, grad
+
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with ampcheck.watch(model) as seen:
+        for step in range(4):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(torch.randn(2, 4)).float().sum()
+            if step % 2:
+                for parameter, found in zip(
+                    model.parameters(), grad(loss, list(model.parameters())), strict=True
+                ):
+                    parameter.grad = found
+            else:
+                backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert gradients(seen.report())
+    assert seen.report().loop.count(Kind.BACKWARD) == 4
+
+
+def test_a_checkpoint_that_runs_the_forward_without_gradients_begins_a_recording():
+    from torch.utils.checkpoint import checkpoint
+
+    torch.manual_seed(0)
+    block, head = nn.Linear(8, 8), nn.Linear(8, 2)
+    optimizer = torch.optim.SGD([*block.parameters(), *head.parameters()], 0.1)
+    with ampcheck.watch() as seen:
+        for _ in range(2):
+            optimizer.zero_grad()
+            x = torch.randn(4, 8, requires_grad=True)
+            with torch.autocast("cpu", torch.float16):
+                out = head(checkpoint(lambda v: block(v) * 1e6, x, use_reentrant=True))
+            out.float().sum().backward()
+            optimizer.step()
+    report = seen.report()
+    assert "block.weight" in gradients(report)
+    assert any(finding.code == "AMP101" for finding in report.findings)

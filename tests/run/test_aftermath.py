@@ -1,0 +1,263 @@
+"""Harm by part, in what a step leaves behind, in later steps and in training."""
+
+import pytest
+import torch
+from torch import nn
+
+import ampcheck.fix.apply_plan  # noqa: F401  # plans are put to work
+from ampcheck.diagnose.rules.aftermath import training_apart
+from ampcheck.fix.long_trial import TrainingSetup, trained
+from ampcheck.run.audit import audit
+from ampcheck.targets.spec import Target
+from ampcheck.values.plan import TRAINS, Claim, Plan, ScalerPlan, Tried
+from ampcheck.values.report import Report
+from ampcheck.values.settings import Settings
+from ampcheck.values.trace import Phase, Trace
+
+
+def target(model, batch, loss, **more):
+    return Target("case", model, [batch], loss, **more)
+
+
+class Bank(nn.Module):
+    """Writes features into a bank, through squares that half precision underflows; reads it in the next step."""
+
+    def __init__(self, *, reads=True, saved=True):
+        super().__init__()
+        self.reads, self.body = reads, nn.Linear(8, 8)
+        with torch.no_grad():
+            self.body.weight.mul_(1e-3)
+            self.body.bias.zero_()
+        self.register_buffer("keys", torch.ones(4, 8) / 8**0.5, persistent=saved)
+
+    def forward(self, x):
+        out = self.body(x)
+        kept = (out.float() @ self.keys.clone().t()).mean() if self.reads else 0.0
+        with torch.no_grad():
+            small = out[:4] * 1e-2
+            self.keys.copy_((small / (small * small).mean(1, keepdim=True).sqrt()).float())
+        return out.float().square().mean() + kept
+
+
+def bank(**options):
+    torch.manual_seed(0)
+    return target(Bank(**options), torch.randn(16, 8), lambda model, x: model(x))
+
+
+def codes(report):
+    return {finding.code for finding in report.findings if finding.severity == "error"}
+
+
+def test_a_buffer_that_is_not_finite_after_the_step_is_harm():
+    report = audit(bank(), Settings())
+    settled = report.outcomes["settled"]
+    assert settled.harmed
+    assert settled.state == {"keys": float("inf")}
+    assert settled.next_error == float("inf")
+    assert settled.grad_error < 0.01
+    told = [f.code for f in report.findings] + [text for f in report.findings for text in f.follows]
+    assert any("AMP506" in text for text in told)
+    assert codes(report)
+
+
+def test_what_nothing_reads_and_nothing_saves_is_none():
+    report = audit(bank(reads=False, saved=False), Settings())
+    assert not report.outcomes["settled"].harmed
+    assert not codes(report)
+
+
+def test_the_model_is_as_it_was_after_its_state_was_compared():
+    case = bank()
+    before = {name: value.clone() for name, value in case.model.state_dict().items()}
+    audit(case, Settings(steps=2))
+    assert all(torch.equal(before[name], value) for name, value in case.model.state_dict().items())
+
+
+@pytest.mark.parametrize(("tried", "expected"), [(Tried.REFUTED, ["AMP507"]), (Tried.CONFIRMED, [])])
+def test_a_refuted_training_check_is_an_error(tried, expected):
+    claim = Claim(f"{TRAINS} over 5 steps", tried, "FP32: loss 2 to 1", "fp16 with the plan: 2 to nan")
+    report = Report("case", "fp16", 0, Trace(), Trace(), claims=(claim,))
+    found = training_apart(report)
+    assert [finding.code for finding in found] == expected
+    assert all(finding.severity == "error" and "2 to nan" in finding.message for finding in found)
+
+
+def test_training_that_ends_in_nan_is_refuted():
+    case = bank()
+    plan = Plan("fp16", scaler=ScalerPlan(2.0**8))
+    setup = TrainingSetup(case.model, case.batch, case.loss, None, None)
+    assert trained(setup, plan, 3).tried is Tried.REFUTED
+    assert trained(setup, Plan("bf16"), 3).tried is Tried.CONFIRMED
+
+
+class Warmer(nn.Module):
+    """A factor that grows from step to step, kept in the model: a later step is the one that overflows."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer, self.step = nn.Linear(8, 16), nn.Linear(16, 4), 0
+
+    def forward(self, x):
+        self.step += 1
+        hidden = self.inner(x) * 40.0**self.step
+        return self.outer(nn.functional.layer_norm(hidden.float(), hidden.shape[-1:]))
+
+
+def test_every_one_of_several_steps_is_judged():
+    torch.manual_seed(0)
+    case = target(Warmer(), torch.randn(8, 8), lambda model, x: model(x).float().square().mean())
+    assert not codes(audit(case, Settings(steps=1)))
+    report = audit(case, Settings(steps=4))
+    assert report.outcomes["settled"].harmed
+    assert "AMP101" in codes(report)
+
+
+class Drifting(nn.Module):
+    """Adds to a sum that half precision stops adding to: harm that only carrying the state on can show."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+        self.total = torch.zeros(4)
+
+    def forward(self, x):
+        out = self.body(x)
+        with torch.no_grad():
+            self.total = self.total + out.detach().float().mean(0)
+        return out.float().square().mean() + (out.float() * self.total).mean()
+
+
+def test_what_low_precision_leaves_behind_is_carried_on():
+    torch.manual_seed(0)
+    model = Drifting()
+    case = target(model, torch.randn(8, 4), lambda model, x: model(x))
+    report = audit(case, Settings(precision="bf16", steps=3))
+    assert not codes(report)
+    assert torch.equal(model.total, torch.zeros(4))
+
+
+class Chopped(torch.autograd.Function):
+    """Hands the gradient on with a share of noise: what a bad backward does to all that lies before it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.low = torch.is_autocast_enabled("cpu")
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.roll(1, 0) if ctx.low else grad
+
+
+class Hidden(nn.Module):
+    """A small part with a wrong gradient beside a head whose gradient is far larger."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
+        with torch.no_grad():
+            self.head.weight.mul_(1e-3)
+
+    def forward(self, x):
+        return self.head(Chopped.apply(self.stem(x)))
+
+
+def test_a_part_with_a_wrong_gradient_is_not_hidden_by_the_norm_of_all():
+    torch.manual_seed(0)
+    x, y = torch.randn(16, 8), torch.randn(16, 4)
+    case = target(Hidden(), (x, y), lambda model, batch: (model(batch[0]).float() - batch[1]).square().sum())
+    report = audit(case, Settings(precision="bf16"))
+    settled = report.outcomes["settled"]
+    assert settled.grad_error < 0.15 < settled.parts["stem"]
+    assert settled.harmed
+    assert "stem" in settled.words
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_parts_of_an_ordinary_network_are_not_called_harmed(precision):
+    torch.manual_seed(0)
+    layers = [
+        part
+        for width in (3, 16, 16, 16)
+        for part in (nn.Conv2d(width, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+    ]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(16 * 64, 4))
+    batch = torch.randn(8, 3, 8, 8), torch.randint(0, 4, (8,))
+    case = target(model, batch, lambda model, b: nn.functional.cross_entropy(model(b[0]), b[1]))
+    report = audit(case, Settings(precision=precision))
+    assert not report.outcomes["settled"].parts
+    assert not codes(report)
+
+
+def test_a_loss_that_is_a_small_difference_of_large_terms_is_no_harm_where_gradients_agree():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    x = torch.randn(32, 8)
+    with torch.no_grad():
+        level = float(model(x).mean())
+    case = target(model, x, lambda model, x: model(x).float().mean() - level)
+    settled = audit(case, Settings(precision="bf16")).outcomes["settled"]
+    assert settled.loss_error > 0.5
+    assert not settled.harmed
+
+
+class Recurrent(nn.Module):
+    """Casts its weight once in front of a long loop: the weight's gradient is added up in low precision."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8) / 8**0.5)
+
+    def forward(self, x):
+        weight, out = self.weight.to(x.dtype), 0.0
+        for _ in range(400):
+            out = out + torch.tanh(x @ weight).float()
+        return out / 400
+
+
+def test_bits_that_only_the_backward_loses_are_placed():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), Recurrent(), nn.Linear(8, 1))
+    model[0].requires_grad_(False)
+    model[2].requires_grad_(False)
+    case = target(
+        model, torch.randn(1, 8) * torch.ones(4, 1), lambda model, x: (model(x).float() - 3).square().mean()
+    )
+    report = audit(case, Settings(precision="bf16"))
+    (found,) = [finding for finding in report.findings if finding.code == "AMP501"]
+    assert (found.origin.module, found.origin.op, found.origin.phase) == ("1", "add", Phase.BACKWARD)
+    assert "lost in the backward" in found.message
+
+
+def test_what_an_operation_saves_for_its_backward_is_not_its_result():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 1))
+    case = target(model, torch.randn(8, 3, 4, 4), lambda model, x: model(x).float().square().mean())
+    report = audit(case, Settings(precision="bf16", verify=False))
+    norms = [site for site in report.errors if "batch_norm" in site.op and site.phase is Phase.FORWARD]
+    assert {site.slot for site in norms} == {"output[0]"} or {site.slot for site in norms} == {"output"}
+
+
+def test_a_plans_scale_is_advised_from_the_gradients_that_it_leaves_in_low_precision():
+    class Squares(nn.Module):
+        def forward(self, x):
+            return (x * 300).pow(2).sum(-1, keepdim=True)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), Squares(), nn.Linear(1, 1))
+    case = target(model, torch.randn(16, 8), lambda model, x: model(x).float().abs().mean() * 1e-2)
+    report = audit(case, Settings())
+    scale = report.plan.scaler
+    assert report.plan.fp32_modules
+    assert scale is not None
+    assert not report.outcomes["planned"].harmed
+    assert scale.init_scale >= 1.0
+
+
+def test_no_scaler_is_planned_for_weights_in_half_precision():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)).half()
+    case = target(model, torch.randn(4, 8).half(), lambda model, x: model(x).float().square().mean())
+    report = audit(case, Settings())
+    assert report.plan.scaler is None
+    assert any("model.float()" in sentence for sentence in report.advice)

@@ -1,0 +1,240 @@
+"""While a script runs: a line on a terminal that makes way for the script's own, and scalars for TensorBoard."""
+
+import math
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampcheck.errors import TargetError
+from ampcheck.run.progress_line import LoopProgress, Numbers, progress, worst_underflow
+from ampcheck.run.tensorboard import Scalar, ScalarFile, crc32c
+from ampcheck.values.loop import ScaleEvent
+from ampcheck.values.trace import PairError, Phase, Site
+
+TRAINING = """
+import sys, time, torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**18)
+for step in range(12):
+    x, y = torch.randn(4, 8), torch.randint(0, 4, (4,))
+    optimizer.zero_grad()
+    with torch.autocast("cpu", torch.float16):
+        loss = nn.functional.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    time.sleep(0.05)
+    if step % 3 == 0:
+        print("step", step, end=" ")
+        print("loss", f"{loss.item():.3f}", file=sys.stdout)
+print("last line without an end", end="")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "train.py").write_text(TRAINING)
+    return tmp_path
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "TERM": "xterm"}
+
+
+def on_a_terminal(folder, *words):
+    """Run a command on a terminal of its own; return everything that reaches it."""
+    main, side = pty.openpty()
+    termios.tcsetwinsize(side, (24, 100))
+    command = [sys.executable, *words]
+    with subprocess.Popen(command, cwd=folder, env=environment(), stdin=side, stdout=side, stderr=side):
+        os.close(side)
+        held = b""
+        while True:
+            try:
+                part = os.read(main, 65536)
+            except OSError:  # the other side is closed
+                break
+            if not part:
+                break
+            held += part
+    os.close(main)
+    return held.decode().replace("\r\n", "\n")
+
+
+def screen(text):
+    """Return the lines that stand on a terminal in the end: a cleared line holds what came after."""
+    return [line.rpartition("\r\x1b[2K")[2] for line in text.split("\n")]
+
+
+def test_a_terminal_shows_where_the_loop_stands_and_keeps_the_scripts_lines(folder):
+    bare = on_a_terminal(folder, "train.py")
+    text = on_a_terminal(folder, "-m", "ampcheck", "run", "-o", "r.json", "train.py")
+    drawn = re.findall(r"\r\x1b\[2K(ampcheck · step [^\r\n]*)", text)
+    assert drawn
+    assert re.fullmatch(
+        r"ampcheck · step \d+ · loss scale 2\^\d+ · \d+ skipped · worst underflow [\d.<]+ %.*", drawn[-1]
+    )
+    assert [line for line in screen(text) if "ampcheck" not in line] == bare.split("\n")
+    assert not re.search(r"step \d+ \r", text)  # a line that the script has begun is not broken into
+
+
+@pytest.mark.parametrize("words", [("--no-live",), ()])
+def test_elsewhere_there_is_no_such_line(folder, words):
+    run = ["-m", "ampcheck", "run", *words, "-o", "r.json", "train.py"]
+    if words:
+        text = on_a_terminal(folder, *run)
+    else:
+        ended = subprocess.run(
+            [sys.executable, *run], check=True, cwd=folder, env=environment(), capture_output=True, text=True
+        )
+        text = ended.stdout + ended.stderr
+    assert "\x1b" not in text
+    assert "ampcheck · step" not in text
+
+
+def test_scalars_are_read_by_tensorboard(folder):
+    reader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="no tensorboard: pip install tensorboard",
+    )
+    words = [
+        "-m",
+        "ampcheck",
+        "run",
+        "--every",
+        "4",
+        "--reference",
+        "all",
+        "--tensorboard",
+        "tb",
+        "-o",
+        "r.json",
+    ]
+    words += ["train.py"]
+    subprocess.run([sys.executable, *words], check=True, cwd=folder, env=environment(), capture_output=True)
+    from ampcheck.saved.report_json import read
+
+    loop = read(folder / "r.json").loop
+    held = reader.EventAccumulator(str(folder / "tb")).Reload()
+    tags = held.Tags()["scalars"]
+    scale = [(event.step, event.value) for event in held.Scalars("ampcheck/loss scale/scaler 1")]
+    assert scale == [(0, 2.0**18), *((event.step + 1, event.after) for event in loop.scales)]
+    assert len(scale) > 1
+    assert held.Scalars("ampcheck/skipped steps")[-1].value == loop.skipped > 0
+    assert [event.step for event in held.Scalars("ampcheck/loss/as trained")] == list(loop.recorded)
+    for low, wide in zip(
+        *(held.Scalars(f"ampcheck/loss/{name}") for name in ("as trained", "in FP32")), strict=True
+    ):
+        assert low.value == pytest.approx(wide.value, rel=0.01)
+    assert "ampcheck/worst underflow" in tags
+
+
+# Pure parts
+
+
+def fields(data):
+    """Read the fields of a protocol-buffer message, by its specification: a witness for what is written."""
+    at, found = 0, {}
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = data[at], at + 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(data):
+        key = varint()
+        if key & 7 == 0:
+            found[key >> 3] = varint()
+            continue
+        size = {1: 8, 5: 4}.get(key & 7) or varint()
+        found[key >> 3], at = data[at : at + size], at + size
+    return found
+
+
+@given(st.lists(st.tuples(st.text(max_size=20), st.integers(0, 2**40), st.floats(width=32)), max_size=6))
+def test_every_finite_scalar_comes_back(tmp_path_factory, numbers):
+    file = ScalarFile(tmp_path_factory.mktemp("events"))
+    file.add(Scalar(*number) for number in numbers)
+    data = file.path.read_bytes() if file.path.exists() else b""
+    read = []
+    while data:
+        (size,) = struct.unpack("<Q", data[:8])
+        read.append(fields(data[12 : 12 + size]))
+        data = data[16 + size :]
+    values = [fields(fields(event[5])[1]) for event in read[1:]]
+    told = [
+        (value[1].decode(), event.get(2, 0), struct.unpack("<f", value[2])[0])
+        for event, value in zip(read[1:], values, strict=True)
+    ]
+    assert told == [number for number in numbers if abs(number[2]) < float("inf")]
+    assert not read or read[0][3] == b"brain.Event:2"
+
+
+def test_the_checksum_is_castagnolis():
+    assert crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4
+    assert crc32c(b"\xff" * 32) == 0x62A8AB43
+    assert crc32c(bytes(range(32))) == 0x46DD794E
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TargetError, match="expected a folder for TensorBoard"):
+        ScalarFile(tmp_path / "file" / "inside")
+
+
+def pair(lost, live):
+    return PairError(live=live, lost=lost, sampled=live)
+
+
+def test_what_a_standing_says():
+    site = Site("net\x1b[31m", "mm", "output", Phase.BACKWARD, "float16")
+    errors = {site: pair(3, 10), Site("b", "mm", "output", Phase.FORWARD, "float16"): pair(9, 10)}
+    assert worst_underflow(errors) == (0.3, "net\x1b[31m")
+    assert worst_underflow({}) is None
+    assert LoopProgress(1200, None, 0).line == "ampcheck · step 1,200"
+    told = LoopProgress(3, 1024.0, 2, 0.3, "net\x1b[31m").line
+    assert told == "ampcheck · step 3 · loss scale 2^10 · 2 skipped · worst underflow 30 % in net"
+    assert LoopProgress(3, None, 0, 0.0).line.endswith("worst underflow 0 %")
+
+
+def test_numbers_are_told_once():
+    events = [ScaleEvent(2, "scaler 1", 8.0, 4.0, skipped=True)]
+    recorded = [
+        SimpleNamespace(step=0, losses=(1.0, 1.5), beside=SimpleNamespace(errors={})),
+        SimpleNamespace(step=2, losses=(0.5, math.nan), beside=None),
+    ]
+    watcher = SimpleNamespace(
+        steps=3,
+        tape=SimpleNamespace(recorded=recorded),
+        scales=SimpleNamespace(first={"scaler 1": 8.0}, events=events, current=4.0),
+    )
+    numbers = Numbers()
+    assert {
+        (scalar.tag.rpartition("/")[2], scalar.step, scalar.value) for scalar in numbers.fresh(watcher)
+    } == {
+        ("scaler 1", 0, 8.0),
+        ("scaler 1", 3, 4.0),
+        ("skipped steps", 3, 1),
+        ("as trained", 0, 1.0),
+        ("in FP32", 0, 1.5),
+        ("as trained", 2, 0.5),
+    }
+    assert not list(numbers.fresh(watcher))
+    assert progress(watcher) == LoopProgress(3, 4.0, 1)

@@ -1,0 +1,153 @@
+"""Models without a batch: one is worked out, tried, and said; what `ampcheck init` writes runs as it is."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ampcheck.cli import main
+from ampcheck.errors import TargetError
+from ampcheck.targets import load
+
+HEAD = "import torch\nfrom torch import nn\n"
+MODELS = {
+    "pictures": (
+        HEAD + "class Net(nn.Module):\n    def __init__(self, num_classes):\n        super().__init__()\n"
+        "        self.conv = nn.Conv2d(3, 4, 3)\n        self.fc = nn.Linear(4, num_classes)\n"
+        "    def forward(self, images):\n        return self.fc(self.conv(images).mean((2, 3)))\n",
+        [(8, 3, 32, 32), (8,)],
+    ),
+    "tokens and a mask": (
+        HEAD + "class Net(nn.Module):\n    def __init__(self, vocab_size=50):\n        super().__init__()\n"
+        "        self.emb = nn.Embedding(vocab_size, 8)\n        self.out = nn.Linear(8, 2)\n"
+        "    def forward(self, ids, mask):\n"
+        "        h = self.emb(ids) * mask.unsqueeze(-1)\n"
+        "        return self.out(h.sum(1) / mask.sum(1, keepdim=True))\n",
+        [(8, 16), (8, 16), (8, 2)],
+    ),
+    "timesteps and a class": (
+        HEAD + "class Net(nn.Module):\n    def __init__(self, num_classes=7):\n        super().__init__()\n"
+        "        self.conv = nn.Conv2d(1, 4, 3, padding=1)\n        self.y = nn.Embedding(num_classes, 4)\n"
+        "        self.t, self.out = nn.Linear(1, 4), nn.Conv2d(4, 1, 1)\n"
+        "    def forward(self, x, t, y):\n        b, c, h, w = x.shape\n"
+        "        e = self.t(t.float().view(b, 1)) + self.y(y)\n"
+        "        return self.out(self.conv(x) + e[:, :, None, None])\n",
+        [(8, 1, 32, 32), (8,), (8,), (8, 1, 32, 32)],
+    ),
+    "a configuration": (
+        HEAD
+        + "from dataclasses import dataclass\n@dataclass\nclass Config:\n    width: int\n    out: int = 3\n"
+        "class Net(nn.Module):\n    def __init__(self, config):\n        super().__init__()\n"
+        "        self.fc = nn.Linear(config.width, config.out)\n"
+        "    def forward(self, x):\n        return self.fc(x)\n",
+        [(8, 64), (8, 3)],
+    ),
+    "two vectors that are joined": (
+        HEAD
+        + "class Net(nn.Module):\n    def __init__(self, obs_dim=5, act_dim=2):\n        super().__init__()\n"
+        "        self.q = nn.Linear(obs_dim + act_dim, 1)\n"
+        "    def forward(self, obs, act):\n        return self.q(torch.cat([obs, act], 1))\n",
+        [(8, 5), (8, 2), (8, 1)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_batch_and_a_loss_are_worked_out(tmp_path, monkeypatch, name):
+    text, shapes = MODELS[name]
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(text)
+    target = load("net.py")
+    assert [tuple(part.shape) for part in target.batch(0)] == shapes
+    loss = target.loss(target.model, target.batch(0))
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert target.stand_in_loss
+    assert any("ampcheck init net.py:Net" in note for note in target.notes)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_init_writes_loads_as_it_is(tmp_path, monkeypatch, capsys, name):
+    text, shapes = MODELS[name]
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(text)
+    assert main(["init", "net.py"]) == 0
+    assert "ampcheck net_audit.py" in capsys.readouterr().out
+    target = load("net_audit.py")
+    assert [tuple(part.shape) for part in target.batch(0)] == shapes
+    assert not target.stand_in_loss  # it is the user's from now on
+    assert main(["init", "net.py"]) == 2  # and is not written over
+
+
+def test_labels_that_a_forward_takes_give_the_models_own_loss(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("lm.py").write_text(
+        HEAD + "class LM(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.emb, self.out = nn.Embedding(30, 8), nn.Linear(8, 30)\n"
+        "    def forward(self, idx, targets=None):\n        logits = self.out(self.emb(idx))\n        loss = None\n"
+        "        if targets is not None:\n"
+        "            loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())\n"
+        "        return logits, loss\n"
+    )
+    target = load("lm.py")
+    assert not target.stand_in_loss
+    assert target.loss(target.model, target.batch(0)).ndim == 0
+
+
+def test_the_samples_of_a_data_set_in_the_file_are_taken(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("data_net.py").write_text(
+        HEAD + "class Points(torch.utils.data.Dataset):\n    def __init__(self, n=64):\n        self.n = n\n"
+        "    def __len__(self):\n        return self.n\n"
+        "    def __getitem__(self, i):\n        return torch.full((6,), float(i)), i % 3\n"
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.fc = nn.Linear(6, 3)\n    def forward(self, x):\n        return self.fc(x)\n"
+    )
+    inputs, labels = load("data_net.py").batch(0)
+    assert inputs[:, 0].tolist() == list(range(8))
+    assert labels.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def test_several_models_are_asked_for_and_parts_are_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    part = "class Part(nn.Module):\n    def __init__(self, d): super().__init__(); self.f = nn.Linear(d, d)\n"
+    part += "    def forward(self, x): return self.f(x)\n"
+    one = "class {0}(nn.Module):\n    def __init__(self, d):\n        super().__init__(); self.p = Part(d)\n"
+    one += "    def forward(self, x): return self.p(x)\n"
+    Path("two.py").write_text(HEAD + part + one.format("A") + one.format("B"))
+    with pytest.raises(
+        TargetError, match=r"2 models found: A \(4,160 parameters\), B \(4,160 parameters\)"
+    ) as asked:
+        load("two.py")
+    assert asked.value.hint == "ampcheck two.py:A\nampcheck two.py:B"
+    assert type(load("two.py:B").model).__name__ == "B"
+    Path("one.py").write_text(HEAD + part + one.format("A"))
+    assert type(load("one.py").model).__name__ == "A"
+
+
+def test_what_cannot_be_worked_out_says_so_and_names_init(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("odd.py").write_text(
+        HEAD + "class Odd(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.w = nn.Parameter(torch.ones(3))\n"
+        "    def forward(self, recipe):\n        return self.w * recipe['salt']['grams']\n"
+    )
+    with pytest.raises(TargetError, match=r"no batch could be worked out for forward\(recipe\)") as asked:
+        load("odd.py")
+    assert asked.value.hint == "ampcheck init odd.py:Odd"
+    assert main(["init", "odd.py:Odd"]) == 0
+    assert "write what forward takes as recipe" in Path("odd_audit.py").read_text()
+
+
+def test_a_script_that_trains_on_import_does_not_when_one_of_its_models_is_audited(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text(
+        HEAD + "class Net(nn.Module):\n    def __init__(self): super().__init__(); self.f = nn.Linear(4, 2)\n"
+        "    def forward(self, x): return self.f(x)\n"
+        "gpu = torch.ones(1).to('nowhere')\nmodel = Net()\n"
+        "for _ in range(3):\n    open('trained', 'w').close()\n    model(torch.ones(1, 4)).sum().backward()\n"
+    )
+    target = load("script.py:Net")
+    assert type(target.model).__name__ == "Net"
+    assert not Path("trained").exists()
+    assert any("it was run up to line" in note for note in target.notes)
