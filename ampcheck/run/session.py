@@ -108,8 +108,7 @@ class Session:
         watcher = self.watcher
         loop = watcher.loop()
         counted, judged = _comparable(watcher.tape.recorded, loop)
-        skipped = {event.step for event in loop.scales if event.skipped}
-        outcome = worst_outcome([step for step in judged if step.step not in skipped] or judged)
+        outcome = worst_outcome(_used(judged, loop) or judged)
         full = [(recorded, recorded.beside) for recorded in counted if recorded.beside is not None]
         low, reference = Trace(), Trace()
         errors: dict[Site, PairError] = {}
@@ -185,6 +184,12 @@ def _most_missed(recorded: Sequence[Recorded]) -> dict[str, int]:
         for text, number in step.low.not_audited.items():
             found[text] = max(number, found.get(text, 0))
     return found
+
+
+def _used(judged: Sequence[Recorded], loop: Loop) -> list[Recorded]:
+    """Return the steps that count: a skip changes no weight, unless the loss itself overflowed: no scale helps then."""
+    skipped = {event.step for event in loop.scales if event.skipped}
+    return [step for step in judged if step.step not in skipped or not math.isfinite(step.losses[0])]
 
 
 def _comparable(recorded: Sequence[Recorded], loop: Loop) -> tuple[list[Recorded], list[Recorded]]:
