@@ -57,15 +57,9 @@ def snapshot(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 #: Known failures, each with what is wrong. They run, and are reported as expected failures until they are fixed.
 KNOWN = {
-    "test_an_operation_seen_before_runs_no_python_of_ours": "one Python call for each backward, not each operation",
     "test_an_error_that_no_operation_explains_is_told_and_not_charged": "a chaotic network in a script gets an error",
     "test_dtypes_elements_and_casts_are_those_of_the_real_step[convolutions": "a dry run still counts the saved mean",
-    "test_two_ranks_print_what_the_readme_shows": "the manual shows an older output of two ranks",
     "test_compiled_scripts_are_seen_as_uncompiled_ones[step]": "a compiled whole step is recorded once only",
-    "test_the_plans_scale_is_the_one_that_the_sentences_are_about[0.001]": "a claim about a scale that changes nothing",
-    "test_markers_say_how_to_audit_and_may_be_all_of_a_test": "bf16 is counted as partly audited in the summary",
-    "test_the_readmes_test_finds_what_the_readme_shows": "the README's test fails in another way than it shows",
-    "test_cuda_is_stood_in_for_where_a_script_asks_for_it": "the sentence about the stand-in was reworded",
     "test_measured_peaks_hold_parameters_gradients_and_state[sgd]": "1.2 % of the process's memory is not the step's",
 }
 

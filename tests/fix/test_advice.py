@@ -15,7 +15,7 @@ from ampcheck.fix.verify import Lab
 from ampcheck.observe.emulation import cuda_casting
 from ampcheck.observe.step import Step
 from ampcheck.values.findings import Severity
-from ampcheck.values.outcome import SHOWN_UNDERFLOW, Outcome
+from ampcheck.values.outcome import BETTER, SHOWN_UNDERFLOW, Outcome
 from ampcheck.values.plan import Plan, ScalerPlan, Tried
 
 
@@ -183,5 +183,6 @@ def test_the_plans_scale_is_the_one_that_the_sentences_are_about(factor):
     # A scale of 1 is none, and of one that changes nothing in this step nothing is claimed.
     claims = [verdict.claim for verdict in report.claims if "loss scale" in verdict.claim]
     unscaled, settled = report.outcomes["unscaled"], report.outcomes["settled"]
-    helps = unscaled.harmed or unscaled.underflow > settled.underflow + SHOWN_UNDERFLOW
+    loses = unscaled.underflow > settled.underflow + SHOWN_UNDERFLOW
+    helps = unscaled.harmed or loses or unscaled.worst > BETTER * settled.worst
     assert claims == ([f"start the loss scale at 2^{exponent}"] if exponent and helps else [])

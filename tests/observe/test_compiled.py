@@ -183,7 +183,7 @@ def test_an_operation_seen_before_runs_no_python_of_ours():
         finally:
             sys.setprofile(None)
     assert recorder.path.operations > 200
-    assert ours == []
+    assert ours == ["run_backward"]  # as the backward begins, for threads: once a step, not once an operation
 
 
 @pytest.mark.parametrize("compiled", [True, False])

@@ -34,7 +34,7 @@ def launched(folder, *words):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     command += ["ampcheck", "run", "--format", "json", "-o", str(out), str(SCRIPT), *words]
     done = subprocess.run(
-        command, check=False, cwd=SCRIPT.parent.parent, capture_output=True, text=True, timeout=180
+        command, check=False, cwd=SCRIPT.parents[2], capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 0, done.stderr
     return read(out)

@@ -210,7 +210,7 @@ def test_cuda_is_stood_in_for_where_a_script_asks_for_it(folder):
     bare, run = both(folder, "train.py", "--amp")
     assert bare.returncode == 1
     assert run.returncode == 0
-    assert re.search(r"ampcheck train.py --amp · fp16", run.stderr)
+    assert re.search(r"ampcheck train.py --amp · Sequential · fp16", run.stderr)
     refused = python("-m", "ampcheck", "run", "--no-as-cuda", "train.py", cwd=folder)
     assert refused.returncode == 1
 
