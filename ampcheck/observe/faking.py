@@ -33,6 +33,20 @@ _BATCH_NORMS: Final = frozenset(
 _HALVES: Final = frozenset({torch.float16, torch.bfloat16})
 
 
+class _AsKernels(FakeTensorMode):
+    """Fake tensors with the dtypes that an operation's kernel gives, where torch's fake one errs.
+
+    Batch norm's saved statistics have the dtype of its FP32 weights; the fake ones that of a half input.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation on fakes."""
+        made: Any = super().__torch_dispatch__(func, types, args, kwargs)
+        if func not in _BATCH_NORMS or made[1].dtype not in _HALVES or args[1] is None:
+            return made
+        return made[0], *(saved.to(args[1].dtype) for saved in made[1:])
+
+
 class Faking(TorchDispatchMode):
     """Above a FakeTensorMode: runs operations on real tensors alone for their values."""
 
@@ -48,7 +62,7 @@ class Faking(TorchDispatchMode):
         kwargs = kwargs or {}
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if any(isinstance(leaf, FakeTensor) for leaf in given):
-            return _as_kernels_do(func, args, func(*args, **kwargs))
+            return func(*args, **kwargs)
         if _large(func, args, kwargs, _COMPUTED if given else self._limit):
             return func(*args, **kwargs)
         with torch._C._DisableTorchDispatch():
@@ -74,22 +88,12 @@ def _large(func: Any, args: Any, kwargs: Any, limit: int) -> bool:
     return any(leaf.numel() > limit for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor))
 
 
-def _as_kernels_do(func: Any, args: Any, made: Any) -> Any:
-    """Return a result with the dtypes that the operation's kernel gives it, where torch's fake one errs.
-
-    Batch norm's saved statistics have the dtype of its FP32 weights; the fake ones that of a half input.
-    """
-    if func not in _BATCH_NORMS or made[1].dtype not in _HALVES or args[1] is None:
-        return made
-    return made[0], *(saved.to(args[1].dtype) for saved in made[1:])
-
-
 @contextmanager
 def fake_tensors() -> Iterator[Faking]:
     """Let large tensors, and all that is computed from them, be fake."""
     with (
         _without_log(),
-        FakeTensorMode(allow_non_fake_inputs=True),
+        _AsKernels(allow_non_fake_inputs=True),
         Faking() as faking,
         warnings.catch_warnings(),
     ):
