@@ -6,6 +6,8 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, TypeVar
 
+from torch._C._dynamo.eval_frame import set_eval_frame
+
 from ampcheck.values.loop import GAVE_IN
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -25,11 +27,14 @@ def guarded(method: Method) -> Method:
         other = get_ident() != thread.ident and name not in _ANYWHERE
         if watcher.broken or (other and thread.elsewhere(name, idle=not watcher.backwards)):
             return None
+        compiling = set_eval_frame(None)  # where a whole step is compiled, what is ours must not be
         try:
             return method(watcher, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the script
             watcher.abandon(error)
             return None
+        finally:
+            set_eval_frame(compiling)
 
     return tell  # type: ignore[return-value]  # it takes the place of the method
 
