@@ -58,7 +58,6 @@ def snapshot(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 #: Known failures, each with what is wrong. They run, and are reported as expected failures until they are fixed.
 KNOWN = {
     "test_an_error_that_no_operation_explains_is_told_and_not_charged": "a chaotic network in a script gets an error",
-    "test_measured_peaks_hold_parameters_gradients_and_state[sgd]": "1.2 % of the process's memory is not the step's",
 }
 
 
