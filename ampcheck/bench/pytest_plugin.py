@@ -17,7 +17,8 @@ from ampcheck.bench.gates import Gates
 from ampcheck.bench.replay import ReplayClock, strict
 
 _CLOCK = pytest.StashKey[ReplayClock]()
-_BESIDE = pytest.StashKey[dict[str, list[tuple[str, Sequence[float], dict[str, Any]]]]]()
+#: Of each test its calls, and of each call the rows that were timed: case, samples, record.
+_BESIDE = pytest.StashKey[dict[str, list[list[tuple[str, Sequence[float], dict[str, Any]]]]]]()
 _FIXTURE = "precision_benchmark"
 _PROPERTY = "ampcheck_bench"
 _OPTIONS = {
@@ -110,13 +111,13 @@ def _refuse_histogram(config: pytest.Config) -> None:
 
 
 def _beside(config: pytest.Config, test: str, result: Any, records: list[dict[str, Any]]) -> None:
-    """Keep the rows that were timed beside the one that is entered: FP32, and further precisions."""
-    kept = config.stash.setdefault(_BESIDE, {})
-    kept.setdefault(test, []).extend(
+    """Keep the rows that one call has timed: the one that is entered, FP32, and further precisions."""
+    timed = [
         (result.case.key, row.time.samples, record)
         for row, record in zip(result.case.rows, records, strict=True)
         if row.time is not None
-    )
+    ]
+    config.stash.setdefault(_BESIDE, {}).setdefault(test, []).append(timed)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -126,13 +127,19 @@ def pytest_benchmark_update_json(config: pytest.Config, benchmarks: Any, output_
     kept = config.stash.get(_BESIDE, {})
     for entry in list(output_json["benchmarks"]):
         own = (entry.get("extra_info") or {}).get("ampcheck")
-        for case, samples, record in kept.get(entry["fullname"], ()):
-            entry["group"] = entry["group"] or case
-            if own is not None and record["precision"] != own["precision"]:
-                output_json["benchmarks"].append(_added(entry, samples, record))
+        calls = kept.get(entry["fullname"], ()) if own is not None else ()
+        group = entry["group"]
+        for call, (case, samples, record) in ((at + 1, row) for at, rows in enumerate(calls) for row in rows):
+            if call == 1 and record["precision"] == own["precision"]:
+                entry["group"] = group or case
+            else:
+                added = _added(entry, samples, record, call)
+                output_json["benchmarks"].append(added | {"group": group or case})
 
 
-def _added(entry: dict[str, Any], samples: Sequence[float], record: dict[str, Any]) -> dict[str, Any]:
+def _added(
+    entry: dict[str, Any], samples: Sequence[float], record: dict[str, Any], call: int
+) -> dict[str, Any]:
     """Return the entry of a row that was timed beside another one, with the statistics of its own samples."""
     from pytest_benchmark.stats import Stats
 
@@ -142,7 +149,7 @@ def _added(entry: dict[str, Any], samples: Sequence[float], record: dict[str, An
     numbers = {**entry["stats"], **stats.as_dict()}
     if "data" in numbers:
         numbers["data"] = list(samples)
-    name = f" ({record['precision']})"
+    name = f" ({record['precision']}{f', call {call}' * (call > 1)})"
     return entry | {
         "name": entry["name"] + name,
         "fullname": entry["fullname"] + name,

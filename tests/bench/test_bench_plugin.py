@@ -163,22 +163,40 @@ def test_a_gate_on_training_trains_and_without_training_it_fails(folder):
     )
 
 
-def test_the_fixture_can_be_called_twice_in_one_test(folder):
+def test_every_call_of_one_test_is_in_the_json_under_a_name_of_its_own(folder):
     folder.makepyfile(
         test_steps="""
+        import json
         from ampcheck.bench.request import Request
 
         def test_both(precision_benchmark):
-            quick = Request(parts=("time", "memory"), budget=0.1)
-            for precision in ("bf16", "tf32"):
-                assert precision_benchmark("net.py", precision, settings=quick).row.precision == precision
+            for precision, size in (("bf16", 16), ("bf16", 8), ("amp", 8)):
+                sized = Request(parts=("time", "memory"), budget=0.1, batch_sizes=(size,))
+                found = precision_benchmark("net.py", precision, settings=sized)
+                assert found.row.precision == precision
+                print("SAMPLES", json.dumps([row.time.samples for row in found.case.rows]))
         """
     )
-    result = folder.runpytest_subprocess("--benchmark-json=out.json")
+    result = folder.runpytest_subprocess("-s", "--benchmark-json=out.json")
     result.assert_outcomes(passed=1)
-    entry, *_ = json.loads((folder.path / "out.json").read_text())["benchmarks"]
-    assert entry["extra_info"]["ampcheck"]["precision"] == "bf16"
-    assert [record["precision"] for record in entry["extra_info"]["ampcheck_more"]] == ["tf32"]
+    (fp32, bf16), second, third = samples(result)
+    entries = json.loads((folder.path / "out.json").read_text())["benchmarks"]
+    shown = [
+        (entry["name"], entry["group"], entry["extra_info"]["ampcheck"]["precision"]) for entry in entries
+    ]
+    assert shown == [
+        ("test_both", "batch 16", "bf16"), ("test_both (fp32)", "batch 16", "fp32"),
+        ("test_both (fp32, call 2)", "batch 8", "fp32"), ("test_both (bf16, call 2)", "batch 8", "bf16"),
+        ("test_both (fp32, call 3)", "batch 8", "fp32"), ("test_both (amp, call 3)", "batch 8", "amp"),
+    ]  # fmt: skip
+    for entry, given in zip(entries, [bf16, fp32, *second, *third], strict=True):
+        assert entry["stats"]["data"] == pytest.approx(given, rel=1e-9)
+        assert entry["stats"]["median"] == pytest.approx(statistics.median(given), rel=1e-9)
+    more = entries[0]["extra_info"]["ampcheck_more"]
+    assert [(record["case"], record["precision"]) for record in more] == [
+        ("batch 8", "bf16"),
+        ("batch 8", "amp"),
+    ]
 
 
 def test_only_benchmarks_selects_it(folder):
