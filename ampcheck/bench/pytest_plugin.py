@@ -126,8 +126,8 @@ def pytest_benchmark_update_json(config: pytest.Config, benchmarks: Any, output_
     del benchmarks
     kept = config.stash.get(_BESIDE, {})
     for entry in list(output_json["benchmarks"]):
-        own = (entry.get("extra_info") or {}).get("ampcheck")
-        calls = kept.get(entry["fullname"], ()) if own is not None else ()
+        own = (entry.get("extra_info") or {}).get("ampcheck", {})
+        calls = kept.get(entry["fullname"], ()) if own else ()
         group = entry["group"]
         for call, (case, samples, record) in ((at + 1, row) for at, rows in enumerate(calls) for row in rows):
             if call == 1 and record["precision"] == own["precision"]:
