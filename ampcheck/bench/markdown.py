@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from ampcheck.bench import gpu_time, views
 from ampcheck.bench.compare import Change
-from ampcheck.bench.result import Bench, Case, Row
+from ampcheck.bench.result import Bench, Case, Closeness, OneStep, Row
 from ampcheck.bench.table import MIB, TIMES, Line, caveats, columns, headings, legend, lines
 from ampcheck.bench.verdicts import against as against_row
 from ampcheck.values.wording import clean, percent
@@ -135,11 +135,13 @@ def _step_cells(row: Row) -> tuple[str, ...]:
         step.reference,
         _share(step.loss_error),
         _share(step.outputs.relative_rms) if step.outputs else "–",
-        _share(step.gradients.relative_rms),
-        f"{step.gradients.cosine:.6f}",
-        f"{step.gradients.bias:+.1e}",
-        f"{step.worst} ({_share(step.worst_error)})",
+        *(("–", "–", "–", "–") if step.gradients is None else _gradient_cells(step, step.gradients)),
     )
+
+
+def _gradient_cells(step: OneStep, found: Closeness) -> tuple[str, ...]:
+    worst = f"{step.worst} ({_share(step.worst_error)})"
+    return _share(found.relative_rms), f"{found.cosine:.6f}", f"{found.bias:+.1e}", worst
 
 
 def _courses(case: Case) -> Iterable[str]:

@@ -15,6 +15,8 @@ PRECISIONS = {
     "fp16": "autocast in fp16, no loss scaling",
     "amp": "autocast in fp16 with GradScaler",
     "bf16": "autocast in bf16",
+    "half": "the model itself cast to fp16, as .half() does",
+    "bfloat16": "the model itself cast to bf16",
     "plan": "the plan of ampcheck",
     # Delayed scaling has a past, which a row does not: `ampcheck TARGET --precision fp8:te-delayed` gives it one.
     **{
@@ -107,7 +109,7 @@ class OneStep:
     loss: float
     loss_error: float  #: relative
     outputs: Closeness | None
-    gradients: Closeness
+    gradients: Closeness | None  #: None in inference
     worst: str = ""  #: the parameter whose gradient is farthest off
     worst_error: float = 0.0
     casting: str = ""  #: whose casting rules were followed

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from ampcheck.bench.intervals import Interval, enough, equivalence, power
-from ampcheck.bench.result import BASE, Bench, Case, Row, TrainingCurve
+from ampcheck.bench.result import BASE, Bench, Case, Closeness, Row, TrainingCurve
 from ampcheck.values.wording import percent
 
 #: A spread of the samples, IQR over median, from which times are called noisy; torch.utils.benchmark warns there.
@@ -177,7 +177,7 @@ def verdict(bench: Bench, case: Case, row: Row) -> str:
     stands = against(bench, case, row)
     if stands:
         return stands
-    words = [_memory(case, row), _gradients(row), _accuracy(bench, case, row)]
+    words = [_memory(case, row), _agreement(row), _accuracy(bench, case, row)]
     time = _time(case, row)
     words = [time, *words] if bench.cuda else [*words, time and f"on this CPU {time}"]
     return ", ".join(word for word in words if word) or "nothing measured"
@@ -198,19 +198,26 @@ def against(bench: Bench, case: Case, row: Row) -> str:
 
 
 def _lost(row: Row) -> str:
-    """Return that a step's gradients are not there; "" where they are."""
-    if row.one_step is None:
+    """Return that a step's gradients, or in inference its outputs, are not there; "" where they are."""
+    what, error = _seen(row)
+    if error is None:
         return ""
-    error = row.one_step.gradients
     if not error.finite:
-        return "gradients are not finite"
-    return f"gradients are lost: error {percent(error.relative_rms)}" if error.relative_rms >= LOST else ""
+        return f"{what}s are not finite"
+    return f"{what}s are lost: error {percent(error.relative_rms)}" if error.relative_rms >= LOST else ""
 
 
-def _gradients(row: Row) -> str:
-    return (
-        f"gradient error {percent(row.one_step.gradients.relative_rms)}" if row.one_step is not None else ""
-    )
+def _seen(row: Row) -> tuple[str, Closeness | None]:
+    """Return what one step is judged by, and how far off that is."""
+    step = row.one_step
+    if step is None:
+        return "", None
+    return ("output", step.outputs) if step.gradients is None else ("gradient", step.gradients)
+
+
+def _agreement(row: Row) -> str:
+    what, error = _seen(row)
+    return "" if error is None else f"{what} error {percent(error.relative_rms)}"
 
 
 def _accuracy(bench: Bench, case: Case, row: Row) -> str:

@@ -21,6 +21,7 @@ from ampcheck.observe.step_record import Fetched
 from ampcheck.observe.structure import modules
 from ampcheck.observe.wide import execute
 from ampcheck.targets.losses import call_model
+from ampcheck.targets.lossfinder import STAND_IN_NOTE
 from ampcheck.targets.spec import Target
 from ampcheck.values.report import Report
 from ampcheck.values.settings import Settings
@@ -51,7 +52,8 @@ def audit_forwards(report: Report, target: Target, settings: Settings, progress:
     """Return the report of a target's forwards; its findings are still to be shown."""
     halves = stored_dtypes(target.model)
     cast = settings.cast if settings.cast != "auto" else "weights" if halves else "autocast"
-    report = replace(report, mode="infer", cast=cast, log2_scale=0)
+    notes = tuple(note for note in report.notes if note != STAND_IN_NOTE)  # no loss is asked for
+    report = replace(report, mode="infer", cast=cast, log2_scale=0, stand_in_loss=False, notes=notes)
     subject = Subject(target.model, list(target.batches), target.predict or call_model)
     with _evaluating(target.model) as shown:
         report = replace(report, notes=(*report.notes, *shown, *_of_halves(halves)))

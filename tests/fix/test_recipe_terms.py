@@ -1,4 +1,6 @@
-"""A recipe plan in the words of libraries: run by the real ones where they are installed."""
+"""A recipe plan in the words of libraries, run by the real ones."""
+
+from importlib import import_module
 
 import pytest
 import torch
@@ -21,7 +23,7 @@ def net():
 @pytest.mark.parametrize("name", AO)
 @pytest.mark.parametrize("gemms", [(), ("wgrad",), ("dgrad", "wgrad")])
 def test_torchao_takes_the_lines(name, gemms):
-    float8 = pytest.importorskip("torchao.float8.float8_linear")
+    float8 = import_module("torchao.float8.float8_linear")
     model = net()
     exec(terms(recipe(name), ["3"], gemms)["torchao"], {"model": model})
     kinds = {path: isinstance(module, float8.Float8Linear) for path, module in model.named_modules()}
@@ -34,7 +36,6 @@ def test_torchao_takes_the_lines(name, gemms):
 
 def test_a_gemm_that_stays_in_bf16_there_is_the_one_that_stays_here():
     """torchao's layer without a rounded wgrad gives the very gradients of the plan's emulation."""
-    pytest.importorskip("torchao.float8")
     from dataclasses import replace
 
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
@@ -64,9 +65,8 @@ def test_a_gemm_that_stays_in_bf16_there_is_the_one_that_stays_here():
 
 @pytest.mark.parametrize("name", AO)
 def test_accelerate_takes_the_lines(name):
-    pytest.importorskip("torchao.float8")
-    accelerate = pytest.importorskip("accelerate")
-    ao = pytest.importorskip("accelerate.utils.ao")
+    accelerate = import_module("accelerate")
+    ao = import_module("accelerate.utils.ao")
     text = terms(recipe(name), ["3"])["Accelerate"]
     seen = {}
 
@@ -86,8 +86,7 @@ def test_accelerate_takes_the_lines(name):
 
 
 def test_lightning_takes_the_lines():
-    pytest.importorskip("torchao.float8")
-    lightning = pytest.importorskip("lightning.pytorch")
+    lightning = import_module("lightning.pytorch")
     scope = {}
     exec(
         terms(recipe("ao-rowwise"), ["net.3"])[
@@ -114,7 +113,7 @@ def test_lightning_takes_the_lines():
 
 
 def test_megatrons_file_is_yaml_that_matches_the_modules():
-    yaml = pytest.importorskip("yaml")
+    yaml = import_module("yaml")
     import fnmatch
 
     read = yaml.safe_load(megatron_yaml(["decoder.layers.1.mlp.linear_fc2", "output_layer"]))
@@ -160,7 +159,6 @@ def test_bounds_only_where_whole_first_blocks_are_kept():
     ],
 )
 def test_a_plan_converts_a_model(plan, kinds):
-    pytest.importorskip("torchao.float8")
     model = plan.apply(net())
     found = ""
     for layer in (model[0], model[2], model[3]):

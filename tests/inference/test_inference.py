@@ -18,6 +18,7 @@ from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.run.audit import audit
 from ampcheck.saved.report_json import from_json, to_json
 from ampcheck.targets import Target
+from ampcheck.targets.lossfinder import model_or_stand_in
 from ampcheck.targets.spec import no_loss
 from ampcheck.values.plan import Plan
 from ampcheck.values.settings import Settings
@@ -160,6 +161,16 @@ def test_a_stored_value_beyond_the_range_is_told_as_that():
     )
     assert report.stored[0].infinite == int(model[1].running_var.half().isinf().sum())
     assert report.plan.fp32_modules == ("1",)
+
+
+def test_a_stand_in_loss_is_no_caveat_of_a_forward():
+    model = nn.Linear(8, 4).eval()
+    found = model_or_stand_in(model, torch.randn(2, 8))
+    assert found.stand_in
+    subject = target(model, torch.randn(2, 8), stand_in_loss=True, notes=found.notes)
+    report = audit(subject, Settings(mode="infer"))
+    assert not report.stand_in_loss
+    assert not any("loss" in note for note in report.notes)
 
 
 def test_a_healthy_model_is_safe_and_stays_as_it_was():

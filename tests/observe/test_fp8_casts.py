@@ -1,6 +1,7 @@
 """Casts of FP8 and FP4 recipes against formats' laws, ml_dtypes, brute force and torchao."""
 
 import itertools
+from importlib import import_module
 
 import ml_dtypes
 import numpy as np
@@ -110,8 +111,8 @@ def test_names_of_recipes():
 
 @pytest.mark.parametrize(("mode", "name"), [("RCEIL", "ao-mxfp8"), ("FLOOR", "ao-mxfp8:floor")])
 def test_mx_casts_are_torchaos(mode, name):
-    mx = pytest.importorskip("torchao.prototype.mx_formats.mx_tensor")
-    config = pytest.importorskip("torchao.prototype.mx_formats.config")
+    mx = import_module("torchao.prototype.mx_formats.mx_tensor")
+    config = import_module("torchao.prototype.mx_formats.config")
     x = wild(64, 128).bfloat16()
     scale, data = mx.to_mx(x, torch.float8_e4m3fn, 32, config.ScaleCalculationMode[mode])
     theirs = mx.to_dtype(data, scale, torch.float8_e4m3fn, 32, torch.float32)
@@ -122,7 +123,7 @@ def test_mx_casts_are_torchaos(mode, name):
 
 def test_nvfp4_is_torchaos_where_no_block_is_far_below_the_largest():
     """torchao keeps block scales at 2**-6 at least, TransformerEngine has E4M3's subnormal ones below."""
-    nv = pytest.importorskip("torchao.prototype.mx_formats.nvfp4_tensor")
+    nv = import_module("torchao.prototype.mx_formats.nvfp4_tensor")
     torch.manual_seed(0)
     x = torch.randn(64, 128).bfloat16()
     whole = nv.per_tensor_amax_to_scale(x.float().abs().max())

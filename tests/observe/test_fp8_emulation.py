@@ -1,12 +1,14 @@
 """Emulated recipes: where they act, what they leave, and torchao's own emulation bit for bit."""
 
 import copy
+from importlib import import_module
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ampcheck.observe.fp8.casts import rounded
 from ampcheck.observe.fp8.emulate import Emulation, Kept, Product, emulated
 from ampcheck.observe.fp8.owners import Layer
 from ampcheck.values.recipes import recipe
@@ -32,8 +34,8 @@ def low_gradients(model, x, name, **kept):
 @pytest.mark.parametrize("name", sorted(AO))
 def test_gradients_are_torchaos_bit_for_bit(name, dtype, bias):
     """Twelve settings: outputs and every gradient entry."""
-    float8 = pytest.importorskip("torchao.float8")
-    config = pytest.importorskip("torchao.float8.config")
+    float8 = import_module("torchao.float8")
+    config = import_module("torchao.float8.config")
     model = net(bias).to(dtype)
     x = (torch.randn(80, 64) * torch.randn(80, 1).exp()).to(dtype)
     theirs = copy.deepcopy(model)
@@ -60,8 +62,8 @@ def test_gradients_are_torchaos_bit_for_bit(name, dtype, bias):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_mxfp8_is_torchaos_mx_mm(dtype):
-    mx = pytest.importorskip("torchao.prototype.moe_training.mxfp8_linear")
-    configs = pytest.importorskip("torchao.prototype.mx_formats.config")
+    mx = import_module("torchao.prototype.moe_training.mxfp8_linear")
+    configs = import_module("torchao.prototype.mx_formats.config")
     from torchao.quantization.quantize_.common import KernelPreference
 
     torch.manual_seed(0)
@@ -89,6 +91,23 @@ def test_mxfp8_is_torchaos_mx_mm(dtype):
     assert torch.equal(mine, theirs)
     for a, b in zip(*pairs, strict=True):
         assert torch.equal(a.grad, b.grad)
+
+
+@pytest.mark.parametrize("name", ["te-current", "ao-tensorwise", "ao-rowwise"])
+def test_products_are_those_of_torchs_own_scaled_kernel(name):
+    """`torch._scaled_mm` multiplies the bytes themselves; only the last bit of a bf16 result may differ."""
+    torch.manual_seed(0)
+    x, w = (torch.randn(rows, 64) * torch.randn(rows, 1).exp() for rows in (80, 96))
+    casts = recipe(name).casts
+    a, b = (rounded(t, casts["fprop", kind]) for t, kind in ((x, "input"), (w, "weight")))
+    low = [one.held.to(torch.float8_e4m3fn) for one in (a, b)]
+    scales = {"scale_a": (1 / a.scale).reshape(-1, 1), "scale_b": (1 / b.scale).reshape(1, -1)}
+    if scales["scale_a"].numel() == 1:
+        scales = {kind: scale.reshape(()) for kind, scale in scales.items()}
+    theirs = torch._scaled_mm(low[0], low[1].t(), **scales, out_dtype=torch.bfloat16)
+    mine = Product.apply(x, w, Emulation(recipe(name)), Layer("", "weight")).bfloat16()
+    assert torch.allclose(mine.float(), theirs.float(), rtol=2.0**-7, atol=1e-4 * float(mine.abs().max()))
+    assert float((mine == theirs).double().mean()) > 0.99
 
 
 class Experts(nn.Module):

@@ -1,6 +1,7 @@
 """Layers that a script trains in FP8 already are found by their class, and keep a report from saying safe."""
 
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 from torch import nn
@@ -25,7 +26,7 @@ class Net(nn.Module):
     [("tensorwise", "ao-tensorwise"), ("rowwise", "ao-rowwise"), ("rowwise_with_gw_hp", "ao-rowwise-gw-hp")],
 )
 def test_torchaos_layers_tell_their_recipe(name, recipe):
-    float8 = pytest.importorskip("torchao.float8")
+    float8 = import_module("torchao.float8")
     model = float8.convert_to_float8_training(Net(), config=float8.Float8LinearConfig.from_recipe_name(name))
     found = in_use(model, "model")
     assert {(layer.module, layer.recipe, layer.runs) for layer in found} == {
@@ -35,7 +36,7 @@ def test_torchaos_layers_tell_their_recipe(name, recipe):
 
 
 def test_torchtitans_dropped_recipe_is_said(monkeypatch):
-    float8 = pytest.importorskip("torchao.float8")
+    float8 = import_module("torchao.float8")
     monkeypatch.setitem(__import__("sys").modules, "torchtitan", object())
     model = float8.convert_to_float8_training(Net(), config=float8.Float8LinearConfig(emulate=True))
     assert all("drops the recipe" in layer.note for layer in in_use(model, ""))

@@ -47,26 +47,31 @@ class Seen:
 class Golden:
     """The step in FP64, or in FP32 where the model does not run in FP64, with which others are compared."""
 
-    def __init__(self, make: Callable[[], Target]) -> None:
-        """Run it."""
-        self._make = make
-        plain = _seen(make(), Precision("fp32"))
+    def __init__(self, make: Callable[[], Target], *, trains: bool = True) -> None:
+        """Run it; where nothing is trained, its forward alone."""
+        self._make, self._trains = make, trains
+        plain = self._run(make(), Precision("fp32"))
         self.reference, self._seen = "fp32", plain
         self._plain = plain
         with contextlib.suppress(StepRaised):
-            golden = _seen(_doubled(make()), Precision("fp32"), double=True)
+            golden = self._run(_doubled(make()), Precision("fp32"), double=True)
             if not (plain.drew and _apart(plain, golden) > OTHER_DRAWS):
                 self.reference, self._seen = "fp64", golden
+
+    def _run(
+        self, target: Target, chosen: Precision, *, double: bool = False, scale: float | None = None
+    ) -> Seen:
+        return _seen(target, chosen, double=double, scale=scale, trains=self._trains)
 
     def compare(self, chosen: Precision) -> OneStep:
         """Run the step in a precision, from the same state, and say how far off it is."""
         target = self._make()
         device = Arm(target, chosen).device
-        seen = _seen(target, chosen)
+        seen = self._run(target, chosen)
         for _ in range(_HALVINGS):
             if seen.finite or seen.scale <= 1.0:
                 break
-            seen = _seen(self._make(), chosen, scale=seen.scale / 2)
+            seen = self._run(self._make(), chosen, scale=seen.scale / 2)
         errors = {
             name: self._error(name, grad)
             for name, grad in seen.gradients.items()
@@ -81,7 +86,9 @@ class Golden:
             seen.loss,
             abs(seen.loss - self._seen.loss) / max(abs(self._seen.loss), 1e-300),
             closeness(seen.outputs, self._seen.outputs) if seen.outputs and self._seen.outputs else None,
-            closeness([seen.gradients[n] for n in shared], [self._seen.gradients[n] for n in shared]),
+            closeness([seen.gradients[n] for n in shared], [self._seen.gradients[n] for n in shared])
+            if self._trains
+            else None,
             worst,
             errors.get(worst, 0.0),
             "CUDA's rules on CPU tensors" if device.type == "cpu" else f"autocast of {device.type}",
@@ -135,7 +142,14 @@ def closeness(found: list[torch.Tensor], golden: list[torch.Tensor]) -> Closenes
     return Closeness(math.sqrt(error) / size, cosine, total / count / (size / math.sqrt(count)))
 
 
-def _seen(target: Target, chosen: Precision, *, double: bool = False, scale: float | None = None) -> Seen:
+def _seen(
+    target: Target,
+    chosen: Precision,
+    *,
+    double: bool = False,
+    scale: float | None = None,
+    trains: bool = True,
+) -> Seen:
     arm = Arm(target, chosen, _in_double if double else as_cuda_casts)
     used = scale or arm.scaler.get_scale()
     seen = Seen(0.0, scale=used)
@@ -152,8 +166,10 @@ def _seen(target: Target, chosen: Precision, *, double: bool = False, scale: flo
         with arm.running(), torch.random.fork_rng():
             torch.manual_seed(0)
             state = torch.get_rng_state()
-            loss = arm.forward(target.batch(0))
-            (loss * used).backward()
+            batch = arm.target.batch(0)
+            loss = arm.forward(batch) if trains else arm.infer(batch)
+            if trains:
+                (loss * used).backward()
             seen.drew = not torch.equal(state, torch.get_rng_state())
     finally:
         for handle in handles:

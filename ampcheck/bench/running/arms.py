@@ -35,6 +35,7 @@ class Arm:
         self, target: Target, chosen: Precision, rules: Rules = as_it_is, clip: float | None = None
     ) -> None:
         """Build the optimizer and the scaler; a target is taken over, its model trained in place."""
+        target = chosen.held(target)
         self.target, self.precision, self.clip = target, chosen, clip
         self.device = Step(target.model, None, target.loss).device
         self._rules = rules
@@ -79,10 +80,10 @@ class Arm:
         if self.target.after_step is not None:
             self.target.after_step(self.target.model)
 
-    def infer(self) -> torch.Tensor:
+    def infer(self, batch: Any = None) -> torch.Tensor:
         """Return the loss of the next batch without gradients."""
         with torch.no_grad():
-            return self.forward()
+            return self.forward(batch)
 
     def settle(self, wanted: int = APPLIED_IN_A_ROW) -> Settled:
         """Train until so many updates in a row were applied, so that what follows is made of real steps."""

@@ -103,7 +103,7 @@ class _Run:
         for part in PARTS:
             if part not in request.parts or part in case.parts:
                 continue
-            if case.mode == "train" or part not in {"accuracy", "training"}:
+            if case.mode == "train" or part != "training":
                 case = measure[part](case, rows)
             case = replace(case, rows=tuple(rows.values()), parts=(*case.parts, part))
             yield case
@@ -236,7 +236,7 @@ class _Run:
             if chosen.recipe is not None:
                 rows[name] = replace(rows[name], memory=Memory(note="emulated: not predicted"))
                 continue
-            key = (chosen.dtype, chosen.plan.fp32_modules, chosen.plan.fp32_lines)
+            key = (chosen.dtype, chosen.weights, chosen.plan.fp32_modules, chosen.plan.fp32_lines)
             if key not in found:
                 self.bencher.say(f"{self.begun.key}: predicting the memory of {name}")
                 found[key], fits[key] = self._predicted(chosen)
@@ -287,7 +287,7 @@ class _Run:
         golden: Golden | None = None
         for name in tuple(rows):
             with self._row(rows, name):
-                golden = golden or Golden(self._make)
+                golden = golden or Golden(self._make, trains=case.mode == "train")
                 self.bencher.say(f"{self.begun.key}: one step in {name}")
                 rows[name] = replace(rows[name], one_step=golden.compare(self._precision(name)))
         return case

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,17 +10,22 @@ import torch
 from ampcheck.bench.result import PRECISIONS
 from ampcheck.bench.running.rounded import RoundedProducts
 from ampcheck.fix.apply_plan import grad_scaler
+from ampcheck.inference.casting import cast_inputs
+from ampcheck.observe.cast_weights import cast
 from ampcheck.observe.fp8.emulate import Emulation, emulated
 from ampcheck.observe.promote import in_fp32
 from ampcheck.observe.stand_in import autocast_stands_in
 from ampcheck.observe.step import casting_rules
 from ampcheck.observe.structure import is_compiled, modules
 from ampcheck.observe.wide import WideCompute
+from ampcheck.targets.spec import Target
 from ampcheck.values.plan import Plan, ScalerPlan
 from ampcheck.values.recipes import Recipe, is_recipe, recipe
 
 _PLAIN = Plan("fp32")
 _DTYPES = {"fp16": torch.float16, "amp": torch.float16, "bf16": torch.bfloat16}
+#: Rows in which the model itself is cast, without autocast.
+_WEIGHTS = {"half": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,18 @@ class Precision:
     tf32: bool = False
     plan: Plan = _PLAIN
     recipe: Recipe | None = None  #: of FP8 or FP4, emulated
+    weights: torch.dtype | None = None  #: what the model and its inputs are cast to
+
+    def held(self, target: Target) -> Target:
+        """Return a target as this precision holds it: its model cast in place, where the weights are."""
+        dtype = self.weights
+        if dtype is None:
+            return target
+        cast(target.model, dtype)
+        batches, validation = (
+            [cast_inputs(one, dtype) for one in some] for some in (target.batches, target.validation)
+        )
+        return replace(target, batches=batches, validation=validation)
 
     def scaler(self, device: str) -> torch.amp.GradScaler:
         """Return a new scaler; one that does nothing where there is none."""
@@ -63,7 +80,7 @@ def precision(name: str, plan: Plan | None = None) -> Precision:
     if is_recipe(name):
         return Precision(name, torch.bfloat16, recipe=recipe(name.partition(":")[2]))
     scaled = Plan("fp16", scaler=ScalerPlan(2.0**16)) if name == "amp" else Plan("fp32")
-    return Precision(name, _DTYPES.get(name), name == "tf32", scaled)
+    return Precision(name, _DTYPES.get(name), name == "tf32", scaled, weights=_WEIGHTS.get(name))
 
 
 @contextmanager
@@ -85,7 +102,7 @@ def as_cuda_casts(device: torch.device, chosen: Precision, model: Any) -> Iterat
     with ExitStack() as stack:
         stack.enter_context(casting_rules(device, chosen.dtype))
         stack.enter_context(_tf32(allowed=chosen.tf32))
-        if device.type == "cpu" and chosen.dtype is not None:
+        if device.type == "cpu" and (chosen.dtype or chosen.weights) is not None:
             stack.enter_context(WideCompute())
         if device.type == "cpu" and chosen.tf32:
             stack.enter_context(RoundedProducts())

@@ -55,7 +55,7 @@ def predict(
 ) -> Prediction:
     """Return what the second step of a target needs in a precision; the first one makes the optimizer's state."""
     try:
-        target = make()
+        target = chosen.held(make())
         with _quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
             return _watched(_fake(target, mode, batch_size), chosen, train=train, real=False)
     except Exception as error:  # the user's code meets tensors without numbers
@@ -63,7 +63,7 @@ def predict(
             raise
         reason = f"{type(error.__cause__ or error).__name__}"
     with _quiet():
-        done = _watched(make(), chosen, train=train, real=True)
+        done = _watched(chosen.held(make()), chosen, train=train, real=True)
     return replace(done, note=f"predicted from real tensors: the model cannot run without numbers ({reason})")
 
 
@@ -85,8 +85,8 @@ def _rules(device: torch.device, chosen: Precision, model: Any) -> Iterator[None
 
 
 def _watched(target: Target, chosen: Precision, *, train: bool, real: bool) -> Prediction:
-    # A scaler asks for numbers; what it adds to memory is one of them.
-    arm = Arm(target, replace(chosen, plan=replace(chosen.plan, scaler=None)), _rules)
+    # A scaler asks for numbers; what it adds to memory is one of them. The target's weights are cast already.
+    arm = Arm(target, replace(chosen, plan=replace(chosen.plan, scaler=None), weights=None), _rules)
     _as_on_cuda(arm.optimizer)
     watch = Watch(target.model, execute if real else plainly)
     with arm.running(), watch:

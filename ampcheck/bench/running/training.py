@@ -104,7 +104,7 @@ def _run(arm: Arm, steps: int) -> _Run:
 
 def _read(arm: Arm, seed: int) -> float:
     """Return the training loss that the run has come to, read in FP32: low precision rounds a small loss to nothing."""
-    full = Precision("fp32")
+    full = Precision("fp32", weights=arm.precision.weights)
     target, model = arm.target, arm.target.model
     with (
         target.active(),
@@ -122,7 +122,7 @@ def _validated(course: TrainingCurve, arm: Arm) -> TrainingCurve:
     if not arm.target.validation or course.status == "raised":
         return course
     low = _scores(arm, arm.precision)
-    full = _scores(arm, Precision("fp32"))
+    full = _scores(arm, Precision("fp32", weights=arm.precision.weights))
     return replace(
         course,
         validation_loss=full[0],
