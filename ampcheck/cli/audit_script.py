@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ampcheck.cli import output
+from ampcheck.cli.several import add_what_if, publish_recipes
 from ampcheck.errors import ConfigError, TargetError
 from ampcheck.run.child_processes import WatchOptions
 from ampcheck.run.launch_script import Ended, Program, launch
@@ -20,6 +21,7 @@ from ampcheck.run.script_audit import ScriptAudit
 from ampcheck.run.side_effects import Kept, kept
 from ampcheck.targets.arguments import Reads, arguments_of, divided
 from ampcheck.targets.reading import read, read_source
+from ampcheck.values.recipes import is_recipe
 from ampcheck.values.settings import Schedule
 
 STEPS, SECONDS = 20, 60.0
@@ -51,12 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the script as on a machine without a GPU (default: a CPU stands in for the GPU it is written for)",
     )
-    script.add_argument(
-        "--what-if",
-        choices=("fp16", "bf16"),
-        default="",
-        help="audit a script that trains in FP32 as if mixed precision were added to it",
-    )
+    add_what_if(script)
 
 
 def script_words(words: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]] | None:
@@ -106,7 +103,8 @@ def run(options: argparse.Namespace) -> int:
         )
     steps = options.steps if "steps" in options.given else STEPS
     limit = Limit(steps, options.seconds)
-    audit = ScriptAudit(_watch_options(options, program, steps), limit)
+    recipe = options.what_if if is_recipe(options.what_if) else ""
+    audit = ScriptAudit(_watch_options(options, program, steps), limit, recipe)
     print(f"ampcheck: {_what_runs(options, steps)}", file=sys.stderr)
     with contextlib.redirect_stdout(sys.stderr), kept() as written:
         ended = audit.over(lambda: launch(program))
@@ -117,7 +115,8 @@ def _watch_options(options: argparse.Namespace, program: Program, steps: int) ->
     schedule = Schedule(first=steps, every=0, beside="all")
     as_cuda = not (options.as_cpu or _has_gpu())
     bounds = steps, options.seconds
-    return WatchOptions(program.shown, schedule, as_cuda, as_cuda, options.what_if, bounds)
+    what_if = "" if is_recipe(options.what_if) else options.what_if
+    return WatchOptions(program.shown, schedule, as_cuda, as_cuda, what_if, bounds)
 
 
 def _has_gpu() -> bool:
@@ -168,7 +167,10 @@ def _publish(options: argparse.Namespace, audit: ScriptAudit, ended: Ended, writ
         raise TargetError(_untrained(ended), where=options.target, hint=f"ampcheck run {options.target}")
     if audit.stopped:
         report = replace(report, notes=(f"the script was stopped after {audit.stopped}", *report.notes))
-    return output.publish(report, options)
+    status = output.publish(report, options)
+    if audit.calls is None:
+        return status
+    return max(status, publish_recipes(audit.calls, options.target, options))
 
 
 def _untrained(ended: Ended) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ampcheck.cli import output, writing
 from ampcheck.cli.check import count
+from ampcheck.cli.several import add_what_if
 from ampcheck.cli.watched import Watched
 from ampcheck.run.import_hooks import after_import
 from ampcheck.run.launch_script import Program, launch, parse
@@ -79,12 +80,7 @@ def _add_recording(watch: Any) -> None:
         default=None,
         help="let the CPU stand in for CUDA (default: where the script asks for CUDA and there is none)",
     )
-    watch.add_argument(
-        "--what-if",
-        choices=("fp16", "bf16"),
-        default="",
-        help="audit a script that trains in FP32 as if mixed precision were added to it",
-    )
+    add_what_if(watch)
 
 
 def run(options: argparse.Namespace) -> int:

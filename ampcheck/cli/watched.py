@@ -4,12 +4,12 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ampcheck.cli import live, output, writing
 from ampcheck.cli.live import LiveLine
+from ampcheck.cli.several import publish_each, publish_recipes
 from ampcheck.compare.select import select, source
 from ampcheck.errors import AmpcheckError
 from ampcheck.run.child_processes import Children, WatchOptions, joined
@@ -20,12 +20,14 @@ from ampcheck.run.progress_line import Numbers, progress
 from ampcheck.run.tensorboard import ScalarFile
 from ampcheck.run.wishes import wishes_of
 from ampcheck.saved.report_json import to_json, write
+from ampcheck.values.recipes import is_recipe
 from ampcheck.values.report import Report
 from ampcheck.values.settings import Schedule
 
 if TYPE_CHECKING:
     from ampcheck.inference.script import Forwards
     from ampcheck.run.ranks import Ranks
+    from ampcheck.run.recipe_calls import TrainingCalls
     from ampcheck.run.session import Session
 
 #: Exit status where no training was seen.
@@ -42,8 +44,14 @@ class Watched:
         named = any("cuda" in word for word in program.arguments)
         script = program.kind == "script" and not options.what_if
         asked = wishes_of(Path(program.name), program.arguments) if script else None
+        self._recipe = options.what_if if is_recipe(options.what_if) else ""
         self._watch_options = WatchOptions(
-            program.shown, schedule, options.as_cuda, named, options.what_if, asked=asked
+            program.shown,
+            schedule,
+            options.as_cuda,
+            named,
+            "" if self._recipe else options.what_if,
+            asked=asked,
         )
         self._children = Children(self._watch_options)
         self._session: Session | None = None
@@ -53,6 +61,7 @@ class Watched:
         self._numbers = Numbers()
         self._notes: tuple[str, ...] = ()
         self._forwards: Forwards | None = None
+        self._calls: TrainingCalls | None = None
         self._broken = ""  #: why nothing could be watched
         self._corner = Corner()
         self._keeper = Keeper(self._partial, self._place)
@@ -62,10 +71,12 @@ class Watched:
         """Begin to watch; where that fails, the script goes on without."""
         try:
             from ampcheck.inference.script import Forwards
+            from ampcheck.run.recipe_calls import TrainingCalls
 
-            self._forwards = Forwards()
+            self._forwards, self._calls = Forwards(), TrainingCalls(self._recipe)
             self._session = self._watch_options.session(self._on_step)
             self._session.watcher.roots.without_gradients = self._forwards.note
+            self._calls.follow(self._session)
             self._session.watcher.started = self._children.follow
             self._context = self._session.watching()
             self._context.__enter__()
@@ -167,6 +178,10 @@ class Watched:
         with contextlib.redirect_stdout(sys.stderr):
             status = output.publish(report, self._options)
         self._clear(heard)
+        if trained and self._calls is not None:
+            status = max(
+                status, publish_recipes(self._calls, self._program.shown, self._options, self._notes)
+            )
         return status if trained else NO_TRAINING
 
     def _leave(self, own: Report, ranks: "Ranks") -> int:
@@ -190,23 +205,7 @@ class Watched:
 
     def _publish_forwards(self, forwards: "Forwards") -> int | None:
         """Audit the models that a script without training has called, a report each; None where there are none."""
-        from ampcheck.run.audit import audit
-
-        status: int | None = None
-        for number, (target, settings) in enumerate(forwards.targets(self._program.shown)):
-            with contextlib.redirect_stdout(sys.stderr):
-                report = audit(replace(target, notes=(*self._notes, *target.notes)), settings)
-                outputs = [replace(one, path=_numbered(one.path, number)) for one in self._options.output]
-                options = argparse.Namespace(**{**vars(self._options), "output": outputs})
-                status = max(status or 0, output.publish(report, options))
+        status = publish_each(forwards.targets(self._program.shown), self._options, self._notes)
         for kind in forwards.lost if status is None else ():
             print(f"ampcheck: {kind} was freed before the script ended: not audited", file=sys.stderr)
         return status
-
-
-def _numbered(path: str, number: int) -> str:
-    """Return the file of one of several reports: out.json, out-2.json."""
-    if not number or path == "-":
-        return path
-    file = Path(path)
-    return str(file.with_name(f"{file.stem}-{number + 1}{file.suffix}"))

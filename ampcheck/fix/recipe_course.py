@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ class RecipeCourse:
     loss: Callable[[Any, Any], Any]
     optimizer: Callable[[Any], torch.optim.Optimizer] | None
     after_step: Callable[[Any], object] | None
+    keep: frozenset[str] = frozenset()  #: modules that are never rounded
 
     def losses(self, recipe: Recipe, kept: Kept, steps: int, seconds: float = float("inf")) -> list[float]:
         """Train from the present state and return the losses; fewer where the seconds are used up.
@@ -37,7 +38,7 @@ class RecipeCourse:
         """
         until = time.monotonic() + seconds
         optimizer = self._built()
-        run = Emulation(recipe, kept)
+        run = Emulation(recipe, replace(kept, modules=kept.modules | self.keep))
         losses: list[float] = []
         while len(losses) < steps and time.monotonic() < until:
             batch = self.batches[len(losses) % len(self.batches)]

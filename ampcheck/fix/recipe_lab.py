@@ -1,7 +1,8 @@
 """Runs one step under recipes again and again from the same state, and compares it with its bf16 run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,12 +47,21 @@ def forward_and_backward(step: Step, run: Emulation) -> torch.Tensor:
 class RecipeLab(Lab):
     """The lab of one step: FP32 says what bf16 determines, bf16 what a recipe has to match."""
 
-    def __init__(self, step: Step, baseline: Recipe, earlier: Sequence[Any] = (), other: Any = None) -> None:
+    def __init__(
+        self,
+        step: Step,
+        baseline: Recipe,
+        earlier: Sequence[Any] = (),
+        other: Any = None,
+        keep: Collection[str] = (),
+    ) -> None:
         """Run the step in FP32 and in bf16.
 
         `earlier` are the batches that delayed scaling has seen before; an `other` one tells the noise of gradients.
+        Modules of `keep` are never rounded.
         """
         super().__init__(step)
+        self._keep = frozenset(keep)
         self._earlier, self._baseline = earlier, baseline
         self._memories: dict[str, Memory] = {}
         self._state = Snapshot(step.model, step.batch, step.loss, list(earlier))
@@ -62,7 +72,9 @@ class RecipeLab(Lab):
             self._grads = dict(self._gradients())
         finally:
             self._state.restore()
-        self.layers = {layer.module: shape for layer, shape in run.layers.items()}
+        met = {layer.module: shape for layer, shape in run.layers.items()}
+        self.layers = {name: shape for name, shape in met.items() if name not in self._keep}
+        self.kept = tuple(name for name in met if name in self._keep)
         self.rows = {layer.module: rows for layer, rows in run.rows.items()}
         self.left = dict(run.left)
         self._work: dict[str, int] = {}
@@ -124,6 +136,7 @@ class RecipeLab(Lab):
         self, recipe: Recipe, kept: Kept, recorder: OperandRecorder | None, *, exact: bool
     ) -> RecipeOutcome:
         self.trials += 1
+        kept = replace(kept, modules=kept.modules | self._keep)
         self._state.restore()  # another lab of the same model may have trained it
         try:
             memory = self._settled(recipe, kept, exact=exact) if recipe.delayed else Memory()

@@ -1,7 +1,8 @@
 """An audit of FP8 and FP4 recipes: each runs the step beside bf16; what harms is healed, and tried again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ampcheck.fix.recipe_course import IN_BF16, RecipeCourse, same
 from ampcheck.fix.recipe_lab import RecipeLab
@@ -11,6 +12,8 @@ from ampcheck.observe.fp8.emulate import Kept
 from ampcheck.observe.fp8.fit import misfits, missed_by_swapping
 from ampcheck.observe.state import Snapshot
 from ampcheck.observe.step import Step
+from ampcheck.observe.structure import named_modules
+from ampcheck.targets.nested import redrawn
 from ampcheck.targets.spec import Target
 from ampcheck.values.plan import Claim, Plan, Tried
 from ampcheck.values.recipe_audit import HARM, RecipeAudit, RecipeOutcome, RecipePlan, RecipeResult
@@ -50,9 +53,13 @@ class _Audit:
     def __init__(self, report: Report, target: Target, settings: Settings, progress: Progress) -> None:
         self._report, self._target, self._settings, self._progress = report, target, settings, progress
         self._asked = recipes(settings.precision)
+        named = [path for path, _ in named_modules(target.model)]
+        self._keep = frozenset(
+            path for path in named if any(f"{path}.".startswith(f"{k}.") for k in settings.keep)
+        )
         progress("bf16")
         other = target.batch(1) if len(target.batches) > 1 else None
-        self._lab = RecipeLab(self._step(0), self._asked[0], target.warmup, other)
+        self._lab = self._new_lab(target.batch(0), target.warmup, other)
         self._course = self._trained()
 
     def report(self) -> Report:
@@ -78,15 +85,18 @@ class _Audit:
         patch = lines_to_paste(recipe(plan.recipe), plan.bf16_modules, plan.bf16_gemms) if plan.recipe else ""
         return replace(self._report, recipes=audit, plan=plan, claims=claims, advice=advice, patch=patch)
 
-    def _step(self, index: int) -> Step:
-        return Step(self._target.model, self._target.batch(index), self._target.loss)
+    def _new_lab(self, batch: Any, earlier: Sequence[Any] = (), other: Any = None) -> RecipeLab:
+        step = Step(self._target.model, batch, self._target.loss)
+        return RecipeLab(step, self._asked[0], earlier, other, self._keep)
 
     def _trained(self) -> _Training | None:
         """Train for a while in bf16, where there are batches to train on, and put the model back."""
         target, settings = self._target, self._settings
-        if len(target.batches) == 1 and not settings.verify_steps:
+        if not target.trains or (len(target.batches) == 1 and not settings.verify_steps):
             return None
-        setup = RecipeCourse(target.model, target.batches, target.loss, target.optimizer, target.after_step)
+        setup = RecipeCourse(
+            target.model, target.batches, target.loss, target.optimizer, target.after_step, self._keep
+        )
         before = setup.snapshot()
         steps = settings.verify_steps or TRAINED_STEPS
         self._progress(f"training {plural(steps, 'step')} in bf16")
@@ -96,7 +106,7 @@ class _Audit:
                 target.batch(index) for index in range(max(0, len(losses) - len(target.batches)), len(losses))
             ]
             other = target.batch(len(losses) + 1) if len(target.batches) > 1 else None
-            later = RecipeLab(self._step(len(losses)), self._asked[0], seen, other)
+            later = self._new_lab(target.batch(len(losses)), seen, other)
         finally:
             before.restore()
         return _Training(setup, losses, later, before)
@@ -129,11 +139,21 @@ class _Audit:
         lab = self._lab if harmed_here or setup is None else setup.later
         outcome = result.outcome if harmed_here or result.trained is None else result.trained
         found = RecipeSearch(lab, chosen, self._settings.budget, self._progress).run(outcome)
+        other = self._another(lab) if found.plan.healed else None
         fresh = None
-        if setup is not None and found.plan.healed:
-            other = setup.later if lab is self._lab else self._lab
+        if other is not None:
             fresh = other.outcome(recipe(found.plan.recipe), kept_by(found.plan), exact=True)
         return replace(result, plan=found.plan, planned=found.planned, alone=found.alone, fresh=fresh)
+
+    def _another(self, lab: RecipeLab) -> RecipeLab | None:
+        """Return a step that a plan was not searched on: after training, of another batch, or of another draw."""
+        setup, target = self._course, self._target
+        if setup is not None:
+            return setup.later if lab is self._lab else self._lab
+        if len(target.batches) > 1:
+            return self._new_lab(target.batch(1), target.warmup)
+        batch = redrawn(target.batch(0))
+        return None if batch is None else self._new_lab(batch, target.warmup)
 
     def _ends_as_bf16(self, chosen: Recipe, kept: Kept) -> bool | None:
         """Tell whether a short training ends where the one in bf16 did; None where there was none."""
@@ -158,16 +178,21 @@ class _Audit:
                 f"{chosen.name} gives the gradients of bf16", Tried.CONFIRMED, "bf16", result.harm.words
             )
             trained = self._training_claim(chosen, Kept())
-            return Plan("bf16", recipe=chosen.name), (claim, *trained), self._choice(chosen)
+            plan = Plan("bf16", recipe=chosen.name, bf16_modules=self._lab.kept)
+            return plan, (claim, *trained), self._choice(chosen)
         if found is None or planned is None or not found.healed:
             failed = f"no exception that was tried heals {chosen.name}: train in bf16"
             return Plan("bf16"), (), () if found is None else (failed,)
-        plan = Plan("bf16", recipe=found.recipe, bf16_modules=found.bf16_modules, bf16_gemms=found.gemms)
+        modules = (*self._lab.kept, *found.bf16_modules)
+        plan = Plan("bf16", recipe=found.recipe, bf16_modules=modules, bf16_gemms=found.gemms)
         claims = [Claim(plan_words(found), Tried.CONFIRMED, result.outcome.words, planned.words)]
         if result.fresh is not None:
-            claims.append(_claim("the same holds in another step", result.fresh, result))
+            drawn = self._course is None and len(self._target.batches) == 1
+            step = "for another draw of the batch's samples" if drawn else "in another step"
+            claims.append(_claim(f"the same holds {step}", result.fresh, result))
         claims += self._training_claim(recipe(found.recipe), kept_by(found))
-        shown = [f"{percent(found.cost)} of the linear layers' operations stay in bf16 with this plan"]
+        shown = [] if result.fresh is not None else ["no other batch was there to try the plan on"]
+        shown += [f"{percent(found.cost)} of the linear layers' operations stay in bf16 with this plan"]
         if found.diffuse:
             shown.append("the harm is diffuse: no few layers are to blame")
         if found.bf16_modules and not found.minimal:

@@ -10,14 +10,17 @@ from ampcheck.run.limit import Limit
 from ampcheck.values.report import Report
 
 if TYPE_CHECKING:
+    from ampcheck.run.recipe_calls import TrainingCalls
     from ampcheck.run.session import Session
 
 
 class ScriptAudit:
     """A script, watched up to a limit."""
 
-    def __init__(self, watch_options: WatchOptions, limit: Limit) -> None:
-        """Prepare to watch; the clock of the limit begins now."""
+    def __init__(self, watch_options: WatchOptions, limit: Limit, recipe: str = "") -> None:
+        """Prepare to watch; the clock of the limit begins now. A recipe is tried when the script has ended."""
+        self._recipe = recipe
+        self.calls: TrainingCalls | None = None
         self._watch_options = watch_options
         self._children = Children(watch_options)
         self._session: Session | None = None
@@ -43,7 +46,11 @@ class ScriptAudit:
         return ended
 
     def _begin(self) -> None:
+        from ampcheck.run.recipe_calls import TrainingCalls
+
         self._session = self._watch_options.session(self._running.stepped)
+        self.calls = TrainingCalls(self._recipe)
+        self.calls.follow(self._session)
         self._session.watcher.started = self._children.follow
         self._context = self._session.watching()
         self._context.__enter__()

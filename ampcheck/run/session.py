@@ -56,6 +56,8 @@ class Session:
         self._what_if = what_if
         self._asked = asked
         self.ranks = Ranks()
+        #: Tells whether a report of its own follows on layers that the script trains in FP8.
+        self.recipes_follow: Callable[[], bool] = lambda: False
         self._on_step = on_step
         self.watcher = Watcher(schedule, comparison, self._execute, self._stepped, self._lower(what_if))
         self.watcher.thread.follows = follows
@@ -142,7 +144,10 @@ class Session:
             environment={**_environment(), **self._casting(), **(environment or {})},
             outcomes={} if outcome is None else {"settled": outcome},
             loop=_with_origins(loop, watcher.tape.recorded, alone=self.ranks.size == 1),
-            in_use=tuple(watcher.tape.in_use.values()),
+            in_use=tuple(
+                replace(layer, judged=bool(layer.recipe) and self.recipes_follow())
+                for layer in watcher.tape.in_use.values()
+            ),
         )
         return diagnosed(
             report, script_coverage(watcher, report, judged, self._asked, stood_in=bool(self._casting()))

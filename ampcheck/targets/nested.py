@@ -10,6 +10,8 @@ import torch
 
 #: Containers that are rebuilt from their items; their subclasses may want other arguments.
 PLAIN = (list, tuple, set, frozenset)
+#: Samples from which on another draw of them is another batch.
+_DRAWN = 4
 
 
 def tensors(value: object) -> Iterator[torch.Tensor]:
@@ -72,3 +74,19 @@ def _mapped_dataclass(to: Callable[[Any], Any], value: Any) -> Any:
         if hasattr(value, field.name):
             object.__setattr__(moved, field.name, mapped(to, getattr(value, field.name)))  # frozen ones too
     return moved
+
+
+def redrawn(batch: Any) -> Any:
+    """Return a batch of the same samples drawn anew, some twice; None where it is not known what a sample is."""
+    sizes = {tensor.shape[0] for tensor in tensors(batch) if tensor.dim()}
+    if len(sizes) != 1 or max(sizes) < _DRAWN:
+        return None
+    size = sizes.pop()
+    chosen = torch.randint(size, (size,), generator=torch.Generator().manual_seed(0))
+
+    def drawn(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not leaf.dim():
+            return leaf
+        return leaf.index_select(0, chosen.to(leaf.device))
+
+    return mapped(drawn, batch)

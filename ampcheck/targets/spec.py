@@ -57,6 +57,8 @@ class Target:
     steps: int = 0
     #: The user's file trains with a gradient scaler.
     scaled: bool = False
+    #: False: its loss holds at these weights alone, so that nothing can be learnt from more steps.
+    trains: bool = True
     #: The batches of earlier steps, which delayed scaling has seen.
     warmup: Sequence[Any] = ()
     #: The loss is invented here, so gradient magnitudes are not the user's.

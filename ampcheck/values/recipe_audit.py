@@ -146,6 +146,7 @@ class InUse:
     recipe: str = ""  #: '' where it cannot be shown from the layer
     note: str = ""
     runs: bool = True  #: its own forward is called
+    judged: bool = False  #: a report of its own says what the rounding does
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,14 +150,15 @@ def recipe_undetermined(report: Report) -> list[Finding]:
 
 
 def recipe_in_use(report: Report) -> list[Finding]:
-    """A script trains layers in FP8, and what that rounding does was not judged.
+    """A script trains layers in FP8, and what that rounding does is not in this report.
 
     What it finds: layers that torchao or TransformerEngine made. Their casts run in the FP32 reference as well, so
     no figure of the report shows what they lose.
 
     Why it matters: a report on bf16 says nothing of FP8.
 
-    What to do: audit the model by itself with the recipe: ampcheck model.py --precision fp8:RECIPE.
+    What to do: read the report that `ampcheck run` adds behind this one: there the recipe of these layers is tried
+    against bf16. Of TransformerEngine's layers there is none: ampcheck model.py --precision fp8:RECIPE.
 
     Example: convert_to_float8_training(model) without a filter, which converts the head and every router too.
 
@@ -174,6 +175,8 @@ def recipe_in_use(report: Report) -> list[Finding]:
         f"; {note}" for note in dict.fromkeys(layer.note for layer in report.in_use if layer.note)
     )
     libraries = " and ".join(dict.fromkeys(layer.library for layer in report.in_use))
+    judged = any(layer.judged for layer in report.in_use)
+    where = "a report of its own follows" if judged else f"audit the model with --precision {asked}"
     return [
         Finding(
             "AMP706",
@@ -181,7 +184,7 @@ def recipe_in_use(report: Report) -> list[Finding]:
             "recipe",
             Severity.WARNING,
             f"{plural(len(report.in_use), 'layer')} train in FP8 by {libraries} ({named}), which this report does not "
-            f"judge: audit the model with --precision {asked}{silent}{notes}",
+            f"judge: {where}{silent}{notes}",
             tuple(_site(layer.module) for layer in report.in_use),
             {"layers": len(report.in_use)},
         )

@@ -40,6 +40,8 @@ def missed_by_swapping(model: Any, layers: Mapping[str, tuple[int, ...]]) -> dic
     linears = dict(_linears(model))
     found = {}
     for path, module in linears.items():
+        if type(module).__module__.partition(".")[0] == "torchao":
+            continue  # it was converted already
         if isinstance(module, _NEVER_CALLED):
             found[path] = "is converted, but its forward never runs: attention uses its weight directly"
         elif type(module).forward is not _LINEAR.forward:

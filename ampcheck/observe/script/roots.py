@@ -52,6 +52,9 @@ class RootFinder:
         self._called = called
         #: Is shown, too, of calls in which no gradient can be wanted.
         self.without_gradients: Called = lambda *_: None
+        #: Is shown of the others, and then what they gave.
+        self.with_gradients: Called = lambda *_: None
+        self.returned: Callable[[Any], None] = lambda _: None
         #: Once they have been set, where hooks go in torch's tables: a graph is made anew for hooks it does not know.
         self._places: list[tuple[dict[int, Any], int, Any]] = []
         self._listening = False
@@ -100,12 +103,12 @@ class RootFinder:
         kwargs = sys._getframe(1).f_locals.get("kwargs")
         named = kwargs if isinstance(kwargs, dict) else {}
         self._called(module, args, named)
-        if not torch.is_grad_enabled():
-            self.without_gradients(module, args, named)
+        (self.with_gradients if torch.is_grad_enabled() else self.without_gradients)(module, args, named)
 
-    def _leave(self, module: torch.nn.Module, _args: Any, _output: Any) -> None:
+    def _leave(self, module: torch.nn.Module, _args: Any, output: Any) -> None:
         if not is_compiling() and module is self._inside:
             self._inside = None
+            self.returned(output)
 
 
 def name_in_script(module: torch.nn.Module) -> str:
