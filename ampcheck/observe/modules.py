@@ -45,6 +45,7 @@ class _Entry:
     calls: int = 0
     recomputed: int = 0
     order: int = -1
+    top: bool = False  #: it is a whole model
 
     @property
     def bypassed(self) -> bool:
@@ -64,6 +65,7 @@ class ModuleTracker:
     def __init__(self, model: Any) -> None:
         """Prepare the names of a model's modules."""
         self._entries = _named_entries(model)
+        self._entries[0].top = self._entries[0].module is not _NOTHING
         self._index = {id(entry.module): i for i, entry in enumerate(self._entries)}
         self._boundary: Boundary = _untold
         self._path: Any = None
@@ -84,6 +86,7 @@ class ModuleTracker:
                 entry.aliases = {_joined(name, alias): None for alias in entry.aliases}
                 while entry.path in known:
                     entry.path += "'"
+                entry.top = entry.module is model
                 self._index[id(entry.module)] = len(self._entries)
                 self._entries.append(entry)
 
@@ -209,7 +212,11 @@ class ModuleTracker:
 
     def not_audited(self) -> dict[str, int]:
         """Return which modules were not seen, and how many."""
-        silent = [entry for entry in self._entries if not (entry.calls or entry.recomputed) and _runs(entry)]
+        silent = [
+            entry
+            for entry in self._entries
+            if not (entry.calls or entry.recomputed) and _runs(entry) and not self._held(entry)
+        ]
         bypassed = [entry.path for entry in silent if entry.bypassed]
         unused = _outermost([entry.path for entry in silent if not entry.bypassed])
         found = {
@@ -222,9 +229,16 @@ class ModuleTracker:
         return {text: count for text, count in found.items() if count}
 
     def infos(self) -> tuple[ModuleInfo, ...]:
-        """Return what ran, in order of first execution."""
-        ran = sorted((entry for entry in self._entries if entry.calls), key=lambda entry: entry.order)
-        return tuple(_info(entry) for entry in ran)
+        """Return what ran, in order of first execution, behind the models whose parts ran without them."""
+        ran = [entry for entry in self._entries if entry.calls or self._held(entry)]
+        return tuple(map(_info, sorted(ran, key=lambda entry: entry.order)))
+
+    def _held(self, entry: _Entry) -> bool:
+        """Tell whether a whole model was not called, but parts of it were."""
+        if not entry.top or entry.calls:
+            return False
+        start = f"{entry.path}." if entry.path else ""
+        return any(other.calls and other.path.startswith(start) for other in self._entries)
 
 
 def _joined(name: str, path: str) -> str:

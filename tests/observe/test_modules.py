@@ -150,7 +150,8 @@ def test_a_module_is_listed_with_what_it_owns():
     with Recorder(model) as recorder:
         model[0](torch.ones(1, 3))
         model[0](torch.ones(1, 3))
-    (info,) = recorder.trace(recorder.fetch()).modules
+    whole, info = recorder.trace(recorder.fetch()).modules
+    assert (whole.path, whole.kind, whole.calls) == ("", "Sequential", 0)  # its parts ran without it
     assert (info.path, info.kind, info.calls, info.parameters, info.dtypes) == (
         "0",
         "Linear",

@@ -11,6 +11,7 @@ from loop_scripts import TUTORIALS, data, half, loss_fn, net
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ampcheck.diagnose.subjects import models
 from ampcheck.run.session import Session
 from ampcheck.values.settings import Schedule
 
@@ -345,3 +346,37 @@ def test_the_report_of_a_loop_that_is_stood_in_for_says_so():
     linear = [site.dtype for site in report.low.sites if site.op == "addmm"]
     assert set(linear) == {"float16"}
     assert set(losses) == {"float32"}
+
+
+class ActorCritic(nn.Module):
+    """A model without a forward: its other methods call its parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.actor, self.critic = nn.Linear(2, 3), nn.Linear(2, 1)
+        self.log_std = nn.Parameter(torch.zeros(3))
+        self.sizes = self.critic(torch.ones(1, 2)).shape  # a part run while the model is being made
+
+    def act(self, x):
+        return self.actor(x) * self.log_std.exp(), self.critic(x)
+
+
+def test_a_model_that_is_called_by_another_method_is_named_by_its_class():
+    session = Session(Schedule(first=2, every=0))
+    with session.watching():
+        agent = ActorCritic()
+        optimizer = torch.optim.SGD(agent.parameters(), lr=0.01)
+        for _ in range(3):
+            with torch.autocast("cpu", torch.bfloat16):
+                action, value = agent.act(torch.ones(4, 2))
+            optimizer.zero_grad()
+            (action.square().mean() + value.square().mean()).backward()
+            optimizer.step()
+    report = session.report("loop")
+    assert models(report) == ["ActorCritic"]
+    gradients = {f"{site.module}.{site.slot}" for site in report.low.sites if "param_grad" in site.slot}
+    assert gradients == {
+        "agent.param_grad[log_std]",
+        *(f"agent.{part}.param_grad[{name}]" for part in ("actor", "critic") for name in ("weight", "bias")),
+    }
+    assert not any("never called" in text for text in report.low.not_audited)

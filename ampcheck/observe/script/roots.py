@@ -12,6 +12,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.observe.source import frames_match, is_user_file
+from ampcheck.observe.structure import modules
 
 _current_node = torch._C._current_autograd_node
 #: Where a pipeline runs its stages: each is a module of its own, whatever its variable is called on its rank.
@@ -127,6 +128,24 @@ def name_in_script(module: torch.nn.Module) -> str:
                 return found
         frame = frame.f_back
     return type(module).__name__
+
+
+def holder_in_script(module: torch.nn.Module) -> torch.nn.Module | None:
+    """Return the outermost module whose method calls a module that it holds: a model without a forward of its own."""
+    frame: FrameType | None = sys._getframe(1)
+    seen, found, made = 0, None, []
+    while frame is not None and seen < _FRAMES:
+        code = frame.f_code
+        if is_user_file(code.co_filename) or code.co_filename.startswith("<"):
+            seen += 1
+            holder = frame.f_locals.get("self")
+            if code.co_name == "__init__":
+                made.append(holder)
+            elif isinstance(holder, torch.nn.Module) and any(part is module for part in modules(holder)):
+                found = holder
+        frame = frame.f_back
+    unmade = found is None or found is module or any(one is found for one in made)
+    return None if unmade else found
 
 
 def _name_in(frame: FrameType, module: torch.nn.Module) -> str:

@@ -15,7 +15,7 @@ from ampcheck.observe.script.clock import Clock, Pace
 from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
 from ampcheck.observe.script.recording import MOST_OPERATIONS, Recorded, Recording, Used
-from ampcheck.observe.script.roots import name_in_script
+from ampcheck.observe.script.roots import holder_in_script, name_in_script
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.structure import modules, named_modules, own_parameters
 from ampcheck.values.settings import Schedule
@@ -86,6 +86,9 @@ class Tape:
         known = self._roots.get(id(module))
         if known is not None and known.module() is module:
             return known
+        holder = None if name else holder_in_script(module)
+        if holder is not None:
+            self.give(holder)
         name = name or name_in_script(module)
         owned = [
             (f"{name}.{path}" if path else name, own, parameter)
@@ -137,23 +140,29 @@ class Tape:
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], step: int
     ) -> None:
         """Record a module's call as part of a step, from here on if nothing is recorded yet."""
+        given, root = len(self._given), self.root(module)
         opens = self.now is None
         if self.now is None:
             self.now = self._recording(step, module)
             self.now.open()
-            for given in self._given:
-                model = given.module()
-                if model is not None:
-                    self.now.recorder.adopt(model, given.name)
+        if opens or len(self._given) > given:
+            self._adopt_given(self.now)
         if self.what_if is not None:
             self.what_if.enter()
         self.now.autocast = self.now.autocast or autocast_dtype()
-        self.now.recorder.adopt(module, self.root(module).name)
+        self.now.recorder.adopt(module, root.name)
         if opens:
             self.now.recorder.tracker.call(module, args, kwargs)
         elif self.now.too_long():
             self._enough = step
             self.discard(f"steps of more than {MOST_OPERATIONS:,} operations, too long to be recorded")
+
+    def _adopt_given(self, recording: Recording) -> None:
+        """Follow the models that are named from their top."""
+        for given in self._given:
+            model = given.module()
+            if model is not None:
+                recording.recorder.adopt(model, given.name)
 
     def backward(self, loss: Any, *, scaled: bool, by: float = 1.0) -> torch.Tensor | None:
         """Note the backward of a loss; return what it starts from where another precision is tried."""
