@@ -40,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"({' '.join(SUFFIXES)}) or as FORMAT:FILE; can be given again, and - is the screen; "
         "Markdown gets its pictures beside it, $GITHUB_STEP_SUMMARY is added to",
     )
+    group.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="show the tables on the screen too: layers, gradients, loss scales, casts, notes",
+    )
     add_color(group)
     group.add_argument(
         "--fail-on",
@@ -93,7 +99,8 @@ def _start(options: argparse.Namespace) -> Path:
 def publish(report: Report, options: argparse.Namespace, read: Reader = source) -> int:
     """Write a report where it was asked for, with the findings that count, and return the exit status."""
     report, differences = gate.gated(select(report, options.config, read), options)
-    written = writing.publish(report, options.output, options.format, color=colored(options.color))
+    color, short = colored(options.color), not options.verbose
+    written = writing.publish(report, options.output, options.format, color=color, short=short)
     if differences:
         sys.stdout.flush()
         text = gap(

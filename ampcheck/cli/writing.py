@@ -64,7 +64,9 @@ def check(outputs: Sequence[Output], form: str | None) -> None:
             writable(output.path)
 
 
-def publish(report: Report, outputs: Sequence[Output], form: str | None, *, color: bool) -> bool:
+def publish(
+    report: Report, outputs: Sequence[Output], form: str | None, *, color: bool, short: bool = False
+) -> bool:
     """Write a report to every output; `form` is for one alone, and for those that do not say theirs.
 
     One that fails leaves the others, and the report goes to standard error as text. Return whether none failed.
@@ -72,7 +74,7 @@ def publish(report: Report, outputs: Sequence[Output], form: str | None, *, colo
     failed = False
     for output in outputs or [Output(SCREEN, None)]:
         try:
-            _write(report, output, _form(output, form, alone=len(outputs) <= 1), color=color)
+            _write(report, output, _form(output, form, alone=len(outputs) <= 1), color=color, short=short)
         except BrokenPipeError:
             raise
         except Exception as error:  # noqa: BLE001  # what one format cannot do, another can
@@ -96,10 +98,10 @@ def _form(output: Output, form: str | None, *, alone: bool) -> str:
     return output.form or asked or "terminal"
 
 
-def _write(report: Report, output: Output, form: str, *, color: bool) -> None:
+def _write(report: Report, output: Output, form: str, *, color: bool, short: bool) -> None:
     shown = _from_repository(report) if form in _FROM_REPOSITORY else report
     if output.path == SCREEN:
-        text = _text(shown, form, color=color)
+        text = _text(shown, form, color=color, short=short)
         sys.stdout.write(text if form == "github" else no_commands(text))
         sys.stdout.flush()
     elif output.summary:
@@ -150,11 +152,11 @@ def numbered(output: Output) -> Output:
 RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 
-def _text(report: Report, form: str, *, color: bool) -> str:
+def _text(report: Report, form: str, *, color: bool, short: bool = False) -> str:
     if form == "terminal":
         from ampcheck.renderers.terminal import render as draw
 
-        return ended(draw(report, width=width(), color=color))
+        return ended(draw(report, width=width(), color=color, short=short))
     return ended(render(report, form))
 
 

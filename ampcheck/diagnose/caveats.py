@@ -52,8 +52,6 @@ def caveats(report: Report) -> Iterator[tuple[bool, str]]:
     """Yield what belongs beside the verdict, and of each whether it limits what the verdict is worth."""
     if report.stand_in_loss:
         yield True, "the loss is a stand-in: gradient magnitudes are not those of your training"
-    if outcome := settled(report):
-        yield False, outcome
     if skipped := refused(report):
         yield True, skipped
     if unmoved := motionless(report):

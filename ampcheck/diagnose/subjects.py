@@ -1,9 +1,13 @@
 """What was audited, by its class: the models of a report, and the class beside the name of a module."""
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
+from ampcheck.values.findings import Finding
 from ampcheck.values.report import Report
-from ampcheck.values.wording import clean
+from ampcheck.values.trace import Site
+from ampcheck.values.wording import clean, place
 
 #: Classes that are named; of more, how many there are.
 NAMED = 3
@@ -28,6 +32,22 @@ def with_class(report: Report, path: str) -> str:
     """Return the name of a module with its class: `1 (RMSNorm)`."""
     kind = next((module.kind for module in report.low.modules if module.path == path), "")
     return f"{path} ({clean(kind)})" if kind and path else path
+
+
+def place_with_class(report: Report, site: Site) -> str:
+    """Return an operation and its module as part of a sentence: `mul in 1 (RMSNorm)`."""
+    module = clean(site.module)
+    return place(site) if not module else place(site).removesuffix(module) + with_class(report, module)
+
+
+def classed(report: Report, finding: Finding) -> Finding:
+    """Return a finding whose message has the class beside the name of the module that it is about."""
+    origin = finding.origin
+    if origin is None:
+        return finding
+    bare = rf"{re.escape(place(origin))}(?![\w.])"
+    words = re.sub(bare, lambda _: place_with_class(report, origin), finding.message, count=1)
+    return replace(finding, message=words)
 
 
 def _above(path: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from ampcheck.diagnose.gaps import of_trace, told_gaps
 from ampcheck.diagnose.recipe_sentence import recipe_sentence
 from ampcheck.diagnose.rules import diagnose
+from ampcheck.diagnose.subjects import place_with_class
 from ampcheck.diagnose.tables import Loss, measured_loss, scale_curve
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import GAVE_IN
@@ -96,7 +97,7 @@ def _forward_overflow(report: Report, site: Site) -> str:
     at = f" ({location(site.file, site.line)})" if site.file else ""
     scaled = report.precision == "fp16" and report.mode == "train"
     helps = "; a loss scale alone cannot prevent it" if scaled else ""
-    return f"{report.precision} overflows in the forward: {place(site)} {what}{at}{helps}"
+    return f"{report.precision} overflows in the forward: {place_with_class(report, site)} {what}{at}{helps}"
 
 
 def _blamed(report: Report, worst: Finding) -> str:

@@ -14,7 +14,7 @@ from ampcheck.renderers.layers import layer_cells
 from ampcheck.renderers.markdown_loop import course_svg
 from ampcheck.renderers.markdown_loop import section as loop_section
 from ampcheck.renderers.markup import bullets, code, fence, folded, inline, prose, table
-from ampcheck.renderers.next_step import LABEL, next_step
+from ampcheck.renderers.next_step import answer_lines
 from ampcheck.renderers.pictures import drawn_curve, drawn_landscape
 from ampcheck.renderers.recipes import markdown_tables
 from ampcheck.renderers.svg import curve_svg, landscape_svg
@@ -67,8 +67,9 @@ def _head(report: Report) -> Iterator[str]:
     yield f"# ampcheck: {code(report.target)}"
     yield inline(" · ".join(facts(report)))
     yield f"**{str(health).upper()}**: {inline(sentence)}"
-    if todo := next_step(report):
-        yield f"**{LABEL}** {inline(todo)}"
+    lines = [f"**{label}** {inline(words)}" for label, words in answer_lines(report)]
+    if lines:
+        yield bullets(lines)
     asides = [inline(caveat) for _, caveat in caveats(report)]
     if asides:
         yield bullets(asides)

@@ -1,17 +1,60 @@
-"""What to do about a verdict, in one line: the same words in the terminal, on the page and in Markdown."""
+"""The lines below a verdict: what to do, why, and what it buys; the same words in terminal, page and Markdown."""
 
+from collections.abc import Iterator
+
+from ampcheck.diagnose.caveats import settled
+from ampcheck.diagnose.savings import forward_bytes
 from ampcheck.diagnose.subjects import with_class
 from ampcheck.renderers.advice import scaler_call
 from ampcheck.values.findings import Finding
 from ampcheck.values.plan import Plan
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Health
-from ampcheck.values.wording import clean, location
+from ampcheck.values.wording import clean, location, plural, size
 
-#: Words that stand before the line.
-LABEL = "Do this:"
+#: Words that stand before the lines.
+LABEL, WHY, BUYS, UNSEEN = "Do this:", "Why:", "What it buys:", "Not seen:"
 #: Modules that are named.
 _NAMED = 3
+
+
+def answer_lines(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield what to do now, why, what low precision saves, and what was not seen; each with the words before it."""
+    lines = (
+        (LABEL, next_step(report)),
+        (WHY, settled(report)),
+        (BUYS, _buys(report)),
+        (UNSEEN, _unseen(report)),
+    )
+    yield from ((label, words) for label, words in lines if words)
+
+
+def _buys(report: Report) -> str:
+    """Return what the forward saves; '' where nothing was compared, or nothing is to be trained."""
+    low, wide = forward_bytes(report)
+    if report.recipes is not None or report.mode == "infer" or report.dry or not 0 < low < wide:
+        return ""
+    saved = f"the forward writes {size(low)}, in FP32 {size(wide)}"
+    return f"{saved}; time and peak memory: {_bench(report)}"
+
+
+def _bench(report: Report) -> str:
+    """Return the command that measures time and memory: of a script's model it needs a file of its own."""
+    target = clean(report.target)
+    if report.loop is not None or " " in target:
+        return "ampcheck bench"
+    return f"ampcheck bench {target}"
+
+
+def _unseen(report: Report) -> str:
+    """Return the first thing that was not audited, and how many more there are."""
+    if report.recipes is not None or report.dry or not report.low.sites:
+        return ""
+    missed = sorted(report.not_audited.items(), key=lambda item: -item[1])
+    if not missed:
+        return f"nothing ({plural(report.low.operations, 'operation')} seen)"
+    more = f", and {plural(len(missed) - 1, 'more kind')}" if len(missed) > 1 else ""
+    return f"{clean(missed[0][0])}{more}"
 
 
 def next_step(report: Report) -> str:

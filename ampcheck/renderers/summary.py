@@ -8,6 +8,7 @@ from ampcheck.renderers.drawing import NONE, fitted
 from ampcheck.renderers.layers import layer_cells
 from ampcheck.renderers.markdown import named, patch_lines, plan
 from ampcheck.renderers.markup import code, fence, folded, inline, table
+from ampcheck.renderers.next_step import LABEL, next_step
 from ampcheck.renderers.pictures import drawn_curve
 from ampcheck.renderers.words import corrected, facts, measured, tally
 from ampcheck.values.findings import Finding
@@ -52,6 +53,8 @@ def _head(report: Report) -> Iterator[str]:
     yield f"### ampcheck: {code(fitted(report.target, _FACT * 2))}"
     words = inline(fitted(sentence, _MESSAGE))
     yield f"> [!{_ALERTS[health]}]\n> **{str(health).upper()}**: {words}"
+    if todo := next_step(report):
+        yield f"**{LABEL}** {inline(fitted(todo, _MESSAGE))}"
     yield inline(" · ".join(fitted(fact, _FACT) for fact in facts(report)))
 
 

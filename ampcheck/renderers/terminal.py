@@ -19,7 +19,7 @@ from ampcheck.renderers.layout import (
     title,
 )
 from ampcheck.renderers.loop import loop_lines
-from ampcheck.renderers.next_step import LABEL, next_step
+from ampcheck.renderers.next_step import answer_lines
 from ampcheck.renderers.pictures import drawn_curve, drawn_landscape
 from ampcheck.renderers.recipes import terminal_tables
 from ampcheck.renderers.words import corrected, facts, figures, measured, tally
@@ -73,25 +73,17 @@ class _View:
 
 
 @nothing_drawn
-def render(report: Report, *, width: int = 100, color: bool = False, details: bool = False) -> str:
-    """Return the report as lines no longer than a width; `details` leaves nothing out."""
+def render(
+    report: Report, *, width: int = 100, color: bool = False, details: bool = False, short: bool = False
+) -> str:
+    """Return the report as lines no longer than a width; `details` leaves nothing out, `short` the tables."""
     view = _View(report, max(width, NARROWEST), details)
-    sections = (
-        _header,
-        _answer,
-        _findings,
-        _loop,
-        _suppressed,
-        _plan,
-        lambda shown: terminal_tables(shown.report),
-        _layers,
-        _gradients,
-        _activations,
-        _curve,
-        _dtypes,
-        _casts,
-        _rest,
-    )
+    answer = (_header, _answer, _findings)
+    tables = (_layers, _gradients, _activations, _curve, _dtypes, _casts, _rest)
+    recipes = (_plan, lambda shown: terminal_tables(shown.report))
+    sections = (*answer, _loop, _suppressed, *recipes, *tables)
+    if short and not report.dry:
+        sections = (*answer, _suppressed, *(() if _goes_without_plan(report) else recipes), _more)
     return drawn((part for section in sections for part in section(view)), view.width, color=color)
 
 
@@ -111,11 +103,25 @@ def _answer(view: _View) -> Parts:
     health, sentence = report.verdict.word, report.verdict.sentence
     badge = text((f" {str(health).upper()} ", f"{_HEALTH_STYLES[health]} reverse"))
     yield hanging(badge, text((sentence, "bold")))
-    todo = next_step(report)
-    if todo:
-        yield hanging(text((LABEL, "bold cyan")), text(todo), 2)
+    for label, words in answer_lines(report):
+        yield hanging(text((label, "bold cyan")), text(words), 2)
     for limits, caveat in caveats(report):
         yield bullet("!", caveat, "bold yellow") if limits else bullet("·", caveat, "dim")
+
+
+def _goes_without_plan(report: Report) -> bool:
+    """Tell whether the line on what to do says all that a plan would: nothing is to be changed."""
+    trains = report.mode == "train" and report.recipes is None
+    return trains and report.verdict.word in {Health.SAFE, Health.PARTLY_AUDITED} and not report.findings
+
+
+def _more(view: _View) -> Parts:
+    """Yield where the rest of the report is."""
+    notes = f", {plural(len(view.report.notes), 'note')}" if view.report.notes else ""
+    if view.report.findings or not _goes_without_plan(view.report):
+        yield ""
+    rest = f"-v shows layers, gradients, loss scales, casts{notes}; -o report.html writes the page"
+    yield hanging(text(("More:", "bold cyan")), text((rest, "dim")), 2)
 
 
 def _findings(view: _View) -> Parts:

@@ -73,6 +73,18 @@ BY_DTYPE = {
     "float8_e5m2": E5M2,
 }
 
+#: Bytes of an element, by the name torch prints after "torch.".
+DTYPE_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "complex64": 8,
+    "complex128": 16,
+}
+
 #: How a dtype is written where space is short.
 SHORT_DTYPE = {
     "float64": "fp64",

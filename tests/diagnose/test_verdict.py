@@ -18,13 +18,16 @@ SAYS = {
     "clean": (Health.SAFE, "fp16 with loss scale 2^16 is safe here: none of 13,157 gradient elements"),
     "forward_overflow": (
         Health.UNSAFE,
-        "overflows in the forward: bmm in blocks.1.attn exceeds 65504 (model.py:26)",
+        "overflows in the forward: bmm in blocks.1.attn (Attention) exceeds 65504 (model.py:26)",
     ),
     "gradient_underflow": (
         Health.UNSAFE,
         "fp16 with loss scale 2^4 is not safe: 38 % of the gradient elements",
     ),
-    "planned": (Health.UNSAFE, "fp16 overflows in the forward: bmm in blocks.1.attn exceeds 65504"),
+    "planned": (
+        Health.UNSAFE,
+        "fp16 overflows in the forward: bmm in blocks.1.attn (Attention) exceeds 65504",
+    ),
     "stand_in_loss": (Health.SAFE, "fp16 with loss scale 2^16 is safe here"),
     "bf16": (Health.SAFE, "bf16 is safe here: none of"),
     "many_layers": (
@@ -34,7 +37,7 @@ SAYS = {
     "nasty": (Health.RISK, "works here, with 11 warnings: none of"),
     "two_ranks": (
         Health.UNSAFE,
-        "fp16 overflows in the forward: bmm in blocks.1.attn exceeds 65504 (model.py:26)",
+        "fp16 overflows in the forward: bmm in blocks.1.attn (Attention) exceeds 65504 (model.py:26)",
     ),
     "empty": (Health.UNKNOWN, "nothing can be said"),
 }
@@ -90,7 +93,7 @@ def test_a_nan_that_fp32_does_not_have_is_named() -> None:
     )
     health, sentence = answer(replace(broken, findings=diagnose(broken)))
     assert health is Health.UNSAFE
-    assert "mul in norm is the first to give NaN (model.py:4)" in sentence
+    assert "mul in norm (Linear) is the first to give NaN (model.py:4)" in sentence
 
 
 def test_a_step_that_autocast_stops_says_where() -> None:

@@ -11,14 +11,17 @@ from examples import REPORTS, clean, many_layers, nasty, planned
 from rich.ansi import AnsiDecoder
 
 from ampcheck.diagnose.landscape import Zone, landscape
+from ampcheck.diagnose.savings import forward_bytes
 from ampcheck.diagnose.tables import layer_rows, scale_curve
 from ampcheck.diagnose.verdict import diagnosed
 from ampcheck.renderers import terminal
 from ampcheck.renderers.drawing import NONE, TIMES, cells
+from ampcheck.values.outcome import Outcome
 from ampcheck.values.plan import Plan, ScalerPlan
 from ampcheck.values.trace import Failure, Phase, Site
 from ampcheck.values.verdict import Coverage
-from ampcheck.values.wording import percent
+from ampcheck.values.wording import clean as visible
+from ampcheck.values.wording import percent, size
 
 WIDTHS = (80, 100)
 
@@ -175,3 +178,44 @@ def test_a_layer_that_overflowed_altogether_has_a_range_of_none() -> None:
     sites = {site: broken if site.module == "head" else held for site, held in made.low.sites.items()}
     text = terminal.render(replace(made, low=replace(made.low, sites=sites)))
     assert re.search(rf"head +Linear +fp16 +{NONE} +{NONE} ", text)
+
+
+def test_the_short_report_of_a_safe_model_has_eight_lines() -> None:
+    made = replace(clean(), outcomes={"settled": Outcome(16, grad_error=0.001)})
+    lines = terminal.render(made, width=120, short=True).splitlines()
+    assert [line.strip().partition(":")[0] for line in lines[3:]] == [
+        "Do this",
+        "Why",
+        "What it buys",
+        "Not seen",
+        "More",
+    ]
+    assert len(lines) == 8
+    assert "SAFE" in lines[2]
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_short_report_leaves_no_finding_and_no_change_out(name: str) -> None:
+    made = REPORTS[name]()
+    text, whole = terminal.render(made, short=True), terminal.render(made)
+    assert len(text.splitlines()) <= len(whole.splitlines()) + 2
+    assert "\nLayers" not in text
+    for one in made.findings[: terminal.FINDINGS]:
+        assert visible(one.code) in text
+    if made.findings and made.patch.startswith("---"):
+        assert all(line.strip() in text for line in made.patch.splitlines())
+
+
+def test_what_the_forward_saves_is_what_was_written() -> None:
+    made = clean()
+    widths = {"float16": 2, "bfloat16": 2, "float32": 4}
+    expected = [
+        sum(
+            stats.numel * widths[site.dtype]
+            for site, stats in trace.sites.items()
+            if site.op and site.phase is Phase.FORWARD and "output" in site.slot
+        )
+        for trace in (made.low, made.reference)
+    ]
+    assert list(forward_bytes(made)) == expected
+    assert f"writes {size(expected[0])}, in FP32 {size(expected[1])}" in terminal.render(made)

@@ -53,6 +53,7 @@ from ampcheck.diagnose.rules.recipes import (
 )
 from ampcheck.diagnose.rules.rounding import lost_update, precision_loss
 from ampcheck.diagnose.rules.stored import cast_overflow, cast_rounding
+from ampcheck.diagnose.subjects import classed
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.report import Report
 
@@ -136,4 +137,4 @@ def diagnose(report: Report) -> tuple[Finding, ...]:
     if not report.judgeable:  # FP32 has no finite loss, so nothing proves an error
         found = [finding for finding in found if finding.severity is not Severity.ERROR]
     shown = sorted(with_harm(report, found), key=lambda finding: finding.severity.rank)
-    return by_cause(report, shown)
+    return tuple(classed(report, finding) for finding in by_cause(report, shown))

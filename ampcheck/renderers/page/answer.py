@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ampcheck.diagnose.caveats import caveats
 from ampcheck.renderers.advice import how_tried, scaler_call, unchanged
-from ampcheck.renderers.next_step import LABEL, next_step
+from ampcheck.renderers.next_step import answer_lines
 from ampcheck.renderers.page.elements import Html, joined, shown, tag
 from ampcheck.values.plan import Claim, Plan, Tried
 from ampcheck.values.report import Report
@@ -31,11 +31,10 @@ def verdict(report: Report) -> Html:
     health, sentence = report.verdict.word, report.verdict.sentence
     sign, word = _HEALTH[health]
     badge = tag("span", tag("span", sign, class_="sign", aria_hidden="true"), word, class_=f"badge {health}")
-    todo = next_step(report)
     return tag(
         "section",
         tag("h1", badge, " ", tag("span", sentence, class_="sentence")),
-        tag("p", tag("strong", LABEL), " ", todo, class_="todo") if todo else "",
+        [tag("p", tag("strong", label), " ", words, class_="todo") for label, words in answer_lines(report)],
         tag("ul", [tag("li", line) for line in _caveats(report)], class_="caveats"),
         class_="verdict",
         aria_label="Verdict",
