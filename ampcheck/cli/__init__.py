@@ -7,9 +7,23 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from io import TextIOWrapper
+from pathlib import Path
 from typing import NoReturn
 
-from ampcheck.cli import audit_script, baseline, bench, check, diff, explain, init, merge, run, show
+from ampcheck.cli import (
+    audit_script,
+    baseline,
+    bench,
+    check,
+    completion,
+    diff,
+    doctor,
+    explain,
+    init,
+    merge,
+    run,
+    show,
+)
 from ampcheck.cli.output import complain, configure
 from ampcheck.errors import AmpcheckError, ConfigError
 
@@ -23,6 +37,8 @@ COMMANDS = {
     "baseline": baseline,
     "diff": diff,
     "explain": explain,
+    "doctor": doctor,
+    "completion": completion,
 }
 COULD_NOT_RUN = 2
 INTERRUPTED = 130
@@ -36,7 +52,9 @@ ampcheck [check] TARGET [options]
        ampcheck diff OLD.json NEW.json
        ampcheck merge REPORT.json ... -o FILE
        ampcheck baseline TARGET [-o FILE]
-       ampcheck explain [CODE]"""
+       ampcheck explain [CODE]
+       ampcheck doctor
+       ampcheck completion bash|zsh|fish"""
 _EPILOG = """\
 examples:
   ampcheck model.py                       audit the model, batch and loss that a file defines
@@ -64,11 +82,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         words.insert(0, "check")
     parser = _parser()
+    _refuse_misspelt(words, parser)
     script = audit_script.script_words(words, parser.commands["check"]) if words[:1] == ["check"] else None
     options, unknown = parser.parse_known_args(script[0] if script else words)
     if unknown:
         parser.refuse(words[0], unknown)
-    options.words = words
+    options.words, options.commands = words, parser.commands
     options.script_words = script and script[1]
     options.given = frozenset(_given(options, parser.commands))
     if options.command != "run":  # there it is the script that prints
@@ -89,6 +108,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     return status
+
+
+def _refuse_misspelt(words: Sequence[str], parser: "_Parser") -> None:
+    """Stop at a first word that looks like a command and names nothing: `ampcheck baselin model.py`."""
+    from ampcheck.targets.spec import close
+
+    word = words[1] if words[:1] == ["check"] and len(words) > 1 else ""
+    plain = word.isalpha() and not Path(word).exists()
+    if plain and (near := close(word, list(COMMANDS))):
+        parser.error(f"no command or file {word!r}{near}")
 
 
 def _given(options: argparse.Namespace, commands: Mapping[str, argparse.ArgumentParser]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Write down what an audit finds today, for `ampcheck check --baseline FILE` to hold later ones against.
 
-A file holds one baseline for each target and precision. Findings in it are accepted, each for a reason; a
-finding whose reason is missing is not. Made again, it keeps the reasons that were given.
+A file holds one baseline for each target and precision. Findings in it are accepted, each for a reason: yours,
+or when it was accepted and by whom. Made again, it keeps the reasons that were given.
 """
 
 import argparse

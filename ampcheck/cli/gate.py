@@ -5,7 +5,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from ampcheck.compare.baseline import accept, held, name
+from ampcheck.compare.baseline import accept, accepted_by, held, name
 from ampcheck.compare.baseline_json import read, to_json
 from ampcheck.compare.differences import Difference, compare
 from ampcheck.errors import ReportError
@@ -38,7 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_reason(group: "argparse._ActionsContainer") -> None:
     """Add the option that says why findings are accepted."""
     group.add_argument(
-        "--reason", default="", metavar="TEXT", help="why findings that are new in a baseline are accepted"
+        "--reason",
+        default="",
+        metavar="TEXT",
+        help="why findings that are new in a baseline are accepted (default: when, and by whom)",
     )
 
 
@@ -71,16 +74,16 @@ def gated(report: Report, options: argparse.Namespace) -> tuple[Report, tuple[Di
 def update(path: Path, report: Report, reason: str) -> None:
     """Write a report's baseline into a file, beside those of other audits, and say what is still to be done."""
     baselines = read(path) if path.exists() else {}
-    made = accept(report, baselines.get(name(report)), reason)
+    made = accept(report, baselines.get(name(report)), reason or accepted_by())
     write(path, to_json({**baselines, name(report): made}))
     layers, findings = plural(len(made.layers), "layer"), plural(len(made.findings), "accepted finding")
     print(f"ampcheck: {path}: {clean(name(report))}, {layers}, {findings}", file=sys.stderr)
-    for accepted in made.without_reason:
+    for accepted in made.findings:
         at = place_words(accepted.module, accepted.op)
         what = fitted(clean(f"{accepted.code} {accepted.name}"), _WHAT)
-        print(f"  {what} at {at}: accepted without a reason", file=sys.stderr)
-    if made.without_reason:
-        print('  → write each "reason" into the file, or give one for all with --reason', file=sys.stderr)
+        print(f"  {what} at {at}: {clean(accepted.reason)}", file=sys.stderr)
+    if made.findings and not reason:
+        print('  → a better "reason" can be written into the file, or given with --reason', file=sys.stderr)
 
 
 def command(options: argparse.Namespace) -> str:

@@ -7,6 +7,8 @@ accepted, each with the reason, and the plan. Ranges are those of the FP32 run: 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date
+from getpass import getuser
 from math import log2
 
 from ampcheck.diagnose.verdict import judged
@@ -76,6 +78,15 @@ class Baseline:
     def without_reason(self) -> tuple[Accepted, ...]:
         """Return the findings for which nobody gave a reason yet."""
         return tuple(accepted for accepted in self.findings if not accepted.reason)
+
+
+def accepted_by() -> str:
+    """Return the reason that stands where nobody gave one: when something was accepted, and by whom."""
+    try:
+        person = getuser()
+    except (KeyError, OSError, ImportError):  # no such user, as in some containers
+        person = "an unknown user"
+    return f"accepted by {person} on {date.today():%Y-%m-%d}, as it was"  # noqa: DTZ011  # their own day
 
 
 def name(report: Report) -> str:

@@ -12,6 +12,7 @@ from ampcheck.compare.select import select, source
 from ampcheck.errors import AmpcheckError
 from ampcheck.pytest_plugin.expectations import Audited
 from ampcheck.pytest_plugin.marking import Wanted, wanted
+from ampcheck.pytest_plugin.reports import save_all
 from ampcheck.pytest_plugin.summary import FIRST, properties
 from ampcheck.targets.spec import Target, no_loss
 from ampcheck.targets.userfile import INSTALLED
@@ -94,6 +95,9 @@ def audited(
 
         name = f"{known_as[0]} {report.precision}"
         report, gap = hold(node.config, report, config.baseline, name, known_as[1])
+    folder = node.config.option.ampcheck_report
+    if folder is not None:
+        save_all(report, node.config.invocation_params.dir / folder, f"{known_as[0]} {report.precision}")
     node.user_properties.extend(properties(report))
     return Audited(report, config.fail_on), gap
 

@@ -48,6 +48,12 @@ def add(parser: pytest.Parser) -> None:
         metavar="TEXT",
         help="why findings that are new in a baseline are accepted",
     )
+    group.addoption(
+        "--ampcheck-report",
+        default=None,
+        metavar="DIR",
+        help="write the page, the Markdown and the SARIF of every audit into this folder",
+    )
     _add(parser, group, "files", FILES, many=True)
     for name, (about, many) in SHARED.items():
         _add(parser, group, name, about, many=many)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ampcheck.compare.baseline import Baseline, accept, held
+from ampcheck.compare.baseline import Baseline, accept, accepted_by, held
 from ampcheck.compare.baseline_json import from_json, read, to_json
 from ampcheck.compare.differences import compare
 from ampcheck.errors import ReportError
@@ -28,7 +28,7 @@ class BaselineUpdate:
 
     def __init__(self, config: pytest.Config) -> None:
         """Start with nothing; `--ampcheck-reason` is why new findings are accepted."""
-        self._reason = config.option.ampcheck_reason
+        self._reason = config.option.ampcheck_reason or accepted_by()
         self._made: dict[str, dict[str, Baseline]] = {}
 
     def take(self, path: Path, name: str, report: Report) -> Baseline:
@@ -55,14 +55,13 @@ class BaselineUpdate:
             write(path, to_json({**before, **made}))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say what was written, and which findings still lack a reason."""
+        """Say what was written, and how many findings were accepted."""
         for path, made in self._made.items():
             terminalreporter.write_line(f"ampcheck: {plural(len(made), 'baseline')} written to {shown(path)}")
-            without = sum(len(baseline.without_reason) for baseline in made.values())
-            if without:
+            accepted = sum(len(baseline.findings) for baseline in made.values())
+            if accepted:
                 terminalreporter.write_line(
-                    f'  {plural(without, "finding")} without a reason: write each "reason" into the file, or use '
-                    "--ampcheck-reason"
+                    f'  {plural(accepted, "finding")} accepted: a better "reason" can be written into the file'
                 )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ampcheck.renderers import annotations, frames, html, junit, markdown, sarif, summary, terminal
+from ampcheck.renderers import annotations, frames, gitlab, html, junit, markdown, sarif, summary, terminal
 from ampcheck.saved.report_json import to_json
 from ampcheck.values.report import Report
 
@@ -12,6 +12,7 @@ RENDERERS: dict[str, Callable[[Report], str]] = {
     "markdown": markdown.render,
     "github": annotations.render,
     "github-summary": summary.render,
+    "gitlab": gitlab.render,
     "sarif": sarif.render,
     "junit": junit.render,
     "csv": frames.render,

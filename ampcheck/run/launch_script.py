@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType, TracebackType
 
@@ -53,9 +54,16 @@ def find(name: str) -> str:
             if command.is_file() and _is_python(command):
                 return str(command)
     raise TargetError(
-        f"expected a script that exists, got {name!r}; pass a file, -m MODULE, -c CODE or a command that is "
-        "written in Python"
+        f"expected a script that exists, got {name!r}{_beside(name)}; pass a file, -m MODULE, -c CODE or a command "
+        "that is written in Python"
     )
+
+
+def _beside(name: str) -> str:
+    """Return the scripts whose names are like one that does not exist."""
+    folder = Path(name).parent
+    near = get_close_matches(Path(name).name, [path.name for path in folder.glob("*.py")], n=1)
+    return f"; did you mean {folder / near[0]}?" if near else ""
 
 
 def _is_python(path: Path) -> bool:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +120,9 @@ def parse_spec(text: str) -> Spec:
         )
     if source.endswith(".py") or Path(source).is_file():
         return Spec(text, "file", str(_existing(source)), name)
+    zoo = close(source, ZOOS) if name and "." not in source else ""
+    if zoo and not find_spec(source):
+        raise TargetError(f"no zoo or module {source!r}{zoo}", hint=EXAMPLES)
     if name and all(part.isidentifier() for part in source.split(".")):
         return Spec(text, "module", source, name)
     if Path(source).is_dir():

@@ -3,7 +3,9 @@
 import json
 import math
 import random
+import re
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -208,9 +210,12 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert main(["show", "r.json", "--baseline", "b.json"]) == 2
     assert "ampcheck show r.json --baseline b.json --update-baseline" in capsys.readouterr().err
     assert main(["baseline", "r.json", "-o", "b.json"]) == 0
-    assert (
-        "AMP101 forward-overflow at blocks.1.attn · bmm: accepted without a reason" in capsys.readouterr().err
-    )
+    assert "AMP101 forward-overflow at blocks.1.attn · bmm: accepted by " in capsys.readouterr().err
+    assert main(["show", "r.json", "--baseline", "b.json"]) == 0  # one command is enough
+    text = Path("b.json").read_text()
+    assert re.search(rf"accepted by .+ on {date.today():%Y-%m-%d}", text)  # noqa: DTZ011
+    write("b.json", re.sub(r'"accepted by [^"]*"', '""', text))  # a reason that somebody has deleted
+    capsys.readouterr()
     assert main(["show", "r.json", "--baseline", "b.json"]) == 1
     assert "ampcheck show r.json --baseline b.json --update-baseline --reason '…'" in capsys.readouterr().err
     assert main(["show", "r.json", "--baseline", "b.json", "--update-baseline", "--reason", "known"]) == 0

@@ -1,5 +1,6 @@
 """The pytest plug-in as its users meet it: what fails, with which exit status, and what is printed then."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -135,7 +136,7 @@ def test_workers_of_xdist_tell_one_summary_and_write_one_baseline(project):
     assert summary(text) == summary(printed(alone))
     assert properties(project.path / "out.xml") == properties(project.path / "alone.xml")
     assert "3 baselines written to new.json" in text
-    assert "3 findings without a reason" in text
+    assert "3 findings accepted" in text
     (project.path / "model.py").write_text(healthy)
     gone = str(run(project, "--ampcheck-baseline", "new.json").stdout)
     assert gone.count("AMP101 forward-overflow at norm · mul is gone") == 3
@@ -165,6 +166,17 @@ def test_a_target_is_held_against_its_baseline_and_accepted_anew(project, monkey
     assert run(project, *words).ret == pytest.ExitCode.OK
     # The command line reads the same file, under the same name.
     assert main(["model.py", "--baseline", "ampcheck-baseline.json"]) == 0
+
+
+def test_every_audit_leaves_its_reports_in_a_folder(project):
+    broken(project)
+    run(project, "--ampcheck", "model.py", "--ampcheck-report", "reports")
+    files = {path.name for path in (project.path / "reports").iterdir()}
+    stems = {name.rpartition(".")[0] for name in files if name.endswith(".html")}
+    assert "model.py-fp16" in stems
+    assert {f"{stem}{ending}" for stem in stems for ending in (".html", ".md", ".sarif")} <= files
+    log = json.loads((project.path / "reports" / "model.py-fp16.sarif").read_text())
+    assert "AMP101" in {result["ruleId"] for result in log["runs"][0]["results"]}
 
 
 def test_an_improvement_is_no_less_a_difference(project):

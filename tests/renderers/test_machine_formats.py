@@ -225,3 +225,34 @@ def test_frames_add_up_to_the_report(name):
 
 def test_frames_keep_names_as_they_are():
     assert set(frames.frames(hostile())["sites"]["module"]) == set(NAMES)
+
+
+@every
+def test_gitlab_is_shown_each_finding_with_its_place(made):
+    entries = json.loads(render(made, "gitlab"))
+    assert len(entries) == len(made.findings)
+    severities = {Severity.ERROR: "critical", Severity.WARNING: "major", Severity.INFO: "info"}
+    for entry, one in zip(entries, made.findings, strict=True):
+        # What GitLab asks of each: docs.gitlab.com, "Implement a custom tool" of Code Quality.
+        assert {"description", "check_name", "fingerprint", "location", "severity"} <= entry.keys()
+        assert entry["severity"] == severities[one.severity]
+        assert entry["location"]["lines"]["begin"] >= 1
+        assert entry["location"]["path"]
+        assert re.fullmatch(r"[0-9a-f]{40}", entry["fingerprint"])
+    assert len({entry["fingerprint"] for entry in entries}) == len(
+        {
+            (f.code, f.origin and (f.origin.file, f.origin.module, f.origin.op, f.origin.slot))
+            for f in made.findings
+        }
+    )
+
+
+def test_gitlab_knows_a_finding_again_when_its_line_moves():
+    site = Site("m", "op", "output", Phase.FORWARD, "float16", "model.py", 3)
+    here, there = (
+        replace(clean(), findings=(finding(site._replace(line=line), sites=(site._replace(line=line),)),))
+        for line in (3, 30)
+    )
+    (one,), (other,) = (json.loads(render(made, "gitlab")) for made in (here, there))
+    assert one["fingerprint"] == other["fingerprint"]
+    assert (one["location"]["lines"]["begin"], other["location"]["lines"]["begin"]) == (3, 30)
