@@ -128,11 +128,14 @@ def test_workers_of_xdist_tell_one_summary_and_write_one_baseline(project):
     update = ("--ampcheck-baseline", "new.json", "--ampcheck-update-baseline")
     result = project.runpytest_subprocess(*COMMON, "-n", "2", "--junit-xml=out.xml", *update)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.assert_outcomes(failed=3)
+    result.assert_outcomes(
+        failed=2, passed=1
+    )  # what a test expects of dtypes and ranges, no baseline accepts
     text = printed(result)
-    assert text.count("ampcheck: 3 audits, 3 unsafe") == 1
-    assert text.count("error[AMP101] forward-overflow  model.py:9") == 3
-    alone = run(project, "--junit-xml=alone.xml")
+    assert text.count("ampcheck: 3 audits, 3 risk") == 1
+    alone = run(
+        project, "--junit-xml=alone.xml", "--ampcheck-baseline", "old.json", "--ampcheck-update-baseline"
+    )
     assert summary(text) == summary(printed(alone))
     assert properties(project.path / "out.xml") == properties(project.path / "alone.xml")
     assert "3 baselines written to new.json" in text
