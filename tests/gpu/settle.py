@@ -6,6 +6,7 @@ with the files.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import selectors
@@ -23,7 +24,7 @@ PATHS = [ROOT, HERE, *(ROOT / "tests" / name for name in ("helpers", "studies", 
 sys.path[:0] = [str(path) for path in PATHS if str(path) not in sys.path]
 
 from settling.keep import Keep  # noqa: E402
-from settling.plan import BY_NAME, FILES, ROOM, STAGES, STARTING, TOTAL, Stage  # noqa: E402
+from settling.plan import FILES, ROOM, STAGES, STARTING, TOTAL, Stage  # noqa: E402
 from settling.work import AGAIN  # noqa: E402
 
 #: Workers in a row that may end before they begin a stage.
@@ -33,9 +34,11 @@ _FALSE_STARTS = 2
 class Settler:
     """Runs stages in processes of their own, and holds the clock."""
 
-    def __init__(self, out: Path, *, self_test: bool = False, seconds: float = TOTAL) -> None:
-        """Prepare; what is in `out` is gone on with."""
-        self._out, self._self_test = out, self_test
+    def __init__(
+        self, out: Path, *, device: str = "cuda", small: bool = False, seconds: float = TOTAL
+    ) -> None:
+        """Prepare; what is in `out` is gone on with. On the device `none` nothing loads torch."""
+        self._out, self._device, self._small = out, device, small
         self._until = time.monotonic() + seconds
         self._left: dict[str, float] = {}
         self._tried: dict[str, list[str]] = {}
@@ -47,7 +50,7 @@ class Settler:
         self._left = {stage.name: float(stage.seconds) for stage in stages}
         while waiting and false_starts < _FALSE_STARTS and time.monotonic() < self._until:
             before = len(waiting), sum(map(len, self._tried.values()))
-            waiting = self._work(waiting, list(_alike(waiting, one_for_all=self._self_test)))
+            waiting = self._work(waiting, list(_alike(waiting, one_for_all=self._small)))
             moved = before != (len(waiting), sum(map(len, self._tried.values())))
             false_starts = 0 if moved else false_starts + 1
         for stage in waiting:
@@ -60,27 +63,31 @@ class Settler:
             process = self._start(stages, write, folder)
             os.close(write)
             stage, row, begun = "", "", time.monotonic()
-            deadline = min(begun + STARTING, self._until)
+            clock = [self._deadline(STARTING)]
             try:
-                for words in _lines(read, lambda: deadline):
+                for words in _lines(read, clock):
                     if words[0] == "stage":
                         stage, row, begun = words[1], "", time.monotonic()
-                        deadline = min(begun + self._left[stage], self._until)
-                        print(f"{stage}: at most {deadline - begun:.0f} s", flush=True)
+                        clock[0] = self._deadline(self._left[stage])
+                        print(f"{stage}: at most {clock[0] - begun:.0f} s", flush=True)
                     elif words[0] == "row":
                         row = words[1]
                         self._tried.setdefault(stage, []).append(row)
                     else:
                         waiting = [other for other in waiting if other.name != words[1]]
                         print(f"{stage}: {self._ended(stage)}, {time.monotonic() - begun:.0f} s", flush=True)
-                        stage, deadline = "", min(time.monotonic() + STARTING, self._until)
+                        stage, clock[0] = "", self._deadline(STARTING)
             finally:
                 os.close(read)
-                late = time.monotonic() >= deadline
+                late = time.monotonic() >= clock[0]
                 status = _end(process)
             if stage:
                 waiting = self._interrupted(waiting, stage, row, time.monotonic() - begun, late, status)
         return waiting
+
+    def _deadline(self, seconds: float) -> float:
+        """Return when something that begins now has to be over."""
+        return min(time.monotonic() + seconds, self._until)
 
     def _interrupted(
         self, waiting: list[Stage], stage: str, row: str, seconds: float, late: bool, status: int
@@ -88,7 +95,7 @@ class Settler:
         """Keep what became of a stage that its process did not finish; return what is still to be run."""
         self._left[stage] -= seconds
         keep = Keep(self._out, stage)
-        why = f"cut: over its limit of {BY_NAME[stage].seconds} s" if late else f"its process ended with {status}"
+        why = "cut: over its limit" if late else f"its process ended with {status}"
         if row and not keep.has(row) and status != AGAIN:
             keep.put(row, {"error": why})
         keep.end(why, seconds)
@@ -101,9 +108,8 @@ class Settler:
             "stages": [(s.name, self.modules.get(s.name, f"settling.stages.{s.name}")) for s in stages],
             "out": str(self._out.resolve()),
             "tried": self._tried,
-            "small": self._self_test,
-            "device": "cpu" if self._self_test else "cuda",
-            "threads": 1 if self._self_test else 0,
+            "small": self._small,
+            "device": self._device,
             "folder": folder,
             "pipe": pipe,
         }
@@ -117,7 +123,9 @@ class Settler:
     def _ended(self, stage: str) -> str:
         keep = Keep(self._out, stage)
         errors = sum("error" in row for row in keep.part["rows"].values())
-        return f"{keep.part['ended']}, {len(keep.part['rows'])} rows" + (f", {errors} errors" if errors else "")
+        return f"{keep.part['ended']}, {len(keep.part['rows'])} rows" + (
+            f", {errors} errors" if errors else ""
+        )
 
 
 def _alike(stages: list[Stage], *, one_for_all: bool) -> Iterator[Stage]:
@@ -128,12 +136,12 @@ def _alike(stages: list[Stage], *, one_for_all: bool) -> Iterator[Stage]:
         yield stage
 
 
-def _lines(read: int, deadline) -> Iterator[list[str]]:  # noqa: ANN001
-    """Yield what the other process says until it ends or the deadline is over; it moves meanwhile."""
+def _lines(read: int, clock: list[float]) -> Iterator[list[str]]:
+    """Yield what the other process says until it ends or the deadline in `clock` is over; that moves meanwhile."""
     rest = b""
     with selectors.DefaultSelector() as waiting:
         waiting.register(read, selectors.EVENT_READ)
-        while (left := deadline() - time.monotonic()) > 0:
+        while (left := clock[0] - time.monotonic()) > 0:
             if not waiting.select(left):
                 continue
             got = os.read(read, 65536)
@@ -145,14 +153,10 @@ def _lines(read: int, deadline) -> Iterator[list[str]]:  # noqa: ANN001
 
 def _end(process: subprocess.Popen[bytes]) -> int:
     """End a process with all it started, and return its status; one that is ending by itself gets a moment."""
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(0.5)
-    except subprocess.TimeoutExpired:
-        pass
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     return process.wait()
 
 
@@ -200,7 +204,9 @@ def summary(out: Path) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what was asked for; exit with 1 if a stage did not end, or a row is an error."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the files: 8 at most, 16 MiB")
     parser.add_argument("--stage", choices=[stage.name for stage in STAGES], help="this stage alone")
     parser.add_argument("--self-test", action="store_true", help="a little of every stage, on a CPU")
@@ -214,8 +220,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     stages = [stage for stage in STAGES if asked.stage in {None, stage.name}]
     waiting = fresh(asked.out, stages, resume=asked.resume)
-    settler = Settler(asked.out, self_test=asked.self_test, seconds=TOTAL - (time.monotonic() - begun))
-    settler.run(waiting)
+    left, device = TOTAL - (time.monotonic() - begun), "cpu" if asked.self_test else "cuda"
+    Settler(asked.out, device=device, small=asked.self_test, seconds=left).run(waiting)
     print(summary(asked.out))
     return int(not all(Keep(asked.out, stage.name).complete for stage in stages))
 

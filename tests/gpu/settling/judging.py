@@ -4,13 +4,13 @@ from pathlib import Path
 
 import torch
 from running import CASES, load
-from settling.keep import Row
 
 from ampcheck.errors import AmpcheckError
 from ampcheck.run.audit import audit
 from ampcheck.targets import Options
 from ampcheck.targets import load as load_target
 from ampcheck.values.settings import Settings
+from settling.keep import Row
 
 _PRECISIONS = {"float16": "fp16", "bfloat16": "bf16"}
 

@@ -31,7 +31,9 @@ class Keep:
     @property
     def complete(self) -> bool:
         """Tell whether the stage ran to its end without an error."""
-        return self.part["ended"] == COMPLETE and not any("error" in row for row in self.part["rows"].values())
+        return self.part["ended"] == COMPLETE and not any(
+            "error" in row for row in self.part["rows"].values()
+        )
 
     def has(self, key: str) -> bool:
         """Tell whether a row is there; one that is an error is to be tried again."""
@@ -87,6 +89,6 @@ def _dumped(whole: Row) -> str:
     for name, part in whole["stages"].items():
         rows = ",\n".join(f"  {json.dumps(key)}: {json.dumps(row)}" for key, row in part["rows"].items())
         head = f'"ended": {json.dumps(part["ended"])}, "seconds": {part["seconds"]}'
-        stages.append(f" {json.dumps(name)}: {{{head}, \"rows\": {{\n{rows}\n }}}}")
+        stages.append(f' {json.dumps(name)}: {{{head}, "rows": {{\n{rows}\n }}}}')
     body = ",\n".join(stages)
     return f'{{"machine": {json.dumps(whole["machine"])},\n"stages": {{\n{body}\n}}}}\n'

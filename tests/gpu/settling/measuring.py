@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from settling.fixed import levels, roundings
-from settling.keep import Row
-from settling.operators import Operator, by_name
 from torch import Tensor
 
 from ampcheck.observe.wide import WideCompute
+from settling.fixed import levels, roundings
+from settling.keep import Row
+from settling.operators import Operator, by_name
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 #: So many elements of a result are kept, spread evenly.
@@ -42,7 +42,7 @@ def setting(name: str) -> Iterator[None]:
     names = [each for each in names if _has(matmul, each)]
     before, tf32 = {each: getattr(matmul, each) for each in names}, cudnn.allow_tf32
     wanted = dict(before, allow_tf32=name == "tf32")
-    if name != "default" and name != "tf32":
+    if name not in {"default", "tf32"}:
         wanted |= dict.fromkeys(names[:2], False)
     if name == "float16 sums":
         wanted["allow_fp16_accumulation"] = True

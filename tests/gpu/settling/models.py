@@ -1,13 +1,14 @@
-"""The 24 models of the golden traces: torch alone, every kind of layer that the zoos have, the same weights everywhere."""
+"""The models of the golden traces: torch alone, the kinds of layers that the zoos have, the same weights everywhere."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from settling.fixed import fill, numbers
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+
+from settling.fixed import fill, numbers
 
 
 class Step(NamedTuple):
@@ -125,7 +126,9 @@ def segmentation_dice() -> Step:
         dice = 1 - (2 * overlap / (likely.sum((2, 3)) + truth.sum((2, 3)) + 1e-5)).mean()
         return functional.cross_entropy(logits, batch[1]) + dice
 
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.InstanceNorm2d(8, affine=True), nn.ELU(), nn.Conv2d(8, 5, 1))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2, 1), nn.InstanceNorm2d(8, affine=True), nn.ELU(), nn.Conv2d(8, 5, 1)
+    )
     return Step(model, (_images(), _labels(2, 16, 16)), loss)
 
 
@@ -148,7 +151,9 @@ def video() -> Step:
 
 
 def vision_transformer() -> Step:
-    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
+    layer = nn.TransformerEncoderLayer(
+        16, 2, 32, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+    )
     model = nn.Sequential(nn.Conv2d(3, 16, 4, 4), nn.Flatten(2), Lambda(lambda _, x: x.transpose(1, 2)), layer,
                           nn.LayerNorm(16), Lambda(lambda _, x: x.mean(1)), nn.Linear(16, 5))  # fmt: skip
     return Step(model, (_images(), _labels(2)), _classes)
@@ -201,12 +206,18 @@ def decoder_by_hand() -> Step:
 
 def rotary_gated() -> Step:
     def norm(m: Any, x: Tensor) -> Tensor:
-        return m.scale.weight[:, 0] * x * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6).to(x.dtype)
+        return (
+            m.scale.weight[:, 0]
+            * x
+            * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6).to(x.dtype)
+        )
 
     def rotated(x: Tensor) -> Tensor:
         angles = torch.arange(x.shape[-2], device=x.device)[:, None] * 0.1 ** torch.arange(8, device=x.device)
         one, two = x.chunk(2, -1)
-        return torch.cat([one * angles.cos() - two * angles.sin(), two * angles.cos() + one * angles.sin()], -1)
+        return torch.cat(
+            [one * angles.cos() - two * angles.sin(), two * angles.cos() + one * angles.sin()], -1
+        )
 
     def forward(m: Any, tokens: Tensor) -> Tensor:
         x = m.embed(tokens)
@@ -229,10 +240,15 @@ def rotary_gated() -> Step:
 def relative_bias_cross_attention() -> Step:
     def forward(m: Any, tokens: Tensor, memory: Tensor) -> Tensor:
         x = m.embed(tokens)
-        far = torch.arange(memory.shape[1], device=x.device)[None] - torch.arange(x.shape[1], device=x.device)[:, None]
+        far = (
+            torch.arange(memory.shape[1], device=x.device)[None]
+            - torch.arange(x.shape[1], device=x.device)[:, None]
+        )
         bias = m.bias(far.clamp(-4, 3) + 4).squeeze(-1)
         scores = torch.einsum("bqd,bkd->bqk", m.query(x), m.key(memory)) + bias
-        return m.head(torch.einsum("bqk,bkd->bqd", scores.float().softmax(-1).type_as(scores), m.value(memory)))
+        return m.head(
+            torch.einsum("bqk,bkd->bqd", scores.float().softmax(-1).type_as(scores), m.value(memory))
+        )
 
     model = Lambda(
         forward, embed=nn.Embedding(31, 16), bias=nn.Embedding(8, 1), query=nn.Linear(16, 16), key=nn.Linear(16, 16),
@@ -270,9 +286,12 @@ def experts() -> Step:
     def forward(m: Any, x: Tensor) -> Tensor:
         share = m.router(x).softmax(-1)
         hidden = functional.gelu(torch.einsum("nd,edh->neh", x, m.up.weight.unflatten(0, (4, 16))))
-        return (torch.einsum("neh,ehd->ned", hidden, m.down.weight.unflatten(0, (4, 32))) * share[..., None]).sum(1)
+        return (
+            torch.einsum("neh,ehd->ned", hidden, m.down.weight.unflatten(0, (4, 32))) * share[..., None]
+        ).sum(1)
 
-    model = Lambda(forward, router=nn.Linear(16, 4), up=nn.Linear(32, 64, bias=False), down=nn.Linear(16, 128, bias=False))
+    up, down = nn.Linear(32, 64, bias=False), nn.Linear(16, 128, bias=False)
+    model = Lambda(forward, router=nn.Linear(16, 4), up=up, down=down)
     return Step(model, (numbers(8, 16, seed=909), numbers(8, 16, seed=910)), _squares)
 
 
@@ -305,7 +324,9 @@ def contrastive() -> Step:
     def loss(model: Any, batch: tuple[Tensor, ...]) -> Tensor:
         one, two = (functional.normalize(model(part), dim=-1) for part in batch[:2])
         logits = model.scale.weight.exp().squeeze() * one @ two.t()
-        return (functional.cross_entropy(logits, batch[2]) + functional.cross_entropy(logits.t(), batch[2])) / 2
+        return (
+            functional.cross_entropy(logits, batch[2]) + functional.cross_entropy(logits.t(), batch[2])
+        ) / 2
 
     model = Lambda(lambda m, x: m.net(x), net=nn.Linear(12, 16), scale=nn.Linear(1, 1, bias=False))
     return Step(model, (numbers(8, 12, seed=913), numbers(8, 12, seed=914), torch.arange(8)), loss)
@@ -329,7 +350,9 @@ def state_space_scan() -> Step:
 
 def checkpointed() -> Step:
     inner = nn.Sequential(nn.Linear(12, 16), nn.GELU(), nn.LayerNorm(16))
-    model = Lambda(lambda m, x: m.head(checkpoint(m.inner, x, use_reentrant=False)), inner=inner, head=nn.Linear(16, 4))
+    model = Lambda(
+        lambda m, x: m.head(checkpoint(m.inner, x, use_reentrant=False)), inner=inner, head=nn.Linear(16, 4)
+    )
     return Step(model, (numbers(8, 12, seed=919), numbers(8, 4, seed=920)), _squares)
 
 

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from settling.fixed import fill, numbers
 from torch import Tensor, nn
 from torch.nn import functional
+
+from settling.fixed import fill, numbers
 
 
 class Operator(NamedTuple):

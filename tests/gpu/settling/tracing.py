@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 from parity import Comparison, Event, Log, compare
-from settling.fixed import exponents, moved
-from settling.keep import Row
-from settling.models import RECURRENT, Step, made
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
 
 from ampcheck.observe.emulation import cuda_casting
 from ampcheck.observe.wide import WideCompute
+from settling.fixed import exponents, moved
+from settling.keep import Row
+from settling.models import RECURRENT, Step, made
 
 #: Gradients are multiplied by this, as GradScaler would.
 SCALE = 2.0**10
@@ -119,4 +119,6 @@ def farthest(cuda: Row, cpu: Row) -> float:
     """Return the largest share of a module's elements that lie in another power of two."""
     shared = [key for key in cuda["exponents"].keys() & cpu["exponents"].keys()
               if sum(cuda["exponents"][key].values()) >= FEW]  # fmt: skip
-    return round(max((moved(cuda["exponents"][key], cpu["exponents"][key]) for key in shared), default=0.0), 4)
+    return round(
+        max((moved(cuda["exponents"][key], cpu["exponents"][key]) for key in shared), default=0.0), 4
+    )

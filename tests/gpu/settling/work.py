@@ -75,6 +75,8 @@ def _said(error: Exception) -> str:
 
 def machine(device: str) -> Row:
     """Return what the figures depend on."""
+    if device == "none":
+        return {"device": device}
     import torch
 
     found: Row = {
@@ -119,10 +121,10 @@ def main() -> None:
         def say(*words: str) -> None:
             pipe.write(json.dumps(words) + "\n")
 
-        if options["threads"]:
+        if options["device"] == "cpu":
             import torch
 
-            torch.set_num_threads(options["threads"])
+            torch.set_num_threads(1)
         scope = Scope(options["small"], options["device"], Path(options["folder"]))
         worker = Worker(Path(options["out"]), scope, say)
         for name, module in options["stages"]:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
+
+from ampcheck.observe.measure import AMAX, SQUARES, ZEROS, Arena
 from settling.fixed import exponents, numbers
 from settling.keep import Row
 from settling.plan import Scope
 from settling.work import Job
-
-from ampcheck.observe.measure import AMAX, SQUARES, ZEROS, Arena
 
 DTYPES = {
     "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64,

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
+
 from settling.keep import Row
 from settling.models import MAKERS
 from settling.plan import Scope

@@ -6,16 +6,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from settling.keep import Row
-from settling.models import MAKERS, Step, made
-from settling.plan import Scope
-from settling.work import Job
 from torch.profiler import ProfilerActivity, profile
 from witness import installed, left_behind, module_hooks_of
 
 from ampcheck.observe.layers import LayerRecorder
 from ampcheck.observe.recorder import Recorder
 from ampcheck.run.watch_loop import watch
+from settling.keep import Row
+from settling.models import MAKERS, Step, made
+from settling.plan import Scope
+from settling.work import Job
 
 _SMALL = ("mlp", "cnn_batch_norm")
 _STEPS = 6
@@ -161,15 +161,19 @@ def stream() -> Row:
         torch.cuda.synchronize()
         traces.append(recorder.trace(recorder.fetch()))
     differ = [key for key in bare if not _same(bare[key], seen.get(key))]
-    return {"differ": differ, "same statistics": traces[0].sites == traces[1].sites, "sites": len(traces[0].sites)}
+    return {
+        "differ": differ,
+        "same statistics": traces[0].sites == traces[1].sites,
+        "sites": len(traces[0].sites),
+    }
 
 
 def graph() -> Row:
     """Replay a captured step inside a recorded one, and capture a step that is recorded."""
-    replayed = [_replayed(nullcontext), _replayed(lambda model: Recorder(model))]
+    replayed = [_replayed(nullcontext), _replayed(Recorder)]
     row: Row = {"differ": [] if _same(*replayed) else ["a replayed graph"]}
     try:
-        captured = _replayed(nullcontext, while_capturing=lambda model: Recorder(model))
+        captured = _replayed(nullcontext, while_capturing=Recorder)
         row["captured while recording"] = "same" if _same(replayed[0], captured) else "different"
     except RuntimeError as error:
         row["captured while recording"] = f"raised {str(error).partition(chr(10))[0][:160]}"
