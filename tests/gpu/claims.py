@@ -29,13 +29,13 @@ def machine(golden: Golden) -> str:
 
 
 def readme(golden: Golden) -> str:
-    """Return the README's lines."""
+    """Return the README's line: one, as the README is to stay short."""
     if not golden:
-        return f"{_NOTHING}\n`python tests/gpu/settle.py` is [ready](reports/gpu.md) for the day one is at hand.\n"
+        return f"{_NOTHING} [What one would settle](reports/gpu.md).\n"
     rows = [figures(golden, stage)[0] for stage in _SHOWN if figures(golden, stage)]
-    lines = [f"**Measured on {machine(golden)}** ([all figures](reports/gpu.md)):\n"]
-    lines += [f"- {row.claim}: {row.figure}" for row in rows]
-    return "\n".join([*lines, "", *_missing(golden)]) + "\n"
+    said = " · ".join(f"{row.claim}: {row.figure}" for row in rows)
+    first = f"**Measured on {machine(golden)}** ([all figures](reports/gpu.md)): {said}."
+    return " ".join([first, *_missing(golden)]) + "\n"
 
 
 def manual(golden: Golden) -> str:

@@ -70,5 +70,6 @@ def test_what_was_measured_is_said_with_its_machine_and_what_was_not_is_said_too
         assert "traces (not run)" in text
         assert "nothing here has run on a GPU" not in text
     nothing = Golden(tmp_path / "nowhere")
+    assert readme(golden).count("\n") == readme(nothing).count("\n") == 1
     assert not nothing
     assert all("nothing here has run on a GPU" in text(nothing) for text in (readme, manual, report))
