@@ -24,11 +24,13 @@ PATHS = [ROOT, HERE, *(ROOT / "tests" / name for name in ("helpers", "studies", 
 sys.path[:0] = [str(path) for path in PATHS if str(path) not in sys.path]
 
 from settling.keep import Keep  # noqa: E402
-from settling.plan import FILES, ROOM, STAGES, STARTING, TOTAL, Stage  # noqa: E402
+from settling.plan import FILES, ROOM, STAGES, TOTAL, Stage  # noqa: E402
 from settling.work import AGAIN  # noqa: E402
 
 #: Workers in a row that may end before they begin a stage.
 _FALSE_STARTS = 2
+#: Seconds that a process may take to load torch: from a cold disk that can be long.
+_LOADING = 100
 
 
 class Settler:
@@ -63,7 +65,7 @@ class Settler:
             process = self._start(stages, write, folder)
             os.close(write)
             stage, row, begun = "", "", time.monotonic()
-            clock = [self._deadline(STARTING)]
+            clock = [self._deadline(_LOADING)]
             try:
                 for words in _lines(read, clock):
                     if words[0] == "stage":
@@ -76,7 +78,7 @@ class Settler:
                     else:
                         waiting = [other for other in waiting if other.name != words[1]]
                         print(f"{stage}: {self._ended(stage)}, {time.monotonic() - begun:.0f} s", flush=True)
-                        stage, clock[0] = "", self._deadline(STARTING)
+                        stage, clock[0] = "", self._deadline(_LOADING)
             finally:
                 os.close(read)
                 late = time.monotonic() >= clock[0]
@@ -177,7 +179,7 @@ def build(seconds: float = 30.0) -> str:
 def has_cuda() -> bool:
     """Ask torch in another process: this one never loads it."""
     code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    return subprocess.run([sys.executable, "-c", code], timeout=STARTING, check=False).returncode == 0
+    return subprocess.run([sys.executable, "-c", code], timeout=_LOADING, check=False).returncode == 0
 
 
 def fresh(out: Path, stages: list[Stage], *, resume: bool) -> list[Stage]:
