@@ -1,11 +1,15 @@
 """What is said of GPUs comes from tests/golden alone: generated lines are the generator's, and no other contradicts."""
 
 import re
+import sys
 
 import pytest
 import torch
-from claims import _BLOCK, manual, pages, readme, report
 from readme import MANUAL, ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "gpu"))
+
+from claims import _BLOCK, manual, pages, readme, report
 from settling.golden import Golden
 from settling.keep import COMPLETE, Keep
 from settling.plan import Scope
