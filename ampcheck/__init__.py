@@ -8,6 +8,7 @@ together; `renderers` write reports; `bench`, `integrations`, `cli` and `pytest_
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ampcheck.api import capture as capture
     from ampcheck.api import check as check
     from ampcheck.errors import AmpcheckError as AmpcheckError
     from ampcheck.renderers.frames import frames as frames
@@ -32,6 +33,7 @@ _HOMES = {
     "Site": "values.trace",
     "TensorStats": "values.stats",
     "Trace": "values.trace",
+    "capture": "api",
     "check": "api",
     "frames": "renderers.frames",
     "watch": "api",
@@ -47,6 +49,7 @@ __all__ = [
     "Site",
     "TensorStats",
     "Trace",
+    "capture",
     "check",
     "frames",
     "watch",

@@ -1,16 +1,18 @@
 """What a Python program calls: one function from a model, a batch and a loss to a report."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import ampcheck.renderers.saving  # noqa: F401  # a report can then be printed and saved
 from ampcheck.run.audit import audit
 from ampcheck.run.watch_loop import watch
+from ampcheck.targets.captured import Capture
 from ampcheck.targets.spec import Target
 from ampcheck.values.report import Report
 from ampcheck.values.settings import Settings
 
-__all__ = ["check", "watch"]
+__all__ = ["capture", "check", "watch"]
 
 
 def check(
@@ -29,3 +31,12 @@ def check(
     batches: Sequence[Any] = batch if isinstance(batch, list) else [batch]
     target = Target(type(model).__name__, model, batches, loss, optimizer)
     return audit(target, settings or Settings(steps=len(batches)))
+
+
+def capture(model: Any, path: str | Path, scaler: Any = None) -> Capture:
+    """Keep one training step in a file: `with ampcheck.capture(model, "step.safetensors"):` around a step of it.
+
+    The file holds the weights, what the model was called with, and the gradient that came back to it, without the
+    scale of a GradScaler that is given. `ampcheck --from step.safetensors` audits it.
+    """
+    return Capture(model, path, (lambda: float(scaler.get_scale())) if scaler is not None else lambda: 1.0)

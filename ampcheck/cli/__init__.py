@@ -19,6 +19,7 @@ from ampcheck.cli import (
     diff,
     doctor,
     explain,
+    fix,
     init,
     merge,
     run,
@@ -31,6 +32,7 @@ COMMANDS = {
     "check": check,
     "run": run,
     "init": init,
+    "fix": fix,
     "bench": bench,
     "show": show,
     "merge": merge,
@@ -47,6 +49,7 @@ _USAGE = """\
 ampcheck [check] TARGET [options]
        ampcheck run [options] SCRIPT [ARGUMENTS]
        ampcheck init FILE
+       ampcheck fix FILE [--diff] [--branch NAME]
        ampcheck bench TARGET [options]
        ampcheck show REPORT.json
        ampcheck diff OLD.json NEW.json
@@ -87,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, unknown = parser.parse_known_args(script[0] if script else words)
     if unknown:
         parser.refuse(words[0], unknown)
+    if options.command != "bench" and getattr(options, "target", "") is None:
+        _target_of_capture(options, parser)
     options.words, options.commands = words, parser.commands
     options.script_words = script and script[1]
     options.given = frozenset(_given(options, parser.commands))
@@ -118,6 +123,19 @@ def _refuse_misspelt(words: Sequence[str], parser: "_Parser") -> None:
     plain = word.isalpha() and not Path(word).exists()
     if plain and (near := close(word, list(COMMANDS))):
         parser.error(f"no command or file {word!r}{near}")
+
+
+def _target_of_capture(options: argparse.Namespace, parser: "_Parser") -> None:
+    """Let a capture say what its target is, where none is given."""
+    from ampcheck.targets.capture_header import target_of
+
+    if options.captured is None:
+        parser.commands[options.command].error("the following arguments are required: TARGET")
+    try:
+        options.target = target_of(options.captured)
+    except AmpcheckError as error:
+        complain(error)
+        sys.exit(COULD_NOT_RUN)
 
 
 def _given(options: argparse.Namespace, commands: Mapping[str, argparse.ArgumentParser]) -> Iterator[str]:

@@ -39,6 +39,7 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that audits a target."""
     parser.add_argument(
         "target",
+        nargs="?",  # a capture says what it is of
         metavar="TARGET",
         help="model.py, model.py:name, package.module:name, torchvision:NAME, timm:NAME, transformers:TYPE",
     )
@@ -132,6 +133,13 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
         help="load weights (safetensors, or a torch file without code)",
     )
     target.add_argument(
+        "--from",
+        dest="captured",
+        type=Path,
+        metavar="FILE",
+        help="audit the batch, weights and gradients that ampcheck.capture or run --save-batch kept",
+    )
+    target.add_argument(
         "--device",
         default=None,
         metavar="D",
@@ -198,7 +206,13 @@ def options_of(options: argparse.Namespace) -> "Options":
 
     shape = parse_shape(options.input) if options.input else None
     return Options(
-        options.batch_size, shape, options.weights, options.device or _device(), options.small, options.seed
+        options.batch_size,
+        shape,
+        options.weights,
+        options.device or _device(),
+        options.small,
+        options.seed,
+        captured=options.captured,
     )
 
 

@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `ampcheck run`."""
     _add_program(parser.add_argument_group("program"))
     _add_recording(parser.add_argument_group("what is recorded"))
+    _add_capture(parser.add_argument_group("what is kept"))
     while_running = parser.add_argument_group("while it runs")
     while_running.add_argument(
         "--live",
@@ -81,6 +82,16 @@ def _add_recording(watch: Any) -> None:
         help="let the CPU stand in for CUDA (default: where the script asks for CUDA and there is none)",
     )
     add_what_if(watch)
+
+
+def _add_capture(group: Any) -> None:
+    group.add_argument(
+        "--save-batch",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="keep a step's batch, weights and gradients in FILE.safetensors, for ampcheck --from FILE",
+    )
 
 
 def run(options: argparse.Namespace) -> int:

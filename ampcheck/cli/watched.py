@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ampcheck.inference.script import Forwards
     from ampcheck.run.ranks import Ranks
     from ampcheck.run.recipe_calls import TrainingCalls
+    from ampcheck.run.save_batch import Saving
     from ampcheck.run.session import Session
 
 #: Exit status where no training was seen.
@@ -59,6 +60,7 @@ class Watched:
         self._live = LiveLine() if options.live and live.wanted() else None
         self._file = ScalarFile(options.tensorboard) if options.tensorboard else None
         self._numbers = Numbers()
+        self._saving: Saving | None = None
         self._notes: tuple[str, ...] = ()
         self._forwards: Forwards | None = None
         self._calls: TrainingCalls | None = None
@@ -72,12 +74,15 @@ class Watched:
         try:
             from ampcheck.inference.script import Forwards
             from ampcheck.run.recipe_calls import TrainingCalls
+            from ampcheck.run.save_batch import Saving
 
             self._forwards, self._calls = Forwards(), TrainingCalls(self._recipe)
             self._session = self._watch_options.session(self._on_step)
             self._session.watcher.roots.without_gradients = self._forwards.note
             self._calls.follow(self._session)
             self._session.watcher.started = self._children.follow
+            if self._options.save_batch is not None:
+                self._saving = Saving(self._options.save_batch, self._session.watcher)
             self._context = self._session.watching()
             self._context.__enter__()
             self._endings = Endings(self._signalled)
@@ -129,6 +134,8 @@ class Watched:
         self._keeper.close()
         if self._live is not None:
             self._live.close()
+        if self._saving is not None:
+            print(f"ampcheck: {self._saving.end()}", file=sys.stderr)
         if error is not None:
             self._notes = (f"the script ended with {type(error).__name__}: this is about what ran before",)
         if self._session is not None and error is not None:

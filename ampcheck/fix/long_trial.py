@@ -43,15 +43,15 @@ def trained(setup: TrainingSetup, plan: Plan, steps: int) -> Claim:
     """Return what training with the plan comes to beside FP32, both from the present state."""
     before = Snapshot(setup.model, [setup.batch(index) for index in range(steps)])
     try:
-        reference, _ = _losses(setup, Plan("fp32"), steps)
+        reference, _ = losses(setup, Plan("fp32"), steps)
         before.restore()
-        losses, skipped = _losses(setup, plan, steps)
+        course, skipped = losses(setup, plan, steps)
         before.restore()
         rounded = _rounded(setup, plan, steps)
     finally:
         before.restore()
     gained = abs(reference[0] - reference[-1])
-    apart = abs(losses[-1] - reference[-1])
+    apart = abs(course[-1] - reference[-1])
     normal = SAME_TIMES * abs(rounded[-1] - reference[-1]) if isfinite(rounded[-1]) else 0.0
     same = isfinite(apart) and apart <= max(SAME_SHARE * gained, 1e-3 * abs(reference[-1]), normal)
     tried = Tried.CONFIRMED if same else Tried.REFUTED
@@ -59,7 +59,7 @@ def trained(setup: TrainingSetup, plan: Plan, steps: int) -> Claim:
         f"{TRAINS} over {steps} steps",
         tried,
         f"FP32: loss {reference[0]:.4g} to {reference[-1]:.4g}",
-        f"{plan.precision} with the plan: {losses[0]:.4g} to {losses[-1]:.4g}, {skipped} steps skipped",
+        f"{plan.precision} with the plan: {course[0]:.4g} to {course[-1]:.4g}, {skipped} steps skipped",
     )
 
 
@@ -70,10 +70,10 @@ def _rounded(setup: TrainingSetup, plan: Plan, steps: int) -> list[float]:
         for _, _, parameter in named_parameters(setup.model):
             if dtype is not None and parameter.is_floating_point():
                 parameter.copy_(parameter.to(dtype))
-    return _losses(setup, Plan("fp32"), steps)[0]
+    return losses(setup, Plan("fp32"), steps)[0]
 
 
-def _losses(setup: TrainingSetup, plan: Plan, steps: int) -> tuple[list[float], int]:
+def losses(setup: TrainingSetup, plan: Plan, steps: int) -> tuple[list[float], int]:
     """Train and return the loss of each step, and how many updates the scaler skipped."""
     dtype = _DTYPES[plan.precision]
     device = Step(setup.model, None, setup.loss).device
@@ -81,7 +81,7 @@ def _losses(setup: TrainingSetup, plan: Plan, steps: int) -> tuple[list[float], 
     if dtype is None:
         Widened(setup.model)
     optimizer, scaler = setup.build(), plan.grad_scaler(device.type)
-    losses, skipped = [], 0
+    found, skipped = [], 0
     for index in range(steps):
         clear_gradients(setup.model)
         with casting_rules(device, dtype), WideCompute(), in_fp32(setup.model, plan.fp32_modules, lines):
@@ -94,5 +94,5 @@ def _losses(setup: TrainingSetup, plan: Plan, steps: int) -> tuple[list[float], 
         skipped += scaler.get_scale() < scale
         if setup.after_step is not None:
             setup.after_step(setup.model)
-        losses.append(float(loss.detach()))
-    return losses, skipped
+        found.append(float(loss.detach()))
+    return found, skipped

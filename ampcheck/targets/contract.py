@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from ampcheck.errors import TargetError
 from ampcheck.targets.batches import find_batches, find_extra
+from ampcheck.targets.captured import replayed
 from ampcheck.targets.draft import Draft
 from ampcheck.targets.lossfinder import MODEL_PARAMETERS, Loss, find_loss, probe
 from ampcheck.targets.modelfinder import build_model
@@ -34,6 +36,8 @@ def from_user(spec: Spec, options: Options) -> Target:
     with user.imports, user_code(user.file):
         picked, scope = _pick(spec.name, scope) if spec.name else (None, scope)
         made = build_model(scope, picked, spec.name)
+        if options.captured is not None:
+            return replace(replayed(made.model, options, spec.text), file=user.file, imports=user.imports)
         drafted, scope = _worked_out(scope, made, options)
         model = place(made.model, options)
         batches, notes = find_batches(scope, model, options)

@@ -30,6 +30,7 @@ class Options:
     seed: int = 0
     dry: bool = False  #: build it under `fake_tensors`
     infer: bool = False  #: no loss is wanted
+    captured: Path | None = None  #: a batch, weights and gradients that were kept in training
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,12 @@ def load_weights(model: Any, path: Path) -> None:
     """Copy the weights in a file into the model; every name and shape has to match."""
     if not hasattr(model, "load_state_dict"):
         raise TargetError(f"expected an nn.Module to load {str(path)!r} into, got {type(model).__name__}")
-    loaded = _fitting_names(_state_dict(_read(path), path), model)
+    load_tensors(model, _state_dict(_read(path), path), path)
+
+
+def load_tensors(model: Any, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Copy named tensors into the model; every name and shape has to match."""
+    loaded = _fitting_names(dict(tensors), model)
     own = model.state_dict(keep_vars=True)
     _check(loaded, own, path)
     # Tied weights are stored once; their other names follow.

@@ -72,6 +72,9 @@ class Tape:
         self._given: list[Root] = []
         self._enough = -1  #: the step of which no more is wanted
         self._closer = -1  #: the step to look closer at, after one without a reference
+        self.met: Callable[[torch.nn.Module], object] = lambda _: (
+            None
+        )  #: hears of outermost modules with parameters
         self.in_turn = 1  #: optimizers that step in turn
         self.pace = Pace()  #: of the script, where nothing is recorded
         if what_if is not None:
@@ -106,6 +109,8 @@ class Tape:
             self.discard()
             self._given.insert(0, found)
         self._roots[id(module)] = found
+        if found.owns:
+            self.met(module)
         return found
 
     def name(self, parameter: torch.Tensor) -> tuple[str, str]:
