@@ -23,7 +23,7 @@ from ampcheck.values.verdict import Health
 from ampcheck.values.wording import clean, plural
 
 if TYPE_CHECKING:
-    from ampcheck.run.before_after import Courses
+    from ampcheck.run.before_after import TrainingCurves
 
 STEPS = 20
 #: Columns of a drawn loss curve.
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         print(before.patch, end="")
         return 0
     _refuse_unsaved(path, options)
-    return _changed(path, before, options, _courses(options))
+    return _changed(path, before, options, _curves_of(options))
 
 
 def _nothing_to_write(report: Report) -> int:
@@ -85,16 +85,16 @@ def _refuse_unsaved(path: Path, options: argparse.Namespace) -> None:
         raise TargetError(f"{path.name} is in no repository of git, so there is no branch to make")
 
 
-def _courses(options: argparse.Namespace) -> "Courses":
+def _curves_of(options: argparse.Namespace) -> "TrainingCurves":
     """Return the model of the file as it is now, ready to be trained."""
-    from ampcheck.run.before_after import Courses
+    from ampcheck.run.before_after import TrainingCurves
     from ampcheck.targets import load
 
     with contextlib.redirect_stdout(sys.stderr):  # what the user's file prints
-        return Courses(load(options.target, check.options_of(options)), options.train_steps)
+        return TrainingCurves(load(options.target, check.options_of(options)), options.train_steps)
 
 
-def _changed(path: Path, before: Report, options: argparse.Namespace, old: "Courses") -> int:
+def _changed(path: Path, before: Report, options: argparse.Namespace, old: "TrainingCurves") -> int:
     """Write the change, audit it, and keep it if it helps."""
     assert before.plan is not None  # a patch is a plan's
     text = path.read_bytes()
@@ -102,13 +102,13 @@ def _changed(path: Path, before: Report, options: argparse.Namespace, old: "Cour
     path.write_text(patched(text.decode(), before.patch), encoding="utf-8")
     try:
         after = check.audited(options)
-        fixed = _courses(options).as_it_is(before.plan, scaler=before.plan.scaler)
+        fixed = _curves_of(options).as_it_is(before.plan, scaler=before.plan.scaler)
         helps = after.verdict.word is not Health.UNSAFE and after.verdict.word is not Health.UNKNOWN
     except BaseException:
         path.write_bytes(text)
         raise
     print(f"after   {_verdict(after)}\n")
-    print("\n".join(_curves({"FP32": wide, "before": low, "after": fixed})))
+    print("\n".join(_drawn({"FP32": wide, "before": low, "after": fixed})))
     if not helps:
         path.write_bytes(text)
         print(f"\nthe change does not make it safe: {path.name} is as it was")
@@ -136,13 +136,13 @@ def _verdict(report: Report) -> str:
     return f"{str(report.verdict.word).upper()}  {clean(report.verdict.sentence)}"
 
 
-def _curves(courses: dict[str, tuple[Sequence[float], int]]) -> Iterator[str]:
+def _drawn(curves: dict[str, tuple[Sequence[float], int]]) -> Iterator[str]:
     """Yield the loss of each training as a row of blocks, all on one scale."""
-    finite = [loss for losses, _ in courses.values() for loss in losses if abs(loss) < float("inf")]
+    finite = [loss for losses, _ in curves.values() for loss in losses if abs(loss) < float("inf")]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
-    steps = max(len(losses) for losses, _ in courses.values())
+    steps = max(len(losses) for losses, _ in curves.values())
     yield f"loss over {plural(steps, 'training step')}, the same seeds and batches"
-    for name, (losses, skipped) in courses.items():
+    for name, (losses, skipped) in curves.items():
         shown = losses[:: max(1, len(losses) // _COLUMNS)]
         drawn = "".join(_block(loss, low, high) for loss in shown)
         more = f", {plural(skipped, 'step')} skipped" if skipped else ""

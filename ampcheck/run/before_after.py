@@ -8,10 +8,10 @@ from ampcheck.values.plan import Plan, ScalerPlan
 
 #: Where GradScaler starts.
 _START = ScalerPlan(2.0**16)
-Course = tuple[list[float], int]  #: the loss of each step, and how many updates were skipped
+TrainingCurve = tuple[list[float], int]  #: the loss of each step, and how many updates were skipped
 
 
-class Courses:
+class TrainingCurves:
     """Trains a target again and again from one state; the target is as before afterwards."""
 
     def __init__(self, target: Target, steps: int) -> None:
@@ -21,16 +21,16 @@ class Courses:
             target.model, target.batch, target.loss, target.optimizer, target.after_step
         )
 
-    def in_fp32(self) -> Course:
+    def in_fp32(self) -> TrainingCurve:
         """Return the losses in FP32."""
         return self._trained(Plan("fp32"))
 
-    def as_it_is(self, plan: Plan, scaler: ScalerPlan | None = None) -> Course:
+    def as_it_is(self, plan: Plan, scaler: ScalerPlan | None = None) -> TrainingCurve:
         """Return the losses in the precision of a plan, without any other change."""
         start = (scaler or _START) if plan.precision == "fp16" else None
         return self._trained(Plan(plan.precision, scaler=start))
 
-    def _trained(self, plan: Plan) -> Course:
+    def _trained(self, plan: Plan) -> TrainingCurve:
         with self._target.active(), seeded(0):
             before = Snapshot(self._target.model, [self._target.batch(index) for index in range(self._steps)])
             try:
