@@ -33,10 +33,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=None,
         metavar="FOLDER",
-        help="write the loss scale, skipped steps, losses and worst underflow for TensorBoard",
+        help="write the loss scale, skipped steps, losses, gradient norms and worst underflow for TensorBoard",
+    )
+    while_running.add_argument(
+        "--log",
+        type=_loggers,
+        default=[],
+        metavar="WHERE",
+        help="give the same numbers to the script's own run of wandb or mlflow, or to prometheus:FILE",
     )
     output.add_arguments(parser)
     parser.set_defaults(fail_on="never")
+
+
+def _loggers(text: str) -> list[Any]:
+    from ampcheck.run.loggers import parsed
+
+    try:
+        return list(parsed(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _add_program(program: Any) -> None:

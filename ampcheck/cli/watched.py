@@ -58,7 +58,7 @@ class Watched:
         self._session: Session | None = None
         self._context: Any = None
         self._live = LiveLine() if options.live and live.wanted() else None
-        self._file = ScalarFile(options.tensorboard) if options.tensorboard else None
+        self._sinks = [*([ScalarFile(options.tensorboard)] if options.tensorboard else []), *options.log]
         self._numbers = Numbers()
         self._saving: Saving | None = None
         self._notes: tuple[str, ...] = ()
@@ -97,8 +97,17 @@ class Watched:
             return
         if self._live is not None:
             self._live.draw(lambda: progress(watcher).line)
-        if self._file is not None:
-            self._file.add(self._numbers.fresh(watcher))
+        self._log(watcher)
+
+    def _log(self, watcher: Any) -> None:
+        """Give the numbers that have become known to every logger; one that fails is given up, the script goes on."""
+        numbers = list(self._numbers.fresh(watcher)) if self._sinks else []
+        for sink in list(self._sinks if numbers else ()):
+            try:
+                sink.add(numbers)
+            except Exception as error:  # noqa: BLE001  # a logger's own
+                self._sinks.remove(sink)
+                print(f"ampcheck: {type(sink).__name__} takes no more numbers: {error}", file=sys.stderr)
 
     # -- while it runs
 
@@ -142,8 +151,8 @@ class Watched:
             self._session.watcher.raised(error)
         if self._context is not None:
             self._context.__exit__(None, None, None)
-        if self._session is not None and self._file is not None and self._session.ranks.first:
-            self._file.add(self._numbers.fresh(self._session.watcher))
+        if self._session is not None and self._session.ranks.first:
+            self._log(self._session.watcher)
 
     def published(self, error: BaseException | None) -> int:
         """Write the report and leave nothing else behind; errors of ours are shown, the exit status is the script's."""

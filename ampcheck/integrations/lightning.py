@@ -6,6 +6,7 @@ from typing import Any
 from lightning.pytorch import Callback
 
 from ampcheck.integrations.holding import Holder
+from ampcheck.run.progress_line import Numbers
 
 
 class AmpcheckCallback(Callback):
@@ -14,6 +15,7 @@ class AmpcheckCallback(Callback):
     def __init__(self, path: str | Path | None = None, **options: Any) -> None:
         """Prepare; `path` and `options` are those of `Holder`."""
         self.holder = Holder(path, **{"name": "model", **options})
+        self._numbers = Numbers()
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to watch, before anything is trained."""
@@ -22,10 +24,14 @@ class AmpcheckCallback(Callback):
         held.note(f"Lightning {trainer.precision} with {type(trainer.strategy).__name__}")
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        """Log the loss scale where a logger is there to take it."""
+        """Log scale, skips, underflow and gradient norms where a logger is there to take it."""
         held = self.holder.watch
-        if held is not None and held.scale is not None and trainer.logger is not None:
-            found = {"ampcheck/loss_scale": held.scale, "ampcheck/skipped_steps": float(held.skipped)}
+        if held is None or trainer.logger is None:
+            return
+        found = {number.tag: number.value for number in self._numbers.fresh(held.watcher)}
+        if held.scale is not None:
+            found |= {"ampcheck/loss_scale": held.scale, "ampcheck/skipped_steps": float(held.skipped)}
+        if found:
             trainer.logger.log_metrics(found, step=trainer.global_step)
 
     def on_fit_end(self, *_: Any) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from ampcheck.diagnose.verdict import diagnosed
 from ampcheck.fix.advisor import Advisor
+from ampcheck.fix.framework_terms import in_terms, in_use
 from ampcheck.fix.long_trial import TrainingSetup, trained
 from ampcheck.fix.param_groups import group_sentences
 from ampcheck.fix.patch import written
@@ -140,7 +141,10 @@ def _tried(report: Report, target: Target, step: Step, settings: Settings, progr
         report = replace(report, advice=(*report.advice, *sentences))
     if report.plan is not None:
         kinds = {module.path: module.kind for module in report.reference.modules}
-        report = replace(report, patch=written(report.plan, target.file, kinds))
+        terms = in_terms(report.plan, in_use(target.file))
+        report = replace(
+            report, patch=written(report.plan, target.file, kinds), advice=(*report.advice, *terms)
+        )
     return report
 
 

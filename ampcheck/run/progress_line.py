@@ -1,5 +1,6 @@
 """Where a watched training loop stands: in one line for a terminal, and as numbers over its steps."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,13 @@ def progress(watcher: Any) -> LoopProgress:
     return LoopProgress(watcher.steps, watcher.scales.current, skipped, *(known or ()))
 
 
+def _norm(step: Any) -> float | None:
+    """Return the norm of all gradients of a recorded step, without the loss scale; None where it has none."""
+    grads = [stats for site, stats in step.low.sites.items() if site.slot.startswith("param_grad[")]
+    whole = math.sqrt(math.fsum(stats.sum_squares for stats in grads))
+    return math.ldexp(whole, -step.log2_scale) if grads else None
+
+
 class Numbers:
     """The numbers of a watched loop as they become known."""
 
@@ -74,6 +82,8 @@ class Numbers:
             yield Scalar("ampcheck/skipped steps", event.step + 1, self._skipped)
         for step in recorded[self._recorded :]:
             yield Scalar("ampcheck/loss/as trained", step.step, step.losses[0])
+            if (norm := _norm(step)) is not None:
+                yield Scalar("ampcheck/gradient norm", step.step, norm)
             if step.beside is None:
                 continue
             worst = worst_underflow(step.beside.errors)

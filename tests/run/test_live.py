@@ -18,7 +18,7 @@ from ampcheck.errors import TargetError
 from ampcheck.run.progress_line import LoopProgress, Numbers, progress, worst_underflow
 from ampcheck.run.tensorboard import Scalar, ScalarFile, crc32c
 from ampcheck.values.loop import ScaleEvent
-from ampcheck.values.trace import PairError, Phase, Site
+from ampcheck.values.trace import PairError, Phase, Site, Trace
 
 TRAINING = """
 import sys, time, torch
@@ -217,8 +217,8 @@ def test_what_a_standing_says():
 def test_numbers_are_told_once():
     events = [ScaleEvent(2, "scaler 1", 8.0, 4.0, skipped=True)]
     recorded = [
-        SimpleNamespace(step=0, losses=(1.0, 1.5), beside=SimpleNamespace(errors={})),
-        SimpleNamespace(step=2, losses=(0.5, math.nan), beside=None),
+        SimpleNamespace(step=0, losses=(1.0, 1.5), beside=SimpleNamespace(errors={}), low=Trace()),
+        SimpleNamespace(step=2, losses=(0.5, math.nan), beside=None, low=Trace()),
     ]
     watcher = SimpleNamespace(
         steps=3,

@@ -1,0 +1,242 @@
+"""Printed advice, applied in the framework it is for: where torch's own start skips steps, the advised one skips none.
+
+A CPU stands in for CUDA here: the printed line is run with "cpu" where it says "cuda".
+"""
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from ampcheck.fix.framework_terms import BF16, SCALES, in_terms, in_use
+from ampcheck.values.plan import Plan, ScalerPlan
+
+POWER, STEPS = 6, 3
+PLAN = Plan("fp16", scaler=ScalerPlan(2.0**POWER))
+
+
+def printed(framework, plan=PLAN):
+    """The line for a framework, as it is run on a CPU."""
+    (sentence,) = in_terms(plan, [framework])
+    return sentence.removeprefix(f"in {framework}: ").partition("  #")[0].replace('"cuda"', '"cpu"')
+
+
+class Big(nn.Linear):
+    """Its gradient is near 100: 2^16 times that is more than fp16 holds, 2^6 times that is not."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        super().__init__(4, 1, bias=False)
+
+
+def rows():
+    return torch.full((8 * STEPS, 4), 100.0)
+
+
+def updates(before, after):
+    return not torch.equal(before, after)
+
+
+def lightning_trains(**options):
+    import lightning as pl
+
+    class Lit(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model, self.skipped = Big(), 0
+
+        def training_step(self, batch, _):
+            return self.model(batch).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+        def optimizer_step(self, *args, **kwargs):
+            before = self.model.weight.detach().clone()
+            super().optimizer_step(*args, **kwargs)
+            self.skipped += not updates(before, self.model.weight)
+
+    lit = Lit()
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    quiet |= {"enable_model_summary": False, "accelerator": "cpu", "max_epochs": 1}
+    pl.Trainer(**quiet, **options).fit(lit, torch.utils.data.DataLoader(rows(), 8))
+    return lit.skipped
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning():
+    import lightning
+    import lightning.pytorch.plugins
+
+    names = {"lightning": lightning, "torch": torch, "Trainer": lambda **options: options}
+    from lightning.pytorch.plugins import MixedPrecision
+
+    start = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
+    assert lightning_trains(plugins=[start]) == STEPS
+    assert lightning_trains(**eval(printed("Lightning"), names)) == 0
+    assert lightning_trains(**eval(BF16["Lightning"], names)) == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_fabric():
+    import lightning
+    import lightning.fabric.plugins
+
+    names = {"lightning": lightning, "torch": torch, "Fabric": lambda **options: options}
+
+    def trains(**options):
+        fabric = lightning.Fabric(accelerator="cpu", devices=1, **options)
+        model = Big()
+        model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=1e-3))
+        skipped = 0
+        for batch in rows().split(8):
+            before = model.weight.detach().clone()
+            optimizer.zero_grad()
+            fabric.backward(model(batch).mean())
+            optimizer.step()
+            skipped += not updates(before, model.weight)
+        return skipped
+
+    from lightning.fabric.plugins import MixedPrecision
+
+    start = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
+    assert trains(plugins=[start]) == STEPS
+    assert trains(**eval(printed("Fabric"), names)) == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_accelerate(monkeypatch):
+    import accelerate
+    from accelerate.state import AcceleratorState
+
+    def options_of(**options):
+        return options
+
+    line = printed("Accelerate")
+    options = eval(line, {"Accelerator": options_of, "accelerate": accelerate})
+    kwargs = options["kwargs_handlers"][0].to_kwargs()
+
+    def trains(**scaler):
+        """Accelerate makes a scaler for a GPU alone; here it is made as Accelerate makes it."""
+        AcceleratorState._reset_state(reset_partial_state=True)
+        accelerator = accelerate.Accelerator(cpu=True)
+        accelerator.scaler = torch.amp.GradScaler("cpu", **scaler)
+        model = Big()
+        model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-3))
+        skipped = 0
+        for batch in rows().split(8):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                loss = model(batch).mean()
+            accelerator.scaler.scale(loss).backward()
+            optimizer.step()
+            skipped += optimizer.step_was_skipped
+        return skipped
+
+    assert options["mixed_precision"] == "fp16"
+    assert kwargs == {"init_scale": 2.0**POWER}
+    assert trains() == STEPS
+    assert trains(**kwargs) == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transformers(tmp_path):
+    import transformers
+
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = Big()
+
+        def forward(self, x):
+            with torch.autocast("cpu", torch.float16):
+                return {"loss": self.model(x).mean()}
+
+    class Own(transformers.Trainer):
+        skipped = 0
+
+        def training_step(self, model, inputs, *_, **__):
+            with torch.enable_grad():
+                loss = model(**inputs)["loss"]
+            self.accelerator.scaler.scale(loss).backward()
+            return loss.detach()
+
+    class Counter(transformers.TrainerCallback):
+        skipped = 0
+
+        def on_optimizer_step(self, args, state, control, *, optimizer, **_):
+            self.skipped += optimizer.step_was_skipped
+
+    def trains(line):
+        counter = Counter()
+        arguments = transformers.TrainingArguments(
+            str(tmp_path),
+            use_cpu=True,
+            optim="sgd",  # a fused one skips inside, which Accelerate does not count
+            per_device_train_batch_size=8,
+            num_train_epochs=1,
+            report_to=[],
+            max_grad_norm=0.0,
+            save_strategy="no",
+            disable_tqdm=True,
+        )
+        trainer = Own(Wrapped(), arguments, train_dataset=[{"x": row} for row in rows()], callbacks=[counter])
+        exec(line, {"trainer": trainer, "torch": torch})
+        trainer.train()
+        return counter.skipped
+
+    assert trains('trainer.accelerator.scaler = torch.amp.GradScaler("cpu")') == STEPS
+    assert trains(printed("transformers")) == 0
+
+
+@pytest.mark.slow
+def test_keras(monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    keras = pytest.importorskip("keras")
+    optimizer = eval(printed("Keras"), {"keras": keras, "optimizer": keras.optimizers.SGD(1e-3)})
+    optimizer.build([keras.Variable([1.0])])
+    assert float(optimizer.scale_loss(1.0)) == 2.0**POWER
+
+
+def test_deepspeed_and_its_json_agree_on_the_power():
+    said = json.loads(printed("DeepSpeed"))
+    assert said == {"fp16": {"enabled": True, "initial_scale_power": POWER}}
+    assert json.loads(BF16["DeepSpeed"])["bf16"]["enabled"]
+
+
+def test_determined_and_ultralytics_are_given_a_scaler_that_starts_there():
+    trial = types.SimpleNamespace(context=types.SimpleNamespace(wrap_scaler=lambda scaler: scaler))
+    exec(printed("Determined"), {"self": trial, "torch": torch})
+    assert trial.scaler.get_scale() == 2.0**POWER
+    trainer, held = types.SimpleNamespace(), {}
+    model = types.SimpleNamespace(add_callback=held.__setitem__)
+    exec(printed("Ultralytics"), {"model": model, "torch": torch})
+    held["on_pretrain_routine_end"](trainer)
+    assert trainer.scaler.get_scale() == 2.0**POWER
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import lightning as L\nfrom transformers import Trainer\n", ["Lightning", "transformers"]),
+        ("from lightning.fabric import Fabric\n", ["Fabric"]),
+        ("import torch\n", []),
+        ("def broken(:\n", []),
+    ],
+)
+def test_a_file_names_its_frameworks(text, expected, tmp_path):
+    file = Path(tmp_path, "train.py")
+    file.write_text(text)
+    assert in_use(file) == expected
+    assert in_use(None) == []
+
+
+def test_every_framework_has_a_line_and_no_plan_has_none():
+    assert all(f"in {name}: " in in_terms(PLAN, [name])[0] for name in SCALES)
+    assert in_terms(None, ["Lightning"]) == in_terms(Plan("fp32"), ["Lightning"]) == ()
+    assert in_terms(Plan("bf16"), ["Accelerate"]) == ('in Accelerate: Accelerator(mixed_precision="bf16")',)
+    assert "ampcheck" in sys.modules
