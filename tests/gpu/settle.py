@@ -23,7 +23,7 @@ ROOT = HERE.parents[1]
 PATHS = [ROOT, HERE, *(ROOT / "tests" / name for name in ("helpers", "studies", "benchmarks", "zoo"))]
 sys.path[:0] = [str(path) for path in PATHS if str(path) not in sys.path]
 
-from settling.keep import Keep  # noqa: E402
+from settling.keep import Keep, read  # noqa: E402
 from settling.plan import FILES, ROOM, STAGES, TOTAL, Stage  # noqa: E402
 from settling.work import AGAIN  # noqa: E402
 
@@ -83,6 +83,8 @@ class Settler:
                 os.close(read)
                 late = time.monotonic() >= clock[0]
                 status = _end(process)
+                for half_written in self._out.glob("*.partial.json"):
+                    half_written.unlink()
             if stage:
                 waiting = self._interrupted(waiting, stage, row, time.monotonic() - begun, late, status)
         return waiting
@@ -195,7 +197,7 @@ def summary(out: Path) -> str:
     """Return a line for each file: what is in it."""
     lines = []
     for stage in STAGES:
-        if (out / stage.file).exists():
+        if stage.name in read(out / stage.file)["stages"]:
             part = Keep(out, stage.name).part
             errors = sum("error" in row for row in part["rows"].values())
             lines.append(f"{stage.name:13} {part['seconds']:6.1f} s {len(part['rows']):4} rows"

@@ -1,6 +1,8 @@
 """What ampcheck says of one case of the zoo on a device, in a few words that can be compared."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from running import CASES, load
@@ -9,6 +11,7 @@ from ampcheck.errors import AmpcheckError
 from ampcheck.run.audit import audit
 from ampcheck.targets import Options
 from ampcheck.targets import load as load_target
+from ampcheck.targets.spec import Target
 from ampcheck.values.settings import Settings
 from settling.keep import Row
 
@@ -26,7 +29,7 @@ def judged(name: str, device: str) -> Row:
     path = CASES / f"{name}.py"
     settings = Settings(precision=_PRECISIONS[load(path).TRUTH["dtype"]], budget=10.0)
     try:
-        report = audit(load_target(str(path), Options(device=device)), settings)
+        report = audit(there(load_target(str(path), Options(device=device)), device), settings)
     except (AmpcheckError, RuntimeError) as error:
         return {"raised": f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"}
     errors = [finding for finding in report.findings if finding.severity == "error"]
@@ -41,10 +44,20 @@ def judged(name: str, device: str) -> Row:
     }
 
 
+def there(target: Target, device: str) -> Target:
+    """Return a target whose loss makes new tensors on the device: many cases were written for a CPU alone."""
+
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        with torch.device(device):
+            return target.loss(model, batch)
+
+    return target if device == "cpu" else replace(target, loss=loss)
+
+
 def both(name: str, device: str) -> Row:
     """Return the verdicts on a device and on the CPU, and what of them is not the same."""
-    there, here = judged(name, device), judged(name, "cpu")
-    return {"there": there, "cpu": here, "differs": differs(there, here)}
+    away, here = judged(name, device), judged(name, "cpu")
+    return {"there": away, "cpu": here, "differs": differs(away, here)}
 
 
 def differs(there: Row, here: Row) -> list[str]:

@@ -27,13 +27,13 @@ _SAME_BITS = (("CUBLAS_WORKSPACE_CONFIG", ":4096:8"),)
 STAGES = (
     Stage("traces", "a", "traces.json", 70, "Are operations, dtypes, casts and exponents those of CUDA?"),
     Stage("silicon", "b", "silicon.json", 40, "How far are emulated results from the GPU's, in roundings?"),
-    Stage("zoo", "c", "zoo.json", 120, "Is the verdict on each case of the zoo the same on CUDA?"),
+    Stage("zoo", "c", "zoo.json", 95, "Is the verdict on each case of the zoo the same on CUDA?"),
     Stage("transparency", "d", "transparency.json", 45, "Does recording change a bit, or wait inside a step?",
           _SAME_BITS),
     Stage("kernel", "e", "cost.json", 20, "Are the Triton statistics exact, and how near to a copy's speed?"),
     Stage("cost", "e", "cost.json", 60, "What does a recorded step cost, beside other tools?"),
-    Stage("bench", "f", "bench.json", 70, "How far off are predicted memory and time?"),
-    Stage("scripts", "g", "scripts.json", 50, "Do real scripts run the same under `ampcheck run`?", _SAME_BITS),
+    Stage("bench", "f", "bench.json", 80, "How far off are predicted memory and time?"),
+    Stage("scripts", "g", "scripts.json", 65, "Do real scripts run the same under `ampcheck run`?", _SAME_BITS),
     Stage("fp8", "h", "fp8.json", 20, "Are emulated FP8 products those of the card?"),
 )  # fmt: skip
 BY_NAME = {stage.name: stage for stage in STAGES}

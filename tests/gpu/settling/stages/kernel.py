@@ -21,6 +21,8 @@ _SIZES = (1, 4095, 4097, 300_001)
 #: Bytes that are measured and copied: far more than any cache.
 _BYTES = {False: 2**28, True: 2**20}
 _ROUNDS = 15
+#: Different elements of what is timed: they are made on the CPU.
+_TILE = 2**16
 #: float64 counts of one exponent word that float32 has no number for.
 _INFS, _NANS = 257, 258
 
@@ -80,7 +82,8 @@ def _as_float(word: int) -> float:
 
 def bandwidth(name: str, device: str, size: int) -> Row:
     """Time the kernel and a copy on the device, in turns; bytes read, of the copy read and written."""
-    tensor = _sample(size // DTYPES[name].itemsize, DTYPES[name]).to(device)
+    count = size // DTYPES[name].itemsize
+    tensor = _sample(_TILE, DTYPES[name]).to(device).repeat(count // _TILE)
     other = torch.empty_like(tensor)
     where = Arena(device)
     row = where.row()
