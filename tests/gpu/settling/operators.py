@@ -63,7 +63,7 @@ def _gradient(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _transform(x: Tensor) -> Tensor:
-    """Return a Fourier transform by its operator: `torch.fft` refuses halves on a CPU before the dispatcher is asked."""
+    """Return a transform by its operator: on a CPU `torch.fft` refuses halves before the dispatcher is asked."""
     return torch.view_as_real(torch.ops.aten._fft_r2c(x, [1], 0, onesided=True)).flatten()
 
 
