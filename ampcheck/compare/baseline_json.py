@@ -16,7 +16,7 @@ from typing import Any
 
 from ampcheck.compare.baseline import Accepted, Baseline, Layer, Span
 from ampcheck.errors import ReportError
-from ampcheck.saved.fields import Json
+from ampcheck.values.codec_plain import Json
 
 SCHEMA = 1
 _KIND = "ampcheck_baseline"

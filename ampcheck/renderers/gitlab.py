@@ -4,6 +4,7 @@ import hashlib
 import json
 from typing import Any
 
+from ampcheck.renderers.words import consequences, corrected, figures
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean
@@ -23,6 +24,9 @@ def _entry(report: Report, finding: Finding) -> dict[str, Any]:
     line = origin.line if origin and origin.file else 1
     return {
         "description": f"{clean(finding.code)} {clean(finding.name)}: {clean(finding.message)}",
+        "content": {
+            "body": "\n".join([", ".join(figures(finding)), *consequences(finding), *corrected(finding)])
+        },
         "check_name": f"ampcheck/{clean(finding.code)}",
         "fingerprint": _fingerprint(report, finding, path),
         "severity": _SEVERITIES[finding.severity],

@@ -10,8 +10,8 @@ from urllib.parse import quote
 from ampcheck.diagnose.rules import RULES
 from ampcheck.diagnose.rules.manual import Page, page
 from ampcheck.renderers.words import consequences, corrected
-from ampcheck.saved.fields import number
 from ampcheck.saved.report_json import TOOL, tool_version
+from ampcheck.values.codec_plain import number
 from ampcheck.values.findings import Finding, How, Severity, Suppressed
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Site

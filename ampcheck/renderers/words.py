@@ -33,7 +33,7 @@ def figures(finding: Finding) -> list[str]:
     """Return the numbers of a finding with their names."""
     more = len(finding.sites) - 1
     named = [measure(name, value) for name, value in finding.numbers.items()]
-    named += [plural(more, "more site")] if more > 0 else []
+    named += [plural(more, "more place")] if more > 0 else []
     return [*named, f"on {_ranks(finding)}"] if finding.ranks else named
 
 

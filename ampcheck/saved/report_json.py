@@ -1,8 +1,8 @@
 """Saved reports: JSON that other tools can read and that gives back the very report.
 
-One object, its keys in this order; "schema" grows when a reader of an older one would go wrong. Fields that
-hold their default (0, "", [], false) are left out of the flat objects marked *. Numbers JSON cannot write are
-the strings "inf", "-inf" and "nan".
+One object; its JSON Schema is `report.schema.json` beside this file, and here is what the fields mean. "schema"
+grows when a reader of an older one would go wrong. Fields that hold their default (0, "", [], false) are left
+out of the flat objects marked *. Numbers JSON cannot write are the strings "inf", "-inf" and "nan".
 
     schema          1
     tool            {"name": "ampcheck", "version"}
@@ -76,110 +76,63 @@ the strings "inf", "-inf" and "nan".
 
 import json
 import os
-from dataclasses import replace
-from operator import index
 from pathlib import Path
 
-from ampcheck.diagnose.verdict import judged_by_trace
 from ampcheck.errors import ReportError
 from ampcheck.gc_pause import no_collections
-from ampcheck.saved.fields import (
-    Json,
-    flat,
-    number,
-    pairs,
-    read_cast,
-    read_count,
-    read_error,
-    read_failure,
-    read_module,
-    read_site,
-    read_stats,
-    read_step,
-)
 from ampcheck.saved.json_lines import lines
-from ampcheck.saved.loop_json import loop_json, rank_json, read_loop, read_rank
-from ampcheck.saved.plan_json import advice, with_advice
-from ampcheck.saved.recipes_json import read_in_use, read_recipes, recipe_fields
 from ampcheck.saved.replacing import UNWRITABLE, put_in_place
-from ampcheck.saved.verdict_json import read_verdict, verdict_json
-from ampcheck.values.bounds import check
-from ampcheck.values.findings import Finding, How, Severity, Suppressed
+from ampcheck.values.codec import definitions, from_plain, to_plain
+from ampcheck.values.codec_plain import Json
 from ampcheck.values.report import Report
-from ampcheck.values.trace import Constant, Trace
 
 SCHEMA = 1
 TOOL = "ampcheck"
+#: What a person who opens the file wants to read first, and what is long.
+_FIRST = (
+    "target",
+    "precision",
+    "scale",
+    "log2_scale",
+    "verdict",
+    "findings",
+    "suppressed",
+    "ranks",
+    "plan",
+    "claims",
+)
+_LAST = ("loop", "reference", "low", "errors")
 
 
 def to_json(report: Report) -> str:
     """Return the report as JSON: one line for each site, so that two reports can be compared by line."""
-    return lines(
-        {
-            "schema": SCHEMA,
-            "tool": {"name": TOOL, "version": tool_version()},
-            "target": report.target,
-            "precision": report.precision,
-            "scale": 2.0**report.log2_scale,
-            "log2_scale": report.log2_scale,
-            "stand_in_loss": report.stand_in_loss,
-            "scaling_open": report.scaling_open,
-            "refused_scales": list(report.refused_scales),
-            "verdict": verdict_json(report.verdict),
-            "findings": [_finding(finding) for finding in report.findings],
-            "suppressed": [_suppressed(held) for held in report.suppressed],
-            "ranks": [rank_json(rank) for rank in report.ranks],
-            **advice(report),
-            **recipe_fields(report),
-            "not_audited": dict(report.not_audited),
-            "notes": list(report.notes),
-            "environment": dict(report.environment),
-            "loop": loop_json(report.loop),
-            "reference": _trace(report.reference),
-            "low": _trace(report.low),
-            "errors": pairs(report.errors),
-        }
-    )
+    fields = to_plain(report)
+    rest = [name for name in fields if name not in {*_FIRST, *_LAST}]
+    header = {"schema": SCHEMA, "tool": {"name": TOOL, "version": tool_version()}}
+    return lines(header | {name: fields[name] for name in [*_FIRST, *rest, *_LAST]})
 
 
 def from_json(text: str | bytes) -> Report:
     """Return the report that `to_json` wrote."""
     with no_collections():
-        return _read_report(_checked(text))
+        saved = _checked(text)
+        try:
+            return from_plain(Report, saved)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ReportError(
+                f"expected a report of schema {SCHEMA}, got a damaged one: {error}; run the audit again"
+            ) from error
 
 
-def _read_report(saved: Json) -> Report:
-    try:
-        report = Report(
-            target=saved["target"],
-            precision=saved["precision"],
-            log2_scale=index(saved["log2_scale"]),
-            reference=_read_trace(saved["reference"]),
-            low=_read_trace(saved["low"]),
-            errors={read_site(item): read_error(item) for item in saved["errors"]},
-            findings=tuple(_read_finding(item) for item in saved["findings"]),
-            suppressed=tuple(_read_suppressed(item) for item in saved.get("suppressed", ())),
-            ranks=tuple(read_rank(item) for item in saved.get("ranks", ())),
-            stand_in_loss=saved["stand_in_loss"],
-            scaling_open=bool(saved.get("scaling_open", False)),
-            refused_scales=tuple(saved["refused_scales"]),
-            notes=tuple(saved["notes"]),
-            environment=saved["environment"],
-            loop=read_loop(saved.get("loop")),
-            recipes=read_recipes(saved.get("recipes")),
-            in_use=read_in_use(saved.get("in_use", ())),
-        )
-        whole = with_advice(report, saved)
-        # A report from before claims were written down: its findings say what it can be called.
-        if "verdict" in saved:
-            whole = replace(whole, verdict=read_verdict(saved["verdict"]))
-        check(whole)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ReportError(
-            f"expected a report of schema {SCHEMA}, got a damaged one ({type(error).__name__}: {error}); "
-            "run the audit again"
-        ) from error
-    return whole if "verdict" in saved else judged_by_trace(whole)
+def schema() -> str:
+    """Return the JSON Schema of saved reports."""
+    classes = definitions(Report)
+    whole = classes.pop(Report.__name__)
+    tool = {"type": "object", "properties": {"name": {"const": TOOL}, "version": {"type": "string"}}}
+    whole["properties"] = {"schema": {"const": SCHEMA}, "tool": tool, **whole["properties"]}
+    whole["required"] = ["schema", "tool", *whole["required"]]
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A report of ampcheck"}
+    return json.dumps({**head, **whole, "$defs": classes}, indent=1) + "\n"
 
 
 def write(path: str | Path, text: str) -> None:
@@ -220,55 +173,6 @@ def tool_version() -> str:
         return "unknown"
 
 
-def _trace(trace: Trace) -> Json:
-    return {
-        "sites": pairs(trace.sites),
-        "casts": pairs(trace.casts),
-        "steps": [flat(step) for step in trace.steps],
-        "modules": [flat(module) for module in trace.modules],
-        "not_audited": dict(trace.not_audited),
-        "operations": trace.operations,
-        "measured": trace.measured,
-        "failure": flat(trace.failure) if trace.failure else None,
-        "constants": [
-            flat(constant.site) | {"value": number(constant.value)} for constant in trace.constants
-        ],
-        **(
-            {"elements": [flat(site) | {"elements": n} for site, n in trace.elements.items()]}
-            if trace.elements
-            else {}
-        ),
-    }
-
-
-def _finding(finding: Finding) -> Json:
-    origin = finding.origin
-    return {
-        "code": finding.code,
-        "name": finding.name,
-        "severity": str(finding.severity),
-        "kind": finding.kind,
-        "module": origin.module if origin else None,
-        "op": origin.op if origin else None,
-        "dtype": origin.dtype if origin else None,
-        "location": {"file": origin.file, "line": origin.line} if origin and origin.file else None,
-        "message": finding.message,
-        "numbers": {name: number(float(value)) for name, value in finding.numbers.items()},
-        "sites": [flat(site) for site in finding.sites],
-        **({"ranks": list(finding.ranks)} if finding.ranks else {}),
-        "follows": list(finding.follows),
-        **({"fix": list(finding.fix)} if finding.fix else {}),
-    }
-
-
-def _suppressed(held: Suppressed) -> Json:
-    return {**_finding(held.finding), "how": str(held.how), "entry": held.entry, "reason": held.reason}
-
-
-def _read_suppressed(item: Json) -> Suppressed:
-    return Suppressed(_read_finding(item), How(item["how"]), item["entry"], item["reason"])
-
-
 def _checked(text: str | bytes) -> Json:
     """Return the parsed object, once it is known to be a report that this version can read."""
     try:
@@ -296,33 +200,3 @@ def _checked(text: str | bytes) -> Json:
 
 def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is not JSON")
-
-
-def _read_trace(saved: Json) -> Trace:
-    return Trace(
-        {read_site(item): read_stats(item) for item in saved["sites"]},
-        {read_cast(item): read_count(item) for item in saved["casts"]},
-        tuple(read_step(item) for item in saved["steps"]),
-        tuple(read_module(item) for item in saved["modules"]),
-        saved["not_audited"],
-        index(saved["operations"]),
-        index(saved["measured"]),
-        read_failure(saved["failure"]) if saved["failure"] else None,
-        tuple(Constant(read_site(item), float(item["value"])) for item in saved["constants"]),
-        {read_site(item): index(item["elements"]) for item in saved.get("elements", ())},
-    )
-
-
-def _read_finding(item: Json) -> Finding:
-    return Finding(
-        item["code"],
-        item["name"],
-        item["kind"],
-        Severity(item["severity"]),
-        item["message"],
-        tuple(read_site(site) for site in item["sites"]),
-        {name: float(value) for name, value in item["numbers"].items()},
-        tuple(item.get("ranks", ())),
-        tuple(item.get("follows", ())),
-        tuple(item.get("fix", ())),
-    )

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
+from ampcheck.values.codec import Shape
 from ampcheck.values.trace import Site
 
 
@@ -20,9 +22,26 @@ class Severity(StrEnum):
         return list(Severity).index(self)
 
 
+class Location(NamedTuple):
+    """A line of code."""
+
+    file: str
+    line: int
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing a rule found; its message alone tells a person what happened."""
+
+    JSON = Shape(
+        optional=("ranks", "fix"),
+        also={
+            "module": (str | None, lambda finding: finding.origin and finding.origin.module),
+            "op": (str | None, lambda finding: finding.origin and finding.origin.op),
+            "dtype": (str | None, lambda finding: finding.origin and finding.origin.dtype),
+            "location": (Location | None, lambda finding: finding.line_of_code),
+        },
+    )
 
     code: str
     name: str
@@ -40,6 +59,11 @@ class Finding:
         """Return where it starts, if it has a place."""
         return self.sites[0] if self.sites else None
 
+    @property
+    def line_of_code(self) -> Location | None:
+        """Return the line where it starts, if it has one."""
+        return Location(self.origin.file, self.origin.line) if self.origin and self.origin.file else None
+
 
 class How(StrEnum):
     """What kept a finding from counting."""
@@ -54,6 +78,8 @@ class How(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Suppressed:
     """A finding that is kept but does not count, and who said so."""
+
+    JSON = Shape(spread="finding")
 
     finding: Finding
     how: How

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
 
+from ampcheck.values.codec import SPARSE, Shape
+
 
 class Kind(StrEnum):
     """What the script's code did."""
@@ -45,6 +47,8 @@ GIVEN = "a scale of its own"
 @dataclass(frozen=True, slots=True)
 class Event:
     """One thing the script's code did; the same line in the same circumstances gives the same event."""
+
+    JSON = SPARSE
 
     kind: Kind
     thing: str = ""  #: label of the object it belongs to: "optimizer 1", "scaler 1", "model 2"
@@ -119,6 +123,8 @@ def _is_step(event: Event) -> bool:
 @dataclass(frozen=True, slots=True)
 class Loop:
     """Everything that was seen of a training loop."""
+
+    JSON = Shape(optional=("scaling",))
 
     rounds: tuple[Round, ...] = ()  #: the different ones, by first occurrence
     order: tuple[tuple[int, int], ...] = ()  #: (which of the rounds, how often in a row)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from ampcheck.values.agreement import Agreement, only_magnifies
+from ampcheck.values.codec import Shape
 from ampcheck.values.wording import percent, plural, power
 
 #: Relative L2 error of all gradients, or of the loss, from which on a step is called harmed. Rounding alone
@@ -38,6 +39,8 @@ HEALS_FACTOR = 3.0
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One low-precision run against the FP32 run of the same step."""
+
+    JSON = Shape(optional=("off", "parts", "state", "next_error", "outputs"))
 
     log2_scale: int
     raised: str = ""  #: what the user's code raised

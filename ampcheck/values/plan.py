@@ -1,25 +1,22 @@
 """A plan: how to train this model in low precision, as data that can be saved, applied and shown."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ampcheck.errors import ReportError
+from ampcheck.values.codec import Shape, from_plain, to_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     import torch
 
 #: Of saved plans.
 SCHEMA = 1
-#: What only a plan for inference says.
-_INFERENCE = frozenset({"cast", "outputs", "keep_inputs"})
-
 
 #: How the claim of a training check begins.
 TRAINS = "trains as FP32"
@@ -46,16 +43,15 @@ class ScalerPlan:
     backoff_factor: float = 0.5
     growth_interval: int = 2000
 
-    @classmethod
-    def from_fields(cls, fields: "Mapping[str, Any]") -> Self:
-        """Return the settings that were written as JSON, where a number that is not finite is text."""
-        factors = {name: float(value) for name, value in fields.items() if name != "growth_interval"}
-        return cls(**factors, growth_interval=int(fields["growth_interval"]))
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to run in, what to keep in FP32, and which loss scaler to use."""
+
+    JSON = Shape(
+        names={"scaler": "grad_scaler"},
+        optional=("recipe", "bf16_modules", "bf16_gemms", "cast", "outputs", "keep_inputs"),
+    )
 
     precision: str  #: fp16, bf16 or fp32
     fp32_modules: tuple[str, ...] = ()  #: run with autocast off and inputs in FP32
@@ -90,19 +86,7 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as JSON."""
-        fields = {name: value for name, value in asdict(self).items() if name not in _INFERENCE}
-        fields |= self.of_inference()
-        if self.scaler is not None:
-            fields["scaler"] = {
-                name: value if isfinite(value) else str(value) for name, value in asdict(self.scaler).items()
-            }
-        return json.dumps({"ampcheck_plan": SCHEMA, **fields}, indent=2, allow_nan=False) + "\n"
-
-    def of_inference(self) -> "dict[str, Any]":
-        """Return what only a plan says for which a model is cast or used, as JSON holds it."""
-        if self.cast == "autocast" and not self.outputs:
-            return {}
-        return {"cast": self.cast, "outputs": self.outputs, "keep_inputs": list(self.keep_inputs)}
+        return json.dumps({"ampcheck_plan": SCHEMA, **to_plain(self)}, indent=2, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -117,20 +101,12 @@ class Plan:
             raise ReportError(
                 f"expected a plan of schema {SCHEMA}, got something else; write it with ampcheck --save-plan"
             )
-        scaler = data.pop("scaler")
-        modules, lines = tuple(data.pop("fp32_modules")), tuple(data.pop("fp32_lines"))
-        return cls(
-            data.pop("precision"),
-            modules,
-            lines,
-            None if scaler is None else ScalerPlan.from_fields(scaler),
-            data.pop("recipe", ""),
-            tuple(data.pop("bf16_modules", ())),
-            tuple(data.pop("bf16_gemms", ())),
-            cast=data.pop("cast", "autocast"),
-            outputs=data.pop("outputs", ""),
-            keep_inputs=tuple(data.pop("keep_inputs", ())),
-        )
+        try:
+            return from_plain(cls, data)
+        except ValueError as error:
+            raise ReportError(
+                f"expected a plan, got a damaged one: {error}; write it again with ampcheck --save-plan"
+            ) from error
 
     @classmethod
     def load(cls, path: "str | Path") -> Self:

@@ -6,6 +6,7 @@ from math import isfinite
 from pathlib import Path
 
 from ampcheck.errors import ReportError
+from ampcheck.values.codec import SPARSE, Shape
 from ampcheck.values.findings import Finding, Severity, Suppressed
 from ampcheck.values.formats import FORMATS, Format
 from ampcheck.values.loop import Loop, ScaleEvent
@@ -22,6 +23,8 @@ from ampcheck.values.wording import plural
 class Rank:
     """One part of a merged report; the runs' steps lie rank after rank."""
 
+    JSON = SPARSE
+
     name: str
     steps: int  #: of the low-precision run
     reference_steps: int
@@ -32,6 +35,14 @@ class Rank:
 @dataclass(frozen=True, slots=True)
 class Report:
     """The same step recorded twice, in FP32 and in low precision, and what follows from the difference."""
+
+    JSON = Shape(
+        optional=("placed", "mode", "cast", "stored", "recipes", "in_use"),
+        also={
+            "scale": (float, lambda report: 2.0**report.log2_scale),
+            "not_audited": (Mapping[str, int], lambda report: report.not_audited),
+        },
+    )
 
     target: str
     precision: str  #: fp16 or bf16

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from ampcheck.values.codec import SPARSE
 from ampcheck.values.formats import Format
 
 #: Stands for every magnitude above zero and below 2**-126: fp32 subnormals, of unknown exponent.
@@ -36,6 +37,8 @@ class TensorStats:
     `stats(a) + stats(b)` equals `stats(a and b)`, so steps, ranks, modules and operations are all sums.
     The sum of squares adds with the rounding of a double; everything else adds exactly.
     """
+
+    JSON = SPARSE
 
     lowest: int = 0  #: exponent, floor(log2|x|), of the first entry of counts
     counts: tuple[int, ...] = ()  #: elements per exponent; neither the first nor the last is 0

@@ -10,6 +10,7 @@ from enum import StrEnum
 from math import inf, sqrt
 from typing import NamedTuple, TypeVar
 
+from ampcheck.values.codec import SPARSE, Shape
 from ampcheck.values.stats import TensorStats
 
 Key = TypeVar("Key")
@@ -105,6 +106,8 @@ class Cast(NamedTuple):
 class CastCount:
     """How often a cast ran and how much it wrote."""
 
+    JSON = SPARSE
+
     calls: int = 0
     elements: int = 0
     bytes: int = 0  #: written
@@ -123,6 +126,8 @@ class CastCount:
 @dataclass(frozen=True, slots=True)
 class PairError:
     """Sums over sampled elements r of the FP32 reference and x of the low-precision run; they add."""
+
+    JSON = SPARSE
 
     sampled: int = 0
     live: int = 0  #: r not zero
@@ -161,6 +166,8 @@ class PairError:
 @dataclass(frozen=True, slots=True)
 class ModuleInfo:
     """A module that ran, in order of first execution."""
+
+    JSON = SPARSE
 
     path: str
     kind: str  #: class name
@@ -217,6 +224,8 @@ class Stored:
 class Constant:
     """A number from the user's code that an operation of the forward rounded to half precision."""
 
+    JSON = Shape(spread="site")
+
     site: Site  #: of the operation's result
     value: float  #: as it was passed
 
@@ -224,6 +233,8 @@ class Constant:
 @dataclass(frozen=True, slots=True)
 class Failure:
     """What the user's code raised during a step, and where."""
+
+    JSON = SPARSE
 
     kind: str  #: exception class
     message: str
@@ -241,6 +252,8 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class Trace:
     """Everything recorded in one or more steps of one precision; traces add up over steps and ranks."""
+
+    JSON = Shape(optional=("elements",))
 
     sites: Mapping[Site, TensorStats] = field(default_factory=dict)  #: in order of execution
     casts: Mapping[Cast, CastCount] = field(default_factory=dict)

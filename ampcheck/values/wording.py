@@ -169,6 +169,8 @@ def measure(name: str, value: float) -> str:
     ('underflowed 31 %', 'amax 131,008', 'cast 2.0 MB')
     """
     words = clean(name)
+    if words == "spreads_to":
+        return f"spreads to {plural(int(value), 'more operation')}"
     if words.endswith(("_fraction", "_share")):
         return f"{_spaced(words.rsplit('_', 1)[0])} {percent(value)}"
     if words.endswith("_bytes") and math.isfinite(value):
@@ -180,4 +182,4 @@ def measure(name: str, value: float) -> str:
 
 
 def _spaced(name: str) -> str:
-    return name.replace("_", " ").strip()
+    return name.replace("_", " ").replace("fp32", "FP32").strip()

@@ -8,6 +8,7 @@ from torch import nn
 
 import ampcheck
 from ampcheck.errors import TargetError
+from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
 from ampcheck.values.trace import Phase
 
@@ -170,7 +171,26 @@ def test_once_the_scale_has_settled_a_step_is_looked_at_closer():
     assert numbers(recorded) == ([0, 1, 4, 7], [3, 6, 9])
     assert [one.overflowed for one in recorded] == [True] * 4 + [False] * 3
     assert report.log2_scale == recorded[-1].log2_scale
-    assert report.outcomes["settled"].grads_nonfinite == ()
+    # The forward overflowed in the first steps: no loss scale helps there, so these steps count.
+    assert report.outcomes["settled"].loss_nonfinite
+
+
+def test_steps_that_a_search_for_the_scale_skips_do_not_count():
+    net, optimizer, _ = built()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    with third(net, optimizer, scaler) as watching:
+        for _ in range(40):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                loss = nn.functional.cross_entropy(net(torch.randn(4, 1, 8, 8)), torch.arange(4))
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    report = watching.report()
+    assert report.loop.scales[0].skipped
+    assert any(one.overflowed for one in watching._session.watcher.tape.recorded)
+    assert report.outcomes["settled"].finite
+    assert report.worst is not Severity.ERROR
 
 
 def test_a_precision_that_comes_late_is_what_the_report_is_about():

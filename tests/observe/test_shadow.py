@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ampcheck.fix.verify import comparison
+from ampcheck.observe.execution import run_op
 from ampcheck.observe.script.comparing import Compared
 from ampcheck.observe.shadow import Shadow
 from ampcheck.observe.wide import execute
@@ -75,9 +76,9 @@ def trained(model, x, dtype, scale=1.0):
     return loss.detach(), [parameter.grad.clone() for parameter in model.parameters()]
 
 
-def watched(model, x, dtype, scale=1.0):
+def watched(model, x, dtype, scale=1.0, run=execute):
     """The same under a recording; also the gradients that FP32 has beside it."""
-    recording = Compared(0, execute, comparison)
+    recording = Compared(0, run, comparison)
     recording.recorder.adopt(model, "model")
     recording.open()
     try:
@@ -115,7 +116,9 @@ def test_the_script_sees_nothing_of_it(name, dtype):
     alone = copy.deepcopy(model)
     loss, grads = trained(alone, x, dtype)
     drawn = torch.rand(3)
-    seen, recorded, _, _ = watched(model, x, dtype)
+    seen, recorded, _, _ = watched(
+        model, x, dtype, run=run_op
+    )  # as a script on a CPU is run: by the CPU's kernels
     assert torch.equal(loss, seen)
     assert torch.equal(drawn, torch.rand(3))
     assert all(torch.equal(a, b) for a, b in zip(grads, recorded, strict=True))

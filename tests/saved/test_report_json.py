@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
 import pytest
 from builders import finding, stats
 from examples import REPORTS, clean
@@ -16,14 +17,16 @@ from hypothesis import strategies as st
 from loop_strategies import loops
 from trace_strategies import sites, traces
 
+import ampcheck
 from ampcheck.errors import ReportError
-from ampcheck.saved.report_json import SCHEMA, from_json, read, to_json, write
+from ampcheck.saved.report_json import SCHEMA, from_json, read, schema, to_json, write
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.plan import Claim, Plan, ScalerPlan, Tried
 from ampcheck.values.report import Report
 from ampcheck.values.trace import ErrorJump, Failure, PairError, Phase, Site, StepSummary, Trace, UpdateLoss
 
+FILE = Path(ampcheck.__file__).parent / "saved" / "report.schema.json"
 texts = st.text(max_size=8)
 numbers = st.floats(allow_nan=False)
 errors = st.builds(PairError, *[st.integers(0, 99)] * 3, *[numbers] * 4, st.integers(0, 9))
@@ -185,7 +188,7 @@ def changed(change: Callable[[dict], object]) -> str:
             changed(lambda s: s.update(schema=2, tool={"name": "ampcheck", "version": "9.1"})),
             "got 2 written by .* 9.1",
         ),
-        (changed(lambda s: s.pop("low")), "got a damaged one .KeyError: 'low'."),
+        (changed(lambda s: s.pop("low")), "got a damaged one: a Report has no low"),
         (changed(lambda s: s["low"]["sites"][0].update(phase="sideways")), "damaged"),
         (changed(lambda s: s["low"]["sites"][0].update(counts=["many"])), "damaged"),
         (changed(lambda s: s["low"].update(sites=[1])), "damaged"),
@@ -252,3 +255,32 @@ def test_text_that_cannot_be_encoded_is_written_as_an_escape(tmp_path: Path) -> 
     write(path, "\udc80")
     assert path.read_text() == "\\udc80"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def validator():
+    return jsonschema.Draft202012Validator(json.loads(FILE.read_text(encoding="utf-8")))
+
+
+def test_the_schema_in_the_package_is_that_of_the_classes(request):
+    if request.config.getoption("--update-snapshots"):
+        FILE.write_text(schema(), encoding="utf-8")
+    assert FILE.read_text(encoding="utf-8") == schema()
+    jsonschema.Draft202012Validator.check_schema(json.loads(schema()))
+
+
+@given(reports)
+def test_every_saved_report_fits_the_schema(report):
+    validator().validate(strict(to_json(report)))
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parent.glob("*.json")), ids=lambda path: path.stem)
+def test_the_schema_knows_every_field_and_refuses_a_wrong_one(path):
+    saved = strict(path.read_text(encoding="utf-8"))
+    check = validator()
+    check.validate(saved)
+    assert set(saved) <= set(check.schema["properties"])
+    for name in ("verdict", "precision", "low", "findings"):
+        assert not check.is_valid({key: value for key, value in saved.items() if key != name})
+    assert not check.is_valid(saved | {"log2_scale": "many"})
+    assert not check.is_valid(saved | {"findings": [{"code": "AMP101"}]})
+    assert not check.is_valid(saved | {"verdict": {**saved["verdict"], "word": "fine"}})

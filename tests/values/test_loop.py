@@ -5,13 +5,13 @@ import json
 from hypothesis import given
 from loop_strategies import loops
 
-from ampcheck.saved.loop_json import loop_json, read_loop
-from ampcheck.values.loop import Kind
+from ampcheck.values.codec import from_plain, to_plain
+from ampcheck.values.loop import Kind, Loop
 
 
 @given(loops())
 def test_json_gives_back_the_very_loop(loop):
-    assert read_loop(json.loads(json.dumps(loop_json(loop), allow_nan=False))) == loop
+    assert from_plain(Loop, json.loads(json.dumps(to_plain(loop), allow_nan=False))) == loop
 
 
 @given(loops())

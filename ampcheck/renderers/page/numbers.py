@@ -9,7 +9,7 @@ from typing import Any
 
 from ampcheck.renderers.page.elements import Html
 from ampcheck.renderers.page.tree import Node
-from ampcheck.saved.fields import number
+from ampcheck.values.codec_plain import number
 from ampcheck.values.findings import Severity
 from ampcheck.values.formats import SHORT_DTYPE
 from ampcheck.values.report import Report, by_place, low_tensors
