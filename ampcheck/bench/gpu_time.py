@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from ampcheck.bench.ledger import Operation
 from ampcheck.bench.result import BASE, Bench, Case, GpuTime, Row
-from ampcheck.bench.roofline import calibration, constants, gpu, step_time
+from ampcheck.bench.roofline import calibration, constants, gpu, named_by, step_time
 from ampcheck.values.wording import percent
 
 MILLI = 1e-3
@@ -16,12 +16,20 @@ TITLES = (
 )  # fmt: skip
 
 
-def gpu_time(name: str, work: Sequence[Operation], precision: str, gradients: int, peak: int) -> GpuTime:
-    """Return what a step of these operations would take on a GPU."""
+def gpu_time(
+    name: str, work: Sequence[Operation], precision: str, gradients: int, peak: int, *, graphed: bool = False
+) -> GpuTime:
+    """Return what a step of these operations would take on a GPU.
+
+    With `graphed` forward and backward are a CUDA graph: the host launches the update's kernels only.
+    """
     card, known = gpu(name), constants()
     tf32, scaled = precision == "tf32", gradients if precision in {"amp", "plan"} else 0
-    eager = step_time(work, card, known, tf32=tf32, gradients=scaled)
-    fused = step_time(work, card, known, tf32=tf32, gradients=scaled, fused=True)
+    eager, fused = (
+        step_time(work, card, known, tf32=tf32, gradients=scaled, fused=fused) for fused in (False, True)
+    )
+    if graphed:
+        eager, fused = eager.graphed(), fused.graphed()
     phases = tuple(eager.phases.get(phase, 0.0) for phase in ("forward", "backward", "update"))
     return GpuTime(
         name, eager.seconds, phases, eager.bound, fused.seconds, peak <= card.memory,
@@ -48,14 +56,22 @@ def rates(case: Case, row: Row, found: GpuTime) -> tuple[float, float, float] | 
 def titles(bench: Bench) -> tuple[str, ...]:
     """Return the columns of the table."""
     hour = ("cost of an epoch",) if bench.price is not None and bench.epoch else ()
-    return TITLES + (("epoch, min", *hour) if bench.epoch else ())
+    measured = ("measured here, ms",) if _here(bench) else ()
+    return TITLES + measured + (("epoch, min", *hour) if bench.epoch else ())
+
+
+def _here(bench: Bench) -> str:
+    """Return the name of the GPU that the bench was measured on, where times were predicted for it."""
+    card = named_by(bench.environment["device"]) if bench.cuda else None
+    predicted = {time.gpu for case in bench.cases for row in case.rows for time in row.gpu_times}
+    return card.name if card is not None and card.name in predicted else ""
 
 
 def table(bench: Bench, case: Case) -> list[tuple[str, ...]]:
     """Return a line for each GPU and precision."""
     order = dict.fromkeys(time.gpu for row in case.rows for time in row.gpu_times)
     return [
-        (*_line(case, row, time), *_epoch(bench, case, time))
+        (*_line(case, row, time), *_beside(bench, row, time), *_epoch(bench, case, time))
         for name in order
         for row in case.rows
         for time in row.gpu_times
@@ -72,6 +88,14 @@ def _line(case: Case, row: Row, time: GpuTime) -> tuple[str, ...]:
         ", ".join(map(_ms, time.phases)),
         time.bound, _ms(time.compiled), "yes" if time.fits else "no",
     )  # fmt: skip
+
+
+def _beside(bench: Bench, row: Row, time: GpuTime) -> tuple[str, ...]:
+    """Return what was measured on the GPU that a time is predicted for."""
+    here = _here(bench)
+    if not here:
+        return ()
+    return (_ms(row.time.median) if row.time is not None and time.gpu == here else "–",)
 
 
 def _epoch(bench: Bench, case: Case, time: GpuTime) -> tuple[str, ...]:

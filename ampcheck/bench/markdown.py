@@ -10,6 +10,8 @@ from ampcheck.bench.table import MIB, TIMES, Line, caveats, columns, headings, l
 from ampcheck.bench.verdicts import against as against_row
 from ampcheck.values.wording import clean, percent
 
+#: Of a bench in a terminal.
+VIEWS = ("sweep", "cases", "article")
 _SHOWN_LAYERS = 5
 #: Columns of the terminal's table. The verdict is the longest: at the end of a line it can go on below itself.
 _TERMINAL = {
@@ -183,9 +185,11 @@ def _courses(case: Case) -> Iterable[str]:
     )
 
 
-def to_text(bench: Bench, width: int = 100, *, cases: bool = False) -> str:
-    """Return the tables for a terminal of so many columns; one for a whole sweep, unless `cases` asks for each."""
-    if len(bench.cases) > 1 and not cases:
+def to_text(bench: Bench, width: int = 100, view: str = "sweep") -> str:
+    """Return the tables for a terminal of so many columns, in one of the `VIEWS`; a single case is shown in full."""
+    if view == "article":
+        return "\n".join(_article(bench, width)) + "\n"
+    if len(bench.cases) > 1 and view == "sweep":
         return "\n".join(_sweep(bench, width)) + "\n"
     out: list[str] = []
     for case in bench.cases:
@@ -194,13 +198,22 @@ def to_text(bench: Bench, width: int = 100, *, cases: bool = False) -> str:
         if predicted:
             out += ["", "  predicted on GPUs that are not here:"]
             shown = [gpu_time.titles(bench), *predicted]
-            out += aligned([[*row[:4], row[7], *row[10:]] for row in shown])
+            out += aligned([[*row[:4], row[7], *row[len(gpu_time.TITLES) :]] for row in shown])
         out += _hanging("  · ", caveats(bench, case), width)
         out += _hanging("  ! ", [f"{clean(r.message)}: {clean(r.evidence)}" for r in case.reasons], width)
         out.append("")
     notes = (*(legend(bench)[-3:] if not bench.cuda else ()), *gpu_time.legend(bench)[:1])
     out += _hanging("  ", notes, width)
     return "\n".join(out) + "\n"
+
+
+def _article(bench: Bench, width: int) -> Iterable[str]:
+    """Yield the table that articles print: accuracy, time and memory, each beside FP32's."""
+    yield clean(bench.target)
+    yield from aligned([views.ARTICLE, *views.article(bench)])
+    yield ""
+    where = () if bench.cuda else legend(bench)[-3:]
+    yield from _hanging("  ", [*where, *gpu_time.legend(bench)[:1]], width)
 
 
 def _sweep(bench: Bench, width: int) -> Iterable[str]:

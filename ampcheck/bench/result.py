@@ -3,10 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from statistics import median
+from statistics import fmean, median
+from typing import TYPE_CHECKING
 
 from ampcheck.bench.intervals import Interval, quantile, ratio
 from ampcheck.values.recipes import RECIPES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Every precision by name: what it is, in words. FP32 is the first row and what the others are compared with.
 PRECISIONS = {
@@ -38,11 +42,17 @@ class Time:
     steps_per_block: int
     device_samples: tuple[float, ...] = ()  #: on a GPU: between events on the stream
     skipped: int = 0  #: updates the scaler skipped in the timed region
+    joules: float | None = None  #: energy of a step, where the GPU counts it
 
     @property
     def median(self) -> float:
         """Return the median step."""
         return median(self.samples)
+
+    @property
+    def watts(self) -> float | None:
+        """Return the average power of the GPU while it was timed."""
+        return None if self.joules is None else self.joules / fmean(self.samples)
 
     @property
     def spread(self) -> float:
@@ -190,13 +200,24 @@ class Case:
     notes: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()  #: that were done
     tokens: int = 0  #: in a batch, where it is made of them
+    compile_mode: str = ""  #: of torch.compile; "": its default
+    optimizer: str = ""  #: fused, foreach or forloop; "": as the target makes it
+    attention: str = ""  #: backend of scaled_dot_product_attention; "": torch chooses
+    cuda_graphs: bool = False  #: forward and backward are captured once and replayed
+    scaler: str = ""  #: initial scale and growth interval of GradScaler; "": its defaults
+    ranks: int = 1
+    parallel: str = ""  #: ddp or fsdp2, with several ranks
 
     @property
     def key(self) -> str:
         """Return what tells this case from the others, as people write it."""
         marks = [f"batch {self.batch_size}", self.mode if self.mode != "train" else ""]
         marks += ["checkpointing"] * self.checkpointing + ["channels_last"] * self.channels_last
-        marks += ["compiled"] * self.compiled
+        marks += [f"compiled {self.compile_mode}".rstrip()] * self.compiled
+        marks += [f"{self.optimizer} optimizer"] * bool(self.optimizer)
+        marks += [f"{self.attention} attention"] * bool(self.attention)
+        marks += ["CUDA graphs"] * self.cuda_graphs + [f"scaler {self.scaler}"] * bool(self.scaler)
+        marks += [f"{self.ranks} ranks {self.parallel}"] * (self.ranks > 1)
         return ", ".join(mark for mark in marks if mark)
 
     def row(self, precision: str) -> Row | None:
@@ -243,6 +264,12 @@ class Bench:
     settings: Mapping[str, str] = field(default_factory=dict)  #: that results of two benches have to share
     epoch: int | None = None  #: samples of an epoch
     price: float | None = None  #: of an hour of the GPU
+
+    def frame(self) -> "pd.DataFrame":
+        """Return every row as a line of a pandas DataFrame, a sweep's cases below each other."""
+        from ampcheck.bench.views import frame
+
+        return frame(self)
 
     @property
     def cuda(self) -> bool:

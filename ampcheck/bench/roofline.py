@@ -8,9 +8,10 @@ well); no GPU is at hand, so every figure is a prediction.
 
 import csv
 import json
+import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
@@ -21,6 +22,8 @@ TERA, GIGA, MICRO = 1e12, 1e9, 1e-6
 _LOW = ("float16", "bfloat16")
 #: Operations of a multiprocessor's Tensor Cores in a cycle where sums in FP32 run at half rate.
 _HALVED = 512
+#: Words of a title that torch's name of a GPU may leave out.
+_UNSAID = {"SXM", "SXM2", "(UNVERIFIED)"}
 #: Bytes that GradScaler's check and unscaling moves for each byte of gradients: it reads and writes them.
 _UNSCALE = 2
 
@@ -80,6 +83,11 @@ class StepTime:
     bounds: dict[str, float]  #: seconds on the device by what bounds them: compute, memory, kernels
     phases: dict[str, float]  #: forward, backward, update
     heaviest: tuple[tuple[str, float], ...] = ()  #: operations by their seconds
+    update_host: float = 0.0  #: of the host's seconds, those for the update
+
+    def graphed(self) -> "StepTime":
+        """Return the step with forward and backward as one CUDA graph: the host launches the update only."""
+        return replace(self, seconds=max(self.device, self.update_host), host=self.update_host)
 
     @property
     def bound(self) -> str:
@@ -113,6 +121,14 @@ def gpu(name: str) -> Gpu:
     return gpus()[name]
 
 
+def named_by(device: str) -> Gpu | None:
+    """Return the GPU that torch calls by a name; of several, the one whose title says most of it."""
+    words = {*re.split(r"[ -]", device.upper())}
+    wanted = {card: {*card.title.upper().split()} - _UNSAID for card in gpus().values()}
+    fitting = [card for card, title in wanted.items() if title <= words]
+    return max(fitting, key=lambda card: len(wanted[card]), default=None)
+
+
 @cache
 def calibration() -> dict[str, object]:
     """Return the fitted constants and the errors they were found to have."""
@@ -144,20 +160,21 @@ def step_time(
     bounds: defaultdict[str, float] = defaultdict(float)
     phases: defaultdict[str, float] = defaultdict(float)
     heavy: defaultdict[str, float] = defaultdict(float)
-    launches = 0.0
+    launches: defaultdict[str, float] = defaultdict(float)
     for op in operations:
         seconds, bound = operation_time(op, card, known, tf32=tf32, fused=fused)
         bounds[bound] += seconds
         phases[op.phase] += seconds
         heavy[op.op] += seconds
-        launches += _launched(op, fused=fused) * _host_share(op, known)
+        launches[op.phase] += _launched(op, fused=fused) * _host_share(op, known) * known.launch * MICRO
     if gradients:
         seconds = _UNSCALE * gradients / (card.bandwidth * known.bandwidth)
         bounds["memory"] += seconds
         phases["update"] += seconds
-    device, host = sum(bounds.values()), launches * known.launch * MICRO
+    device, host = sum(bounds.values()), sum(launches.values())
     heaviest = sorted(heavy.items(), key=lambda item: -item[1])[:5]
-    return StepTime(max(device, host), device, host, dict(bounds), dict(phases), tuple(heaviest))
+    update = launches["update"]
+    return StepTime(max(device, host), device, host, dict(bounds), dict(phases), tuple(heaviest), update)
 
 
 def _host_share(op: Operation, known: Constants) -> float:

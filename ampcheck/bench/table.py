@@ -7,7 +7,7 @@ from typing import Any
 
 from ampcheck.bench.intervals import FEWEST_ROUNDS
 from ampcheck.bench.result import BASE, PRECISIONS, Bench, Case, Closeness, Memory, Row
-from ampcheck.bench.roofline import TERA, gpus
+from ampcheck.bench.roofline import TERA, named_by
 from ampcheck.bench.verdicts import judgement, said, speed, verdict
 from ampcheck.values.wording import clean, percent, power
 
@@ -168,6 +168,10 @@ def caveats(bench: Bench, case: Case) -> tuple[str, ...]:
         if row.time is not None and row.time.device_samples:
             device = _ms(median(row.time.device_samples))
             found.append(f"{row.precision}: {device} ms a step on the device itself, between events")
+        if row.time is not None and row.time.joules is not None:
+            found.append(
+                f"{row.precision}: {row.time.joules:.3g} J a step, {row.time.watts:.0f} W on average"
+            )
         found += [f"{row.precision}: {text}" for text in _measured(row.memory or Memory())]
     notes = {row.memory.note for row in case.rows if row.memory is not None and row.memory.note}
     found += sorted(f"memory: {clean(note)}" for note in notes)
@@ -221,15 +225,15 @@ def records(bench: Bench) -> list[dict[str, Any]]:
 def _rates(bench: Bench, case: Case, row: Row) -> dict[str, Any]:
     """Return what follows from the time of a step: work a second, and an epoch's time and price."""
     seconds = row.time.median if row.time else None
-    rate = case.batch_size / seconds if seconds else None
+    rate = case.batch_size * case.ranks / seconds if seconds else None
     flops = row.flops / seconds if seconds and row.flops else None
-    card = next(
-        (card for card in gpus().values() if bench.cuda and card.title in bench.environment["device"]), None
-    )
+    card = named_by(bench.environment["device"]) if bench.cuda else None
     epoch = bench.epoch / rate if bench.epoch and rate else None
     return {
         "samples_per_s": rate,
-        "tokens_per_s": case.tokens / seconds if seconds and case.tokens else None,
+        "tokens_per_s": case.tokens * case.ranks / seconds if seconds and case.tokens else None,
+        "joules_per_step": row.time.joules if row.time else None,
+        "watts": row.time.watts if row.time else None,
         "tflops_per_s": flops / TERA if flops else None,
         "mfu": flops / card.peak(row.precision) if flops and card else None,
         "epoch_s": epoch,

@@ -23,6 +23,7 @@ VALUES: dict[str, tuple[str, Callable[[float], str]]] = {
     "trained_mean": ("trained to", "{:.4g}".format),
     "speedup": ("× as fast here", "{:.2f}".format),
     "samples_per_s": ("samples/s here", "{:,.0f}".format),
+    "watts": ("W on average", "{:.0f}".format),
 }
 
 

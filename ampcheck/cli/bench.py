@@ -12,8 +12,9 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,11 @@ from ampcheck.bench import files, saved
 from ampcheck.bench.compare import Change, check, compare
 from ampcheck.bench.gates import Gates, broken
 from ampcheck.bench.harness import enter, refuse
-from ampcheck.bench.markdown import aligned, to_text
+from ampcheck.bench.markdown import VIEWS, aligned, to_text
 from ampcheck.bench.request import PARTS, Request
 from ampcheck.bench.result import PRECISIONS, Bench
 from ampcheck.bench.roofline import gpus
-from ampcheck.cli import output
+from ampcheck.cli import bench_sweep, output
 from ampcheck.cli.check import add_target_arguments, count, options_of, seconds
 from ampcheck.errors import AmpcheckError
 from ampcheck.saved.report_json import write
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from ampcheck.targets.spec import Target
 
 _INTERRUPTED = 130
+#: Set by torchrun for its processes.
+UNDER_TORCHRUN = {"TORCHELASTIC_RUN_ID"}
 _DEFAULT = ("fp32", "tf32", "fp16", "amp", "bf16")
 _FRESH = "fresh"
 #: Columns below which the table would not fit, whatever the terminal says.
@@ -48,13 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to measure")
     what.add_argument(
         "--precisions",
-        type=_names(PRECISIONS),
+        type=bench_sweep.names(PRECISIONS),
         default=_DEFAULT,
         metavar="P,P",
         help=f"of {', '.join(PRECISIONS)}",
     )
     what.add_argument(
-        "--parts", type=_names(PARTS), default=PARTS, metavar="P,P", help=f"of {', '.join(PARTS)}"
+        "--parts", type=bench_sweep.names(PARTS), default=PARTS, metavar="P,P", help=f"of {', '.join(PARTS)}"
     )
     what.add_argument("--plan", metavar="FILE", help="a saved plan as one more row, or 'fresh': audit first")
     what.add_argument(
@@ -95,17 +98,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--price", type=_above_zero, metavar="P", help="of an hour of the GPU, to say what an epoch costs"
     )
-    _add_sweep(parser)
+    bench_sweep.add_arguments(parser)
     _add_output(parser)
     add_target_arguments(parser)
-
-
-def _add_sweep(parser: argparse.ArgumentParser) -> None:
-    sweep = parser.add_argument_group("sweeps, each a list such as on,off")
-    sweep.add_argument("--batch-sizes", type=_sizes, default=(None,), metavar="N,N")
-    sweep.add_argument("--mode", type=_names(("train", "infer")), default=("train",), metavar="train,infer")
-    for name in ("--checkpointing", "--channels-last", "--compile"):
-        sweep.add_argument(name, type=_switches, default=(False,), metavar="on,off")
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -143,9 +138,9 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         )
     group.add_argument(
         "--view",
-        choices=("sweep", "cases"),
+        choices=VIEWS,
         default="sweep",
-        help="show a sweep as one table (default) or as a table for each case",
+        help="show a sweep as one table (default), a table for each case, or the table that articles print",
     )
     group.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
 
@@ -160,13 +155,33 @@ def run(options: argparse.Namespace) -> int:
     handed = _handed(options)
     if handed:
         refuse(options.parts, histogram=options.benchmark_histogram is not None)
+    if not UNDER_TORCHRUN & {*os.environ}:
+        return _run(options, handed)
+    from ampcheck.bench.running.ranks import RESULT, joined
+
+    with joined() as reports:
+        if RESULT in os.environ:
+            return _rank(options, Path(os.environ[RESULT]), reports=reports)
+        return _run(options, handed) if reports else _rank(options, None, reports=False)
+
+
+def _rank(options: argparse.Namespace, result: Path | None, *, reports: bool) -> int:
+    """Measure as one of several ranks; the one that reports leaves its result for who launched it."""
+    bench = _measured(options)
+    if reports and result is not None:
+        write(result, saved.to_json(bench))
+    return 0
+
+
+def _run(options: argparse.Namespace, handed: list[str]) -> int:
+    """Measure, print, write the reports, and hold the gates."""
     old = saved.read(options.compare) if options.compare else None
     if old is not None:
         check(old, options.target)
     bench = _measured(options)
     changes = compare(old, bench) if old else ()
     columns = max(_NARROWEST, shutil.get_terminal_size((100, 24)).columns)
-    sys.stdout.write(to_text(bench, columns, cases=options.view == "cases"))
+    sys.stdout.write(to_text(bench, columns, options.view))
     if changes:
         print(
             "\n".join(aligned([("since before", "before", "now", ""), *(change.cells for change in changes)]))
@@ -247,7 +262,8 @@ def _measured(options: argparse.Namespace) -> Bench:
                     folder.mkdir(parents=True, exist_ok=True)
                     write(part, saved.to_json(state))
 
-            return Bencher(make, request, say, keep, options.seed).run(bench)
+            launch = partial(bench_sweep.launched, options.words)
+            return Bencher(make, request, say, keep, options.seed, launch).run(bench)
         finally:
             say("")
 
@@ -264,19 +280,15 @@ def _request(options: argparse.Namespace, make: Callable[[int | None, int], "Tar
     return Request(
         options.precisions,
         options.parts,
-        options.batch_sizes,
-        options.mode,
-        options.checkpointing,
-        options.channels_last,
-        options.compile,
-        options.steps,
-        options.seeds,
-        options.margin,
-        options.budget,
-        options.clip,
-        options.room,
-        plan,
-        options.gpu,
+        steps=options.steps,
+        seeds=options.seeds,
+        margin=options.margin,
+        budget=options.budget,
+        clip=options.clip,
+        room=options.room,
+        plan=plan,
+        gpus=options.gpu,
+        **bench_sweep.asked(options),
     )
 
 
@@ -301,32 +313,8 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _names(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
-    names = tuple(known)
-
-    def parse(text: str) -> tuple[str, ...]:
-        found = tuple(part.strip() for part in text.split(","))
-        unknown = [part for part in found if part not in names]
-        if unknown:
-            raise argparse.ArgumentTypeError(f"expected some of {', '.join(names)}, got {', '.join(unknown)}")
-        return found
-
-    return parse
-
-
 def _gpus(text: str) -> tuple[str, ...]:
-    return _names(gpus())(text)
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(count(part.strip()) for part in text.split(","))
-
-
-def _switches(text: str) -> tuple[bool, ...]:
-    known = {"on": True, "off": False}
-    if not all(part.strip() in known for part in text.split(",")):
-        raise argparse.ArgumentTypeError(f"expected on, off or on,off, got {text!r}")
-    return tuple(known[part.strip()] for part in text.split(","))
+    return bench_sweep.names(gpus())(text)
 
 
 def _bytes(text: str) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 import pytest
 from test_bench_plugin import TARGET
 
+from ampcheck.bench.views import ARTICLE
 from ampcheck.cli import main
 
 QUICK = [
@@ -189,7 +191,7 @@ def test_parts_can_be_done_one_by_one(net, tmp_path):
         (["net.py", "--min-speedup", "fast"], "expected a number above zero"),
         (["net.py", "--gpu", "voodoo2"], "expected some of p100"),
         (["net.py", "--fits", "much"], "expected a size such as 16GiB"),
-        (["net.py", "--compile", "maybe"], "expected on, off or on,off"),
+        (["net.py", "--compile", "maybe"], "expected some of off, on, reduce-overhead"),
     ],
 )
 def test_what_makes_no_sense_is_refused(net, arguments, text, capsys):
@@ -253,3 +255,11 @@ def test_what_to_compare_with_is_read_before_anything_is_measured(net, tmp_path,
     assert main(["bench", "net.py", "--compare", "gone.json"]) == 2
     assert "could not read 'gone.json'" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["net.py"]
+
+
+def test_the_articles_view_is_its_table_and_nothing_else(net, capsys):
+    assert main(["bench", "net.py", *QUICK, "--view", "article"]) == 0
+    title, heads, *rows = capsys.readouterr().out.splitlines()
+    assert title == "net.py"
+    assert re.split(r"  +", heads.strip()) == [*ARTICLE]
+    assert [row.split()[:3] for row in rows[:2]] == [["batch", "16", "fp32"], ["batch", "16", "amp"]]

@@ -11,8 +11,7 @@ from torch.utils._pytree import tree_iter
 
 from ampcheck.bench.request import Request
 from ampcheck.bench.result import AGAIN, Bench, Memory
-from ampcheck.bench.running import bench as whole
-from ampcheck.bench.running import memory
+from ampcheck.bench.running import memory, sizing
 from ampcheck.bench.running.arms import Arm
 from ampcheck.bench.running.bench import Bencher
 from ampcheck.bench.running.precisions import precision
@@ -181,7 +180,7 @@ def test_memory_is_measured_with_no_other_model_about(monkeypatch):
         alive.append(sum(model() is not None for model in models))
         return Memory(cpu_peak=1)
 
-    monkeypatch.setattr(whole, "_used", used)
+    monkeypatch.setattr(sizing, "_used", used)
     request = Request(("fp32", "bf16"), ("time", "memory"), budget=0.0)
     Bencher(make, request).run(Bench("small"))
     assert alive == [1, 1]

@@ -104,7 +104,7 @@ def test_a_sweep_is_one_table_and_a_line_against_the_batch_size():
     assert chart.title == "Speed-up against batch size, measured on CPU"
     line = ET.fromstring(chart.text).find("{http://www.w3.org/2000/svg}polyline")
     assert len(line.get("points").split()) == 2
-    frame = views.frame(sweep)
+    frame = sweep.frame()
     assert list(frame.precision) == names * 2
     assert frame.memory_ratio.tolist()[2] == 0.75
 
@@ -176,7 +176,7 @@ def test_every_format_says_the_same():
 @pytest.mark.parametrize("width", [80, 100, 320])
 def test_the_terminals_table_fits_and_loses_no_word(width):
     bench = saved.read(Path(__file__).parents[2] / "reports" / "bench" / "vit.json")
-    text = to_text(bench, width, cases=True)
+    text = to_text(bench, width, "cases")
     assert max(map(len, text.splitlines())) <= width
     words = text.split()
     for line in lines(bench, bench.cases[0]):

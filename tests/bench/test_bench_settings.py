@@ -38,7 +38,7 @@ def test_a_compiled_step_is_compiled_and_comes_to_the_same(name):
 
 @pytest.mark.skipif(COMPILER is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_every_row_of_a_compiled_case_is_timed():
-    request = Request(("fp32", "amp", "bf16"), ("time",), compiled=(True,), budget=0.1)
+    request = Request(("fp32", "amp", "bf16"), ("time",), compiled=("on",), budget=0.1)
     case = Bencher(perceptron, request).run(Bench("p")).cases[0]
     assert case.key == "batch 16, compiled"
     assert all(row.time for row in case.rows), [row.message for row in case.rows]

@@ -3,20 +3,27 @@
 import csv
 import dataclasses
 import json
+import statistics
+import sys
+import time
+import types
 from importlib.resources import files
 
 import pytest
 import torch
+from bench_models import perceptron
 from test_bench_plugin import TARGET
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ampcheck.bench import roofline
-from ampcheck.bench.gpu_time import legend, rates, table
+from ampcheck.bench.gpu_time import legend, rates, table, titles
 from ampcheck.bench.ledger import Operation
 from ampcheck.bench.request import Request
-from ampcheck.bench.result import Bench, Case
+from ampcheck.bench.result import Bench, Case, Time
 from ampcheck.bench.roofline import calibration, constants, gpu, gpus, operation_time, step_time
+from ampcheck.bench.running import energy, timing
+from ampcheck.bench.running.arms import Arm
 from ampcheck.bench.running.bench import Bencher
 from ampcheck.bench.running.precisions import precision
 from ampcheck.bench.running.predict import predict
@@ -129,6 +136,7 @@ def test_the_recorded_scores_beat_the_baselines_and_say_what_was_left_out():
     assert scores["leave one GPU out"]["median"] <= 0.15
     assert family["median"] < min(constant["median"], scores["median by mode and FP32 or TF32"]["median"])
     assert family["covered"] >= 0.8
+    assert min(family["sign"], family["any_sign"]) >= 0.95
     assert len(calibration()["constants"]) == len(dataclasses.fields(roofline.Constants)) <= 13
 
 
@@ -195,3 +203,94 @@ def test_the_command_line_labels_what_is_predicted(tmp_path, monkeypatch, capsys
         main([*words[:-1], "voodoo2"])
     assert left.value.code == 2
     assert set(gpus()) >= {"a100-80g", "h100", "rtx4090", "t4"}
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100-80g"), ("NVIDIA A100-SXM4-40GB", "a100-40g"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie"), ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H200", "h200"), ("Tesla V100-SXM2-16GB", "v100-sxm"), ("Tesla V100-PCIE-32GB", "v100-pcie"),
+        ("Tesla T4", "t4"), ("NVIDIA GeForce RTX 4090", "rtx4090"), ("NVIDIA RTX A6000", "a6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"), ("Quadro RTX 6000", "rtx6000"), ("NVIDIA A10", "a10"),
+        ("NVIDIA L40S", "l40s"), ("NVIDIA TITAN V", "titan-v"), ("NVIDIA A10G", None), ("CPU", None),
+    ],
+)  # fmt: skip
+def test_a_gpu_is_known_by_the_name_that_torch_gives_it(device, name):
+    card = roofline.named_by(device)
+    assert (card and card.name) == name
+
+
+def test_measured_times_stand_beside_the_predicted_ones_of_the_same_gpu():
+    bench = benched()
+    (case,) = bench.cases
+    rows = tuple(dataclasses.replace(row, time=Time((0.0125,) * 4, 1, joules=2.5)) for row in case.rows)
+    here = dataclasses.replace(
+        bench, cases=(dataclasses.replace(case, rows=rows),), environment={"device": "NVIDIA A100-SXM4-80GB"}
+    )
+    at = titles(here).index("measured here, ms")
+    found = {line[:2]: line[at] for line in table(here, here.cases[0])}
+    assert found[("a100-80g", "amp")] == "12.5"
+    assert found[("t4", "amp")] == "–"
+    elsewhere = dataclasses.replace(here, environment={"device": "NVIDIA L4"})
+    assert "measured here, ms" not in titles(elsewhere)
+    assert "measured here, ms" not in titles(bench)
+
+
+def test_the_share_of_the_peak_is_multiplications_by_time_and_peak():
+    """MFU is worked out by hand: FLOPs of the step over seconds, over the datasheet's peak."""
+    bench = benched()
+    (case,) = bench.cases
+    row = dataclasses.replace(case.row("amp"), time=Time((0.01,) * 4, 1, joules=2.5))
+    here = dataclasses.replace(
+        bench, cases=(dataclasses.replace(case, rows=(case.rows[0], row)),),
+        environment={"device": "NVIDIA A100-SXM4-80GB"}, epoch=512_000, price=3.6,
+    )  # fmt: skip
+    record = here.frame().iloc[1]
+    by_hand = 2 * 3 * 4 * 512 * 1024**2 - 2 * 512 * 1024**2  # the first layer's input asks for no gradient
+    assert record.mfu == pytest.approx(by_hand / 0.01 / 312e12, rel=1e-3)
+    assert record.watts == pytest.approx(250)
+    assert record.joules_per_step == 2.5
+    assert record.epoch_s == pytest.approx(10)
+    assert record.epoch_price == pytest.approx(0.01)
+
+
+def nvml(counts):
+    """Return NVIDIA's library as far as the bench asks it: a GPU that takes 300 W, and may not count its energy."""
+    error = type("NVMLError", (Exception,), {})
+
+    def energy_of(handle):
+        assert handle == "GPU-1-2-3"
+        if not counts:
+            raise error
+        return round(300_000 * time.perf_counter())
+
+    return types.SimpleNamespace(
+        NVMLError=error, nvmlInit=lambda: None, nvmlDeviceGetHandleByUUID=lambda name: name,
+        nvmlDeviceGetTotalEnergyConsumption=energy_of,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_energy_is_read_between_the_ends_of_a_block(counts, monkeypatch):
+    """The library is stood in for: no GPU has confirmed it."""
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(counts))
+    properties = types.SimpleNamespace(uuid="1-2-3")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(timing, "joules", lambda _: energy.joules(cuda))
+    arm = Arm(perceptron(), precision("fp32"))
+    lane = timing.Lane("fp32", arm.train, arm)
+    timing.interleave([lane], 0.1)
+    found = lane.result()
+    assert (found.joules is not None) == counts
+    if counts:
+        assert found.watts == pytest.approx(300, rel=0.05)
+        assert found.joules == pytest.approx(300 * statistics.fmean(found.samples), rel=0.05)
+
+
+def test_without_the_library_or_a_gpu_there_is_no_energy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert energy.joules(torch.device("cuda")) is None
+    assert energy.joules(torch.device("cpu")) is None
+    assert Time((1.0,), 1).watts is None

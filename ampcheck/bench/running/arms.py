@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ampcheck.bench.running.graphs import CapturedStep
 from ampcheck.bench.running.precisions import Precision, as_it_is
 from ampcheck.observe.step import Step, clear_gradients, users_code
 from ampcheck.observe.structure import named_parameters
@@ -32,17 +33,28 @@ class Arm:
     """Takes training steps or inferences in one precision; nothing is shared with another arm."""
 
     def __init__(
-        self, target: Target, chosen: Precision, rules: Rules = as_it_is, clip: float | None = None
+        self,
+        target: Target,
+        chosen: Precision,
+        rules: Rules = as_it_is,
+        clip: float | None = None,
+        *,
+        graphed: bool = False,
     ) -> None:
-        """Build the optimizer and the scaler; a target is taken over, its model trained in place."""
+        """Build the optimizer and the scaler; a target is taken over, its model trained in place.
+
+        With `graphed` forward and backward are captured as a CUDA graph at the first step.
+        """
         target = chosen.held(target)
         self.target, self.precision, self.clip = target, chosen, clip
         self.device = Step(target.model, None, target.loss).device
         self._rules = rules
         self.parameters = [parameter for _, _, parameter in named_parameters(target.model)]
-        self.optimizer = _optimizer(target)
+        self.optimizer = optimizer_of(target, target.model)
         self.scaler = chosen.scaler(self.device.type)
         self._taken = self._applied = 0
+        self._graphed = graphed
+        self._captured: CapturedStep | None = None
         self.optimizer.register_step_post_hook(self._count)
 
     def _count(self, *_: Any) -> None:
@@ -56,16 +68,26 @@ class Arm:
 
     def train(self) -> torch.Tensor:
         """Take one training step; return the loss, unscaled."""
-        loss = self.forward()
-        self.scaler.scale(loss).backward()
+        loss = self._replayed() if self._graphed else self._backward()
         self.update()
         return loss
+
+    def _backward(self, batch: Any = None) -> torch.Tensor:
+        loss = self.forward(batch)
+        self.scaler.scale(loss).backward()
+        return loss
+
+    def _replayed(self) -> torch.Tensor:
+        batch = self.target.batch(self._taken)
+        self._captured = self._captured or CapturedStep(self._backward, batch, self.parameters)
+        self._taken += 1
+        return self._captured.replay(batch)
 
     def forward(self, batch: Any = None) -> torch.Tensor:
         """Return the loss of the next batch; the gradients of the step before are gone first."""
         clear_gradients(self.target.model)
         chosen = self.target.batch(self._taken) if batch is None else batch
-        self._taken += 1
+        self._taken += batch is None
         with self.precision.region(self.device.type):
             loss: torch.Tensor = self.target.loss(self.target.model, chosen)
         return loss
@@ -113,14 +135,15 @@ class Arm:
         found = {id(parameter): parameter for parameter in self.parameters}
         found |= {id(tensor): tensor for tensor in buffers(self.target.model)}
         found |= {id(tensor): tensor for tensor in optimizer_state(self.optimizer)}
-        return list(found.values())
+        return [getattr(tensor, "to_local", lambda kept=tensor: kept)() for tensor in found.values()]
 
 
-def _optimizer(target: Target) -> torch.optim.Optimizer:
+def optimizer_of(target: Target, model: Any) -> torch.optim.Optimizer:
+    """Return the target's optimizer for a model; AdamW where it has none."""
     if target.optimizer is not None:
         with users_code():
-            return target.optimizer(target.model)
-    return torch.optim.AdamW([parameter for _, _, parameter in named_parameters(target.model)])
+            return target.optimizer(model)
+    return torch.optim.AdamW([parameter for _, _, parameter in named_parameters(model)])
 
 
 def buffers(model: Any) -> Iterator[torch.Tensor]:

@@ -4,34 +4,35 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from functools import partial
+from typing import TypeAlias
 
 import torch
 
-from ampcheck.bench.gpu_time import gpu_time, runs_on
 from ampcheck.bench.request import PARTS, Request
-from ampcheck.bench.result import AGAIN, BASE, Bench, Case, GpuTime, Memory, Row
+from ampcheck.bench.result import AGAIN, BASE, Bench, Case, Row
 from ampcheck.bench.running.about import device_of, has_random_labels, has_tf32, notes_of
 from ampcheck.bench.running.accuracy import Golden
-from ampcheck.bench.running.arms import Arm
 from ampcheck.bench.running.machine import MachineLoad, environment
-from ampcheck.bench.running.memory import cpu_peak, cuda_peak, empty_cache
-from ampcheck.bench.running.precisions import Precision, precision
-from ampcheck.bench.running.predict import Prediction, fitting_batch, predict
-from ampcheck.bench.running.settings import batch_size, compiled, put, tokens
+from ampcheck.bench.running.memory import empty_cache
+from ampcheck.bench.running.one_case import Make, OneCase
+from ampcheck.bench.running.ranks import size
+from ampcheck.bench.running.settings import batch_size, tokens
+from ampcheck.bench.running.sizing import sized
 from ampcheck.bench.running.timing import Lane, interleave, without_frames
 from ampcheck.bench.running.training import train
-from ampcheck.bench.why import reasons
+from ampcheck.errors import AmpcheckError
 from ampcheck.observe.step import StepRaised
 from ampcheck.targets.seeding import seeded
-from ampcheck.targets.spec import Target
 
 #: Training runs of each precision; with fewer than the second number nothing is judged.
 SEEDS, FEWEST_SEEDS = 5, 3
+RANKS_NOTE = (
+    "ranks: time and memory are measured, those of rank 0; accuracy, training and predictions: one rank's row"
+)
 #: Budgets of time that the training of a case may take before it stops at the fewest seeds.
 TRAINING = 6
 
-Make: TypeAlias = Callable[[int | None, int], Target]  #: from a batch size and a seed
 Progress: TypeAlias = Callable[[str], None]
 
 
@@ -44,6 +45,7 @@ class Bencher:
     say: Progress = lambda _: None
     keep: Callable[[Bench], None] = lambda _: None
     seed: int = 0
+    launch: Callable[[Case], Case] | None = None  #: measures a case of several ranks
 
     def run(self, bench: Bench) -> Bench:
         """Return a bench with the cases and parts added that it lacks; after Ctrl-C with those that were done.
@@ -59,7 +61,12 @@ class Bencher:
         try:
             for asked in self.request.cases():
                 bench, case = self._begun(bench, asked)
-                for state in _Run(self, done.get(case.key, case), asked.batch_size or None).states():
+                if case.ranks != size():
+                    done[case.key] = self._launched(case)
+                    bench = replace(bench, cases=tuple(done.values()))
+                    self.keep(bench)
+                    continue
+                for state in _Run(self, self._one(done.get(case.key, case), asked.batch_size)).states():
                     done[case.key] = state
                     bench = replace(bench, cases=tuple(done.values()))
                     self.keep(bench)
@@ -81,39 +88,49 @@ class Bencher:
             )
         return bench, replace(asked, batch_size=batch_size(target), tokens=tokens(target))
 
+    def _launched(self, case: Case) -> Case:
+        """Return a case of several ranks; what keeps them from running is the result of every row."""
+        self.say(f"{case.key}: launching the ranks")
+        try:
+            found = (self.launch or _refused)(case)
+        except AmpcheckError as error:
+            rows = tuple(Row(name, "raised", str(error)) for name in self.request.rows)
+            return replace(case, rows=rows, parts=self.request.parts)
+        return replace(found, parts=self.request.parts, notes=(*found.notes, RANKS_NOTE))
+
+    def _one(self, case: Case, size: int) -> OneCase:
+        return OneCase(self.make, self.request, case, size or None, self.seed, self.say)
+
 
 @dataclass(slots=True)
 class _Run:
     """One case while it is run."""
 
     bencher: Bencher
-    begun: Case
-    asked: int | None  #: batch size to build targets with
+    one: OneCase
+
+    @property
+    def request(self) -> Request:
+        """Return what was asked for."""
+        return self.bencher.request
 
     def states(self) -> Iterator[Case]:
         """Yield the case after each of the parts that it lacks."""
-        request, case = self.bencher.request, self.begun
+        request, case = self.request, self.one.begun
         rows = {name: case.row(name) or Row(name) for name in request.rows}
-        measure = {
+        measure: dict[str, Callable[[Case, dict[str, Row]], Case]] = {
             "time": self._timed,
-            "memory": self._sized,
+            "memory": partial(sized, self.one),
             "accuracy": self._compared,
             "training": self._trained,
         }
-        for part in PARTS:
+        for part in PARTS if case.ranks == 1 else PARTS[:2]:
             if part not in request.parts or part in case.parts:
                 continue
             if case.mode == "train" or part != "training":
                 case = measure[part](case, rows)
             case = replace(case, rows=tuple(rows.values()), parts=(*case.parts, part))
             yield case
-
-    def _make(self, seed: int | None = None) -> Target:
-        bencher = self.bencher
-        return put(bencher.make(self.asked, bencher.seed if seed is None else seed), self.begun)
-
-    def _precision(self, name: str) -> Precision:
-        return precision(name, self.bencher.request.plan)
 
     @contextmanager
     def _row(self, rows: dict[str, Row], name: str) -> Iterator[None]:
@@ -131,7 +148,7 @@ class _Run:
         again, notes = None, tuple[str, ...]()
         if lanes:
             load = MachineLoad(lanes[0].arm.device)
-            done = interleave(lanes, self.bencher.request.budget, self._tick)
+            done = interleave(lanes, self.request.budget, self._tick)
             raised |= {lane.name: error for lane, error in done.raised}
             times = {lane.name: lane.result() for lane in lanes if lane.samples}
             again, notes = times.pop(AGAIN, None), load.notes()
@@ -144,7 +161,7 @@ class _Run:
         return replace(case, again=again, notes=(*case.notes, *notes))
 
     def _tick(self, done: int) -> None:
-        self.bencher.say(f"{self.begun.key}: timing, round {done}")
+        self.one.say(f"timing, round {done}")
 
     def _lanes(self, rows: dict[str, Row]) -> tuple[list[Lane], dict[str, StepRaised]]:
         """Return the lanes that fit beside each other, FP32's second one as the last, and what the others raised."""
@@ -153,7 +170,7 @@ class _Run:
         for name in (*rows, AGAIN):
             held = BASE if name == AGAIN else name
             if rows[held].status == "ok" and held not in raised:
-                self.bencher.say(f"{self.begun.key}: settling {name}")
+                self.one.say(f"settling {name}")
                 try:
                     lanes += self._lane(rows, name, held)
                 except StepRaised as error:
@@ -162,14 +179,14 @@ class _Run:
 
     def _alone(self, rows: dict[str, Row], name: str, raised: StepRaised) -> None:
         """Time a precision that does not fit beside the others; what fails for another reason is its result."""
-        device = device_of(self._make())
+        device = device_of(self.one.make())
         if not raised.out_of_memory:
             rows[name] = _untimed(rows[name], raised, device)
             return
         empty_cache(device)
         try:
             lanes = self._lane(rows, name, name)
-            done = interleave(lanes, self.bencher.request.budget / 2, self._tick)
+            done = interleave(lanes, self.request.budget / 2, self._tick)
             for _, error in done.raised:
                 raise error
         except StepRaised as error:
@@ -181,15 +198,19 @@ class _Run:
 
     def _lane(self, rows: dict[str, Row], name: str, held: str) -> list[Lane]:
         """Return the lane of a precision, its scaler settled; none where it cannot be timed here."""
-        chosen = self._precision(held)
-        arm = Arm(compiled(self._make(), self.begun), chosen, clip=self.bencher.request.clip)
+        chosen = self.one.precision(held)
+        graphed = self.one.begun.cuda_graphs and device_of(self.one.make()).type == "cuda"
+        arm = self.one.arm(chosen, graphed=graphed)
+        if self.one.begun.cuda_graphs and not graphed:
+            rows[held] = replace(rows[held], message="CUDA graphs need a GPU: not timed")
+            return []
         if chosen.recipe is not None:
             rows[held] = replace(rows[held], message="emulated: not timed")
             return []
         if chosen.tf32 and not has_tf32(arm.device):
             rows[held] = replace(rows[held], message="no TF32 on this device: not timed")
             return []
-        if self.begun.mode == "infer":
+        if self.one.begun.mode == "infer":
             return [Lane(name, arm.infer, arm, trains=False)]
         with arm.running():
             settled = arm.settle()
@@ -204,96 +225,18 @@ class _Run:
             return []
         return [Lane(name, arm.train, arm)]
 
-    def _measured(self, rows: dict[str, Row], name: str) -> Memory:
-        """Measure the memory of one precision, alone: no other model is there meanwhile."""
-        chosen = self._precision(name)
-        self.bencher.say(f"{self.begun.key}: measuring the memory of {name}")
-        try:
-            arm = Arm(compiled(self._make(), self.begun), chosen, clip=self.bencher.request.clip)
-            if chosen.tf32 and not has_tf32(arm.device):
-                return Memory()
-            with arm.running():
-                arm.settle(1)
-            return _used(arm)
-        except StepRaised as raised:
-            if raised.out_of_memory:
-                rows[name] = replace(rows[name], status="oom", message=str(raised))
-            return Memory(note=f"the peak of {name} is not measured: {raised}")
-
-    def _is_measured(self, rows: dict[str, Row], name: str) -> bool:
-        """Tell whether memory is measured: on a GPU, and on a CPU where steps are run for their time anyway."""
-        request, trains = self.bencher.request, self.begun.mode == "train"
-        ran = rows[name].time is not None or "time" not in request.parts
-        on_gpu = device_of(self._make()).type == "cuda"
-        return trains and rows[name].status == "ok" and ran and (on_gpu or "time" in request.parts)
-
-    def _sized(self, case: Case, rows: dict[str, Row]) -> Case:
-        """Predict the memory of every row; the operations of the first one in low precision give the reasons."""
-        found: dict[Any, Prediction | str] = {}
-        fits: dict[Any, int | None] = {}
-        for name in tuple(rows):
-            chosen = self._precision(name)
-            if chosen.recipe is not None:
-                rows[name] = replace(rows[name], memory=Memory(note="emulated: not predicted"))
-                continue
-            key = (chosen.dtype, chosen.weights, chosen.plan.fp32_modules, chosen.plan.fp32_lines)
-            if key not in found:
-                self.bencher.say(f"{self.begun.key}: predicting the memory of {name}")
-                found[key], fits[key] = self._predicted(chosen)
-            prediction = found[key]
-            memory = self._measured(rows, name) if self._is_measured(rows, name) else Memory()
-            row = rows[name]
-            if isinstance(prediction, str):
-                rows[name] = replace(row, memory=replace(memory, note=prediction))
-                continue
-            note = "; ".join(text for text in (memory.note, prediction.note) if text)
-            memory = replace(memory, predicted=prediction.split, note=note)
-            times, missing = self._on_gpus(name, prediction)
-            rows[name] = replace(
-                row, memory=memory, largest_batch=fits[key], gpu_times=times, flops=prediction.flops,
-                message="; ".join(text for text in (row.message, missing) if text),
-            )  # fmt: skip
-        low = (
-            shown
-            for (dtype, *_), shown in found.items()
-            if dtype is not None and isinstance(shown, Prediction)
-        )
-        first = next(low, None)
-        return replace(case, reasons=reasons(first.operations if first else ()))
-
-    def _on_gpus(self, name: str, found: Prediction) -> tuple[tuple[GpuTime, ...], str]:
-        """Return the predicted times on the GPUs that were asked for, or why there are none."""
-        wanted = self.bencher.request.gpus
-        if wanted and found.recurrent:
-            return (), "no time is predicted: a GPU runs recurrent layers as kernels that are not seen here"
-        gradients = found.split.roles.get("parameters", 0) if self.begun.mode == "train" else 0
-        peak = found.split.peak_bytes
-        known = [card for card in wanted if runs_on(card, found.work)]
-        missing = ", ".join(card for card in wanted if card not in known)
-        times = tuple(gpu_time(card, found.work, name, gradients, peak) for card in known)
-        return times, f"no time is predicted on {missing}: it has no bf16 units" if missing else ""
-
-    def _predicted(self, chosen: Precision) -> tuple[Prediction | str, int | None]:
-        """Return a prediction, or why there is none, and the largest batch that fits where that is asked for."""
-        train, room = self.begun.mode == "train", self.bencher.request.room
-        try:
-            found = predict(self._make, chosen, train=train)
-        except StepRaised as raised:
-            return f"not predicted: {raised}", None
-        return found, fitting_batch(self._make, chosen, room) if train and room is not None else None
-
     def _compared(self, case: Case, rows: dict[str, Row]) -> Case:
-        self.bencher.say(f"{self.begun.key}: one step in FP64")
+        self.one.say("one step in FP64")
         golden: Golden | None = None
         for name in tuple(rows):
             with self._row(rows, name):
-                golden = golden or Golden(self._make, trains=case.mode == "train")
-                self.bencher.say(f"{self.begun.key}: one step in {name}")
-                rows[name] = replace(rows[name], one_step=golden.compare(self._precision(name)))
+                golden = golden or Golden(self.one.make, trains=case.mode == "train")
+                self.one.say(f"one step in {name}")
+                rows[name] = replace(rows[name], one_step=golden.compare(self.one.precision(name)))
         return case
 
     def _trained(self, case: Case, rows: dict[str, Row]) -> Case:
-        request, first = self.bencher.request, self.bencher.seed
+        request, first = self.request, self.bencher.seed
         begun, notes = time.monotonic(), case.notes
         for seed in range(first, first + (request.seeds or SEEDS)):
             done = seed - first
@@ -308,8 +251,8 @@ class _Run:
                 )
                 break
             for name in tuple(rows):
-                self.bencher.say(f"{self.begun.key}: training {name}, seed {seed}")
-                course = train(self._make, self._precision(name), seed, request.steps, request.clip)
+                self.one.say(f"training {name}, seed {seed}")
+                course = train(self.one.make, self.one.precision(name), seed, request.steps, request.clip)
                 rows[name] = replace(rows[name], courses=(*rows[name].courses, course))
         runs = rows[BASE].courses
         if len(runs) > 1 and len({repr(course.losses) for course in runs}) == 1:
@@ -320,13 +263,8 @@ class _Run:
         return replace(case, notes=notes)
 
 
-def _used(arm: Arm) -> Memory:
-    """Return the memory that a step really takes."""
-    if arm.device.type == "cuda":
-        allocated, reserved, retries = cuda_peak(arm)
-        return Memory(None, allocated, reserved, retries)
-    peak, note = cpu_peak(arm)
-    return Memory(cpu_peak=peak, note=note)
+def _refused(case: Case) -> Case:
+    raise AmpcheckError(f"expected `ampcheck bench` to launch {case.ranks} ranks; nothing else can")
 
 
 def _untimed(row: Row, raised: StepRaised, device: torch.device) -> Row:

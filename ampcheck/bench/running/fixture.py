@@ -7,10 +7,10 @@ from typing import Any
 
 from ampcheck.bench.request import Request
 from ampcheck.bench.result import BASE, Bench, Case, Row
-from ampcheck.bench.running.bench import Bencher, Make
+from ampcheck.bench.running.bench import Bencher
+from ampcheck.bench.running.one_case import Make
 from ampcheck.bench.table import records
 from ampcheck.bench.verdicts import verdict
-from ampcheck.bench.views import frame
 from ampcheck.targets import Options, load
 from ampcheck.targets.spec import Target
 from ampcheck.values.plan import Plan
@@ -67,7 +67,7 @@ class Measured:
 
     def frame(self) -> Any:
         """Return every row as a pandas DataFrame."""
-        return frame(self.bench)
+        return self.bench.frame()
 
 
 class PrecisionBenchmark:

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from ampcheck.bench.request import ATTENTION, scaler_of
 from ampcheck.bench.result import Case
+from ampcheck.bench.running.arms import optimizer_of
+from ampcheck.bench.running.precisions import Precision
 from ampcheck.errors import TargetError
 from ampcheck.observe.structure import children, modules
 from ampcheck.targets.nested import mapped, tensors
@@ -28,12 +32,52 @@ def put(target: Target, case: Case) -> Target:
     if case.channels_last:
         target.model.to(memory_format=torch.channels_last)
         target = replace(target, batches=[mapped(_last, batch) for batch in target.batches])
-    return target
+    if case.optimizer:
+        target = replace(target, optimizer=partial(_optimizer, target, case.optimizer))
+    return replace(target, loss=_attending(target, case.attention)) if case.attention else target
 
 
 def compiled(target: Target, case: Case) -> Target:
     """Return the target with its model compiled, where the case asks for it."""
-    return replace(target, model=torch.compile(target.model)) if case.compiled else target
+    if not case.compiled:
+        return target
+    return replace(target, model=torch.compile(target.model, mode=case.compile_mode or None))
+
+
+def scaled(chosen: Precision, case: Case) -> Precision:
+    """Return the precision with the scaler of the case, where both have one."""
+    if not case.scaler or chosen.plan.scaler is None:
+        return chosen
+    scale, interval = scaler_of(case.scaler)
+    scaler = replace(chosen.plan.scaler, init_scale=scale, growth_interval=interval)
+    return replace(chosen, plan=replace(chosen.plan, scaler=scaler))
+
+
+def _optimizer(target: Target, kind: str, model: Any) -> torch.optim.Optimizer:
+    """Return the target's optimizer, made again to update its parameters in another way."""
+    made = optimizer_of(target, model)
+    fused, foreach = kind == "fused", kind == "foreach"
+    groups = [{**group, "fused": fused, "foreach": foreach} for group in made.param_groups]
+    try:
+        return type(made)(groups, fused=fused, foreach=foreach)  # type: ignore[call-arg]
+    except (TypeError, RuntimeError) as error:
+        name = type(made).__name__
+        raise TargetError(
+            f"expected an optimizer that has a {kind} form, {name} has none: {error}"
+        ) from error
+
+
+def _attending(target: Target, backend: str) -> Callable[[Any, Any], torch.Tensor]:
+    """Return the target's loss with one backend of attention; the backward follows its forward."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    chosen = getattr(SDPBackend, ATTENTION[backend])
+
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        with sdpa_kernel(chosen):
+            return target.loss(model, batch)
+
+    return loss
 
 
 def batch_size(target: Target) -> int:
@@ -59,17 +103,17 @@ def _checkpoint(model: Any) -> None:
         if callable(getattr(model, name, None)):
             getattr(model, name)()
             return
-    blocks = _blocks(model)
-    if not blocks:
+    found = blocks(model)
+    if not found:
         raise TargetError(
             "expected a model with repeated blocks to checkpoint, found no Sequential or ModuleList that holds "
             "several modules of one class; leave --checkpointing out"
         )
-    for block in blocks:
+    for block in found:
         block.__dict__["forward"] = _again(block.forward)
 
 
-def _blocks(model: Any) -> list[torch.nn.Module]:
+def blocks(model: Any) -> list[torch.nn.Module]:
     """Return the outermost repeated blocks."""
     for module in modules(model):
         inside = [child for _, child in children(module)]

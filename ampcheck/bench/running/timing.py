@@ -10,6 +10,8 @@ import torch
 from ampcheck.bench.intervals import FEWEST_ROUNDS, ratio
 from ampcheck.bench.result import Time
 from ampcheck.bench.running.arms import Arm
+from ampcheck.bench.running.energy import joules
+from ampcheck.bench.running.ranks import slowest
 from ampcheck.observe.step import StepRaised
 
 #: A block is at least this long, so that the clock and the ends of the block do not count.
@@ -33,6 +35,7 @@ class Lane:
     samples: list[float] = field(default_factory=list)
     device_samples: list[float] = field(default_factory=list)
     skipped: int = 0
+    joules: float | None = 0.0  #: of all samples; None where nobody counts them
 
     def block(self, steps: int) -> float:
         """Return the seconds of a block of steps: the clocks are read at its two ends only."""
@@ -41,30 +44,38 @@ class Lane:
                 self.step()  # a short step after another lane's would read its weights from far memory
             applied = self.arm.applied
             _synchronize(self.arm.device)
-            events = _Events(self.arm.device)
+            events, energy = _Events(self.arm.device), joules(self.arm.device)
             begun = time.perf_counter()
             for _ in range(steps):
                 self.step()
             events.end()
             _synchronize(self.arm.device)
-            seconds = time.perf_counter() - begun
+            seconds = slowest(time.perf_counter() - begun)
+            self._energy = _apart(energy, joules(self.arm.device))
             scaled = self.arm.scaler.is_enabled() and self.trains
             self._last = events.seconds(), steps - (self.arm.applied - applied) if scaled else 0
         return seconds
 
     _last: tuple[float | None, int] = (None, 0)
+    _energy: float | None = None
 
     def sample(self) -> None:
         """Time a block and keep it."""
         self.samples.append(self.block(self.steps) / self.steps)
         device, skipped = self._last
         self.skipped += skipped
+        self.joules = None if self.joules is None or self._energy is None else self.joules + self._energy
         if device is not None:
             self.device_samples.append(device / self.steps)
 
     def result(self) -> Time:
         """Return what was measured."""
-        return Time(tuple(self.samples), self.steps, tuple(self.device_samples), self.skipped)
+        each = None if self.joules is None else self.joules / (self.steps * len(self.samples))
+        return Time(tuple(self.samples), self.steps, tuple(self.device_samples), self.skipped, each)
+
+
+def _apart(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before
 
 
 class _Events:
@@ -104,7 +115,7 @@ def interleave(lanes: Sequence[Lane], budget: float, tick: Callable[[int], None]
     lanes = _going(lanes, _calibrate, raised)
     orders: list[tuple[str, ...]] = []
     while lanes and len(orders) < MOST_ROUNDS:
-        spent = time.monotonic() - begun
+        spent = slowest(time.monotonic() - begun)
         late = spent > budget and (len(orders) >= FEWEST_ROUNDS or spent > 2 * budget)
         enough = len(orders) >= (LEAST_ROUNDS if late else FEWEST_ROUNDS)
         if enough and len(orders) % 2 == 0 and (late or _precise(lanes)):

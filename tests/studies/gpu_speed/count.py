@@ -17,6 +17,7 @@ from ampcheck.bench.result import Case
 from ampcheck.bench.running.precisions import Precision
 from ampcheck.bench.running.predict import predict
 from ampcheck.bench.running.settings import put
+from ampcheck.targets.nested import mapped
 
 REBUILT = {
     "efficientnet",
@@ -32,6 +33,8 @@ REBUILT = {
 }
 #: Models whose largest batches were measured, larger ones in mixed precision, on GPUs that no other row has.
 TWO_SIZES = {"bert", "resnet50"}
+#: Rows whose script casts the whole model to FP16, whatever the table calls it: NCF's inference.py --fp16.
+HALVED = {("ncf", "infer")}
 #: Batch sizes from which the operations at others are worked out; sizes that no width of a model is a multiple of.
 STRETCHED = {"bert": (10, 30), "resnet50": (8, 24)}
 
@@ -56,7 +59,7 @@ class Configuration:
 
 def configurations(row):
     """Return the base and the mixed configuration of a published row."""
-    pure = row["amp"] == "fp16-pure"
+    pure = row["amp"] == "fp16-pure" or (row["family"], row["mode"]) in HALVED
     low = "bfloat16" if "bf16" in row["amp"] else "float16"
     runs = (("float32", "bs_base", "cl_base"), (low, "bs_amp", "cl_amp"))
     return tuple(
@@ -78,10 +81,19 @@ def counted(what):
     def make():
         with seeded(0):
             target = build(what.model, what.batch, optimizer=not what.pure)
-        return put(target, Case(what.batch, what.mode, channels_last=what.channels_last))
+        target = put(target, Case(what.batch, what.mode, channels_last=what.channels_last))
+        return halved(target) if what.pure and what.dtype == "float16" else target
 
-    dtype = None if what.dtype == "float32" else getattr(torch, what.dtype)
+    dtype = None if what.pure or what.dtype == "float32" else getattr(torch, what.dtype)
     return predict(make, Precision("amp", dtype), train=what.mode == "train")
+
+
+def halved(target):
+    """Return a target whose model and batch are FP16 themselves: nothing is left to be cast."""
+    half = lambda leaf: leaf.half() if leaf.is_floating_point() else leaf  # noqa: E731
+    return replace(
+        target, model=target.model.half(), batches=[mapped(half, batch) for batch in target.batches]
+    )
 
 
 def stretched(what, family, cache):
