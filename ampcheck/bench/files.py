@@ -7,13 +7,14 @@ from pathlib import Path
 
 from ampcheck.bench import saved
 from ampcheck.bench.compare import Change
-from ampcheck.bench.markdown import escaped, to_markdown
+from ampcheck.bench.markdown import to_markdown
 from ampcheck.bench.page import to_html
 from ampcheck.bench.pictures import pictures
 from ampcheck.bench.result import BASE, Bench
 from ampcheck.bench.table import records
 from ampcheck.bench.verdicts import verdict
 from ampcheck.errors import ReportError
+from ampcheck.renderers.markup import inline
 from ampcheck.saved.report_json import write
 
 _TITLE = re.compile(r"^# +(.+)$", re.MULTILINE)
@@ -120,9 +121,9 @@ def _formats(folder: Path, file: Path) -> str:
 
 def _findings(bench: Bench) -> list[str]:
     return [
-        f"{escaped(case.key)}: "
+        f"{inline(case.key)}: "
         + "; ".join(
-            f"{row.precision}: {escaped(verdict(bench, case, row))}"
+            f"{row.precision}: {inline(verdict(bench, case, row))}"
             for row in case.rows
             if row.precision != BASE
         )

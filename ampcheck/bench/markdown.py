@@ -8,6 +8,7 @@ from ampcheck.bench.compare import Change
 from ampcheck.bench.result import Bench, Case, Closeness, OneStep, Row
 from ampcheck.bench.table import MIB, TIMES, Line, caveats, columns, headings, legend, lines
 from ampcheck.bench.verdicts import against as against_row
+from ampcheck.renderers.markup import inline, table
 from ampcheck.values.wording import clean, percent
 
 #: Of a bench in a terminal.
@@ -28,20 +29,19 @@ _TERMINAL = {
 _SPARE = ("memory", "error", "fits")
 #: A verdict is given that much room, however narrow the terminal.
 _NARROWEST = 24
-_MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>#|!~"})
 
 
 def to_markdown(
     bench: Bench, changes: Sequence[Change] = (), pictures: Sequence[tuple[str, str, str]] = ()
 ) -> str:
     """Return the report as Markdown; `pictures` are case, title and file of the charts beside it."""
-    out = [f"# Bench: {escaped(bench.target)}", ""]
+    out = [f"# Bench: {inline(bench.target)}", ""]
     if bench.command:
         out += [f"Made by `{clean(bench.command).replace('`', '')}`.", ""]
     if bench.interrupted:
         out += ["**Interrupted**: what was done until then.", ""]
-    out += [" · ".join(f"{escaped(name)} {escaped(value)}" for name, value in bench.environment.items()), ""]
-    out += [f"- {escaped(note)}" for note in (*legend(bench), *gpu_time.legend(bench), *bench.notes)]
+    out += [" · ".join(f"{inline(name)} {inline(value)}" for name, value in bench.environment.items()), ""]
+    out += [f"- {inline(note)}" for note in (*legend(bench), *gpu_time.legend(bench), *bench.notes)]
     out += ["", *_summary(bench), *_linked(pictures, "")] if bench.cases else []
     for case in bench.cases:
         out += ["", *_case(bench, case)]
@@ -54,13 +54,13 @@ def to_markdown(
 def _case(bench: Bench, case: Case) -> Iterable[str]:
     shown = lines(bench, case)
     names, titles = columns(bench, shown), headings(bench)
-    yield f"## {escaped(case.key).capitalize()}"
+    yield f"## {inline(case.key).capitalize()}"
     yield ""
     yield from _table(
         [titles[name] for name in names], [[getattr(line, name) for name in names] for line in shown]
     )
     yield ""
-    yield from (f"- {escaped(text)}" for text in caveats(bench, case))
+    yield from (f"- {inline(text)}" for text in caveats(bench, case))
     yield from _gpu_times(bench, case)
     yield from _memory(case)
     yield from _one_step(case)
@@ -68,12 +68,12 @@ def _case(bench: Bench, case: Case) -> Iterable[str]:
     if case.reasons:
         yield from ("", "### What stands in the way of a speed-up", "")
         for reason in case.reasons:
-            yield f"- **{escaped(reason.message)}**: {escaped(reason.evidence)}; {escaped(reason.gain)}."
+            yield f"- **{inline(reason.message)}**: {inline(reason.evidence)}; {inline(reason.gain)}."
 
 
 def _linked(pictures: Sequence[tuple[str, str, str]], case: str) -> list[str]:
     return [
-        line for key, title, file in pictures if key == case for line in ("", f"![{escaped(title)}]({file})")
+        line for key, title, file in pictures if key == case for line in ("", f"![{inline(title)}]({file})")
     ]
 
 
@@ -271,22 +271,14 @@ def _hanging(mark: str, texts: Iterable[str], width: int) -> list[str]:
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows with their columns under each other."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    from tabulate import tabulate
 
-
-def escaped(text: str) -> str:
-    """Return text from elsewhere so that Markdown shows it as it is."""
-    return clean(text).translate(_MARKS)
+    drawn: str = tabulate(rows, tablefmt="plain", disable_numparse=True)
+    return [f"  {line}".rstrip() for line in drawn.splitlines()]
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
-    yield "| " + " | ".join(escaped(title) for title in titles) + " |"
-    yield "| --- " * len(titles) + "|"
-    yield from ("| " + " | ".join(escaped(cell) for cell in row) + " |" for row in rows)
+    yield table([inline(title) for title in titles], [[inline(cell) for cell in row] for row in rows])
 
 
 def _mib(number: int) -> str:

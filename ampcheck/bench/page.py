@@ -3,13 +3,15 @@
 import base64
 import hashlib
 from collections.abc import Iterable, Sequence
-from html import escape
 
 from ampcheck.bench import gpu_time, svg
 from ampcheck.bench.compare import Change
 from ampcheck.bench.result import Bench, Case
 from ampcheck.bench.table import TIMES, caveats, columns, headings, legend, lines
-from ampcheck.values.wording import clean
+from ampcheck.renderers.page.elements import Html, joined, tag
+
+#: Words of a verdict against a row.
+_BAD = ("fails", "worse", "not finite", "lost", "does not run", "out of memory")
 
 
 def _style() -> str:
@@ -38,62 +40,62 @@ def _style() -> str:
 
 def to_html(bench: Bench, changes: Sequence[Change] = ()) -> str:
     """Return the report as a page."""
-    style = _style()
+    style = Html(_style())
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    body = "<main>\n" + "\n".join(_body(bench, changes)) + "\n</main>"
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        f"style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'\">\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Bench: {_safe(bench.target)}</title>\n<style>{style}</style></head>\n<body>\n{body}\n</body></html>\n"
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", f"Bench: {bench.target}"),
+        tag("style", style),
     )
+    body = tag("body", tag("main", joined(_body(bench, changes), Html("\n"))))
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def _body(bench: Bench, changes: Sequence[Change]) -> Iterable[str]:
-    yield f"<h1>Bench: {_safe(bench.target)}</h1>"
-    yield f'<p class="dim">{" · ".join(f"{_safe(k)} {_safe(v)}" for k, v in bench.environment.items())}</p>'
+def _body(bench: Bench, changes: Sequence[Change]) -> Iterable[Html]:
+    yield tag("h1", f"Bench: {bench.target}")
+    yield tag("p", " · ".join(f"{name} {value}" for name, value in bench.environment.items()), class_="dim")
     if bench.command:
-        yield f"<p>Made by <code>{_safe(bench.command)}</code></p>"
+        yield tag("p", "Made by ", tag("code", bench.command))
     if bench.interrupted:
-        yield '<p class="bad">Interrupted: what was done until then.</p>'
+        yield tag("p", "Interrupted: what was done until then.", class_="bad")
     for case in bench.cases:
         yield from _case(bench, case)
     if changes:
-        yield "<h2>Since before</h2>"
+        yield tag("h2", "Since before")
         yield _table(("what", "before", "now", "word"), [change.cells for change in changes], "Since before")
-    yield "<h2>How to read this</h2>"
+    yield tag("h2", "How to read this")
     yield _list((*legend(bench), *gpu_time.legend(bench), *bench.notes))
 
 
-def _case(bench: Bench, case: Case) -> Iterable[str]:
+def _case(bench: Bench, case: Case) -> Iterable[Html]:
     shown, titles = lines(bench, case), headings(bench)
     names = columns(bench, shown)
-    yield f"<h2>{_safe(case.key).capitalize()}</h2>"
+    yield tag("h2", case.key.capitalize())
     cells = [[getattr(line, name) for name in names] for line in shown]
-    yield _table(
-        [titles[name] for name in names],
-        cells,
-        case.key,
-        judged=True,
-        dim=() if bench.cuda else [at for at, name in enumerate(names) if name in TIMES],
-    )
+    dim = () if bench.cuda else [at for at, name in enumerate(names) if name in TIMES]
+    yield _table([titles[name] for name in names], cells, case.key, judged=True, dim=dim)
     predicted = gpu_time.table(bench, case)
     if predicted:
-        yield "<h3>Time on GPUs, predicted</h3>"
+        yield tag("h3", "Time on GPUs, predicted")
         yield _table(gpu_time.titles(bench), predicted, "Time on GPUs, predicted")
     yield _list(caveats(bench, case))
     for chart in (svg.ratios(case), svg.memory(case), svg.curves(case, int(bench.settings.get("steps", 0)))):
         if chart:
-            caption = chart.partition("<title>")[2].partition("</title>")[0]
-            yield f'<figure><figcaption class="dim">{caption}</figcaption>{_scroll(chart, caption)}</figure>'
+            caption = Html(chart.partition("<title>")[2].partition("</title>")[0])
+            yield tag("figure", tag("figcaption", caption, class_="dim"), _scroll(Html(chart), caption))
     if case.reasons:
-        yield "<h3>What stands in the way of a speed-up</h3>"
-        items = [
-            f"<li><b>{_safe(reason.message)}</b>: {_safe(reason.evidence)}; {_safe(reason.gain)}.</li>"
-            for reason in case.reasons
-        ]
-        yield f"<ul>{''.join(items)}</ul>"
+        yield tag("h3", "What stands in the way of a speed-up")
+        yield tag(
+            "ul",
+            [
+                tag("li", tag("b", reason.message), f": {reason.evidence}; {reason.gain}.")
+                for reason in case.reasons
+            ],
+        )
 
 
 def _table(
@@ -103,36 +105,27 @@ def _table(
     *,
     judged: bool = False,
     dim: Sequence[int] = (),
-) -> str:
-    head = "".join(f'<th scope="col">{_safe(title)}</th>' for title in titles)
-    body = "".join(f"<tr>{_cells(row, judged=judged, dim=dim)}</tr>" for row in rows)
-    return _scroll(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>", f"Table: {about}")
+) -> Html:
+    head = tag("tr", [tag("th", title, scope="col") for title in titles])
+    body = [tag("tr", _cells(row, judged=judged, dim=dim)) for row in rows]
+    return _scroll(tag("table", tag("thead", head), tag("tbody", body)), f"Table: {about}")
 
 
-def _scroll(inside: str, about: str) -> str:
+def _scroll(inside: Html, about: str) -> Html:
     """Return what may be wider than the page in a box that scrolls, with the keyboard too."""
-    return f'<div class="scroll" tabindex="0" role="group" aria-label="{_safe(about)}">{inside}</div>'
+    return tag("div", inside, class_="scroll", tabindex="0", role="group", aria_label=about)
 
 
-def _cells(row: Sequence[str], *, judged: bool, dim: Sequence[int]) -> str:
+def _cells(row: Sequence[str], *, judged: bool, dim: Sequence[int]) -> Iterable[Html]:
     first, *rest = row
-    out = f'<th scope="row">{_safe(first)}</th>'
+    yield tag("th", first, scope="row")
     for at, cell in enumerate(rest):
-        style = ' class="dim"' if at + 1 in dim else ""
+        style = "dim" if at + 1 in dim else None
         if judged and at == 0:
-            bad = any(
-                word in cell
-                for word in ("fails", "worse", "not finite", "lost", "does not run", "out of memory")
-            )
-            style = ' class="verdict bad"' if bad else ' class="verdict"'
-        out += f"<td{style}>{_safe(cell)}</td>"
-    return out
+            style = "verdict bad" if any(word in cell for word in _BAD) else "verdict"
+        yield tag("td", cell, class_=style)
 
 
-def _list(texts: Iterable[str]) -> str:
-    items = "".join(f"<li>{_safe(text)}</li>" for text in texts)
-    return f"<ul>{items}</ul>" if items else ""
-
-
-def _safe(text: str) -> str:
-    return escape(clean(text))
+def _list(texts: Iterable[str]) -> Html:
+    items = [tag("li", text) for text in texts]
+    return tag("ul", items) if items else Html("")

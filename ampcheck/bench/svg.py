@@ -6,17 +6,15 @@ Colours are classes, so that the page's style sheet can have a dark side; a text
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from ampcheck.bench.result import AGAIN, Case, Row
 from ampcheck.bench.table import MIB
-from ampcheck.values.wording import clean
+from ampcheck.renderers.page.elements import Html, tag
 
 WIDTH = 720
 _LEFT, _RIGHT, _ROW = 90, 110, 26
 _PLOT = WIDTH - _LEFT - _RIGHT
 _CURVES_HEIGHT = 240
-_TICKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,8 @@ DARK_ROLES = ("#7aa7e0", "#e0a070", "#7cc398", "#c79ad8", "#e08a8e", "#bdbd74", 
 MARKS = (
     ".one{stroke:var(--dim);stroke-width:1}.interval{stroke:var(--ink);stroke-width:1.6}.mark{fill:var(--ink)}"
     ".floor{fill:var(--edge);opacity:.7}.band{opacity:.18}.curve{fill:none;stroke-width:1.8}"
-    ".dash1{stroke-dasharray:7 3}.dash2{stroke-dasharray:2 3}.dash3{stroke-dasharray:9 3 2 3}"
+    ".line0{stroke-width:6;opacity:.4}.line1{stroke-dasharray:9 5}.line2{stroke-dasharray:2 4}"
+    ".line3{stroke-dasharray:9 3 2 3}.line4{stroke-dasharray:16 6}.line5{stroke-dasharray:1 8}"
 )
 
 
@@ -85,10 +84,10 @@ def ratios(case: Case) -> str:
             _line(axis(interval.low), y, axis(interval.high), y, "interval"),
             _line(axis(interval.low), y - 5, axis(interval.low), y + 5, "interval"),
             _line(axis(interval.high), y - 5, axis(interval.high), y + 5, "interval"),
-            f'<circle cx="{axis(interval.estimate):.1f}" cy="{y:.1f}" r="4.5" class="mark"/>',
+            tag("circle", cx=f"{axis(interval.estimate):.1f}", cy=f"{y:.1f}", r="4.5", class_="mark"),
             _text(WIDTH - _RIGHT + 8, y + 4, f"{interval.estimate:.2f}×"),
         ]
-    parts += [_text(axis(tick), height - 10, f"{tick:g}×", "middle") for tick in _powers(axis)]
+    parts += [_text(axis(tick), height - 10, f"{tick:g}×", "middle") for tick in _round(axis, 40)]
     return _svg(height, "How many times as fast as FP32, with 95 % intervals", parts)
 
 
@@ -134,16 +133,16 @@ def curves(case: Case, steps: int = 0) -> str:
         outline = [(index, point[2]) for index, point in points]
         outline += [(index, point[0]) for index, point in reversed(points)]
         path = " ".join(f"{x(index):.1f},{y(value):.1f}" for index, value in outline)
-        parts.append(f'<polygon points="{path}" class="band role{at % 8}"/>')
+        parts.append(tag("polygon", points=path, class_=f"band role{at % 8}"))
         path = " ".join(f"{x(index):.1f},{y(point[1]):.1f}" for index, point in points)
-        parts.append(f'<polyline points="{path}" class="curve stroke{at % 8} dash{at % 4}"/>')
-    parts += [_text(_LEFT - 8, y(value) + 4, f"{value:.3g}", "end") for value in _levels(y)]
+        parts.append(tag("polyline", points=path, class_=_curve(at)))
+    parts += [_text(_LEFT - 8, y(value) + 4, f"{value:.3g}", "end") for value in _round(y, 24)]
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         place = _LEFT + share * _PLOT
         parts.append(_line(place, bottom, place, bottom + 4, "one"))
         parts.append(_text(place, bottom + 16, f"{round(1 + share * ((steps or longest) - 1))}", "middle"))
     parts.append(_text(WIDTH - _RIGHT + 22, bottom + 16, "step"))
-    parts += _keys(list(bands), "role", _CURVES_HEIGHT - 28)
+    parts += _keys(list(bands), "", _CURVES_HEIGHT - 28)
     return _svg(_CURVES_HEIGHT, "Training loss: mean and range of the seeds", parts)
 
 
@@ -160,11 +159,11 @@ def batches(series: Mapping[str, Mapping[int, float]], title: str) -> str:
     parts.append(_line(_LEFT, y(1.0), _LEFT + _PLOT, y(1.0), "one"))
     for at, line in enumerate(series.values()):
         path = " ".join(f"{x(size):.1f},{y(value):.1f}" for size, value in sorted(line.items()))
-        parts.append(f'<polyline points="{path}" class="curve stroke{at % 8} dash{at % 4}"/>')
-    parts += [_text(_LEFT - 8, y(value) + 4, f"{value:.2f}×", "end") for value in _levels(y)]
+        parts.append(tag("polyline", points=path, class_=_curve(at)))
+    parts += [_text(_LEFT - 8, y(value) + 4, f"{value:.3g}×", "end") for value in _round(y, 24)]
     parts += [_text(x(size), bottom + 16, str(size), "middle") for size in sizes]
     parts.append(_text(WIDTH - _RIGHT + 22, bottom + 16, "batch size"))
-    parts += _keys(list(series), "role", _CURVES_HEIGHT - 28)
+    parts += _keys(list(series), "", _CURVES_HEIGHT - 28)
     return _svg(_CURVES_HEIGHT, title, parts)
 
 
@@ -178,51 +177,58 @@ def _all(losses: Sequence[float]) -> bool:
     return all(map(math.isfinite, losses))
 
 
-def _powers(axis: Axis) -> list[float]:
-    """Return round ratios that lie on an axis."""
-    round_ones = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 1.5, 2, 3, 5, 10, 20, 50)
-    inside = [value for value in round_ones if axis.low <= value <= axis.high]
+def _round(axis: Axis, room: float) -> list[float]:
+    """Return round numbers on an axis, the roundest first taken, with so much room between two."""
     kept: list[float] = []
-    for value in sorted(inside, key=lambda value: abs(math.log(value))):
-        if all(abs(axis(value) - axis(other)) > 40 for other in kept):  # noqa: PLR2004  # wider than a label
+    for value in _rounds(axis):
+        if axis.low <= value <= axis.high and all(abs(axis(value) - axis(other)) > room for other in kept):
             kept.append(value)
     return sorted(kept)
 
 
-def _levels(axis: Axis) -> list[float]:
-    share = [at / (_TICKS - 1) for at in range(_TICKS)]
+def _rounds(axis: Axis) -> Iterable[float]:
+    """Yield the numbers that people put on an axis, from the roundest on."""
     if axis.logarithmic:
-        return [axis.low * (axis.high / axis.low) ** part for part in share]
-    return [axis.low + (axis.high - axis.low) * part for part in share]
+        powers = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)) + 1)
+        yield from (digit * 10.0**power for digit in (1, 5, 2, 3, 8, 1.5, 1.2) for power in powers)
+        return
+    step = 10.0 ** math.floor(math.log10((axis.high - axis.low) or 1.0))
+    for unit in (step, step / 2, step / 4):
+        yield from (unit * count for count in range(math.ceil(axis.low / unit), int(axis.high // unit) + 1))
 
 
-def _keys(names: Sequence[str], style: str, y: float) -> Iterable[str]:
-    """Yield the legend, two lines at most."""
+def _curve(at: int) -> str:
+    """Return the classes of a line: the first is broad and pale, so that others that lie on it are seen."""
+    return f"curve stroke{at % 8} line{0 if not at else (at - 1) % 5 + 1}"
+
+
+def _keys(names: Sequence[str], style: str, y: float) -> Iterable[Html]:
+    """Yield the legend, two lines at most: a box of a style for each name, or without one its curve."""
     x = float(_LEFT)
     for at, name in enumerate(names):
-        width = 26 + 7 * len(name)
+        width = (26 if style else 52) + 7 * len(name)
         if x + width > WIDTH:
             x, y = float(_LEFT), y + 18
-        yield _rect(x, y, 10, 10, f"{style}{at % 8}")
-        yield _text(x + 14, y + 9, name)
+        yield _rect(x, y, 10, 10, f"{style}{at % 8}") if style else _line(x, y + 5, x + 28, y + 5, _curve(at))
+        yield _text(x + (14 if style else 34), y + 9, name)
         x += width
 
 
-def _svg(height: float, title: str, parts: Iterable[str]) -> str:
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(title)}">'
-        f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
-    )
+def _svg(height: float, title: str, parts: Iterable[Html]) -> str:
+    box = f"0 0 {WIDTH} {height:g}"
+    return tag("svg", tag("title", title), parts, viewBox=box, role="img", aria_label=title)
 
 
-def _rect(x: float, y: float, width: float, height: float, style: str, tip: str = "") -> str:
-    inside = f"<title>{escape(tip)}</title>" if tip else ""
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" class="{style}">{inside}</rect>'
+def _rect(x: float, y: float, width: float, height: float, style: str, tip: str = "") -> Html:
+    places = {"x": x, "y": y, "width": width, "height": height}
+    inside = tag("title", tip) if tip else None
+    return tag("rect", inside, **{name: f"{at:.1f}" for name, at in places.items()}, class_=style)
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{style}"/>'
+def _line(x1: float, y1: float, x2: float, y2: float, style: str) -> Html:
+    ends = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
+    return tag("line", **{name: f"{at:.1f}" for name, at in ends.items()}, class_=style)
 
 
-def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(clean(words))}</text>'
+def _text(x: float, y: float, words: str, anchor: str = "start") -> Html:
+    return tag("text", words, x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from ampcheck.bench import files, saved
 from ampcheck.bench.gpu_time import rates
-from ampcheck.bench.markdown import escaped
 from ampcheck.bench.request import Request
 from ampcheck.bench.result import Bench
 from ampcheck.bench.running.bench import Bencher
 from ampcheck.bench.table import lines
 from ampcheck.cli import main
+from ampcheck.renderers.markup import inline
 from ampcheck.saved.report_json import write
 from ampcheck.targets import Options, load
 
@@ -76,7 +76,7 @@ def classic(folder):
                     "1" if found is None else "{:.2f} [{:.2f}, {:.2f}]".format(*found),
                 ]
             verdict = line.verdict.partition(", on this CPU")[0]
-            rows.append([cells[0], *map(escaped, cells[1:]), escaped(verdict)])
+            rows.append([cells[0], *map(inline, cells[1:]), inline(verdict)])
     write(folder / "classic.md", CLASSIC_TEXT + "".join(f"| {' | '.join(row)} |\n" for row in rows))
 
 

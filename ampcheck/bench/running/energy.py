@@ -1,5 +1,7 @@
 """The energy that a GPU has taken, where its driver counts it."""
 
+from importlib import import_module
+
 import torch
 
 MILLI = 1e-3
@@ -10,8 +12,8 @@ def joules(device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
     try:
-        import pynvml
-    except ModuleNotFoundError:  # comes with ampcheck[gpu]
+        pynvml = import_module("pynvml")
+    except ModuleNotFoundError:  # comes with nvidia-ml-py
         return None
     try:
         pynvml.nvmlInit()
