@@ -119,28 +119,29 @@ def test_after_an_error_of_cuda_another_process_goes_on(tmp_path):
 
 
 def test_when_the_time_is_over_what_is_left_says_so(tmp_path):
-    parts = settle(tmp_path, total=1.5, fp8="slow", scripts="well")
+    parts = settle(tmp_path, total=5.0, fp8="endless", scripts="well")
     assert parts["fp8"]["ended"].startswith("cut")
-    assert 0 < len(parts["fp8"]["rows"]) < 6
+    assert parts["fp8"]["rows"]["good"] == {"found": 1}
     assert parts["scripts"]["ended"].startswith("not begun")
 
 
 def test_a_run_that_is_killed_is_resumed_where_it_was(tmp_path):
     code = DRIVER.format(paths=[str(HERE)], out=str(tmp_path))
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
-    while len(Keep(tmp_path, "fp8").part["rows"]) < 2:
+    deadline = time.monotonic() + 60
+    while len(Keep(tmp_path, "fp8").part["rows"]) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    time.sleep(1.0)  # the process that works notices that nobody listens
+    time.sleep(0.2)
     before = Keep(tmp_path, "fp8").part["rows"]
     assert 2 <= len(before) < 6
+    time.sleep(1.0)
+    assert Keep(tmp_path, "fp8").part["rows"] == before, "what worked for the driver ends with it"
     after = settle(tmp_path, fp8="slow")["fp8"]
     assert after["ended"] == COMPLETE
     assert len(after["rows"]) == 6
-    kept = {key: row for key, row in before.items() if "error" not in row}
-    assert kept.items() <= after["rows"].items()
-    assert len(kept) >= 2
+    assert before.items() <= after["rows"].items()
 
 
 def test_rows_that_were_errors_are_tried_again_and_others_are_not(tmp_path):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 #: Seconds that the whole command may take.
 TOTAL = 540
 #: Seconds of these to build the extension and to start.
-STARTING = 45
+STARTING = 35
 #: Bytes that all files may have together.
 ROOM = 16 * 2**20
 
@@ -30,8 +30,8 @@ STAGES = (
     Stage("zoo", "c", "zoo.json", 95, "Is the verdict on each case of the zoo the same on CUDA?"),
     Stage("transparency", "d", "transparency.json", 45, "Does recording change a bit, or wait inside a step?",
           _SAME_BITS),
-    Stage("kernel", "e", "cost.json", 20, "Are the Triton statistics exact, and how near to a copy's speed?"),
-    Stage("cost", "e", "cost.json", 60, "What does a recorded step cost, beside other tools?"),
+    Stage("kernel", "e", "cost.json", 40, "Are the Triton statistics exact, and how near to a copy's speed?"),
+    Stage("cost", "e", "cost.json", 50, "What does a recorded step cost, beside other tools?"),
     Stage("bench", "f", "bench.json", 80, "How far off are predicted memory and time?"),
     Stage("scripts", "g", "scripts.json", 65, "Do real scripts run the same under `ampcheck run`?", _SAME_BITS),
     Stage("fp8", "h", "fp8.json", 20, "Are emulated FP8 products those of the card?"),

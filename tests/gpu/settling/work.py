@@ -5,9 +5,11 @@
 The process that started it holds the clock. It ends this one where a stage takes too long, and starts another.
 """
 
+import ctypes
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +23,7 @@ from settling.plan import Scope
 
 #: Exit status: CUDA is broken in this process, go on in another one.
 AGAIN = 75
+_PARENT_DEATH_SIGNAL = 1  #: as Linux numbers it for prctl
 #: Words of errors after which nothing on this GPU works in this process.
 _BROKEN = ("illegal memory access", "device-side assert", "unspecified launch failure", "CUDA error")
 
@@ -113,8 +116,15 @@ def _commit() -> str:
         return ""
 
 
+def end_with_parent() -> None:
+    """End this process when the driver ends, however that is: a run that goes on would find another one writing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
 def main() -> None:
     """Run the stages in the options, telling the pipe with their number what is being done."""
+    end_with_parent()
     options: dict[str, Any] = json.loads(sys.argv[1])
     with os.fdopen(options["pipe"], "w", buffering=1) as pipe:
 

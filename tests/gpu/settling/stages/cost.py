@@ -19,7 +19,7 @@ from settling.work import Job
 
 NAMES = ("resnet50, 64 images", "decoder, 12 layers", "many tiny operations")
 #: Seconds to time one workload, and rounds at most.
-_SECONDS = {False: 15.0, True: 0.5}
+_SECONDS = {False: 12.0, True: 0.5}
 _ROUNDS = 25
 
 
