@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
+from ampcheck.values.formats import FORMATS
+from ampcheck.values.recipe_audit import OperandStats
 from ampcheck.values.report import Report, low_tensors
 from ampcheck.values.stats import TensorStats, merge
 from ampcheck.values.trace import Phase, total
@@ -15,6 +17,8 @@ _TAIL = 1e-4
 _MARGINS = (7, 4)
 #: A format's own range is shown whole if it is not wider than this; fp16 has 41 powers of two, bf16 261.
 _WHOLE = 48
+#: The same of E2M1, whose numbers are 0.5, 1, 1.5, 2, 3, 4 and 6.
+_E2M1 = (-2, 0, 3)
 
 
 class Zone(StrEnum):
@@ -69,6 +73,27 @@ def landscape(report: Report, phase: Phase, max_rows: int = 20, max_columns: int
     columns = _columns(merge(layers.values()), _edges(report, scale), max_columns)
     groups = merged(list(layers), max_rows)
     return Landscape(columns, tuple(_row(label, group, layers, columns) for label, group in groups))
+
+
+def operand_landscape(
+    operands: Sequence[OperandStats], name: str, max_rows: int = 40, max_columns: int = 56
+) -> Landscape:
+    """Return the picture of the scaled operands that a format was given; of too many, those that lose most."""
+    held = [one for one in operands if one.format == name and one.scaled.nonzero]
+    if len(held) > max_rows:
+        worst = sorted(held, key=lambda one: -one.lost)[:max_rows]
+        held = [one for one in held if one in worst]
+    if not held:
+        return Landscape((), ())
+    columns = _columns(merge(one.scaled for one in held), _operand_edges(name), max_columns)
+    rows = [_row(one.place, [one.place], {one.place: one.scaled}, columns) for one in held]
+    return Landscape(columns, tuple(rows))
+
+
+def _operand_edges(name: str) -> tuple[int, int, int]:
+    """Return the first exponent that an operand's format keeps, that is normal, and that it cuts off."""
+    fmt = FORMATS.get(name)
+    return _E2M1 if fmt is None else (fmt.underflow_exponent - 1, fmt.min_exponent, fmt.max_exponent + 1)
 
 
 def _executed(report: Report) -> list[str]:

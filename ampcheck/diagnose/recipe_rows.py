@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ampcheck.values.recipe_audit import OperandStats, RecipeAudit, RecipeResult
+from ampcheck.values.recipe_audit import RecipeAudit, RecipeResult
 from ampcheck.values.recipes import recipe
 from ampcheck.values.report import Report
 from ampcheck.values.wording import percent
@@ -78,7 +78,7 @@ def _verdict(result: RecipeResult) -> str:
 
 
 def _operands(result: RecipeResult, most: int) -> Iterator[tuple[str, ...]]:
-    ranked = sorted(result.operands, key=lambda row: -_lost(row))
+    ranked = sorted(result.operands, key=lambda row: -row.lost)
     for row in ranked[:most]:
         low, high = row.scales
         yield (
@@ -92,7 +92,3 @@ def _operands(result: RecipeResult, most: int) -> Iterator[tuple[str, ...]]:
             row.format,
             f"{low:.2g}" if low == high else f"{low:.2g}…{high:.2g}",
         )
-
-
-def _lost(row: OperandStats) -> float:
-    return max(row.underflow_share, row.saturated_share) + row.error

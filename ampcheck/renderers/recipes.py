@@ -7,6 +7,7 @@ from ampcheck.renderers.drawing import cells, fitted
 from ampcheck.renderers.layout import Parts, fixed, text, title
 from ampcheck.renderers.markup import code, inline, table
 from ampcheck.renderers.page.elements import Html, tag
+from ampcheck.renderers.page.picture import operands
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean
 
@@ -66,6 +67,11 @@ def page_tables(report: Report) -> Html | None:
     ]
     if rows:
         parts += [tag("h3", "Operands that lose most"), _table(OPERAND_HEADS, rows, "Table of the operands")]
+    for result in report.recipes.results:
+        drawn = [*operands(result)]
+        if drawn:
+            name = tag("summary", f"Operands of {result.outcome.recipe}, as its formats were given them")
+            parts.append(tag("details", name, drawn, open=len(report.recipes.results) == 1))
     return tag("section", parts, id="recipes", aria_labelledby="recipes-title")
 
 

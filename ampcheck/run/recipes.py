@@ -9,7 +9,7 @@ from ampcheck.fix.recipe_lab import RecipeLab
 from ampcheck.fix.recipe_search import RecipeSearch
 from ampcheck.fix.recipe_terms import lines_to_paste
 from ampcheck.observe.fp8.emulate import Kept
-from ampcheck.observe.fp8.fit import misfits, missed_by_swapping
+from ampcheck.observe.fp8.fit import chosen_by_frameworks, misfits, missed_by_swapping
 from ampcheck.observe.state import Snapshot
 from ampcheck.observe.step import Step
 from ampcheck.observe.structure import named_modules
@@ -83,7 +83,13 @@ class _Audit:
         )
         plan, claims, advice = self._planned(self._asked[best], results[best])
         patch = lines_to_paste(recipe(plan.recipe), plan.bf16_modules, plan.bf16_gemms) if plan.recipe else ""
-        return replace(self._report, recipes=audit, plan=plan, claims=claims, advice=advice, patch=patch)
+        notes = tuple(
+            dict.fromkeys(text for one in self._asked for text in chosen_by_frameworks(one, target.model))
+        )
+        notes = (*self._report.notes, *notes)
+        return replace(
+            self._report, recipes=audit, plan=plan, claims=claims, advice=advice, patch=patch, notes=notes
+        )
 
     def _new_lab(self, batch: Any, earlier: Sequence[Any] = (), other: Any = None) -> RecipeLab:
         step = Step(self._target.model, batch, self._target.loss)

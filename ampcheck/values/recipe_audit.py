@@ -35,6 +35,16 @@ class OperandStats:
     amax: tuple[float, ...] = ()  #: of the steps before, for delayed scaling
 
     @property
+    def place(self) -> str:
+        """Return whose operand it is, and of which GEMM."""
+        return f"{self.module or '(root)'} {self.gemm} {self.operand.replace('_', ' ')}"
+
+    @property
+    def lost(self) -> float:
+        """Return a figure by which operands are ranked: the larger, the more the format loses of it."""
+        return max(self.underflow_share, self.saturated_share) + self.error
+
+    @property
     def underflow_share(self) -> float:
         """Return the share of what is not zero that becomes zero."""
         return self.underflowed / self.scaled.nonzero if self.scaled.nonzero else 0.0

@@ -1,14 +1,17 @@
 """What an audit of recipes finds, heals and says: on small models with one known weakness each."""
 
 import json
+from importlib import import_module
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ampcheck.diagnose.landscape import Zone, operand_landscape
 from ampcheck.fix.recipe_lab import RecipeLab
 from ampcheck.fix.recipe_search import RecipeSearch
+from ampcheck.observe.fp8.fit import chosen_by_frameworks
 from ampcheck.observe.step import Step
 from ampcheck.renderers import RENDERERS, render
 from ampcheck.run.audit import audit
@@ -153,6 +156,41 @@ class Own(nn.Linear):
 
     def forward(self, x):
         return super().forward(x) * 2
+
+
+def test_accelerates_default_leaves_the_ends_and_its_named_filter_nothing():
+    """What is said of Accelerate is what Accelerate does."""
+    ao = import_module("accelerate.utils.ao")
+    float8 = import_module("torchao.float8.float8_linear")
+
+    def converted(**given):
+        model = nn.Sequential(*(nn.Linear(32, 32) for _ in range(4)))
+        ao.convert_model_to_fp8_ao(model, **given)
+        return [path for path, part in model.named_modules() if isinstance(part, float8.Float8Linear)]
+
+    assert converted() == ["1", "2"]
+    assert converted(module_filter_func=ao.filter_first_and_last_linear_layers) == ["0", "1", "2", "3"]
+    said = list(
+        chosen_by_frameworks(recipe("ao-rowwise"), nn.Sequential(*(nn.Linear(32, 32) for _ in range(4))))
+    )
+    assert "leaves 0 and 3 in bf16" in said[0]
+    assert "leaves out none" in said[0]
+    assert not list(chosen_by_frameworks(recipe("te-current"), nn.Linear(32, 32)))
+
+
+def test_the_landscape_of_operands_shows_what_the_casts_lose():
+    """Witness: the casts themselves, element by element; the picture has only powers of two."""
+    report = run(Chain(2), "fp8:te-current", verify=False)
+    [result] = report.recipes.results
+    for name in {one.format for one in result.operands}:
+        held = [one for one in result.operands if one.format == name]
+        picture = operand_landscape(held, name)
+        assert [row.label for row in picture.rows] == [one.place for one in held if one.scaled.nonzero]
+        for one, row in zip((one for one in held if one.scaled.nonzero), picture.rows, strict=True):
+            assert sum(row.counts) == row.nonzero == one.scaled.nonzero
+            zero = row.share(Zone.UNDERFLOWED, picture.columns)
+            assert zero <= one.underflow_share <= zero + 0.02
+            assert row.share(Zone.OVERFLOW, picture.columns) <= one.saturated_share
 
 
 def test_what_a_swap_of_modules_misses_is_named():

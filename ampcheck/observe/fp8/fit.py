@@ -54,6 +54,20 @@ def missed_by_swapping(model: Any, layers: Mapping[str, tuple[int, ...]]) -> dic
     return found
 
 
+def chosen_by_frameworks(recipe: Recipe, model: Any) -> Iterator[str]:
+    """Yield what frameworks' own filters do with a model's layers under a recipe, whatever was asked for."""
+    names = [path for path, _ in _linears(model)]
+    if recipe.library != "torchao" or not names:
+        return
+    ends = " and ".join(dict.fromkeys((names[0] or "the root", names[-1] or "the root")))
+    yield (
+        f"Accelerate without a filter leaves {ends} in bf16, the first and the last linear layer; its "
+        "filter_first_and_last_linear_layers, passed by name, leaves out none: it looks for them inside each layer"
+    )
+    if recipe.name.startswith("ao-rowwise"):
+        yield "torchtitan's emulate=True drops the recipe: it emulates tensorwise"
+
+
 def _linears(model: Any) -> Iterator[tuple[str, torch.nn.Linear]]:
     seen: set[int] = set()
     for path, module in named_modules(model):

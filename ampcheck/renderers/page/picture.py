@@ -1,12 +1,13 @@
 """The landscape of the page: a still picture of the layers, which the script replaces by one that moves."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from math import log10
 
-from ampcheck.diagnose.landscape import Column, Landscape, Zone, landscape
+from ampcheck.diagnose.landscape import Column, Landscape, Zone, landscape, operand_landscape
 from ampcheck.renderers.drawing import module_name
 from ampcheck.renderers.page.elements import Html, tag
+from ampcheck.values.recipe_audit import RecipeResult
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase
 from ampcheck.values.wording import percent, plural, power
@@ -18,6 +19,8 @@ ZONES = {
     Zone.NORMAL: ("full precision", "full"),
     Zone.OVERFLOW: ("overflow", "over"),
 }
+#: The same of an operand: a recipe's format saturates.
+OPERAND_ZONES = {**ZONES, Zone.UNDERFLOWED: ("zero",), Zone.OVERFLOW: ("cut off", "cut")}
 #: Shares are drawn in so many shades, from one element in a hundred thousand to all.
 _SHADES = 8
 _FAINTEST = -5
@@ -33,21 +36,36 @@ _TICK = 8  #: powers of two from one label of the axis to the next
 def still(report: Report, phase: Phase) -> Html | None:
     """Return a picture of a phase's low-precision results; None where there are none."""
     picture = landscape(report, phase, _ROWS, _COLUMNS)
-    if not picture.rows:
-        return None
-    about = _about(report, phase, picture)
+    return _drawn(picture, _about(report, phase, picture)) if picture.rows else None
+
+
+def operands(result: RecipeResult) -> Iterator[Html]:
+    """Yield a picture of the scaled operands that each format of a recipe was given."""
+    for name in dict.fromkeys(one.format for one in result.operands):
+        picture = operand_landscape(result.operands, name, _ROWS, _COLUMNS)
+        if picture.rows:
+            scaled = f"Operands in {name}, scaled by {result.outcome.recipe}, by powers of two"
+            about = f"{scaled}: {_shares(picture, OPERAND_ZONES)}"
+            yield tag(
+                "figure", tag("figcaption", about), _drawn(picture, about, OPERAND_ZONES, "still stays")
+            )
+
+
+def _drawn(
+    picture: Landscape, about: str, names: Mapping[Zone, tuple[str, ...]] = ZONES, kind: str = "still"
+) -> Html:
     width = _LABELS + _STEP * len(picture.columns) + _SHARES
     bottom = _HEAD + _ROW * len(picture.rows)
     return tag(
         "svg",
-        *_zones(picture.columns, bottom),
+        *_zones(picture.columns, bottom, names),
         *_cells(picture),
         *_labels(picture),
         *_axis(picture.columns, bottom),
         viewBox=f"0 0 {width} {bottom + _FOOT}",
         role="img",
         aria_label=about,
-        class_="still",
+        class_=kind,
     )
 
 
@@ -60,22 +78,27 @@ def _about(report: Report, phase: Phase, picture: Landscape) -> str:
     """Return what the picture shows for those who cannot see it."""
     what = "Gradients" if phase is Phase.BACKWARD else "Activations"
     scale = f" at loss scale {power(report.log2_scale)}" if phase is Phase.BACKWARD else ""
+    rows = plural(len(picture.rows), "row")
+    held = f"held in {report.precision}{scale}"
+    return f"{what} by powers of two in {rows}, {held}: {_shares(picture, ZONES)}"
+
+
+def _shares(picture: Landscape, names: Mapping[Zone, tuple[str, ...]]) -> str:
     whole = sum(row.nonzero for row in picture.rows)
     shares = []
-    for zone, names in ZONES.items():
+    for zone, words in names.items():
         inside = sum(row.share(zone, picture.columns) * row.nonzero for row in picture.rows)
-        shares.append(f"{names[0]} {percent(inside / whole)}")
-    rows = plural(len(picture.rows), "row")
-    return f"{what} by powers of two in {rows}, held in {report.precision}{scale}: {', '.join(shares)}"
+        shares.append(f"{words[0]} {percent(inside / whole)}")
+    return ", ".join(shares)
 
 
-def _zones(columns: Sequence[Column], bottom: int) -> Iterator[Html]:
+def _zones(columns: Sequence[Column], bottom: int, names: Mapping[Zone, tuple[str, ...]]) -> Iterator[Html]:
     start = 0
     for zone, held in groupby(columns, key=lambda column: column.zone):
         number = len(list(held))
         x, width = _LABELS + _STEP * start, _STEP * number
         yield tag("rect", class_=f"ground {zone}", x=x, y=_HEAD, width=width, height=bottom - _HEAD)
-        name = next((words for words in ZONES[zone] if len(words) * _CHARACTER <= width), None)
+        name = next((words for words in names[zone] if len(words) * _CHARACTER <= width), None)
         if name:
             yield tag("text", name, class_=f"word {zone}", x=x + width / 2, y=_HEAD - 8, text_anchor="middle")
         start += number
