@@ -1,21 +1,30 @@
-"""Ways to update half-precision weights that do not lose small changes: stochastic rounding and Kahan summation."""
+"""Ways to update half-precision weights that do not lose small changes: by chance, with Kahan, in FP32."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
+from ampcheck.inference.optimizer_state import LARGER_EPS
 from ampcheck.values.plan import Claim, Tried
 from ampcheck.values.wording import percent
+
+STOCHASTIC, KAHAN, MASTERS = "stochastic rounding", "Kahan summation", "FP32 master weights"
+WAYS = (STOCHASTIC, KAHAN, MASTERS)
+#: The same optimizer with an eps that half precision holds.
+SAFE_EPS = f"an eps of {LARGER_EPS:g}"
+#: Share of FP32's way that a remedy has to go at least, and at most.
+_ENOUGH, _TOO_MUCH = 0.8, 1.25
 
 
 class HalfUpdates:
     """Lets an optimizer compute in FP32, and puts its result into half-precision weights by a rounding of choice."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, way: str) -> None:
-        """Prepare; `way` is "stochastic rounding" or "Kahan summation"."""
+        """Prepare; `way` is one of `WAYS`."""
         self._optimizer = optimizer
         self._way = way
         self._left: dict[int, torch.Tensor] = {}  #: by memory of the weight, what its rounding has left out
+        self._masters: dict[int, torch.Tensor] = {}  #: the same weights in FP32
         self._draws = torch.Generator().manual_seed(0)
 
     def step(self) -> None:
@@ -24,7 +33,7 @@ class HalfUpdates:
         low = [(p, p.data, p.grad) for p in held if p.dtype.itemsize == 2]  # noqa: PLR2004
         for parameter, data, grad in low:
             parameter.grad = None
-            parameter.data = data.float()
+            parameter.data = self._masters.get(data.data_ptr(), data.float())
             parameter.grad = grad.float()
         self._optimizer.step()
         for parameter, data, grad in low:
@@ -38,8 +47,12 @@ class HalfUpdates:
         return self._left.get(tensor.data_ptr(), torch.zeros_like(tensor))
 
     def _rounded(self, wide: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
-        if self._way == "stochastic rounding":
+        if self._way == STOCHASTIC:
             return stochastically(wide, data.dtype, self._draws)
+        if self._way == MASTERS:
+            self._masters[data.data_ptr()] = wide
+            self._left[data.data_ptr()] = wide - wide.to(data.dtype).float()
+            return wide.to(data.dtype)
         wanted = wide + self.aside(data).float()
         result = wanted.to(data.dtype)
         self._left[data.data_ptr()] = (wanted - result.float()).to(data.dtype)
@@ -61,13 +74,11 @@ def stochastically(wide: torch.Tensor, dtype: torch.dtype, draws: torch.Generato
     return torch.where(drawn < share, other, near)
 
 
-WAYS = ("stochastic rounding", "Kahan summation")
-#: Share of FP32's way that a remedy has to go at least, and at most.
-_ENOUGH, _TOO_MUCH = 0.8, 1.25
-
-
 def claims(
-    train: Callable[[str], dict[str, torch.Tensor]], wide: dict[str, torch.Tensor], names: list[str]
+    train: Callable[[str], dict[str, torch.Tensor]],
+    wide: dict[str, torch.Tensor],
+    names: list[str],
+    ways: Sequence[str] = WAYS,
 ) -> tuple[Claim, ...]:
     """Return for each way of updating how far it brings the tensors of these names.
 
@@ -75,10 +86,11 @@ def claims(
     """
     before = _share(train(""), wide, names)
     shown = []
-    for way in WAYS:
+    for way in ways:
         share = _share(train(way), wide, names)
         tried = Tried.CONFIRMED if _ENOUGH <= share <= _TOO_MUCH else Tried.REFUTED
-        shown.append(Claim(f"update half weights by {way}", tried, _words(before), _words(share)))
+        how = f"train half weights with {way}" if way == SAFE_EPS else f"update half weights by {way}"
+        shown.append(Claim(how, tried, _words(before), _words(share)))
     return tuple(shown)
 
 

@@ -1,151 +1,42 @@
 """Training with half-precision weights: each tensor's way over several steps beside FP32's."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ampcheck.diagnose.suspects import Suspect, suspects
 from ampcheck.fix.long_trial import TrainingSetup, trained
+from ampcheck.fix.param_groups import group_modules
 from ampcheck.fix.search import Search
 from ampcheck.fix.verify import comparison, outcome_of
 from ampcheck.inference.casting import Way, as_asked, cast_inputs
-from ampcheck.inference.remedies import HalfUpdates, claims
-from ampcheck.observe.cast_weights import state
+from ampcheck.inference.course import Moved, State, Trainer, losses_of, lost
+from ampcheck.inference.optimizer_state import words
+from ampcheck.inference.remedies import SAFE_EPS, WAYS, claims
 from ampcheck.observe.lineage import error_jumps, overflown_casts
 from ampcheck.observe.pair import SAMPLES, pair_errors
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.state import Snapshot
-from ampcheck.observe.step import Step, StepRaised, Widened, casting_rules, clear_gradients, run
+from ampcheck.observe.step import Step, StepRaised, Widened, run
 from ampcheck.observe.step_record import Fetched
 from ampcheck.observe.structure import named_parameters
-from ampcheck.observe.wide import WideCompute, execute
+from ampcheck.observe.wide import execute
 from ampcheck.targets.spec import Target
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.plan import Claim, Plan, Tried
 from ampcheck.values.report import Report
 from ampcheck.values.settings import Settings
-from ampcheck.values.trace import Failure, StepSummary, Trace, UpdateLoss
+from ampcheck.values.trace import StepSummary, Trace, UpdateLoss
 from ampcheck.values.wording import percent, plural
 
 #: Steps of a course where the target does not say how many it takes.
 STEPS = 20
-#: Share of FP32's way that an element has to go at least, and times that it may go at most.
-TOO_SHORT, TOO_FAR = 0.75, 2.0
-#: Of a tensor's way in FP32: what of it may be missing at the end before the tensor counts as off.
-OFF = 0.2
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 Progress = Callable[[str], None]
-State = dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """Where each tensor began and where a course of steps took it."""
-
-    first: State
-    last: State
-    failure: Failure | None = None
-
-    @property
-    def way(self) -> State:
-        """Return by how much each tensor moved."""
-        return {name: last - self.first[name] for name, last in self.last.items()}
-
-
-@dataclass(slots=True)
-class Trainer:
-    """Trains a target again and again from the same state."""
-
-    target: Target
-    steps: int
-    scaled: bool = False  #: with a gradient scaler, as the target's own code does
-    before: Snapshot = field(init=False)
-    _updates: HalfUpdates | None = None
-
-    def __post_init__(self) -> None:
-        """Keep the state that every course begins from."""
-        target = self.target
-        self.before = Snapshot(target.model, list(target.batches), target.loss, target.after_step)
-
-    def run(self, way: Way, updates: str = "") -> Moved:
-        """Train in a way, with weights updated in a way of `remedies`, and put everything back."""
-        with self._restored():
-            if way.dtype is None:
-                Widened(self.target.model, list(self.target.batches))
-            exact = {name: tensor.detach().double() for name, tensor in named_state(self.target.model)}
-            with as_asked(self.target.model, way):
-                failure = self._train(way, updates)
-            aside = self._updates.aside if self._updates is not None else torch.zeros_like
-            last = {n: t.detach().double() + aside(t.detach()) for n, t in named_state(self.target.model)}
-            return Moved(exact, last, failure)
-
-    @contextmanager
-    def _restored(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            self.before.restore()
-
-    def _train(self, way: Way, updates: str) -> Failure | None:
-        target, low = self.target, way.dtype is not None
-        device = Step(target.model, None, target.loss).device
-        optimizer: Any = optimizer_of(target)
-        self._updates = HalfUpdates(optimizer, updates) if updates else None
-        optimizer = self._updates or optimizer
-        scaler = torch.amp.GradScaler(device.type, init_scale=2.0**10, enabled=self.scaled and low)
-        with casting_rules(device, None), torch.enable_grad():
-            for index in range(self.steps):
-                clear_gradients(target.model)
-                batch = target.batch(index)
-                given = cast_inputs(batch, way.dtype) if way.dtype is not None else batch
-                with WideCompute() if low else nullcontext():
-                    scaler.scale(target.loss(target.model, given)).backward()
-                try:
-                    scaler.step(optimizer)
-                except ValueError as error:
-                    return Failure(type(error).__name__, str(error), op="unscale_")
-                scaler.update()
-                if target.after_step is not None:
-                    target.after_step(target.model)
-        return None
-
-
-def optimizer_of(target: Target) -> torch.optim.Optimizer:
-    """Return a new optimizer: the target's, or AdamW with its defaults."""
-    return TrainingSetup(target.model, target.batch, target.loss, target.optimizer, target.after_step).build()
-
-
-def named_state(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield each floating-point parameter and buffer by its qualified name."""
-    return ((f"{path}.{name}".lstrip("."), tensor) for path, name, tensor, _ in state(model))
-
-
-def losses_of(wide: Moved, low: Moved) -> tuple[UpdateLoss, ...]:
-    """Return, for each tensor that moves in FP32, how many of its elements did not get there."""
-    rows = []
-    for name, last in wide.last.items():
-        way = last - wide.first[name]
-        if name not in low.last or not bool((way != 0).any()):
-            continue
-        went = low.last[name] - wide.first[name]
-        moves = (way != 0) & way.isfinite()
-        along = went * way.sign()
-        stuck = moves & (along < TOO_SHORT * way.abs())
-        wrong = moves & (~went.isfinite() | (went.abs() > TOO_FAR * way.abs()))
-        off = float((went - way).where(moves, 0.0).norm() / way.where(moves, 0.0).norm())
-        if off <= OFF:  # a few small elements may go anywhere
-            stuck, wrong = torch.zeros_like(stuck), torch.zeros_like(wrong)
-        rows.append(UpdateLoss(name, int(moves.sum()), int((stuck & ~wrong).sum()), int(wrong.sum())))
-    return tuple(rows)
-
-
-def lost(rows: tuple[UpdateLoss, ...]) -> list[UpdateLoss]:
-    """Return the tensors most of whose elements did not get where FP32 takes them."""
-    return [row for row in rows if 2 * (row.stuck + row.wrong) > row.moved]
 
 
 def audit_training(report: Report, target: Target, settings: Settings, progress: Progress) -> Report:
@@ -164,9 +55,9 @@ def audit_training(report: Report, target: Target, settings: Settings, progress:
         report = replace(report, low=replace(report.low, failure=low.failure))
         return _with_master_weights(report, target, steps, low.failure.message)
     rows = losses_of(wide, low)
-    report = replace(
-        report, updates=rows, notes=(*report.notes, f"{plural(steps, 'step')} were trained both ways")
-    )
+    notes = (*report.notes, f"{plural(steps, 'step')} were trained both ways")
+    advice = (*report.advice, *_of_optimizer(wide, low, report.precision))
+    report = replace(report, updates=rows, notes=notes, advice=advice)
     bad = lost(rows)
     if not bad:
         return replace(report, plan=Plan(report.precision, cast="weights"))
@@ -176,8 +67,39 @@ def audit_training(report: Report, target: Target, settings: Settings, progress:
     if not rest:
         return report
     way = Way(dtype, weights=True, keep=settings.keep)
-    shown = claims(lambda updates: trainer.run(way, updates).way, wide.way, [row.name for row in rest])
+    report = _by_group(report, settings, trainer, wide, rest)
+    ways = (*WAYS, SAFE_EPS) if low.vanishing else WAYS
+    names = [row.name for row in rest]
+    shown = claims(lambda updates: trainer.run(way, updates).way, wide.way, names, ways)
     return _with_master_weights(replace(report, claims=(*report.claims, *shown)), target, steps, _words(rest))
+
+
+def _of_optimizer(wide: Moved, low: Moved, precision: str) -> tuple[str, ...]:
+    """Return what is to be said of an optimizer's own numbers in half precision."""
+    shown = [*words(wide.moments, low.moments, precision), *low.caveats]
+    if low.vanishing:
+        zero = f"the optimizer's eps of {low.vanishing:g} is zero in {precision}"
+        shown.append(f"{zero}: where a second moment is zero too, the update is divided by zero")
+    return tuple(shown)
+
+
+def _by_group(
+    report: Report, settings: Settings, trainer: Trainer, wide: Moved, rest: list[UpdateLoss]
+) -> Report:
+    """Return the report with the parameter groups in FP32 whose updates are lost, where the others' are not."""
+    target = trainer.target
+    groups = group_modules(target.model, target.optimizer) if target.optimizer is not None else {}
+    bad = {groups.get(row.name.rpartition(".")[0], "") for row in rest}
+    if "" in bad or not bad < set(groups.values()):
+        return report
+    names = tuple(path for path, group in groups.items() if group in bad)
+    way = Way(_DTYPES[report.precision], weights=True, keep=(*settings.keep, *names))
+    course = trainer.run(way)
+    still = {row.name for row in lost(losses_of(wide, course))} & {row.name for row in rest}
+    claim = f"keep {' and '.join(sorted(bad))} of the optimizer in FP32: {', '.join(names)}"
+    tried = Tried.REFUTED if still else Tried.CONFIRMED
+    after = f"{plural(len(still), 'tensor')} of them still lost" if still else "all go where FP32 takes them"
+    return replace(report, claims=(*report.claims, Claim(claim, tried, _words(rest), after)))
 
 
 def _local(

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from ampcheck.inference.optimizer_state import never_decays
 from ampcheck.inference.outputs import compare, held
-from ampcheck.inference.remedies import stochastically
+from ampcheck.inference.remedies import WAYS, stochastically
 from ampcheck.inference.script import Forwards
 from ampcheck.observe.script.roots import RootFinder
 from ampcheck.observe.script.watched_thread import WatchedThread
@@ -349,8 +350,73 @@ def test_updates_that_half_weights_lose_are_brought_back_by_the_remedies():
     report = audit(subject, Settings(precision="bf16", mode="train", cast="weights"))
     assert any(finding.code == "AMP504" for finding in report.findings)
     tried = {claim.claim.rpartition(" by ")[2]: str(claim.tried) for claim in report.claims}
-    assert tried["stochastic rounding"] == tried["Kahan summation"] == "confirmed"
+    assert {tried[way] for way in WAYS} == {"confirmed"}
     assert report.plan.cast == "autocast"
+    assert any("second moments held in bfloat16 can only grow" in text for text in report.advice)
+
+
+def test_second_moments_in_bf16_never_decay_and_in_fp16_they_do():
+    """The law behind the sentence, in torch's own arithmetic."""
+    held = torch.linspace(1.0, 2.0, 129)[:-1]  # every mantissa of bf16
+    assert torch.equal(held.bfloat16().mul(0.999), held.bfloat16())
+    assert bool((held.half().mul(0.999) < held.half()).all())
+    for dtype, grows in (torch.bfloat16, True), (torch.float16, False), (torch.float32, False):
+        optimizer = torch.optim.Adam([torch.zeros(4, dtype=dtype, requires_grad=True)])
+        assert bool(never_decays(optimizer, dtype)) == grows
+
+
+def test_moments_and_eps_that_are_zero_in_fp16_are_named_and_a_larger_eps_is_tried():
+    subject = Target(
+        "model",
+        nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)),
+        [torch.randn(32, 16)],
+        lambda model, batch: 1e-3 * model(batch).float().square().mean(),
+        lambda model: torch.optim.Adam(model.parameters(), lr=1e-3),
+        steps=5,
+    )
+    report = audit(subject, Settings(precision="fp16", mode="train", cast="weights"))
+    assert float(torch.tensor(1e-8).half()) == 0.0
+    assert any("eps of 1e-08 is zero in fp16" in text for text in report.advice)
+    [moment] = [text for text in report.advice if text.startswith("exp_avg_sq")]
+    grads = torch.autograd.grad(
+        subject.loss(subject.model.float(), subject.batch(0)), list(subject.model.parameters())
+    )
+    zero = sum(int(((1e-3 * g.square()).half() == 0).sum()) for g in grads) / sum(g.numel() for g in grads)
+    assert zero > 0.9
+    assert "of 4 parameters is held in fp16" in moment
+    tried = {claim.claim: str(claim.tried) for claim in report.claims}
+    assert "train half weights with an eps of 0.0001" in tried
+    assert tried["update half weights by FP32 master weights"] == "confirmed"
+
+
+def test_a_parameter_group_in_fp32_is_tried_where_only_its_updates_are_lost():
+    class Slow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.slow, self.fast = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16)), nn.Linear(16, 4)
+
+        def forward(self, x):
+            return self.fast(torch.tanh(self.slow(x)))
+
+    def optimizer(model):
+        groups = [
+            {"params": model.fast.parameters(), "lr": 1e-2},
+            {"params": model.slow.parameters(), "lr": 1e-6},
+        ]
+        return torch.optim.Adam(groups)
+
+    subject = Target(
+        "model",
+        Slow(),
+        [torch.randn(32, 16)],
+        lambda model, batch: model(batch).float().square().mean(),
+        optimizer,
+        steps=10,
+    )
+    report = audit(subject, Settings(precision="bf16", mode="train", cast="weights"))
+    [claim] = [claim for claim in report.claims if "of the optimizer in FP32" in claim.claim]
+    assert claim.claim == "keep group 1 of the optimizer in FP32: slow.0, slow.1"
+    assert claim.tried == "confirmed"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
