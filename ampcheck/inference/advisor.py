@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 
 import torch
 
@@ -14,7 +15,7 @@ from ampcheck.inference.written import library_words, lines_to_paste
 from ampcheck.values.outcome import HEALS_FACTOR, Outcome, magnified
 from ampcheck.values.plan import Claim, Plan, Tried
 from ampcheck.values.report import Report
-from ampcheck.values.wording import plural, size
+from ampcheck.values.wording import percent, plural, size
 
 #: Places tried alone before sets are searched, and modules around the first of them.
 SINGLES = 16
@@ -59,6 +60,7 @@ class Advisor:
     def advise(self, budget: float) -> Report:
         """Return the report with how every way came out, a plan, and a verdict on each of its claims."""
         settled = self._trial(self._way)
+        self.report = replace(self.report, notes=(*self.report.notes, *_batch_by_batch(self.lab.by_batch)))
         rounded = self.lab.rounded(self._dtype, is_matrix)
         outcomes = {"settled": settled, "rounded": rounded, **self._others()}
         self.report = replace(self.report, outcomes=outcomes)
@@ -230,6 +232,13 @@ class Advisor:
         if kept.items and not beside.harmed:
             shown.append(f"{other} {report.cast} needs nothing in FP32 here: {beside.words}")
         return tuple(shown)
+
+
+def _batch_by_batch(errors: Sequence[float]) -> Iterator[str]:
+    """Yield the error of each batch, where there are several."""
+    if len(errors) > 1:
+        shown = [percent(one) if isfinite(one) else "no finite number" for one in errors]
+        yield f"output error by batch: {', '.join(shown)}"
 
 
 def _ancestors(module: str) -> list[str]:

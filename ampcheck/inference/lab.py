@@ -80,6 +80,7 @@ class ForwardLab:
         self._before = Snapshot(subject.model, list(subject.batches))
         self._heads = widths_of_heads(named_modules(subject.model))
         self.trials = 0
+        self.by_batch: list[float] = []  #: the worst error of each batch in the latest trial
         with self._restored():
             self._reference = self._exact(Way())
         if not any(self._reference):
@@ -178,4 +179,6 @@ class ForwardLab:
 
     def _compared(self, rows: list[Outputs]) -> Outcome:
         pairs = zip(self._reference, rows, strict=True)
-        return Outcome(0, outputs=worst(compare(before, after, self._heads) for before, after in pairs))
+        found = [compare(before, after, self._heads) for before, after in pairs]
+        self.by_batch = [max((one.error for one in row), default=0.0) for row in found]
+        return Outcome(0, outputs=worst(found))

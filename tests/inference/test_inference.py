@@ -337,6 +337,85 @@ def test_an_iterated_program_tells_how_the_error_grows():
     assert not any("is called" in note for note in steady.notes)
 
 
+class Coarse(nn.Module):
+    """Loses in half precision what it is given: a number that is added and taken away again."""
+
+    def forward(self, x):
+        return (x + 300.0) - 300.0
+
+
+class Decoder(nn.Module):
+    """One step of a program that carries a state; `coarse` says where the state is spoilt."""
+
+    def __init__(self, gain):
+        super().__init__()
+        self.mix, self.coarse, self.out = nn.Linear(8, 8, bias=False), Coarse(), nn.Linear(8, 8, bias=False)
+        with torch.no_grad():
+            self.mix.weight.copy_(torch.eye(8))
+            self.out.weight.copy_(gain * torch.eye(8))
+
+    def forward(self, x):
+        return self.out(self.coarse(self.mix(x))).sin()
+
+
+class Loop(nn.Module):
+    def __init__(self, gain):
+        super().__init__()
+        self.step = Decoder(gain)
+
+    def forward(self, x):
+        for _ in range(6):
+            x = self.step(x)
+        return x
+
+
+def test_the_module_by_which_an_error_enters_an_iteration_is_named():
+    report = inferred(Loop(2.5).eval(), (torch.rand(4, 8),), "bf16")
+    [note] = [note for note in report.notes if note.startswith("step is called 6 times")]
+    assert "in call 1 it enters at sub in step.coarse, in call 6 with what it is called on" in note
+    steady = inferred(Loop(0.2).eval(), (torch.rand(4, 8),), "bf16")
+    [note] = [note for note in steady.notes if note.startswith("step is called 6 times")]
+    assert "the error does not grow" in note
+
+
+def test_decoding_with_a_cache_is_compared_up_to_the_first_other_token():
+    """Witness: the same loop on a model cast by hand."""
+
+    class Cached(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.mix, self.lm_head = nn.Embedding(40, 16), nn.Linear(16, 16), nn.Linear(16, 40)
+            with torch.no_grad():
+                self.lm_head.weight.mul_(3e-3)
+                self.lm_head.bias.zero_()
+
+        def forward(self, token, cache):
+            cache = cache + self.mix(self.embed(token))
+            return self.lm_head(cache.sin()), cache
+
+    def generate(model, batch):
+        token, cache, tokens = batch["token"], batch["cache"], []
+        for _ in range(24):
+            logits, cache = model(token, cache)
+            token = logits.argmax(-1)
+            tokens.append(token)
+        return torch.stack(tokens, -1)
+
+    model = Cached().eval()
+    batch = {"token": torch.arange(8), "cache": 300 * torch.rand(8, 16)}
+    report = audit(
+        target(model, batch, predict=generate), Settings(precision="bf16", mode="infer", cast="weights")
+    )
+    with torch.no_grad():
+        wide = generate(model, batch)
+        low = generate(copy.deepcopy(model).bfloat16(), {**batch, "cache": batch["cache"].bfloat16()})
+    found = report.outcomes["settled"].worst_output
+    differ = (wide != low).any(0)
+    assert found.diverged == int(differ.int().argmax())
+    assert found.error == pytest.approx(float((wide != low).double().mean()), abs=0.02)
+    assert any(note.startswith("mix is called 24 times") for note in report.notes)
+
+
 def test_updates_that_half_weights_lose_are_brought_back_by_the_remedies():
     torch.manual_seed(1)
     subject = Target(
