@@ -73,6 +73,8 @@ class Baseline:
     fp32_files: tuple[str, ...] = ()  #: one for each line
     log2_init_scale: float | None = None
     layers: Mapping[str, Layer] = field(default_factory=dict)  #: in order of execution
+    bf16_modules: tuple[str, ...] = ()  #: under a recipe
+    way: str = ""  #: of the plan: its recipe, what modules in FP32 give, inputs that are not cast
 
     @property
     def without_reason(self) -> tuple[Accepted, ...]:
@@ -91,7 +93,15 @@ def accepted_by() -> str:
 
 def name(report: Report) -> str:
     """Return what an audit is called in a file."""
-    return f"{report.target} {report.precision}"
+    return f"{report.target} {setting(report)}"
+
+
+def setting(report: Report) -> str:
+    """Return what was audited: a precision, and what is not training under autocast; or a recipe."""
+    if report.recipes is not None:
+        return report.recipes.asked
+    weights, used = report.cast == "weights", report.mode == "infer"
+    return " ".join([report.precision, *["weights"] * weights, *["inference"] * used])
 
 
 def accept(report: Report, old: Baseline | None = None, reason: str = "") -> Baseline:
@@ -112,7 +122,15 @@ def _planned(made: Baseline, plan: Plan) -> Baseline:
         fp32_modules=tuple(sorted(plan.fp32_modules)),
         fp32_files=tuple(sorted(line.rpartition(":")[0] for line in plan.fp32_lines)),
         log2_init_scale=log2(scale) if scale > 0 else None,
+        bf16_modules=tuple(sorted(plan.bf16_modules)),
+        way=_way(plan),
     )
+
+
+def _way(plan: Plan) -> str:
+    gemms = f"{' and '.join(plan.bf16_gemms)} in bf16" if plan.bf16_gemms else ""
+    inputs = f"not cast: {', '.join(plan.keep_inputs)}" if plan.keep_inputs else ""
+    return "; ".join(text for text in (plan.recipe, gemms, plan.outputs, inputs) if text)
 
 
 def grouped(findings: Iterable[Finding]) -> tuple[Accepted, ...]:

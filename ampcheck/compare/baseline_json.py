@@ -2,7 +2,8 @@
 
 ampcheck_baseline  1; grows when a reader of an older one would go wrong
 audits             {"TARGET PRECISION": {log2_scale, tried, plan, findings, layers}}
-  plan             {precision, fp32_modules, fp32_files, log2_init_scale}; null where there is none
+  plan             {precision, fp32_modules, fp32_files, log2_init_scale, and where there are some bf16_modules, way};
+                   null where there is none
   findings         [{code, name, module, op, severity, count, reason}]
   layers           {module: {dtypes, forward, backward: [low, typical, top] as powers of two or null}}
 """
@@ -70,6 +71,7 @@ def _audit(baseline: Baseline) -> str:
     if baseline.precision:
         names = ("precision", "fp32_modules", "fp32_files", "log2_init_scale")
         plan = {name: getattr(baseline, name) for name in names}
+        plan |= {name: value for name in ("bf16_modules", "way") if (value := getattr(baseline, name))}
     findings = [_one(asdict(accepted)) for accepted in baseline.findings]
     layers = [f"{_one(module)}: {_one(_layer(layer))}" for module, layer in baseline.layers.items()]
     parts = [
@@ -108,6 +110,8 @@ def _read_audit(item: Json) -> Baseline:
         tuple(plan["fp32_files"]),
         None if scale is None else float(scale),
         {module: _read_layer(layer) for module, layer in item["layers"].items()},
+        tuple(plan.get("bf16_modules", ())),
+        str(plan.get("way", "")),
     )
 
 

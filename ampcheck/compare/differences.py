@@ -110,7 +110,10 @@ def _plan(old: Baseline, new: Baseline) -> Iterator[Difference]:
         yield Difference(
             Kind.PLAN, Change.OTHER, "precision", old.precision or "none", new.precision or "none"
         )
+    if old.way != new.way:
+        yield Difference(Kind.PLAN, Change.OTHER, "way", old.way or "none", new.way or "none")
     for what, before, after in (
+        ("modules in bf16", Counter(old.bf16_modules), Counter(new.bf16_modules)),
         ("modules in FP32", Counter(old.fp32_modules), Counter(new.fp32_modules)),
         ("lines in FP32", Counter(old.fp32_files), Counter(new.fp32_files)),
     ):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ampcheck.compare.baseline import setting
 from ampcheck.compare.config import Config, read_value
 from ampcheck.compare.select import select, source
 from ampcheck.errors import AmpcheckError
@@ -93,7 +94,7 @@ def audited(
     if config.baseline is not None:
         from ampcheck.pytest_plugin.ratchet import hold
 
-        name = f"{known_as[0]} {report.precision}"
+        name = f"{known_as[0]} {setting(report)}"
         report, gap = hold(node.config, report, config.baseline, name, known_as[1])
     folder = node.config.option.ampcheck_report
     if folder is not None:
