@@ -27,6 +27,7 @@ class Row:
     planted: str
     listed: str  #: what transformers keeps
     report: Report
+    model: torch.nn.Module
 
     @property
     def named(self) -> str:
@@ -51,7 +52,7 @@ def audited(name: str, precision: str, plant: str) -> Row:
         report = audit(replace(target, batches=batches), settings)
     kept = {*(model._keep_in_fp32_modules or ()), *(model._keep_in_fp32_modules_strict or ())}
     listed = next((one for one in _BIASES if one in kept), next(iter(sorted(kept)), ""))
-    return Row(name, plant, listed, report)
+    return Row(name, plant, listed, report, model)
 
 
 def _plant(name: str, tensor: torch.Tensor, plant: str) -> None:

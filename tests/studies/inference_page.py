@@ -247,8 +247,8 @@ Keep {kept} in FP32, with results {rule}: {settled.words} → {planned.words}. T
 """
 
 
-def page(keys: str) -> str:
-    """Return the page, with the table of answer keys."""
+def page(keys: str, costs: str) -> str:
+    """Return the page, with the tables of answer keys and of costs."""
     told = "\n".join(section(case) for case in CASES)
     return f"""# Inference: three models from the code to the healed output
 
@@ -264,15 +264,23 @@ bf16, which round to steps of 1/8, and a `wo` of 4e4 in T5, whose own clamp catc
 of the first error.
 
 {keys}
+
+## What watching costs
+
+CPU time of a forward that is recorded, as a multiple of the same forward alone (products of halves summed in FP32 both
+times), the median of seven rounds in turn, on a machine that others used too.
+
+{costs}
 """
 
 
 def main() -> None:
     """Write the page and its pictures."""
+    import inference_cost
     from answer_keys import rows, table
 
     torch.set_num_threads(1)
-    (REPORTS / "inference.md").write_text(page(table(list(rows()))), encoding="utf-8")
+    (REPORTS / "inference.md").write_text(page(table(list(rows())), inference_cost.table()), encoding="utf-8")
 
 
 if __name__ == "__main__":
