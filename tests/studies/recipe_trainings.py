@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from recipe_curves import draw
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
@@ -289,7 +290,14 @@ def page(rows):
         for row in rows
         if row.kind in ("miss", "false alarm")
     ]
-    lines += ["", "## Loss curves", "", f"| training | recipe | {' | '.join(f'step {at}' for at in SHOWN)} |"]
+    lines += [
+        "",
+        "## Loss curves",
+        "",
+        "![Loss curves of the trainings](recipes.svg)",
+        "",
+        f"| training | recipe | {' | '.join(f'step {at}' for at in SHOWN)} |",
+    ]
     lines.append(f"|---|---|{'---:|' * len(SHOWN)}")
     for at, row in enumerate(rows):
         if at % len(RECIPES) == 0:
@@ -304,3 +312,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     options = parser.parse_args()
     options.report.write_text(page(study()), encoding="utf-8")
+    draw(options.report)
