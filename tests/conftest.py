@@ -61,9 +61,16 @@ KNOWN = {
 }
 
 
+#: Tests that a plain `pytest` leaves out, measured by tests/studies/suite_times.py.
+SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").split())
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is known to fail."""
+    """Mark what takes long, and what is known to fail."""
     for item in items:
+        if item.nodeid.partition("[")[0].removeprefix("tests/") in SLOW:
+            item.add_marker(pytest.mark.slow)
         reason = next(
             (why for name, why in KNOWN.items() if item.nodeid.partition("::")[2].startswith(name)), ""
         )

@@ -70,14 +70,14 @@ def sanitized(tmp_path_factory):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_random_tensors_stay_within_their_memory(sanitized):
     run = sanitized(str(TESTS.parent / "helpers" / "fuzz_native.py"), "20", seconds=300)
     assert run.returncode == 0, run.stderr[-4000:]
     assert "rounds" in run.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["test_measure", "test_compiled", "test_recorder", "test_limits"])
 def test_the_extensions_tests_pass_under_sanitizers(sanitized, name):
     words = ("pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/observe/{name}.py")
@@ -85,7 +85,7 @@ def test_the_extensions_tests_pass_under_sanitizers(sanitized, name):
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_sanitizers_would_tell(sanitized):
     code = "import ctypes, torch\nfrom ampcheck.observe.native import NATIVE\n"
     code += "a = (ctypes.c_double * 262)()\nlibc = ctypes.CDLL(None)\nlibc.malloc.restype = ctypes.c_void_p\n"

@@ -22,14 +22,14 @@ def test_what_trains_is_told_from_what_does_not(name):
     assert read(CASES[name].path).script == (CASES[name].road == "script")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", FEW)
 def test_an_ordinary_file_reaches_its_verdict(name):
     row = run(CASES[name])
     assert row.good, f"{line(row)}\n{row.output}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.people
 def test_ordinary_files_reach_their_verdicts():
     rows = [run(case) for case in CASES.values()]

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 BUILD = "import sys, setuptools.build_meta as b; print(getattr(b, 'build_' + sys.argv[1])(sys.argv[2]))"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_sdist_builds_a_wheel_that_works(tmp_path):
     """The sdist holds all that the wheel needs, and the wheel all that the program needs."""
     tree = tmp_path / "tree"

@@ -17,6 +17,7 @@ from judge import Opinion, opinion, rounded
 from lines import lines_wide
 from minimality import CASES, smallest, study
 from ordinary import ORDINARY, REPRESENTATIVE
+from suite_times import left_out, times
 
 from ampcheck.saved.report_json import to_json
 from ampcheck.values.findings import Finding, Severity
@@ -143,3 +144,18 @@ def test_a_failure_is_found_and_its_plan_trains_as_fp32(failure):
     assert done.planned.losses[-1] == pytest.approx(done.fp32.losses[-1], rel=0.05)
     assert done.usual.losses[-1] != pytest.approx(done.fp32.losses[-1], rel=0.05)
     assert json.loads(plan.to_json())["precision"] == failure.precision
+
+
+def test_a_plain_run_leaves_out_the_longest_tests_until_the_others_fit(tmp_path):
+    file = tmp_path / "times.xml"
+    rows = [
+        ("a.test_x", "test_few[1]", 1.0),
+        ("a.test_x", "test_few[2]", 1.5),
+        ("b.test_y", "test_long", 9.0),
+    ]
+    cases = "".join(f'<testcase classname="tests.{c}" name="{n}" time="{t}"/>' for c, n, t in rows)
+    file.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    taken = times(file)
+    assert taken == {"a/test_x.py::test_few": 2.5, "b/test_y.py::test_long": 9.0}
+    assert left_out(taken, 11.4) == ["b/test_y.py::test_long"]
+    assert left_out(taken, 11.5) == []

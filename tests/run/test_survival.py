@@ -245,7 +245,7 @@ def test_a_job_that_was_started_again_keeps_the_report_of_before(monkeypatch):
 # -- whole processes
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGHUP", "SIGUSR1", "in C"])
 def test_a_signal_that_ends_a_script_loses_nothing(tmp_path, how):
     ended = deaths.run(tmp_path, how, "-o", "r.json", "-o", "r.md")
@@ -258,7 +258,7 @@ def test_a_signal_that_ends_a_script_loses_nothing(tmp_path, how):
     assert ended.stderr == ""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_handler_of_the_script_goes_on_when_the_report_is_there(tmp_path):
     ended = deaths.run(tmp_path, "handler", "-o", "r.json")
     assert ended.returncode == 7
@@ -267,7 +267,7 @@ def test_a_handler_of_the_script_goes_on_when_the_report_is_there(tmp_path):
     assert steps == deaths.last_step(ended.stdout)[0] + 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["SIGKILL", "_exit", "abort", "execv"])
 def test_a_sudden_death_loses_one_interval_at_most(tmp_path, how):
     ended = deaths.run(tmp_path, how, "-o", "r.html", lives="3")
@@ -276,7 +276,7 @@ def test_a_sudden_death_loses_one_interval_at_most(tmp_path, how):
     assert any("incomplete" in note for note in notes)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["BaseException", "MemoryError", "RecursionError"])
 def test_exceptions_of_the_script_are_the_scripts(tmp_path, how):
     (tmp_path / "bare.py").write_text(deaths.SCRIPT)
@@ -295,7 +295,7 @@ def test_exceptions_of_the_script_are_the_scripts(tmp_path, how):
     assert json.loads((tmp_path / "r.json").read_text())["loop"]["steps"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_script_that_refuses_its_arguments_says_so_and_nothing_else_is_said(tmp_path):
     (tmp_path / "args.py").write_text(
         "import argparse, torch\nargparse.ArgumentParser().parse_args()\nprint('not reached')\n"

@@ -1,0 +1,39 @@
+"""Which tests a plain `pytest` leaves out: the longest, until the others fit into a minute.
+
+Run all with `pytest --junit-xml times.xml`, then `python tests/studies/suite_times.py times.xml` writes tests/slow.txt.
+"""
+
+import sys
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+TESTS = Path(__file__).parents[1]
+LIST = TESTS / "slow.txt"
+#: Seconds that the tests of a plain `pytest` may take together, beside loading torch and collecting.
+SECONDS = 55.0
+
+
+def times(file):
+    """Return how long each test function took, all its cases together, by "folder/file.py::name"."""
+    taken = Counter()
+    for case in ET.parse(file).getroot().iter("testcase"):
+        path, name = case.get("classname").removeprefix("tests."), case.get("name").partition("[")[0]
+        taken[f"{path.replace('.', '/')}.py::{name}"] += float(case.get("time"))
+    return taken
+
+
+def left_out(taken, seconds=SECONDS):
+    """Return the longest tests, so many that the others take no longer than that together."""
+    kept, names = 0.0, sorted(taken, key=taken.get)
+    for at, name in enumerate(names):
+        kept += taken[name]
+        if kept > seconds:
+            return names[at:]
+    return []
+
+
+if __name__ == "__main__":
+    found = left_out(times(sys.argv[1]))
+    LIST.write_text("\n".join(sorted(found)) + "\n", encoding="utf-8")
+    print(f"{len(found)} tests are left out of a plain pytest")
