@@ -56,6 +56,13 @@ __all__ = [
 ]
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Let a notebook audit its cells: `%load_ext ampcheck`, then `%%ampcheck` above a cell that trains."""
+    from ampcheck.integrations.jupyter import load
+
+    load(shell)
+
+
 def __getattr__(name: str) -> Any:
     """Load a public name."""
     if name == "__version__":

@@ -87,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     _refuse_misspelt(words, parser)
     script = audit_script.script_words(words, parser.commands["check"]) if words[:1] == ["check"] else None
+    if words[:1] == ["run"]:
+        words = audit_script.run_words(words, parser.commands["run"])
     options, unknown = parser.parse_known_args(script[0] if script else words)
     if unknown:
         parser.refuse(words[0], unknown)

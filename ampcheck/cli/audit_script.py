@@ -58,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def script_words(words: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]] | None:
     """Divide a command line into ampcheck's words and those of the script in it; None where it names no script."""
-    at = next((n for n, word in enumerate(words) if word.endswith(".py") and Path(word).is_file()), None)
+    at = next(
+        (n for n, word in enumerate(words) if word.endswith((".py", ".ipynb")) and Path(word).is_file()), None
+    )
     if at is None or not MODEL_OPTIONS.isdisjoint(word.partition("=")[0] for word in words):
         return None
     path = Path(words[at]).resolve()
@@ -67,6 +69,26 @@ def script_words(words: Sequence[str], parser: argparse.ArgumentParser) -> tuple
     arguments = arguments_of(path)
     ours, theirs = divided(words[at + 1 :], arguments, _taken_by(parser, arguments.reads))
     return [*words[: at + 1], *ours], theirs
+
+
+def run_words(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """Return the words of `ampcheck run` with what only ampcheck knows before the script: `run train.py -o r.html`.
+
+    That is said; what nobody can tell from the script's text stays the script's.
+    """
+    files = (n for n, word in enumerate(words) if word.endswith((".py", ".ipynb")) and Path(word).is_file())
+    at = next(files, None)
+    if at is None or not {"-m", "-c", "--"}.isdisjoint(words[:at]):
+        return list(words)
+    arguments = arguments_of(Path(words[at]).resolve())
+    if arguments.reads is Reads.UNKNOWN:
+        return list(words)
+    ours, theirs = divided(words[at + 1 :], arguments, _taken_by(parser, Reads.UNKNOWN))
+    if not ours:
+        return list(words)
+    shown = shlex.join(ours)
+    print(f"ampcheck: {shown} is taken as ampcheck's: {words[at]} has no such option", file=sys.stderr)
+    return [*words[:at], *ours, words[at], *theirs]
 
 
 def _taken_by(parser: argparse.ArgumentParser, reads: Reads) -> Any:
@@ -81,7 +103,7 @@ def _taken_by(parser: argparse.ArgumentParser, reads: Reads) -> Any:
             return 0
         if "=" in word or not follows or (follows.startswith("-") and follows != "-"):
             return 1
-        _, left = parser.parse_known_args(["check", "TARGET", name, follows][1:])
+        _, left = parser.parse_known_args([name, follows, "TARGET"])
         return 1 if follows in left else 2
 
     return taken

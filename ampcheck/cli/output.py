@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
@@ -19,6 +20,8 @@ from ampcheck.values.verdict import Health
 from ampcheck.values.wording import escaped, no_commands
 
 COULD_NOT_WRITE = 2
+#: Seconds after which a command says what it is doing where there is no terminal, and for how long on one.
+PATIENCE = 3.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -139,27 +142,32 @@ def complain(error: AmpcheckError) -> None:
 
 
 def progress(*, lines: bool = False) -> Callable[[str], None]:
-    """Return how to say what is being done: one line on a terminal; elsewhere nothing, or a line for each `case: part`.
+    """Return how to say what is being done: one line on a terminal; elsewhere a line for each `case: part`.
 
-    A part is what comes before the comma: `batch 8: timing, round 3` is said once, for its first round.
+    Without `lines` that begins after a few seconds: who waits that long wants to know what for. A part is what comes
+    before the comma: `batch 8: timing, round 3` is said once, for its first round.
     """
+    begun = time.monotonic()
     if not sys.stderr.isatty():
-        return _line_per_part() if lines else lambda _: None
+        return _line_per_part(begun if lines else begun + PATIENCE)
 
     def say(text: str) -> None:
-        sys.stderr.write(f"\r\x1b[2K{text}" + (" ..." if text else ""))
+        since = time.monotonic() - begun
+        tail = f" ... {since:.0f} s" if since > PATIENCE else " ..."
+        sys.stderr.write(f"\r\x1b[2K{text}" + (tail if text else ""))
         sys.stderr.flush()
 
     return say
 
 
-def _line_per_part() -> Callable[[str], None]:
+def _line_per_part(begins: float) -> Callable[[str], None]:
+    """Return what says each part once, from a time on."""
     said: set[str] = set()
 
     def say(text: str) -> None:
         case, colon, rest = text.rpartition(": ")
         part = case + colon + rest.split(",", maxsplit=1)[0]
-        if part and part not in said:
+        if part and part not in said and time.monotonic() >= begins:
             said.add(part)
             print(part, file=sys.stderr, flush=True)
 

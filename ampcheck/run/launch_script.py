@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from ampcheck.errors import TargetError
+from ampcheck.targets.notebook import SUFFIX, code_of
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
@@ -85,11 +86,18 @@ def _run_script(program: Program) -> None:
     path = str(Path(program.name).absolute())
     sys.argv = [program.name, *program.arguments]
     sys.path[0] = str(Path(path).resolve().parent)
-    with io.open_code(path) as file:
-        code = compile(file.read(), path, "exec", dont_inherit=True)
+    code = compile(_text(path), path, "exec", dont_inherit=True)
     main = _main(path)
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
     exec(code, main.__dict__)  # noqa: S102  # it is what the user asked for
+
+
+def _text(path: str) -> str | bytes:
+    """Return what is run of a file: of a notebook its code cells."""
+    if path.endswith(SUFFIX):
+        return code_of(Path(path))
+    with io.open_code(path) as file:
+        return file.read()
 
 
 def _run_module(program: Program) -> None:

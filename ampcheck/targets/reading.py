@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+from ampcheck.targets.notebook import code_of
+
 #: Calls that train whatever they are called on.
 TRAINS = frozenset({"backward", "manual_backward", "fit"})
 #: Objects whose `train()` is a training loop, and not the mode of a module.
@@ -68,7 +70,7 @@ class Source:
 def read_source(path: Path) -> Source | None:
     """Return a file, parsed; None for one that is no Python, which whoever runs it will say."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = code_of(path)
         return Source(path, text, ast.parse(text))
     except (OSError, SyntaxError, ValueError):
         return None

@@ -14,6 +14,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from ampcheck.errors import TargetError
+from ampcheck.targets.notebook import code_of
 from ampcheck.targets.reading import read
 
 OWN_FOLDER = Path(__file__).resolve().parents[1]
@@ -109,7 +110,7 @@ def import_file(path: Path) -> UserModule:
 
 def _without_training(path: Path) -> tuple[Any, str]:
     """Return the code of a file up to where it begins to train, with the definitions after that."""
-    text = path.read_bytes()
+    text = code_of(path)
     begins = read(path).trains_on_import
     if not begins:
         return text, ""

