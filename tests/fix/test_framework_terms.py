@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import ampcheck
 from ampcheck.fix.framework_terms import BF16, SCALES, in_terms, in_use
 from ampcheck.values.plan import Plan, ScalerPlan
 
@@ -240,3 +241,9 @@ def test_every_framework_has_a_line_and_no_plan_has_none():
     assert in_terms(None, ["Lightning"]) == in_terms(Plan("fp32"), ["Lightning"]) == ()
     assert in_terms(Plan("bf16"), ["Accelerate"]) == ('in Accelerate: Accelerator(mixed_precision="bf16")',)
     assert "ampcheck" in sys.modules
+
+
+def test_the_manual_has_the_lines_that_are_printed():
+    page = Path(ampcheck.__file__).parent.joinpath("manual", "frameworks.md").read_text(encoding="utf-8")
+    for name, line in SCALES.items():
+        assert f"`{line(14)}`" in page, name
