@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from ampcheck.bench.request import Request
+from ampcheck.bench.request import OFF, Request
 from ampcheck.bench.result import Bench, Case
 from ampcheck.bench.result import Row as BenchRow
 from ampcheck.bench.roofline import gpus
@@ -56,7 +56,7 @@ def benched(name: str, scope: Scope, compiled: bool) -> Row:
         return target(name, scope.device, small=scope.small)
 
     request = Request(
-        precisions=_PRECISIONS[compiled], parts=("time", "memory"), compiled=(compiled,),
+        precisions=_PRECISIONS[compiled], parts=("time", "memory"), compiled=("on" if compiled else OFF,),
         budget=_SECONDS[scope.small], gpus=tuple(filter(None, [card()])),
     )  # fmt: skip
     (case,) = Bencher(make, request).run(Bench(name)).cases
