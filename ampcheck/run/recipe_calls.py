@@ -65,7 +65,7 @@ class TrainingCalls:
     def __init__(self, recipe: str = "") -> None:
         """Keep calls of every model for a recipe, such as fp8:ao-rowwise; '': of those that train in FP8 already."""
         self.recipe = recipe
-        self.models: dict[int, Trained | None] = {}
+        self.models: dict[int, Trained] = {}
         self.failed = 0  #: calls whose inputs could not be copied
         self._open: Call | None = None
 
@@ -99,7 +99,7 @@ class TrainingCalls:
     @property
     def any(self) -> bool:
         """Tell whether a model is there to be tried."""
-        return any(one is not None and one.whole and one.held() is not None for one in self.models.values())
+        return any(one.whole and one.held() is not None for one in self.models.values())
 
     @property
     def missing(self) -> str:
@@ -119,7 +119,10 @@ class TrainingCalls:
 
     def _of(self, model: torch.nn.Module) -> Trained | None:
         if id(model) not in self.models and len(self.models) < MOST_MODELS:
-            self.models[id(model)] = self._known(model)
+            known = self._known(model)
+            if known is None:  # a transform or a criterion: nothing of it is trained
+                return None
+            self.models[id(model)] = known
         return self.models.get(id(model))
 
     def _known(self, model: torch.nn.Module) -> Trained | None:
@@ -138,8 +141,8 @@ class TrainingCalls:
         """Give what is to be audited of each model; meanwhile FP8 layers compute as plain ones."""
         found, plain = [], []
         for trained in self.models.values():
-            model = trained.held() if trained is not None else None
-            if trained is None or model is None or not trained.whole:
+            model = trained.held()
+            if model is None or not trained.whole:
                 continue
             plain += [part for path, part in named_modules(model) if path in trained.in_fp8]
             found.append((_target(name, trained, model), self._settings(trained, model)))

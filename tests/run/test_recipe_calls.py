@@ -107,6 +107,14 @@ def test_a_recipe_is_tried_on_a_script_in_fp32_and_nothing_of_it_moves():
     assert all(torch.equal(v, watched.state_dict()[k]) for k, v in alone.state_dict().items())
 
 
+def test_modules_without_parameters_do_not_take_a_models_place():
+    calls = TrainingCalls("fp8")
+    for _ in range(9):
+        calls.note(nn.Identity(), (torch.ones(2),), {})
+    calls.note(net(), (torch.randn(4, 32).bfloat16(),), {})
+    assert [trained.kind for trained in calls.models.values()] == ["Sequential"]
+
+
 def test_the_gradient_that_flows_back_is_the_scripts():
     model = net(torch.float32)
     before = {key: value.clone() for key, value in model.state_dict().items()}
