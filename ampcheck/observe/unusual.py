@@ -30,6 +30,15 @@ def readable(tensor: torch.Tensor) -> torch.Tensor | str:  # noqa: PLR0911  # on
         return f"nested tensors ({layout})" if tensor.is_nested else f"tensors of layout {layout}"
 
 
+def plain(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """Return this rank's part of a tensor where torch's own kernels may read it, None for any other.
+
+    Where dispatch is switched off, a kernel that meets a subclass without memory of its own ends the process.
+    """
+    part = None if tensor is None else local(tensor)
+    return None if part is None or isinstance(readable(part), str) else part
+
+
 def in_memory(tensor: torch.Tensor) -> bool:
     """Whether a strided tensor lies within the memory of its storage, which may be freed or shrunk under it.
 

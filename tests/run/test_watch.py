@@ -265,3 +265,25 @@ def test_a_scaler_that_finds_its_scale_after_the_recorded_steps_is_no_error(step
     scale = round(math.log2(scaler.get_scale()))
     assert f"the scaler settles at 2^{scale} after {skipped} skipped steps" in found.message
     assert answer(report)[0] is not Health.UNSAFE
+
+
+def test_an_error_of_ours_leaves_no_scaled_gradient_behind(monkeypatch):
+    def train():
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(3):
+            model(torch.ones(2, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return model.weight.detach().clone()
+
+    def fails(*_):
+        raise ValueError
+
+    bare = train()
+    monkeypatch.setattr("ampcheck.observe.script.comparing.Compared.measured", fails)
+    with ampcheck.watch(what_if="fp16"):
+        watched = train()
+    # One step had fp16's gradient; at a scale of 2^16 it would be off by far more.
+    assert torch.allclose(bare, watched, rtol=1e-2)

@@ -26,6 +26,7 @@ from ampcheck.observe.script.recording import (
     unseen,
 )
 from ampcheck.observe.shadow import Shadow
+from ampcheck.observe.unusual import plain
 from ampcheck.values.stats import TensorStats
 from ampcheck.values.trace import Site
 
@@ -82,7 +83,7 @@ class Compared(Recording):
     def _added_to(self) -> None:
         """Unscale the gradients that there were when the recording began: this step's are added to them."""
         for _, _, parameter in self.recorder.tracker.parameters():
-            grad = parameter.grad
+            grad = plain(parameter.grad)
             if grad is not None and self._shadow.of(grad) is None:
                 self._shadow.keep(grad, grad.float() / self.scale)
 

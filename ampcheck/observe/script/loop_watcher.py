@@ -196,11 +196,16 @@ class LoopWatcher:
             self._end_recording()
             self.stepped()
 
-    @guarded
     def seed_ends(self) -> None:
-        """Give the script the gradients that FP32 has."""
-        if self.tape.what_if is not None and isinstance(self.tape.now, Compared):
-            self.tape.what_if.give_back(self.tape.now)
+        """Give the script the gradients that FP32 has; whatever happened to the watch, never scaled ones."""
+        what_if, recording = self.tape.what_if, self.tape.now
+        if what_if is None:
+            return
+        try:
+            what_if.give_back(recording if isinstance(recording, Compared) and not self.broken else None)
+        except Exception as error:  # noqa: BLE001  # of our own: the script goes on
+            self.abandon(error)
+            what_if.give_back(None)
 
     @guarded
     def changed(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:

@@ -17,7 +17,7 @@ from ampcheck.observe.script.guard import not_seen_because
 from ampcheck.observe.script.losses import SMALLEST_SCALE
 from ampcheck.observe.script.reading import owners, use_of
 from ampcheck.observe.script.scaled_by_hand import Probe, Scaling, probes, scaling_of
-from ampcheck.observe.sharing import local
+from ampcheck.observe.unusual import plain
 from ampcheck.values.loop import Kind
 from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW
 from ampcheck.values.trace import ErrorJump, Failure, PairError, Phase, Site, StepSummary, Trace
@@ -201,8 +201,9 @@ class Recording:
     def keep_loss(self, loss: torch.Tensor) -> None:
         """Keep a loss, as it is before it is scaled."""
         with unseen():
-            if loss.numel() == 1 and loss.is_floating_point():
-                self.recorder.step_record.keep_loss(loss.detach())
+            number = plain(loss)
+            if number is not None and number.numel() == 1 and number.is_floating_point():
+                self.recorder.step_record.keep_loss(number.detach())
 
     def backward_ended(self) -> None:
         """Look at gradients before they may be divided by a scale that was applied by hand."""
@@ -236,10 +237,10 @@ class Recording:
         """Yield parameters whose gradients were not measured yet, and these."""
         for module, name, parameter in parameters:
             full = f"{module}.{name}".lstrip(".")
-            held = self._gradient(parameter)
-            if held is not None and full not in self._uses_seen:
+            own, held = plain(parameter), plain(self._gradient(parameter))
+            if own is not None and held is not None and full not in self._uses_seen:
                 self._uses_seen.add(full)
-                yield module, name, local(parameter).detach(), local(held)
+                yield module, name, own.detach(), held
 
     def _gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
         return parameter.grad

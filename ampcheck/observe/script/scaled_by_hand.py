@@ -13,6 +13,7 @@ from statistics import median
 import torch
 
 from ampcheck.observe.script.losses import SMALLEST_SCALE
+from ampcheck.observe.unusual import plain
 from ampcheck.values.loop import ScaleEvent
 
 #: What a scale that is applied by hand is called where a scaler's label stands.
@@ -42,7 +43,7 @@ def probes(parameters: Iterable[torch.Tensor]) -> list[Probe]:
     """Return some parameters with the largest element of their gradients, read from no device yet."""
     found: list[Probe] = []
     for parameter in parameters:
-        grad = parameter.grad
+        grad = plain(parameter.grad)
         if grad is not None and grad.layout is torch.strided and grad.is_floating_point() and grad.numel():
             found.append((parameter, grad.detach().abs().amax().double()))
         if len(found) == _PROBES:

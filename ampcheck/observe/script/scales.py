@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ampcheck.observe.modes import unseen
-from ampcheck.observe.sharing import local
+from ampcheck.observe.unusual import plain
 from ampcheck.values.loop import Cause, ScaleEvent
 
 Named = Callable[[torch.Tensor], tuple[str, str]]  #: from a parameter to its layer and its full name
@@ -64,11 +64,11 @@ class ScaleWatch:
     @unseen
     def skipped(self, step: int, optimizer: str, parameters: Iterable[torch.Tensor]) -> None:
         """Put aside which gradients were not finite when an optimizer was not allowed to step."""
-        held = [p for p in parameters if p.grad is not None]
+        held = [(p, grad) for p in parameters if (grad := plain(p.grad)) is not None]
         if held:
             with torch.no_grad():
-                bad = torch.stack([_not_finite(p.grad) for p in held if p.grad is not None])
-            self._suspects.append(_Suspect(step, optimizer, [self._named(p) for p in held], bad))
+                bad = torch.stack([_not_finite(grad) for _, grad in held])
+            self._suspects.append(_Suspect(step, optimizer, [self._named(p) for p, _ in held], bad))
 
     @unseen
     def updated(
@@ -123,7 +123,6 @@ def overflowed(scaler: Any, optimizer: Any) -> bool:
 
 
 def _not_finite(grad: torch.Tensor) -> torch.Tensor:
-    grad = local(grad)
     values = grad.coalesce().values() if grad.is_sparse else grad
     return (~values.isfinite()).any()
 

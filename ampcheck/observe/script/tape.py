@@ -18,6 +18,7 @@ from ampcheck.observe.script.recording import MOST_OPERATIONS, Recorded, Recordi
 from ampcheck.observe.script.roots import holder_in_script, name_in_script
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.structure import modules, named_modules, own_parameters
+from ampcheck.observe.unusual import plain
 from ampcheck.values.settings import Schedule
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ class Tape:
         given, root = len(self._given), self.root(module)
         opens = self.now is None
         if self.now is None:
+            self._refuse_what_if(module)
             self.now = self._recording(step, module)
             self.now.open()
         if opens or len(self._given) > given:
@@ -168,6 +170,20 @@ class Tape:
             model = given.module()
             if model is not None:
                 recording.recorder.adopt(model, given.name)
+
+    def _refuse_what_if(self, module: torch.nn.Module) -> None:
+        """Try no other precision on parameters whose gradients could not be given back as FP32 has them."""
+        if self.what_if is None:
+            return
+        kinds = {
+            type(held).__name__
+            for part in modules(module)
+            for _, held in own_parameters(part)
+            if plain(held) is not held
+        }
+        if kinds:
+            self.what_if = None
+            self.given_up[f"another precision, which is not tried on parameters of type {min(kinds)}"] = 1
 
     def backward(self, loss: Any, *, scaled: bool, by: float = 1.0) -> torch.Tensor | None:
         """Note the backward of a loss; return what it starts from where another precision is tried."""

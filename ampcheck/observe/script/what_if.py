@@ -70,16 +70,20 @@ class WhatIf:
         recording.scaled_by(seed)
         return seed
 
-    def give_back(self, recording: Compared) -> None:
-        """Measure the gradients of a backward, and leave those of FP32 in their place."""
-        before, self._before = self._before, {}
+    def give_back(self, recording: Compared | None) -> None:
+        """Measure the gradients of a backward, and leave those of FP32 in their place.
+
+        Without a recording, which was given up on the way, they are only brought back to the script's scale.
+        """
         with unseen():
-            for leaf, grad in before.values():
+            for key, (leaf, grad) in list(self._before.items()):
                 if leaf.grad is None:
                     leaf.grad = grad
-                    continue
-                wide = recording.measured(leaf, leaf.grad)
-                leaf.grad = wide if grad is None else grad + wide
+                else:
+                    low = leaf.grad
+                    wide = low / self.scale if recording is None else recording.measured(leaf, low)
+                    leaf.grad = wide if grad is None else grad + wide
+                del self._before[key]  # where one of them fails, the others are still to be given back
 
     def settle(self, recording: Compared) -> None:
         """Leave FP32's running averages behind, and lower the scale where gradients were not finite."""

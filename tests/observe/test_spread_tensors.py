@@ -1,0 +1,82 @@
+"""Parameters that are spread over ranks, or of a class of someone's own: watched loops go on bit for bit."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
+
+import ampcheck
+
+dist = pytest.importorskip("torch.distributed")
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="needs torch.distributed")
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def net(mesh):
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    return parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+def train(model, dtype, scaled):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=False)
+    by = 2.0**10 if scaled else 1.0  # by hand: torch's own scaler does not take DTensors
+    torch.manual_seed(1)
+    for _ in range(STEPS):
+        with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+            out = model(torch.randn(6, 8))
+        loss = out.float().square().mean()
+        optimizer.zero_grad()
+        (loss * by).backward()
+        for parameter in model.parameters():
+            parameter.grad.div_(by)
+        optimizer.step()
+    return [part.detach().clone() for p in model.parameters() for part in [getattr(p, "_local_tensor", p)]]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scaled", "what_if"),
+    [(torch.bfloat16, False, ""), (torch.float16, True, ""), (None, False, "bf16"), (None, False, "fp16")],
+)
+def test_a_loop_over_dtensors_goes_on_bit_for_bit(mesh, dtype, scaled, what_if):
+    bare = train(net(mesh), dtype, scaled)
+    with ampcheck.watch(what_if=what_if, first=STEPS) as watching:
+        watched = train(net(mesh), dtype, scaled)
+    assert all(torch.equal(a, b) for a, b in zip(bare, watched, strict=True))
+    report = watching.report()
+    seen = {site.module for site in report.low.sites if site.slot.startswith("param_grad")}
+    assert {name.rpartition(".")[2] for name in seen} >= {"0", "2", "4"}
+    assert not [why for why in report.low.not_audited if "internal" in why]
+
+
+@pytest.mark.parametrize("what_if", ["", "bf16"])
+def test_a_loop_over_a_class_of_someones_own_goes_on_bit_for_bit_and_is_not_safe(what_if):
+    def trained():
+        torch.manual_seed(0)
+        held = nn.Linear(8, 8)
+        held.weight = nn.Parameter(TwoTensor(torch.randn(8, 8), torch.randn(8, 8)))
+        optimizer = torch.optim.SGD(held.parameters(), 0.1, foreach=False)
+        for _ in range(STEPS):
+            loss = held(torch.randn(5, 8)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return [held.weight.a.detach().clone(), held.weight.b.detach().clone()]
+
+    bare = trained()
+    with ampcheck.watch(what_if=what_if, first=STEPS) as watching:
+        watched = trained()
+    assert all(torch.equal(a, b) for a, b in zip(bare, watched, strict=True))
+    assert watching.report().verdict.word not in {"SAFE", "RISK"}
