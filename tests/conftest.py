@@ -56,9 +56,7 @@ def snapshot(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 
 #: Known failures, each with what is wrong. They run, and are reported as expected failures until they are fixed.
-KNOWN = {
-    "test_an_error_that_no_operation_explains_is_told_and_not_charged": "a chaotic network in a script gets an error",
-}
+KNOWN = {}
 
 
 #: Tests that a plain `pytest` leaves out, measured by tests/studies/suite_times.py.

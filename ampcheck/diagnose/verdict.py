@@ -165,11 +165,9 @@ def _untrained(report: Report) -> str:
     if coverage.skipped:
         skipped = f"all {count(coverage.skipped)} steps were" if coverage.skipped > 1 else "the only step was"
         return f"no step was completed: {skipped} skipped, so nothing was trained in {report.precision}"
-    return (
-        f"the script ended with {clean(coverage.raised)} before a step was completed"
-        if coverage.raised
-        else ""
-    )
+    if coverage.raised:
+        return f"the script ended with {clean(coverage.raised)} before a step was completed"
+    return "no step was completed, so nothing was trained"
 
 
 def _unlowered(report: Report) -> str:

@@ -11,6 +11,7 @@ from ampcheck.diagnose.suspects import (
     origin_first,
 )
 from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.formats import FP32
 from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW, magnified
 from ampcheck.values.plan import Tried
 from ampcheck.values.report import Report, by_place
@@ -24,6 +25,8 @@ BACKWARD_ERROR = 0.05
 BACKWARD_FACTOR = 8.0
 #: Share of the elements FP32 would move that may stay where they are before updates count as lost.
 STUCK_SHARE = 0.5
+#: Share of FP32's result that is rounding of its own from which on it says nothing about another precision.
+NOISE = 1 / 16
 
 
 def precision_loss(report: Report) -> list[Finding]:
@@ -43,7 +46,8 @@ def precision_loss(report: Report) -> list[Finding]:
 
     When to ignore it: where FP32 with nothing but its weights rounded is off by a sixth as much or more. Then it is a
     warning, and that is said: the model magnifies any rounding, as deep networks can at random initialisation, and
-    says little about how trained weights would fare. In a script nothing is run again, so it is a warning there.
+    says little about how trained weights would fare. In a script nothing is run again, so it is a warning there, or
+    a remark where no operation explains it.
     """
     settled = report.outcomes.get("settled")
     if settled is None or not settled.harmed or settled.raised:
@@ -80,7 +84,7 @@ def precision_loss(report: Report) -> list[Finding]:
             "AMP501",
             "precision-loss",
             "precision-loss",
-            _severity(report, proved=few),
+            _severity(report, proved=few, placed=bool(where)),
             f"{settled.words}{where}{remedy}",
             sites,
             numbers,
@@ -106,18 +110,23 @@ def _remedy(report: Report, healing: tuple[str, ...]) -> str:
     return f"; with {', '.join(healing)} in FP32{line} it does not happen{beside}"
 
 
-def _severity(report: Report, *, proved: bool) -> Severity:
-    """Return how bad it is: an error is a harmed step, whether or not a remedy was found."""
+def _severity(report: Report, *, proved: bool, placed: bool) -> Severity:
+    """Return how bad it is: an error is a harmed step, whether or not a remedy was found.
+
+    In a script, where nothing is run again, an error that no operation explains is only told: the verdict says so.
+    """
     settled = report.outcomes["settled"]
     if proved or not settled.finite:
         return Severity.ERROR
+    if report.loop is not None and not placed:
+        return Severity.INFO
     known = "rounded" in report.outcomes  # without it, rounding anything may do the same
     return Severity.ERROR if known and not magnified(report.outcomes) else Severity.WARNING
 
 
 def _unhealed(report: Report) -> str:
     if report.loop is not None:
-        return "; no step was run again: the model may magnify any rounding"
+        return "; nothing was run again: the model may magnify any rounding"
     if magnified(report.outcomes):
         share = percent(report.outcomes["rounded"].error)
         return f"; no single place causes it: rounding only the FP32 weights moves the gradient by {share}"
@@ -155,28 +164,35 @@ def lost_in_backward(report: Report) -> tuple[Site, float] | None:
     Of an operation that runs often only the first calls are compared. Where all of these agree and a parameter's
     gradient does not, it is the sum of many in low precision that has lost them.
     """
-    known = 0.0
+    known, noise = 0.0, _noise_error(report)
     for site, pair in report.errors.items():
-        if not site.op or site.phase not in {Phase.FORWARD, Phase.BACKWARD}:
-            continue
         error = pair.relative_rms
+        if not site.op or site.phase not in {Phase.FORWARD, Phase.BACKWARD} or noise < error < inf:
+            continue
         if site.phase is Phase.BACKWARD and inf > error > max(BACKWARD_ERROR, BACKWARD_FACTOR * known):
             return site, error
         known = max(known, error) if error < inf else known
     return _summed_in_low_precision(report, known)
 
 
+def _noise_error(report: Report) -> float:
+    """Return the error from which on FP32's own result is no more than rounding of FP32.
+
+    Where terms cancel, an error of low precision is that many times larger than the one that FP32 has itself: a bias
+    in front of a normalisation has a gradient of zero, and whatever stands there was rounded.
+    """
+    return NOISE * 2.0 ** (FP32.precision - report.format.precision)
+
+
 def _summed_in_low_precision(report: Report, known: float) -> tuple[Site, float] | None:
+    least, noise = max(BACKWARD_ERROR, BACKWARD_FACTOR * known), _noise_error(report)
     for grad, pair in report.errors.items():
-        error = pair.relative_rms
-        if not grad.slot.startswith("param_grad") or not inf > error > max(
-            BACKWARD_ERROR, BACKWARD_FACTOR * known
-        ):
+        if not grad.slot.startswith("param_grad") or not least < pair.relative_rms <= noise:
             continue
         for site in report.low.sites:
             sums = site.op == "add" and site.phase is Phase.BACKWARD and site.dtype == report.dtype
             if sums and site.module == grad.module:
-                return site, error
+                return site, pair.relative_rms
     return None
 
 
