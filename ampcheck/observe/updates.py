@@ -35,7 +35,7 @@ def lost_updates(
         wide = _changed(step, optimizer, after_step)
     finally:
         before.restore()
-    return tuple(_loss(name, wide[name], low[name]) for name in wide if name in held and name in low)
+    return tuple(update_loss(name, wide[name], low[name]) for name in wide if name in held and name in low)
 
 
 def _changed(
@@ -54,7 +54,8 @@ def _changed(
     return {name: tensor.detach().double() - first[name] for name, tensor in _state(step.model)}
 
 
-def _loss(name: str, wide: torch.Tensor, low: torch.Tensor) -> UpdateLoss:
+def update_loss(name: str, wide: torch.Tensor, low: torch.Tensor) -> UpdateLoss:
+    """Return what was lost of a tensor's change, given the one in FP32 and the one in low precision."""
     moves = (wide != 0) & wide.isfinite()
     off = ~low.isfinite() | (low.abs() > TOO_FAR * wide.abs())
     moved, stuck, wrong = torch.stack([moves.sum(), (moves & (low == 0)).sum(), (moves & off).sum()]).tolist()

@@ -40,7 +40,7 @@ def script_coverage(
         backwards=watcher.backwards,
         judged=sum(step.beside is not None for step in judged),
         raised=type(watcher.error).__name__ if isinstance(watcher.error, Exception) else "",
-        gaps=(*found.gaps, *_missed(report)),
+        gaps=(*found.gaps, *_missed(report), *_untried(watcher)),
         asked=asked,
         asked_by=by,
         stood_in=stood_in and report.precision != "fp32",
@@ -54,6 +54,12 @@ def _missed(report: Report) -> Iterator[str]:
     for what in (FORWARD_UNSEEN, THREADS):
         if what in report.low.not_audited:
             yield f"{report.low.not_audited[what]} {what}"
+
+
+def _untried(watcher: Watcher) -> Iterator[str]:
+    """Yield the optimizers whose updates of half-precision weights nothing was compared with."""
+    for kind in sorted(set(watcher.updates.untried.values())):
+        yield f"the updates of half-precision weights by {kind} were not compared with FP32's"
 
 
 def _switched_off(loop: Loop) -> tuple[str, str]:

@@ -148,6 +148,8 @@ class Session:
                 replace(layer, judged=bool(layer.recipe) and self.recipes_follow())
                 for layer in watcher.tape.in_use.values()
             ),
+            in_use=tuple(watcher.tape.in_use.values()),
+            updates=watcher.updates.losses,
         )
         return diagnosed(
             report, script_coverage(watcher, report, judged, self._asked, stood_in=bool(self._casting()))

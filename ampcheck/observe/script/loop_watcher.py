@@ -20,6 +20,7 @@ from ampcheck.observe.script.scales import Attempt, ScaleWatch
 from ampcheck.observe.script.tape import Tape
 from ampcheck.observe.script.trained import Trained
 from ampcheck.observe.script.turns import Turns
+from ampcheck.observe.script.update_watch import UpdateWatch
 from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.values.loop import Kind, Loop
@@ -44,6 +45,7 @@ class LoopWatcher:
         self.tape = Tape(schedule, compare, execute, what_if, self.used)
         self.scales = ScaleWatch(self.tape.name)
         self.trained = Trained(self.tape.name)
+        self.updates = UpdateWatch(self.tape.name)
         self.error: BaseException | None = None  #: what ended the script
         self.thread = WatchedThread()
         self.roots = RootFinder(self.called, self.thread)
@@ -246,6 +248,7 @@ class LoopWatcher:
             self.tape.pause()
         self.trained.stepped(label, parameters_of(optimizer))
         self._stepping = label
+        self.updates.begins(label, optimizer, parameters_of(optimizer))
         self.journal.note(Kind.STEP, label)
         self.journal.enter(label)
 
@@ -253,6 +256,7 @@ class LoopWatcher:
     def step_ends(self) -> None:
         """Take note of an optimizer that has changed the weights."""
         self.journal.leave()
+        self.updates.ends(self._stepping)
         if self._scaler_step is None and self.tape.now is not None:
             self.tape.resume()
         if within_backward():

@@ -1,0 +1,102 @@
+"""Updates of half-precision weights in a watched loop: FP32's step beside the optimizer's, which stays as it is."""
+
+import pytest
+import torch
+from torch import nn
+
+import ampcheck
+from ampcheck.observe.script.update_watch import UpdateWatch
+from ampcheck.values.verdict import Health
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01),
+    "Adam": lambda p: torch.optim.Adam(p, 1e-2, eps=1e-4),
+    "AdamW": lambda p: torch.optim.AdamW(p, 1e-2, amsgrad=True, foreach=True),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, 1e-2, centered=True, eps=1e-4),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, 1e-2),
+    "NAdam": lambda p: torch.optim.NAdam(p, 1e-2, eps=1e-4),
+    "Rprop": lambda p: torch.optim.Rprop(p, 1e-2),
+}
+
+
+def train(make, dtype=torch.bfloat16, steps=4, rates=(), by=1.0):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).to(dtype)
+    optimizer = make(model.parameters())
+    torch.manual_seed(1)
+    for step in range(steps):
+        if rates:
+            optimizer.param_groups[0]["lr"] = rates[step]
+        (by * model(torch.randn(6, 8).to(dtype)).float().square().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_fp32s_step_is_the_one_that_the_optimizer_takes_on_fp32_weights(name):
+    torch.manual_seed(0)
+    low = nn.Linear(8, 4).bfloat16()
+    optimizer = OPTIMIZERS[name](low.parameters())
+    watch = UpdateWatch(lambda parameter: ("", str(tuple(parameter.shape))))
+    for parameter in low.parameters():
+        parameter.grad = torch.randn(parameter.shape).bfloat16()
+    optimizer.step()  # there is a state
+    wide = nn.Linear(8, 4)
+    wide.load_state_dict({key: value.float() for key, value in low.state_dict().items()})
+    witness = OPTIMIZERS[name](wide.parameters())
+    held = optimizer.state_dict()
+    state = {
+        key: {k: v.float().clone() if isinstance(v, torch.Tensor) else v for k, v in of.items()}
+        for key, of in held["state"].items()
+    }
+    witness.load_state_dict({"state": state, "param_groups": held["param_groups"]})
+    for mine, theirs in zip(low.parameters(), wide.parameters(), strict=True):
+        theirs.grad = mine.grad.float()
+    before = [parameter.detach().clone() for parameter in low.parameters()]
+    watch.begins("optimizer 1", optimizer, low.parameters())
+    taken = [after for _, _, after in watch._tried.held]
+    assert all(torch.equal(a, b) for a, b in zip(before, low.parameters(), strict=True))
+    witness.step()
+    assert all(torch.equal(a, b) for a, b in zip(taken, wide.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_loop_over_half_precision_weights_goes_on_bit_for_bit(name):
+    bare = train(OPTIMIZERS[name])
+    with ampcheck.watch():
+        watched = train(OPTIMIZERS[name])
+    assert all(torch.equal(a, b) for a, b in zip(bare, watched, strict=True))
+
+
+def codes(make, **how):
+    with ampcheck.watch() as watching:
+        train(make, **how)
+    report = watching.report()
+    return [finding.code for finding in report.findings if finding.severity == "error"], report
+
+
+def test_weights_that_do_not_move_are_an_error_and_those_that_move_are_none():
+    found, report = codes(lambda p: torch.optim.SGD(p, 1e-5))
+    assert found == ["AMP504"]
+    assert report.verdict.word is Health.UNSAFE
+    assert codes(lambda p: torch.optim.SGD(p, 1.0))[0] == []
+
+
+def test_weights_that_become_nan_are_an_error():
+    assert codes(lambda p: torch.optim.Adam(p, 1e-3), dtype=torch.float16, by=1e-3)[0] == ["AMP504"]
+
+
+def test_a_warm_up_is_judged_where_it_ends():
+    rates = (0.0, 1e-6, 1e-5, 1.0, 1e-6)
+    assert codes(lambda p: torch.optim.SGD(p, 1.0), steps=5, rates=rates)[0] == []
+
+
+def test_what_an_optimizer_of_someones_own_does_is_not_called_safe():
+    class Own(torch.optim.SGD):
+        """May compensate, may send messages: it is not asked twice."""
+
+    found, report = codes(lambda p: Own(p, 1e-5))
+    assert found == []
+    assert report.verdict.word is Health.PARTLY_AUDITED
+    assert "Own" in report.verdict.sentence
