@@ -14,6 +14,7 @@ from ampcheck.values.loop import Kind, Loop
 from ampcheck.values.outcome import HARM_UNDERFLOW, Outcome
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Coverage
+from ampcheck.values.wording import clean
 
 _SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
@@ -40,7 +41,7 @@ def script_coverage(
         backwards=watcher.backwards,
         judged=sum(step.beside is not None for step in judged),
         raised=type(watcher.error).__name__ if isinstance(watcher.error, Exception) else "",
-        gaps=(*found.gaps, *_missed(report), *_untried(watcher)),
+        gaps=(*found.gaps, *_missed(report), *_untried(watcher), *_ruined(watcher)),
         asked=asked,
         asked_by=by,
         stood_in=stood_in and report.precision != "fp32",
@@ -60,6 +61,15 @@ def _untried(watcher: Watcher) -> Iterator[str]:
     """Yield the optimizers whose updates of half-precision weights nothing was compared with."""
     for kind in sorted(set(watcher.updates.untried.values())):
         yield f"the updates of half-precision weights by {kind} were not compared with FP32's"
+
+
+def _ruined(watcher: Watcher) -> Iterator[str]:
+    """Yield what is not finite at the end, whichever step made it so."""
+    names = watcher.tape.left_behind.ruined
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        kind = "are" if more else "is"
+        yield f"{clean(names[0])}{more} {kind} not finite at the end: the step that made it so was not recorded"
 
 
 def _switched_off(loop: Loop) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import first_place
 from ampcheck.diagnose.rules.rounding import lost_updates, precision_loss
 from ampcheck.diagnose.suspects import healthy_forward
@@ -63,9 +64,7 @@ def half_precision_parameters(report: Report) -> list[Finding]:
             f"{' and '.join(sorted({site.dtype for site in sites}))}{why}",
             (first, *sites[1:]),
             {"parameters": len(sites), "elements": elements},
-            fix=("model = model.float()  # before the optimizer is made; autocast casts what may be cast",)
-            if report.loop
-            else (),
+            fix=weights_in_fp32(report),
         )
     ]
 

@@ -15,7 +15,7 @@ def scale_collapse(report: Report) -> list[Finding]:
     """The loss scale falls without end, or no step is taken at all.
 
     What it finds: a scale that has fallen below 1 and has not come to rest there (no more steps have been taken since
-    the last skip than were skipped), and loops of at least four steps all of which were skipped.
+    the last skip than were skipped), and loops whose last four steps at least were all skipped.
 
     Why it matters: the scaler halves its scale at each overflow. Where gradients are only large, it comes to rest; it
     goes on falling where they are not finite at any scale: a NaN or an inf comes from the forward or from the data, or
@@ -33,7 +33,7 @@ def scale_collapse(report: Report) -> list[Finding]:
         events = [event for event in loop.scales if event.scaler == label]
         lowest = min((event.after for event in events), default=first)
         never = loop.settled(label) is None and len(events) >= FEW
-        if (lowest < min(1.0, first) and not _rests(loop, events)) or never:
+        if (lowest < min(1.0, first) and not _rests(loop, events)) or never or _ends_in_skips(loop, label):
             found.append(_collapse(report, label, events, lowest))
     return found
 
@@ -71,6 +71,12 @@ def scaler_made_anew(report: Report) -> list[Finding]:
         for (file, line, _), steps in made.items()
         if len(steps) > 1
     ]
+
+
+def _ends_in_skips(loop: Loop, label: str) -> bool:
+    """Tell whether a loop that trained for a while ends in skipped steps."""
+    updates, skips = len(loop.updates(label)), set(loop.skips(label))
+    return updates >= FEW and all(at in skips for at in range(updates - FEW, updates))
 
 
 def _rests(loop: Loop, events: list[ScaleEvent]) -> bool:

@@ -3,6 +3,7 @@
 from math import inf
 
 from ampcheck.diagnose.rules.causes import begun_by_rounding, lost_in_forward
+from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
 from ampcheck.diagnose.suspects import (
     beginning,
     healthy_forward,
@@ -287,6 +288,7 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
         f"({first.name}: {first.stuck if stuck >= wrong else first.wrong:,} of {first.moved:,} elements {kept})",
         (Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype),),
         {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": len(bad)},
+        fix=weights_in_fp32(report),
     )
 
 

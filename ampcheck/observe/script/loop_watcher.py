@@ -84,6 +84,7 @@ class LoopWatcher:
         self.compiler.forget()
         self.scales.settle()
         self.journal.turn()
+        self.tape.left_behind.end()
 
     @guarded
     def raised(self, error: BaseException) -> None:

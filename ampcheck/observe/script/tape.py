@@ -14,6 +14,7 @@ from ampcheck.observe.fp8.in_use import in_use
 from ampcheck.observe.script.clock import Clock, Pace
 from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
+from ampcheck.observe.script.left_behind import LeftBehind
 from ampcheck.observe.script.recording import MOST_OPERATIONS, Recorded, Recording, Used
 from ampcheck.observe.script.roots import holder_in_script, name_in_script
 from ampcheck.observe.script.what_if import WhatIf
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 MOST_GIVEN_UP = 2
 #: Of a parameter's gradient, what is newly zero where a step makes the next one worth comparing.
 MORE_ZEROS = 0.1
+#: Skipped steps in a row after which the next one is looked at, and how often that is done.
+_IN_A_ROW, _LOOKS = 2, 4
 #: What torch says where a precision is why it refuses an operation.
 _REFUSALS = ("unsafe to autocast", "scalar type", "same dtype", "to have the same", "Half", "BFloat16")
 
@@ -69,6 +72,7 @@ class Tape:
         self._schedule, self._compare, self._execute = schedule, compare, execute
         self._names: dict[int, tuple[Any, str, str]] = {}
         self._roots: dict[int, Root] = {}
+        self.left_behind = LeftBehind()
         self.in_use: dict[str, InUse] = {}  #: layers that the script trains in FP8 by itself
         self._given: list[Root] = []
         self._enough = -1  #: the step of which no more is wanted
@@ -76,6 +80,8 @@ class Tape:
         self.met: Callable[[torch.nn.Module], object] = lambda _: (
             None
         )  #: hears of outermost modules with parameters
+        self._found_scale = False  #: a scaler has let a step through
+        self._skips = self._looks = 0  #: skipped steps in a row; times that was looked into
         self.in_turn = 1  #: optimizers that step in turn
         self.pace = Pace()  #: of the script, where nothing is recorded
         if what_if is not None:
@@ -112,6 +118,7 @@ class Tape:
         self._roots[id(module)] = found
         if found.owns:
             self.met(module)
+            self.left_behind.first_seen(module, name)
         return found
 
     def name(self, parameter: torch.Tensor) -> tuple[str, str]:
@@ -202,6 +209,18 @@ class Tape:
     def _holds_others(self, module: torch.nn.Module) -> bool:
         inside = {id(part) for _, part in named_modules(module)} - {id(module)}
         return any(key in inside and root.module() is not None for key, root in self._roots.items())
+
+    def skipped(self, step: int, *, skips: bool) -> None:
+        """Look closer at the next step where a scaler that had found its scale skips two steps in a row.
+
+        Growing too far costs it one.
+        """
+        self._skips = self._skips + 1 if skips else 0
+        self._found_scale = self._found_scale or not skips
+        free = self._found_scale and self._schedule.steps is None and self._looks < _LOOKS
+        if free and self._skips == _IN_A_ROW:
+            self._looks += 1
+            self._closer = step + 1
 
     def again(self, step: int) -> bool:
         """Tell whether an optimizer asks its closure again: what it was asked before is the step, recorded."""

@@ -80,8 +80,12 @@ class Watcher(LoopWatcher):
         self.tape.resume()
         update, self._scaler_step = self._scaler_step, None
         # A step that was reached may be a fused one, skipped inside.
-        if update and scaler.is_enabled() and (not update.reached or overflowed(scaler, optimizer)):
+        skips = False
+        if update is not None and scaler.is_enabled():
+            skips = not update.reached or overflowed(scaler, optimizer)
+        if update is not None and skips:
             self.scales.skipped(self.steps, update.label, parameters_of(optimizer))
+        self.tape.skipped(self.steps, skips=skips)
         if update is not None:
             self.stepped(update.label)
 

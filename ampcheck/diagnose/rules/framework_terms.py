@@ -1,0 +1,23 @@
+"""How weights are kept in FP32, in the terms of whoever holds them: a script, or a framework that made them half."""
+
+from ampcheck.diagnose.rules.loop_state import first_place
+from ampcheck.values.report import Report
+
+#: By a part of the path of the file that calls the model: what its user writes instead.
+_BY_PATH = {
+    "lightning/pytorch/": 'Trainer(precision="{short}-mixed")  # instead of "{short}-true": weights stay in FP32',
+    "pytorch_lightning/": 'Trainer(precision="{short}-mixed")  # instead of "{short}-true": weights stay in FP32',
+    "transformers/trainer": "model = AutoModel.from_pretrained(name, dtype=torch.float32)  # {name}=True casts it",
+}
+_FABRIC = 'Fabric(precision="{short}-mixed")  # instead of "{short}-true": weights stay in FP32'
+_PLAIN = "model = model.float()  # before the optimizer is made; autocast casts what may be cast"
+
+
+def weights_in_fp32(report: Report) -> tuple[str, ...]:
+    """Return the line that keeps trained weights in FP32; none where no loop was seen."""
+    if report.loop is None:
+        return ()
+    fabric = any(module.kind == "_FabricModule" for module in report.low.modules)
+    path = first_place(report, "model")[0].replace("\\", "/")
+    line = next((held for part, held in _BY_PATH.items() if part in path), _FABRIC if fabric else _PLAIN)
+    return (line.format(short="16" if report.precision == "fp16" else "bf16", name=report.precision),)

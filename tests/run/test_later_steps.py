@@ -1,0 +1,69 @@
+"""Harm in steps after the first ones, which are not recorded: it is looked for, or what was not seen is said."""
+
+import torch
+from torch import nn
+
+import ampcheck
+from ampcheck.values.verdict import Health
+
+
+class Net(nn.Module):
+    """Adds up what it has seen in half precision, masks with infinities, and overflows from a step on."""
+
+    def __init__(self, by=0.0, overflows_from=10**9):
+        super().__init__()
+        self.stem, self.head = nn.Linear(8, 16), nn.Linear(16, 2)
+        self.by, self.calls, self.overflows_from = by, 0, overflows_from
+        self.register_buffer("bank", torch.zeros(16, dtype=torch.float16))
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
+
+    def forward(self, x):
+        self.calls += 1
+        h = self.stem(x)
+        self.bank += (h.detach().abs().half() * self.by).sum(0)
+        if self.calls > self.overflows_from:
+            h = (h * 5000).square().sqrt() / 5000
+        return self.head(h)
+
+
+def watched(model, steps=24):
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    scaler = torch.amp.GradScaler("cpu")
+    with ampcheck.watch() as watching:
+        for _ in range(steps):
+            with torch.autocast("cpu", torch.float16):
+                loss = nn.functional.cross_entropy(model(torch.randn(6, 8)).float(), torch.ones(6).long())
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    return watching.report()
+
+
+def test_an_overflow_that_begins_late_is_looked_into():
+    report = watched(Net(overflows_from=12))
+    assert report.loop.scales[0].step >= 12
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    assert [finding.code for finding in errors] == ["AMP101"]
+    assert errors[0].origin.op == "pow"
+    assert "AMP206" in {finding.code for finding in report.findings}
+    assert report.verdict.word is Health.UNSAFE
+
+
+def test_a_buffer_that_is_ruined_late_keeps_a_report_from_being_safe():
+    model = Net(by=1200.0)
+    report = watched(model)
+    assert not model.bank.isfinite().all()
+    assert report.verdict.word is Health.PARTLY_AUDITED
+    assert "model.bank is not finite at the end" in report.verdict.sentence
+
+
+def test_masks_and_finite_sums_are_no_gap():
+    assert watched(Net(by=1e-3)).verdict.word is Health.SAFE
+
+
+def test_one_skip_where_the_scale_grows_too_far_is_not_looked_into():
+    model = Net(overflows_from=10**9)
+    report = watched(model, steps=6)
+    assert report.loop.recorded == (0, 1)
