@@ -47,8 +47,7 @@ def precision_loss(report: Report) -> list[Finding]:
 
     When to ignore it: where FP32 with nothing but its weights rounded is off by a sixth as much or more. Then it is a
     warning, and that is said: the model magnifies any rounding, as deep networks can at random initialisation, and
-    says little about how trained weights would fare. In a script nothing is run again, so it is a warning there, or
-    a remark where no operation explains it.
+    says little about how trained weights would fare. In a script, where nothing is run again, it is a warning at most.
     """
     settled = report.outcomes.get("settled")
     if settled is None or not settled.harmed or settled.raised:
