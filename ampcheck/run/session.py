@@ -148,7 +148,6 @@ class Session:
                 replace(layer, judged=bool(layer.recipe) and self.recipes_follow())
                 for layer in watcher.tape.in_use.values()
             ),
-            in_use=tuple(watcher.tape.in_use.values()),
             updates=watcher.updates.losses,
         )
         return diagnosed(

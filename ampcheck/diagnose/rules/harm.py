@@ -21,8 +21,8 @@ def with_harm(report: Report, found: Sequence[Finding]) -> list[Finding]:
         return list(found)
     code, severity = _kind(settled), _severity(report, settled)
     worst = min((finding.severity.rank for finding in found), default=len(Severity))
-    told = code[0] == "AMP501" and any(finding.code == code[0] for finding in found)
-    if worst <= severity.rank or told:
+    explained = code[0] == "AMP501" and any(finding.code == code[0] for finding in found)
+    if worst <= severity.rank or explained:
         return list(found)
     return [*found, _unplaced(code, severity, settled)]
 

@@ -113,7 +113,7 @@ def _remedy(report: Report, healing: tuple[str, ...]) -> str:
 def _severity(report: Report, *, proved: bool, placed: bool) -> Severity:
     """Return how bad it is: an error is a harmed step, whether or not a remedy was found.
 
-    In a script, where nothing is run again, an error that no operation explains is only told: the verdict says so.
+    In a script, where nothing is run again, an error that no operation explains is a remark: the verdict says it too.
     """
     settled = report.outcomes["settled"]
     if proved or not settled.finite:

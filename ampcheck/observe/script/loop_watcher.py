@@ -16,7 +16,7 @@ from ampcheck.observe.script.losses import SMALLEST_SCALE, behind, factor, is_sc
 from ampcheck.observe.script.optimizers import described, parameters_of
 from ampcheck.observe.script.roots import RootFinder, trains, within_backward
 from ampcheck.observe.script.scaled_by_hand import ScaleByHand, Scaling
-from ampcheck.observe.script.scales import Attempt, ScaleWatch
+from ampcheck.observe.script.scales import Attempt, LateSkips, ScaleWatch
 from ampcheck.observe.script.tape import Tape
 from ampcheck.observe.script.trained import Trained
 from ampcheck.observe.script.turns import Turns
@@ -46,6 +46,7 @@ class LoopWatcher:
         self.scales = ScaleWatch(self.tape.name)
         self.trained = Trained(self.tape.name)
         self.updates = UpdateWatch(self.tape.name)
+        self.late = LateSkips()
         self.error: BaseException | None = None  #: what ended the script
         self.thread = WatchedThread()
         self.roots = RootFinder(self.called, self.thread)

@@ -16,6 +16,8 @@ from ampcheck.values.loop import Cause, ScaleEvent
 
 Named = Callable[[torch.Tensor], tuple[str, str]]  #: from a parameter to its layer and its full name
 
+#: Skipped steps in a row after which the next one is looked into, and how often that is done.
+IN_A_ROW, MOST_LOOKS = 2, 4
 #: Events put aside on a device before they are read after all.
 _MOST = 256
 
@@ -46,6 +48,23 @@ class Attempt:
 
     label: str
     reached: bool = False
+
+
+class LateSkips:
+    """Skipped steps of a scaler that had found its scale: growing too far costs it one, not two in a row."""
+
+    def __init__(self) -> None:
+        """Begin before the first step."""
+        self._found = False  #: a step was let through
+        self._in_a_row = self._looks = 0
+
+    def second_skip(self, *, skips: bool) -> bool:
+        """Take note of a step; tell whether to look into the next one."""
+        self._found = self._found or not skips
+        self._in_a_row = self._in_a_row + 1 if skips else 0
+        wanted = self._found and self._in_a_row == IN_A_ROW and self._looks < MOST_LOOKS
+        self._looks += wanted
+        return wanted
 
 
 class ScaleWatch:

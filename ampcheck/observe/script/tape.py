@@ -17,9 +17,8 @@ from ampcheck.observe.script.journal import autocast_dtype
 from ampcheck.observe.script.left_behind import LeftBehind
 from ampcheck.observe.script.recording import MOST_OPERATIONS, Recorded, Recording, Used
 from ampcheck.observe.script.roots import holder_in_script, name_in_script
-from ampcheck.observe.script.what_if import WhatIf
+from ampcheck.observe.script.what_if import WhatIf, kinds_that_cannot_be_read
 from ampcheck.observe.structure import modules, named_modules, own_parameters
-from ampcheck.observe.unusual import plain
 from ampcheck.values.settings import Schedule
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 MOST_GIVEN_UP = 2
 #: Of a parameter's gradient, what is newly zero where a step makes the next one worth comparing.
 MORE_ZEROS = 0.1
-#: Skipped steps in a row after which the next one is looked at, and how often that is done.
-_IN_A_ROW, _LOOKS = 2, 4
 #: What torch says where a precision is why it refuses an operation.
 _REFUSALS = ("unsafe to autocast", "scalar type", "same dtype", "to have the same", "Half", "BFloat16")
 
@@ -182,12 +179,7 @@ class Tape:
         """Try no other precision on parameters whose gradients could not be given back as FP32 has them."""
         if self.what_if is None:
             return
-        kinds = {
-            type(held).__name__
-            for part in modules(module)
-            for _, held in own_parameters(part)
-            if plain(held) is not held
-        }
+        kinds = kinds_that_cannot_be_read(module)
         if kinds:
             self.what_if = None
             self.given_up[f"another precision, which is not tried on parameters of type {min(kinds)}"] = 1
@@ -210,17 +202,10 @@ class Tape:
         inside = {id(part) for _, part in named_modules(module)} - {id(module)}
         return any(key in inside and root.module() is not None for key, root in self._roots.items())
 
-    def skipped(self, step: int, *, skips: bool) -> None:
-        """Look closer at the next step where a scaler that had found its scale skips two steps in a row.
-
-        Growing too far costs it one.
-        """
-        self._skips = self._skips + 1 if skips else 0
-        self._found_scale = self._found_scale or not skips
-        free = self._found_scale and self._schedule.steps is None and self._looks < _LOOKS
-        if free and self._skips == _IN_A_ROW:
-            self._looks += 1
-            self._closer = step + 1
+    def look_at(self, step: int) -> None:
+        """Record a step in full, where the user has not said which ones."""
+        if self._schedule.steps is None:
+            self._closer = step
 
     def again(self, step: int) -> bool:
         """Tell whether an optimizer asks its closure again: what it was asked before is the step, recorded."""

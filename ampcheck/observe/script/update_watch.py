@@ -120,23 +120,23 @@ def _in_fp32(
     optimizer: Any, chosen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 ) -> dict[int, torch.Tensor]:
     """Return the chosen parameters as a step in FP32 leaves them, by identity."""
-    twins = {}
+    references = {}
     for parameter, part, grad in chosen:
-        twin = part.detach().float().clone()
-        twin.grad = grad.detach().float().clone()
-        twins[id(parameter)] = twin
+        reference = part.detach().float().clone()
+        reference.grad = grad.detach().float().clone()
+        references[id(parameter)] = reference
     state: dict[Any, Any] = defaultdict(dict)
     for parameter, _, _ in chosen:
         held = optimizer.state.get(parameter, {})
-        state[twins[id(parameter)]] = {name: _widened(value) for name, value in held.items()}
+        state[references[id(parameter)]] = {name: _widened(value) for name, value in held.items()}
     groups = [
-        {**group, "params": [twins[id(p)] for p in group["params"] if id(p) in twins]}
+        {**group, "params": [references[id(p)] for p in group["params"] if id(p) in references]}
         for group in optimizer.param_groups
     ]
     other = object.__new__(type(optimizer))
     other.__dict__.update({**vars(optimizer), "state": state, "param_groups": groups})
     inspect.unwrap(type(optimizer).step)(other)
-    return twins
+    return references
 
 
 def _widened(value: Any) -> Any:

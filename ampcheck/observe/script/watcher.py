@@ -85,7 +85,8 @@ class Watcher(LoopWatcher):
             skips = not update.reached or overflowed(scaler, optimizer)
         if update is not None and skips:
             self.scales.skipped(self.steps, update.label, parameters_of(optimizer))
-        self.tape.skipped(self.steps, skips=skips)
+        if self.late.second_skip(skips=skips):
+            self.tape.look_at(self.steps + 1)
         if update is not None:
             self.stepped(update.label)
 

@@ -14,6 +14,8 @@ from ampcheck.observe.casting import Refusals
 from ampcheck.observe.emulation import cuda_casting, prepare
 from ampcheck.observe.script.comparing import Compared
 from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.structure import modules, own_parameters
+from ampcheck.observe.unusual import plain
 
 #: Where GradScaler starts.
 FIRST_SCALE = 2.0**16
@@ -91,6 +93,12 @@ class WhatIf:
             recording.restore_buffers()
         if recording.overflowed() and self.scale > 1:
             self.scale /= 2
+
+
+def kinds_that_cannot_be_read(module: torch.nn.Module) -> set[str]:
+    """Return the types of parameters whose gradients could not be given back as FP32 has them."""
+    held = (parameter for part in modules(module) for _, parameter in own_parameters(part))
+    return {type(parameter).__name__ for parameter in held if plain(parameter) is not parameter}
 
 
 def _restore(enabled: bool, dtype: torch.dtype) -> None:  # noqa: FBT001  # what torch takes
