@@ -211,7 +211,7 @@ def span(stats: TensorStats) -> Span | None:
     """
     if not stats.nonzero:
         return None
-    ends = (_quantile(stats, _TAIL), _quantile(stats, 0.5), log2(stats.amax))
+    ends = (_quantile(stats, _TAIL), _quantile(stats, 0.5), log2(stats.amax) if stats.amax > 0 else 0.0)
     return Span(*(round(end, 2) for end in ends))
 
 

@@ -75,7 +75,7 @@ def to_json(comparison: Comparison) -> str:
         "layers": [
             {
                 "module": move.module,
-                "octaves": round(move.octaves, 2),
+                "octaves": _rounded(move.octaves),
                 "forward": _shift(move.forward),
                 "backward": _shift(move.backward),
             }
@@ -93,8 +93,13 @@ def _side(report: Report) -> dict[str, object]:
 
 def _shift(shift: Shift) -> dict[str, object]:
     ends = {"before": _ends(shift.before), "after": _ends(shift.after)}
-    return {**ends, "typical": round(shift.typical, 2), "top": round(shift.top, 2)}
+    return {**ends, "typical": _rounded(shift.typical), "top": _rounded(shift.top)}
 
 
-def _ends(span: Span | None) -> tuple[float, ...] | None:
-    return None if span is None else astuple(span)
+def _rounded(octaves: float) -> float | None:
+    """Return a distance as JSON can hold it."""
+    return round(octaves, 2) if isfinite(octaves) else None
+
+
+def _ends(span: Span | None) -> tuple[float | None, ...] | None:
+    return None if span is None else tuple(end if isfinite(end) else None for end in astuple(span))

@@ -135,4 +135,4 @@ def _error(report: Report, site: Site) -> float | str | None:
 
 def _counted(held: TensorStats, low: TensorStats) -> list[Any]:
     here, there = ((stats.zeros, stats.infs, stats.nans) for stats in (held, low))
-    return [held.lowest, held.counts, held.amax, *here, *there]
+    return [held.lowest, held.counts, number(held.amax), *here, *there]
