@@ -112,11 +112,17 @@ def to_json(report: Report) -> str:
     return lines(header | {name: fields[name] for name in [*_FIRST, *rest, *_LAST]})
 
 
+#: What a report can be of.
+_PRECISIONS = ("fp16", "bf16", "fp32")
+
+
 def from_json(text: str | bytes) -> Report:
     """Return the report that `to_json` wrote."""
     with no_collections():
         saved = _checked(text)
         try:
+            if saved.get("precision") not in _PRECISIONS:
+                raise ValueError(f"precision is not one of {', '.join(_PRECISIONS)}")
             return from_plain(Report, saved)
         except (ValueError, TypeError, OverflowError) as error:
             raise ReportError(
@@ -133,48 +139,6 @@ def schema() -> str:
     whole["required"] = ["schema", "tool", *whole["required"]]
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A report of ampcheck"}
     return json.dumps({**head, **whole, "$defs": classes}, indent=1) + "\n"
-_PRECISIONS = ("fp16", "bf16", "fp32")
-
-
-def _precision(word: object) -> str:
-    """Return a precision, once it is known to be one."""
-    if word not in _PRECISIONS:
-        raise ValueError(f"precision is {str(word)[:40]!r} and not one of {', '.join(_PRECISIONS)}")
-    return str(word)
-
-
-def _read_report(saved: Json) -> Report:
-    try:
-        report = Report(
-            target=saved["target"],
-            precision=_precision(saved["precision"]),
-            log2_scale=index(saved["log2_scale"]),
-            reference=_read_trace(saved["reference"]),
-            low=_read_trace(saved["low"]),
-            errors={read_site(item): read_error(item) for item in saved["errors"]},
-            findings=tuple(_read_finding(item) for item in saved["findings"]),
-            suppressed=tuple(_read_suppressed(item) for item in saved.get("suppressed", ())),
-            ranks=tuple(read_rank(item) for item in saved.get("ranks", ())),
-            stand_in_loss=saved["stand_in_loss"],
-            scaling_open=bool(saved.get("scaling_open", False)),
-            refused_scales=tuple(saved["refused_scales"]),
-            notes=tuple(saved["notes"]),
-            environment=saved["environment"],
-            loop=read_loop(saved.get("loop")),
-            recipes=read_recipes(saved.get("recipes")),
-            in_use=read_in_use(saved.get("in_use", ())),
-        )
-        whole = with_advice(report, saved)
-        # A report from before claims were written down: its findings say what it can be called.
-        if "verdict" in saved:
-            whole = replace(whole, verdict=read_verdict(saved["verdict"]))
-        check(whole)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ReportError(
-            f"expected a report of schema {SCHEMA}, got a damaged one ({type(error).__name__}: {error}); "
-            "run the audit again"
-        ) from error
-    return whole if "verdict" in saved else judged_by_trace(whole)
 
 
 def write(path: str | Path, text: str) -> None:

@@ -77,8 +77,6 @@ class Tape:
         self.met: Callable[[torch.nn.Module], object] = lambda _: (
             None
         )  #: hears of outermost modules with parameters
-        self._found_scale = False  #: a scaler has let a step through
-        self._skips = self._looks = 0  #: skipped steps in a row; times that was looked into
         self.in_turn = 1  #: optimizers that step in turn
         self.pace = Pace()  #: of the script, where nothing is recorded
         if what_if is not None:
