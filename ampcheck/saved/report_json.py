@@ -121,13 +121,18 @@ def from_json(text: str | bytes) -> Report:
     with no_collections():
         saved = _checked(text)
         try:
-            if saved.get("precision") not in _PRECISIONS:
-                raise ValueError(f"precision is not one of {', '.join(_PRECISIONS)}")
-            return from_plain(Report, saved)
+            return _of_known_precision(from_plain(Report, saved))
         except (ValueError, TypeError, OverflowError) as error:
             raise ReportError(
                 f"expected a report of schema {SCHEMA}, got a damaged one: {error}; run the audit again"
             ) from error
+
+
+def _of_known_precision(report: Report) -> Report:
+    """Return a report whose precision is a word that what reads it knows."""
+    if report.precision not in _PRECISIONS:
+        raise ValueError(f"precision is not one of {', '.join(_PRECISIONS)}")
+    return report
 
 
 def schema() -> str:
