@@ -258,6 +258,8 @@ def test_what_the_readme_claims_of_the_bench_is_in_its_reports():
         "gpt.md",
         "lstm.md",
         "noise.md",
+        "power.md",
+        "slowdowns.md",
         "../../reports/gpu.md",
     }
     folder = root / "reports" / "bench"

@@ -1,12 +1,15 @@
 """Honest noise: identical precisions timed against each other, one pair in both orders, and slow-downs put in.
 
 python tests/studies/bench_noise.py --report reports/bench/noise.md
+python tests/studies/bench_noise.py --slowdowns reports/bench/slowdowns.md --cpu-time
+
+With --cpu-time the clock is the processor time of this process: what others do on the machine does not stretch it.
 """
 
 import argparse
-import os
 import platform
 import time
+import types
 from pathlib import Path
 from statistics import median
 
@@ -14,6 +17,7 @@ import torch
 
 from ampcheck.bench.intervals import ratio
 from ampcheck.bench.result import AGAIN, Case, Row
+from ampcheck.bench.running import timing
 from ampcheck.bench.running.arms import Arm
 from ampcheck.bench.running.machine import MachineLoad, environment
 from ampcheck.bench.running.precisions import precision
@@ -25,7 +29,7 @@ from ampcheck.targets import Options, load
 REPETITIONS = 20
 #: Shares of a step that are waited after it, and how often each is tried.
 SLOWDOWNS = (0.02, 0.05, 0.10)
-INJECTED = 12
+INJECTED = 8
 CALIBRATION = 20
 TARGET = str(Path(__file__).parent / "bench" / "vit.py")
 
@@ -55,16 +59,16 @@ def slowed(share, budget):
     """Return what is said of FP32 beside itself with a share of its own time spent waiting after each step."""
     lanes = [lane(name, "fp32") for name in ("fp32", "slowed", AGAIN)]
     with lanes[1].arm.running():
-        begun = time.perf_counter()
+        begun = timing.time.perf_counter()
         for _ in range(CALIBRATION):
             lanes[1].arm.train()
-        wait = share * (time.perf_counter() - begun) / CALIBRATION
+        wait = share * (timing.time.perf_counter() - begun) / CALIBRATION
     train = lanes[1].arm.train
 
     def step():
         train()
-        until = time.perf_counter() + wait
-        while time.perf_counter() < until:
+        until = timing.time.perf_counter() + wait
+        while timing.time.perf_counter() < until:
             pass
 
     lanes[1].step = step
@@ -83,11 +87,35 @@ def found_slowdowns(budget):
         held = sum(one.interval.low <= 1 / (1 + share) <= one.interval.high for one in said)
         width = median(one.interval.half_width for one in said)
         estimate = median(one.interval.estimate for one in said)
+        print(share, [(one.word, round(one.interval.estimate, 3)) for one in said], flush=True)
         lines.append(
             f"| {share:.0%} | {1 / (1 + share):.3f} | {estimate:.3f} | ±{width:.1%} "
             f"| {slower} of {INJECTED} | {held} of {INJECTED} |"
         )
     return lines
+
+
+def slowdowns(*, cpu_time):
+    """Return the report of the slow-downs that were put in."""
+    if cpu_time:
+        torch.set_num_threads(1)
+        timing.time = types.SimpleNamespace(perf_counter=time.process_time, monotonic=time.monotonic)
+    load, about = MachineLoad(torch.device("cpu")), environment(torch.device("cpu"))
+    found = found_slowdowns(6.0)
+    clock = "the processor time of the process" if cpu_time else "the wall clock"
+    lines = [
+        "# Slow-downs that were put in", "",
+        "Made by `python tests/studies/bench_noise.py --slowdowns reports/bench/slowdowns.md"
+        + " --cpu-time" * cpu_time + "`.", "",
+        f"torch {about['torch']}, {about['processor']}, {about['threads']} thread, {platform.system()}; "
+        + ("; ".join(load.notes()) or "nothing else ran") + ".",
+        f"Steps of a small vision transformer, batch 2, by {clock}.",
+        "FP32 beside itself, with a share of its own step spent waiting after each step.",
+        "[Simulated rounds](power.md) say how often a slow-down is found at other spreads and numbers of rounds.", "",
+        "| put in | true ratio | median estimate | half an interval | called slower | interval holds the truth |",
+        "| --- | --- | --- | --- | --- | --- |", *found,
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
 
 
 def orders(budget):
@@ -105,7 +133,6 @@ def report():
     device = torch.device("cpu")
     machine_load = MachineLoad(device)
     found = [identical(2.0) for _ in range(REPETITIONS)]
-    injected = found_slowdowns(3.0)
     first, second = orders(12.0)
     quiet = sum(one.word == "no difference measured" for one in found)
     about = environment(device)
@@ -119,11 +146,7 @@ def report():
         "| repetition | × as fast [95 %] | said |", "| --- | --- | --- |",
         *(f"| {at + 1} | {one.interval.estimate:.3f} [{one.interval.low:.3f}, {one.interval.high:.3f}] | {one.word} |"
           for at, one in enumerate(found)),
-        "", "## Slow-downs put in", "",
-        "FP32 beside itself, with a share of its own step spent waiting after each step.", "",
-        "| put in | true ratio | median estimate | half an interval | called slower | interval holds the truth |",
-        "| --- | --- | --- | --- | --- | --- |", *injected,
-        "", "## Order", "",
+        "",
         f"Median of the estimates of identical precisions: {median(one.interval.estimate for one in found):.3f}.", "",
         "bf16 against FP32 in both orders, within the same interleaved run: "
         f"FP32 first {first.estimate:.3f} [{first.low:.3f}, {first.high:.3f}], "
@@ -135,5 +158,11 @@ def report():
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--report", type=Path, default=Path(os.devnull))
-    write(parser.parse_args().report, report())
+    parser.add_argument("--report", type=Path)
+    parser.add_argument("--slowdowns", type=Path)
+    parser.add_argument("--cpu-time", action="store_true")
+    options = parser.parse_args()
+    if options.report:
+        write(options.report, report())
+    if options.slowdowns:
+        write(options.slowdowns, slowdowns(cpu_time=options.cpu_time))

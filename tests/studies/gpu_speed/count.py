@@ -17,7 +17,6 @@ from ampcheck.bench.result import Case
 from ampcheck.bench.running.precisions import Precision
 from ampcheck.bench.running.predict import predict
 from ampcheck.bench.running.settings import put
-from ampcheck.targets.nested import mapped
 
 REBUILT = {
     "efficientnet",
@@ -81,19 +80,11 @@ def counted(what):
     def make():
         with seeded(0):
             target = build(what.model, what.batch, optimizer=not what.pure)
-        target = put(target, Case(what.batch, what.mode, channels_last=what.channels_last))
-        return halved(target) if what.pure and what.dtype == "float16" else target
+        return put(target, Case(what.batch, what.mode, channels_last=what.channels_last))
 
-    dtype = None if what.pure or what.dtype == "float32" else getattr(torch, what.dtype)
-    return predict(make, Precision("amp", dtype), train=what.mode == "train")
-
-
-def halved(target):
-    """Return a target whose model and batch are FP16 themselves: nothing is left to be cast."""
-    half = lambda leaf: leaf.half() if leaf.is_floating_point() else leaf  # noqa: E731
-    return replace(
-        target, model=target.model.half(), batches=[mapped(half, batch) for batch in target.batches]
-    )
+    low = None if what.dtype == "float32" else getattr(torch, what.dtype)
+    chosen = Precision("amp", weights=low) if what.pure else Precision("amp", low)
+    return predict(make, chosen, train=what.mode == "train")
 
 
 def stretched(what, family, cache):
