@@ -42,7 +42,7 @@ def test_verdicts_are_those_on_cuda():
     assert zoo(GOLDEN, list(GOLDEN.rows("zoo"))[:6], known().get("zoo")) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_golden
 def test_all_verdicts_are_those_on_cuda():
     assert zoo(GOLDEN, GOLDEN.rows("zoo"), known().get("zoo")) == []

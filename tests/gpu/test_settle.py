@@ -44,6 +44,7 @@ def test_the_plan_fits_into_nine_minutes_and_eight_files():
     assert ROOM == 16 * 2**20
 
 
+@pytest.mark.slow
 def test_the_self_test_runs_every_stage(tmp_path):
     """The one test that runs the whole command: as on the day, but small and on a CPU."""
     begun = time.monotonic()
