@@ -284,17 +284,11 @@ def _plan(a: Plan | None, b: Plan | None) -> Plan | None:
     if a is None or b is None or a == b:
         return a or b
     return Plan(
-        max(a.precision, b.precision, key=_width),
+        max(a.precision, b.precision, key=lambda word: {"bf16": 1, "fp32": 2}.get(word, 0)),
         _union(a.fp32_modules, b.fp32_modules, _natural),
         _union(a.fp32_lines, b.fp32_lines, _natural),
         _scaler(a.scaler, b.scaler),
     )
-
-
-def _width(precision: str) -> int:
-    """Return a precision's place among those that a plan can be in."""
-    order = ("fp16", "bf16", "fp32")
-    return order.index(precision) if precision in order else 0
 
 
 def _scaler(a: ScalerPlan | None, b: ScalerPlan | None) -> ScalerPlan | None:
@@ -331,11 +325,5 @@ def _common(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Return what a name is sorted by: rank 10 comes after rank 9."""
-    parts = re.split(r"(\d+)", name)
-    return [_number(part) if part.isdecimal() else (-1, part) for part in parts]
-
-
-def _number(digits: str) -> tuple[int, str]:
-    """Return what a whole number of any length is sorted by."""
-    shown = digits.lstrip("0")
-    return len(shown), shown
+    parts = (part.lstrip("0") or "0" if part.isdecimal() else part for part in re.split(r"(\d+)", name))
+    return [(len(part), part) if part.isdecimal() else (-1, part) for part in parts]
