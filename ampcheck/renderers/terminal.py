@@ -46,6 +46,8 @@ CASTS = 5
 DTYPES = 20
 #: Columns that the target's name in the first line has at least, with what stands before it.
 NAME = 30
+#: How notes begin that say that less was seen than asked for: they stand on the first screen too.
+LIMITING = ("layers only", "sampled:", "batch, weights and gradients are those of")
 #: Columns for one fact about the environment.
 FACT = 40
 
@@ -116,7 +118,10 @@ def _goes_without_plan(report: Report) -> bool:
 
 
 def _more(view: _View) -> Parts:
-    """Yield where the rest of the report is."""
+    """Yield the notes that limit what was seen, and where the rest of the report is."""
+    for note in view.report.notes:
+        if note.startswith(LIMITING):
+            yield bullet("!", clean(note), "bold yellow")
     notes = f", {plural(len(view.report.notes), 'note')}" if view.report.notes else ""
     if view.report.findings or not _goes_without_plan(view.report):
         yield ""
