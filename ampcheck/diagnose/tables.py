@@ -142,14 +142,18 @@ def dtype_rows(report: Report) -> tuple[DtypeRow, ...]:
 
 
 def first_overflow(report: Report, phase: Phase) -> Site | None:
-    """Return the first operation whose result holds an inf or NaN that the reference does not have."""
+    """Return the first operation whose result holds an inf or NaN that the reference does not have.
+
+    Ranks ran at the same time: of a merged report it is the first by name, in whichever order they were merged.
+    """
     results = [
         (site, stats)
         for site, stats in report.low.sites.items()
         if stats.nonfinite and site.op and site.phase is phase
     ]
     reference = by_place(report.reference) if results else {}
-    return next((site for site, stats in results if _overflowed({site: stats}, reference)), None)
+    over = [site for site, stats in results if _overflowed({site: stats}, reference)]
+    return min(over[:1] if not report.ranks else over, default=None)
 
 
 def _sum(bounds: Iterable[Bounds]) -> Bounds:
