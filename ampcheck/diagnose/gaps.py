@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from ampcheck.diagnose.tables import TROUBLE_SHARE, first_overflow, measured_loss
+from ampcheck.values.outcome import MOVES_NOTHING
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.verdict import Coverage
@@ -26,7 +27,7 @@ def told_gaps(report: Report) -> list[str]:
         shown.append(
             f"the script ended with {clean(coverage.raised)} after {plural(coverage.completed, 'step')}"
         )
-    return shown + _unjudged(report)
+    return shown + _unjudged(report) + _too_small(report)
 
 
 def _unjudged(report: Report) -> list[str]:
@@ -42,6 +43,17 @@ def _unjudged(report: Report) -> list[str]:
     if loss.share < TROUBLE_SHARE:
         return []
     return [f"{percent(loss.share)} of the gradient elements became zero: {_NOT_TRIED}"]
+
+
+def _too_small(report: Report) -> list[str]:
+    """Return that the gradients moved no weight in FP32 either, so that their underflow says nothing."""
+    grads = [stats for site, stats in report.reference.sites.items() if site.slot.startswith("param_grad[")]
+    if not 0.0 < sum(stats.sum_squares for stats in grads) < MOVES_NOTHING**2:
+        return []
+    largest = max(stats.amax for stats in grads)
+    return [
+        f"the largest gradient is {largest:.2g}, which moves no weight in FP32 either: audit an earlier step"
+    ]
 
 
 def _unseen_words(coverage: Coverage) -> str:

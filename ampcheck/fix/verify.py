@@ -17,7 +17,15 @@ from ampcheck.observe.state import Snapshot
 from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients, run
 from ampcheck.observe.structure import named_parameters
 from ampcheck.observe.wide import WideCompute, execute
-from ampcheck.values.outcome import DEAD_SHARE, HARM_ERROR, MAGNIFIES, PART_ERROR, PART_FLOOR, Outcome
+from ampcheck.values.outcome import (
+    DEAD_SHARE,
+    HARM_ERROR,
+    MAGNIFIES,
+    MOVES_NOTHING,
+    PART_ERROR,
+    PART_FLOOR,
+    Outcome,
+)
 from ampcheck.values.trace import Phase, StepSummary, Trace
 
 #: Gradient elements below this share of their tensor's RMS carry no weight in an update; losing them is no loss.
@@ -220,7 +228,7 @@ def outcome_of(
     rows: Mapping[str, Sequence[float]], value: float, reference: float, log2_scale: int
 ) -> Outcome:
     """Return what a run came to: its gradients' comparisons by parameter, its loss and the FP32 loss."""
-    names = list(rows)
+    rows, names = _that_move(rows), list(rows)
     error, norm, bad, lost, live = zip(*rows.values(), strict=True) if rows else ((), (), (), (), ())
     finite, known = value - value == 0.0, reference - reference == 0.0
     off = abs(value - reference) / max(abs(reference), 1e-12) if finite else float("inf")
@@ -241,10 +249,18 @@ def outcome_of(
     )
 
 
+def _that_move(rows: Mapping[str, Sequence[float]]) -> Mapping[str, Sequence[float]]:
+    """Return the comparisons; where FP32's gradient would move no weight either, without its errors and losses."""
+    total = sum(norm for _, norm, *_ in rows.values())
+    if not 0.0 < total < MOVES_NOTHING**2:
+        return rows
+    return {name: (0.0, norm, bad, 0.0, live) for name, (_, norm, bad, _, live) in rows.items()}
+
+
 def part_errors(rows: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the error of each module's own gradient, of those that matter beside the others."""
     sums: dict[str, tuple[float, float]] = {}
-    for name, (error, norm, *_) in rows.items():
+    for name, (error, norm, *_) in _that_move(rows).items():
         owner = name.rpartition(".")[0]
         known = sums.get(owner, (0.0, 0.0))
         sums[owner] = (known[0] + error, known[1] + norm)

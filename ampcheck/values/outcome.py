@@ -17,6 +17,8 @@ PART_ERROR = 0.3
 DEAD_SHARE = 0.5
 #: Share of all gradient's norm below which a part's gradient does not matter: what FP32 itself rounds away.
 PART_FLOOR = 1e-6
+#: Norm of all gradients below which they move no weight: Adam divides them by 1e-8 at least, and FP32 has 24 bits.
+MOVES_NOTHING = 1e-8 * 2.0**-24
 #: Share of the gradient elements that matter whose loss is called harm.
 HARM_UNDERFLOW = 0.15
 #: The same, from which on it is worth a word.

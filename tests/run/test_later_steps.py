@@ -1,9 +1,11 @@
 """Harm in steps after the first ones, which are not recorded: it is looked for, or what was not seen is said."""
 
+import pytest
 import torch
 from torch import nn
 
 import ampcheck
+from ampcheck.values.findings import Severity
 from ampcheck.values.verdict import Health
 
 
@@ -67,3 +69,24 @@ def test_one_skip_where_the_scale_grows_too_far_is_not_looked_into():
     model = Net(overflows_from=10**9)
     report = watched(model, steps=6)
     assert report.loop.recorded == (0, 1)
+
+
+@pytest.mark.parametrize(("size", "word"), [(1.0, Health.SAFE), (1e-26, Health.PARTLY_AUDITED)])
+def test_gradients_that_move_no_weight_in_fp32_either_are_no_underflow(size, word):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+    optimizer, scaler = torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    with ampcheck.watch(model, optimizer, scaler, every=1) as watching:
+        for _ in range(4):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                loss = size * model(torch.randn(16, 8)).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    moved = any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert moved is (size == 1.0)
+    report = watching.report()
+    assert report.verdict.word is word, report.verdict.sentence
+    assert not [one for one in report.findings if one.severity is Severity.ERROR]
