@@ -18,6 +18,7 @@ from torch.library import Library, fallthrough_kernel
 
 from ampcheck.observe.casting import casting_kernel, forget_weight_casts
 from ampcheck.observe.dispatcher import Kernel, install, remove
+from ampcheck.observe.fourier import fourier_kernels
 from ampcheck.observe.fused import fused_kernels, reads_half
 from ampcheck.observe.policy import CastPolicy, casting_policy, registered
 
@@ -106,4 +107,4 @@ def _kernels(backend: str) -> dict[str, dict[str, Kernel]]:
         return {"AutocastCPU": autocast}
     for name in ("softmax", "log_softmax"):
         autocast[f"aten::{name}.int"] = reads_half(f"_{name}", autocast[f"aten::{name}.int"])
-    return {"AutocastCPU": autocast} | fused_kernels()
+    return {"AutocastCPU": autocast | fourier_kernels()} | fused_kernels()
