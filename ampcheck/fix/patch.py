@@ -42,7 +42,10 @@ def snippet(plan: Plan) -> str:
             "    module.forward = in_fp32(module.forward)",
             "",
         ]
-    lines += [f"# compute in float32, outside of autocast: {line}" for line in plan.fp32_lines]
+    lines += [
+        f"# sketch: the operation at {line} outside of autocast, its inputs as .float()"
+        for line in plan.fp32_lines
+    ]
     if plan.scaler is not None:
         lines.append(_scaler(plan))
     lines.append(f'with torch.autocast("cuda", dtype={_DTYPES[plan.precision]}):')

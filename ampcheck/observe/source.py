@@ -18,6 +18,8 @@ _AMPCHECK = str(Path(__file__).parent.parent) + os.sep
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 #: What torch walks nested values with, where it is installed.
 _OPTREE = str(Path(torch.__file__).parents[1] / "optree") + os.sep
+#: What wraps torch's deprecated functions, torch.cuda.amp.GradScaler among them.
+_TYPING = str(Path(torch.__file__).parents[1] / "typing_extensions.py")
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _SITE = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 
@@ -121,7 +123,7 @@ def classify(filename: str) -> int:
     if filename.startswith(_AMPCHECK):
         return _SKIP if filename.startswith(_OBSERVE) else _STOP
     library = filename.startswith(_STDLIB) and not filename.startswith(_SITE)
-    return _SKIP if library or filename.startswith((_TORCH, _OPTREE, "<")) else _USER
+    return _SKIP if library or filename.startswith((_TORCH, _OPTREE, _TYPING, "<")) else _USER
 
 
 def is_user_file(filename: str) -> bool:

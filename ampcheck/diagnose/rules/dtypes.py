@@ -4,6 +4,9 @@ from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 
+#: What autocast refuses, and what does the same from the numbers before the sigmoid.
+_FROM_LOGITS = {"binary_cross_entropy": "binary_cross_entropy_with_logits"}
+
 
 def step_raises(report: Report) -> list[Finding]:
     """The step raises under autocast and runs through in FP32.
@@ -32,5 +35,16 @@ def step_raises(report: Report) -> list[Finding]:
             f"{failure.op or 'the step'} in {where} raises under {report.precision} {report.cast}, not in FP32: "
             f"{failure.message}",
             (site,),
+            fix=_instead(failure.op),
         )
     ]
+
+
+def _instead(op: str) -> tuple[str, ...]:
+    """Return the code to write where torch has an operation that autocast accepts."""
+    if op not in _FROM_LOGITS:
+        return ()
+    return (
+        "# leave out the sigmoid before it: the model returns logits",
+        f"torch.nn.functional.{_FROM_LOGITS[op]}(logits, target)",
+    )
