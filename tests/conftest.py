@@ -23,7 +23,9 @@ for _name in SERVICE + COLOURS:
 # Where this runs in the background of a shell, Ctrl-C is ignored: tests send it to processes that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-settings.register_profile("ampcheck", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples in every run; `--hypothesis-profile explore` tries others.
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ampcheck", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("ampcheck")
 
 

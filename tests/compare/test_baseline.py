@@ -80,7 +80,7 @@ def test_a_layer_that_moves_is_told_from_an_octave_on(octaves, what):
         assert found == ()
     if abs(octaves) > MOVED + 0.02:
         assert [(one.kind, one.what) for one in found] == [(Kind.RANGE, "head")]
-        assert abs(abs(found[0].octaves) - abs(octaves)) < 0.05
+        assert abs(abs(found[0].octaves) - abs(octaves)) < 0.1  # a median within a bin of one octave
         assert (found[0].octaves > 0) == (octaves > 0)
         assert found[0].phase is (Phase.FORWARD if what == "activation" else Phase.BACKWARD)
 

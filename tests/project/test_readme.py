@@ -24,6 +24,16 @@ def test_the_example_prints_what_the_readme_shows(tmp_path, monkeypatch):
     )
 
 
+def test_a_known_model_prints_what_the_readme_shows(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    command = [sys.executable, "-m", "ampcheck", "torchvision:resnet18"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    printed = [shape(line) for line in done.stdout.splitlines()]
+    for line in block("<!-- output: ampcheck torchvision:resnet18 -->").splitlines()[1:]:
+        assert shape(line) in printed, line
+
+
 def test_the_loop_prints_what_the_readme_shows(tmp_path, monkeypatch):
     (tmp_path / "loop.py").write_text(block("A loop of your own", LOOPS))
     monkeypatch.setenv("COLUMNS", "100")

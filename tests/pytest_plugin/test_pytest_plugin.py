@@ -388,10 +388,13 @@ def test_threads_wait_passively_only_while_torch_is_loaded(monkeypatch):
 
 def test_the_readmes_test_finds_what_the_readme_shows(project):
     (project.path / "net.py").write_text(block("A model of your own"))
-    (project.path / "test_net.py").write_text(block("## Guard it in CI"))
-    result = run(project, "test_net.py")
+    (project.path / "test_precision.py").write_text(block("## Guard it in CI"))
+    result = run(project, "test_precision.py", "-q")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "error[AMP101] forward-overflow  net.py:8" in printed(result)
+    lines = [line.strip() for line in printed(result).splitlines()]
+    for line in block("<!-- output: pytest -->").splitlines()[1:]:
+        assert line.strip() in lines, line
 
 
 SWEEP = """
