@@ -206,6 +206,8 @@ def _checked(text: str | bytes) -> Json:
             f"expected a report of schema {SCHEMA}, got {schema!r} written by ampcheck {version}; "
             "read it with that version or a newer one"
         )
+    if "verdict" not in saved:
+        raise ReportError("expected a report with a verdict, got one without a verdict; run the audit again")
     return dict(saved)
 
 

@@ -130,7 +130,10 @@ def test_an_overflow_that_a_re_run_has_shown_to_do_no_harm_is_told_as_that() -> 
 
 
 def test_a_re_run_that_went_wrong_is_never_called_safe() -> None:
-    harmed = replace(clean(), outcomes={"settled": Outcome(16, grad_error=0.5)})
+    outcomes = {"settled": Outcome(16, grad_error=0.5)}
+    unknown = replace(clean(), outcomes=outcomes)  # nobody knows what rounding the weights alone gives
+    assert answer(replace(unknown, findings=diagnose(unknown)))[0] is Health.RISK
+    harmed = replace(clean(), outcomes=outcomes | {"rounded": Outcome(16, grad_error=0.01)})
     health, sentence = answer(replace(harmed, findings=diagnose(harmed)))
     assert health is Health.UNSAFE
     assert sentence.startswith("fp16 with loss scale 2^16 is not safe: gradient error 50 %")
