@@ -2,6 +2,7 @@
 
 import json
 import linecache
+import tokenize
 from pathlib import Path
 
 SUFFIX = ".ipynb"
@@ -11,9 +12,9 @@ _PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
 
 def code_of(path: Path) -> str:
     """Return the text of a Python file, or the code of a notebook; tracebacks then show its lines."""
-    text = path.read_text(encoding="utf-8")
     if path.suffix != SUFFIX:
-        return text
+        return _as_python_reads(path)
+    text = path.read_text(encoding="utf-8")
     try:
         cells = json.loads(text)["cells"]
         sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
@@ -24,6 +25,15 @@ def code_of(path: Path) -> str:
         code = "from builtins import print as display\n" + code
     linecache.cache[str(path)] = (len(code), None, code.splitlines(keepends=True), str(path))
     return code
+
+
+def _as_python_reads(path: Path) -> str:
+    """Return the text of a Python file in the encoding that it names, UTF-8 where it names none."""
+    with tokenize.open(path) as file:
+        try:
+            return file.read()
+        except UnicodeDecodeError as error:
+            raise SyntaxError(f"(unicode error) {error}") from error
 
 
 def _python(source: str) -> str:
