@@ -101,6 +101,6 @@ def test_a_changed_report_is_refused_or_shown():
     assert 0 < fuzz(times, seed=0) < times
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ten_thousand_changed_reports_are_refused_or_shown():
     assert 0 < fuzz(10_000, seed=1) < 10_000
