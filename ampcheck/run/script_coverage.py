@@ -14,7 +14,7 @@ from ampcheck.values.loop import Kind, Loop
 from ampcheck.values.outcome import HARM_UNDERFLOW, Outcome
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Coverage
-from ampcheck.values.wording import clean
+from ampcheck.values.wording import clean, plural
 
 _SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
@@ -41,7 +41,7 @@ def script_coverage(
         backwards=watcher.backwards,
         judged=sum(step.beside is not None for step in judged),
         raised=type(watcher.error).__name__ if isinstance(watcher.error, Exception) else "",
-        gaps=(*found.gaps, *_missed(report), *_untried(watcher), *_ruined(watcher)),
+        gaps=(*found.gaps, *_missed(report), *_untried(watcher), *_ruined(watcher), *_beside(watcher)),
         asked=asked,
         asked_by=by,
         stood_in=stood_in and report.precision != "fp32",
@@ -70,6 +70,17 @@ def _ruined(watcher: Watcher) -> Iterator[str]:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         kind = "are" if more else "is"
         yield f"{clean(names[0])}{more} {kind} not finite at the end: the step that made it so was not recorded"
+
+
+def _beside(watcher: Watcher) -> Iterator[str]:
+    """Yield what changes in half precision outside of training."""
+    found = {} if watcher.averages is None else watcher.averages.found
+    for dtype, (number, elements) in sorted(found.items()):
+        what = f"{plural(number, f'{dtype} tensor')} of {plural(elements, 'element')}"
+        yield (
+            f"{what} changed beside training, as an average of weights does: whether half precision keeps that was not "
+            "judged"
+        )
 
 
 def _switched_off(loop: Loop) -> tuple[str, str]:

@@ -90,3 +90,29 @@ def test_gradients_that_move_no_weight_in_fp32_either_are_no_underflow(size, wor
     report = watching.report()
     assert report.verdict.word is word, report.verdict.sentence
     assert not [one for one in report.findings if one.severity is Severity.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "word"), [(torch.float16, Health.PARTLY_AUDITED), (torch.float32, Health.SAFE)]
+)
+def test_an_average_of_the_weights_in_half_precision_keeps_a_report_from_being_safe(dtype, word):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+    average = [parameter.detach().to(dtype) for parameter in model.parameters()]
+    average = [tensor.clone() for tensor in average]
+    optimizer, scaler = torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with ampcheck.watch(model, optimizer, scaler, every=2) as watching:
+        for _ in range(6):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                loss = model(torch.randn(16, 8)).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            for held, parameter in zip(average, model.parameters(), strict=True):
+                held.lerp_(parameter.detach().to(dtype), 1e-4)
+    verdict = watching.report().verdict
+    assert verdict.word is word, verdict.sentence
+    assert any("4 float16 tensors of 108 elements" in gap for gap in verdict.coverage.gaps) is (
+        dtype is torch.float16
+    )

@@ -11,6 +11,7 @@ from ampcheck.observe.execution import Execute, run_op
 from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.compiling import Compiler
 from ampcheck.observe.script.guard import guarded, not_seen_because
+from ampcheck.observe.script.half_averages import HalfAverages
 from ampcheck.observe.script.journal import Journal, dtype_name
 from ampcheck.observe.script.losses import SMALLEST_SCALE, behind, factor, is_scaled
 from ampcheck.observe.script.optimizers import described, parameters_of
@@ -68,12 +69,14 @@ class LoopWatcher:
         self._before: tuple[torch.Tensor, list[torch.Tensor]] | None = None
         self._scales = False  #: a loss has been scaled before
         self.broken = False  #: watching failed, and the script goes on alone
+        self.averages: HalfAverages | None = None  #: changes beside training; None before it begins
         self._stepping = ""  #: label of the optimizer that steps
         self._stepped_within = False  #: an optimizer has stepped within the backward that is running
         self._pending = False  #: gradients were computed and no optimizer has stepped since
 
     def begin(self) -> None:
         """Begin to watch."""
+        self.averages = HalfAverages()
         self.roots.listen()
         self.compiler.wait(self._wanted())
 
@@ -86,6 +89,8 @@ class LoopWatcher:
         self.scales.settle()
         self.journal.turn()
         self.tape.left_behind.end()
+        if self.averages is not None:
+            self.averages.end(self.steps, self.tape.left_behind.models())
 
     @guarded
     def raised(self, error: BaseException) -> None:
