@@ -76,9 +76,13 @@ class LoopWatcher:
 
     def begin(self) -> None:
         """Begin to watch."""
-        self.averages = HalfAverages()
+        self._count_writes()
         self.roots.listen()
         self.compiler.wait(self._wanted())
+
+    @guarded
+    def _count_writes(self) -> None:
+        self.averages = HalfAverages()
 
     @guarded
     def end(self) -> None:
