@@ -67,22 +67,13 @@ def snapshot(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return compare
 
 
-#: Known failures, each with what is wrong. They run, and are reported as expected failures until they are fixed.
-KNOWN = {}
-
-
 #: Tests that a plain `pytest` leaves out, measured by tests/studies/suite_times.py.
 SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").split())
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what takes long, and what is known to fail."""
+    """Mark what takes long."""
     for item in items:
         if item.nodeid.partition("[")[0].removeprefix("tests/") in SLOW:
             item.add_marker(pytest.mark.slow)
-        reason = next(
-            (why for name, why in KNOWN.items() if item.nodeid.partition("::")[2].startswith(name)), ""
-        )
-        if reason:
-            item.add_marker(pytest.mark.xfail(reason=reason, strict=False))
