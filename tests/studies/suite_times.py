@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 TESTS = Path(__file__).parents[1]
 LIST = TESTS / "slow.txt"
 #: Seconds that the tests of a plain `pytest` may take together, beside loading torch and collecting.
-SECONDS = 55.0
+SECONDS = 45.0
 
 
 def times(file):
