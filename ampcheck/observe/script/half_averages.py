@@ -42,9 +42,10 @@ class HalfAverages:
         tensors = list(_leaves(objects))
         known = {id(tensor.grad) for tensor in tensors if tensor.grad is not None}
         known.update(id(buffer) for model in models for buffer in model.buffers())
-        for one in objects:
-            if issubclass(type(one), torch.optim.Optimizer):
-                known.update(map(id, _of_optimizer(one)))
+        # A process may hold millions of objects: their types are few.
+        kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.optim.Optimizer)}
+        for optimizer in [one for one in objects if type(one) in kinds] if kinds else ():
+            known.update(map(id, _of_optimizer(optimizer)))
         for tensor in tensors:
             written = tensor._version - self._before.get(id(tensor), 0)
             if tensor.dtype in _HALF and id(tensor) not in known and written >= steps and tensor.numel() > 1:
