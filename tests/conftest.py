@@ -1,5 +1,6 @@
 """What every test runs under: a fixed width, one thread, and snapshots that are read before they are kept."""
 
+import gc
 import os
 import signal
 import sys
@@ -52,6 +53,18 @@ def _no_file_of_a_test_stays_imported(tmp_path_factory: pytest.TempPathFactory) 
             del sys.modules[name]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _what_is_loaded_is_no_garbage() -> None:
+    """Spare every later collection, and every search of live objects, the walk over torch and its libraries."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Let everything be taken apart at the end, as without us."""
+    gc.unfreeze()
+
+
 @pytest.fixture
 def snapshot(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Compare text with tests/snapshots/<name>; rewrite it under --update-snapshots."""
@@ -65,6 +78,15 @@ def snapshot(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8")
 
     return compare
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Share a plain `pytest` between two processes, where pytest-xdist is there; -n, --pdb and names of tests win."""
+    given, whole = config.option, config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    alone = given.usepdb or given.collectonly or "PYTEST_XDIST_WORKER" in os.environ
+    if whole and not alone and getattr(given, "numprocesses", 0) is None:
+        given.numprocesses, given.dist = 2, "worksteal"
 
 
 #: Tests that a plain `pytest` leaves out, measured by tests/studies/suite_times.py.

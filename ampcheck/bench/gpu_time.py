@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from ampcheck.bench.confirmed import confirmation
 from ampcheck.bench.ledger import Operation
 from ampcheck.bench.result import BASE, Bench, Case, GpuTime, Row
 from ampcheck.bench.roofline import calibration, constants, gpu, named_by, step_time
@@ -120,7 +121,7 @@ def legend(bench: Bench) -> tuple[str, ...]:
     )
     sure = (
         f"the range of a predicted speed-up held {percent(family['covered'])} of the published ones; the compiled "
-        "column is not checked against published figures"
+        f"column is not checked against published figures; {confirmation('time')}"
     )
     return how, sure
 

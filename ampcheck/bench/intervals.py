@@ -15,6 +15,9 @@ FEWEST_ROUNDS = 10
 ALPHA = 0.05
 #: A test should see a difference of the margin with this probability, as is usual.
 POWER = 0.8
+#: A difference has to lie outside of two intervals. One of so many half widths of the wider does with that probability:
+#: simulated, and held by a test.
+SEEN_FROM = 1.5
 _MOST_SEEDS = 1000
 _FEWEST_FOR_TEST = 2
 
@@ -31,6 +34,13 @@ class Interval:
     def half_width(self) -> float:
         """Return half the width over the estimate."""
         return (self.high - self.low) / 2 / self.estimate if self.estimate else math.inf
+
+    @property
+    def seen_from(self) -> float:
+        """Return the difference of a ratio from 1 that as many rounds show in four of five times."""
+        if not 0 < self.low <= self.high < math.inf:
+            return math.inf
+        return math.expm1(SEEN_FROM * math.log(self.high / self.low) / 2)
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -99,6 +99,9 @@ class Operation:
         0  #: bytes read from what an element-wise operation just made; a compiler reads them not again
     )
     fusable: bool = False  #: element-wise, a reduction or a norm: a compiler can fuse it with its neighbours
+    winograd: bool = (
+        False  #: a 3x3 convolution without stride: FP32 kernels need fewer multiplications for it
+    )
 
 
 def merged(operations: Sequence[Operation]) -> tuple[Operation, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from ampcheck.bench import gpu_time, svg
 from ampcheck.bench.compare import Change
 from ampcheck.bench.result import Bench, Case
+from ampcheck.bench.shapes import STYLE
 from ampcheck.bench.table import TIMES, caveats, columns, headings, legend, lines
 from ampcheck.renderers.page.elements import Html, joined, tag
 
@@ -15,7 +16,6 @@ _BAD = ("fails", "worse", "not finite", "lost", "does not run", "out of memory")
 
 
 def _style() -> str:
-    light, dark = svg.roles(svg.ROLES), svg.roles(svg.DARK_ROLES)
     return (
         ":root{color-scheme:light dark;--ink:#1d2430;--dim:#5b6472;--paper:#fff;--edge:#d5dae2;--soft:#f3f5f8;"
         "--good:#1d6b3c;--bad:#a3222a}"
@@ -31,10 +31,9 @@ def _style() -> str:
         "thead th{color:var(--dim);font-weight:600;vertical-align:bottom}"
         "tbody th{font-weight:600}td{white-space:nowrap}td.verdict{white-space:normal;min-width:12rem}"
         ".good{color:var(--good)}.bad{color:var(--bad);font-weight:600}.dim{color:var(--dim)}"
-        "figure{margin:1rem 0;max-width:46rem}svg{width:100%;min-width:34rem;height:auto}"
-        "svg text{font:12px system-ui,sans-serif;"
-        "fill:var(--ink)}" + svg.MARKS + "ul{padding-left:1.2rem}"
-        "li{overflow-wrap:anywhere}" + light + "@media(prefers-color-scheme:dark){" + dark + "}"
+        "figure{margin:1rem 0;max-width:36rem}svg{width:100%;min-width:24rem;height:auto}"
+        + STYLE
+        + "ul{padding-left:1.2rem}li{overflow-wrap:anywhere}"
     )
 
 
@@ -83,7 +82,8 @@ def _case(bench: Bench, case: Case) -> Iterable[Html]:
         yield tag("h3", "Time on GPUs, predicted")
         yield _table(gpu_time.titles(bench), predicted, "Time on GPUs, predicted")
     yield _list(caveats(bench, case))
-    for chart in (svg.ratios(case), svg.memory(case), svg.curves(case, int(bench.settings.get("steps", 0)))):
+    steps = int(bench.settings.get("steps", 0))
+    for chart in (svg.ratios(case), svg.memory(case), svg.curves(case, steps), svg.metrics(case)):
         if chart:
             caption = Html(chart.partition("<title>")[2].partition("</title>")[0])
             yield tag("figure", tag("figcaption", caption, class_="dim"), _scroll(Html(chart), caption))

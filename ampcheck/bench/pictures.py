@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ampcheck.bench import svg
 from ampcheck.bench.gpu_time import rates
 from ampcheck.bench.result import BASE, Bench, Case
+from ampcheck.bench.shapes import standalone
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,12 @@ def pictures(bench: Bench) -> tuple[Picture, ...]:
         for at, case in enumerate(bench.cases)
         for kind, chart in (
             ("memory", svg.memory(case)), ("speed", svg.ratios(case)), ("training", svg.curves(case, steps)),
+            ("metric", svg.metrics(case)),
         )
     ]  # fmt: skip
     found += [("", f"batches-{kind}", chart) for kind, chart in _batches(bench)]
     return tuple(
-        Picture(case, suffix, _title(chart), svg.standalone(chart)) for case, suffix, chart in found if chart
+        Picture(case, suffix, _title(chart), standalone(chart)) for case, suffix, chart in found if chart
     )
 
 

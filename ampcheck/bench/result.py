@@ -30,7 +30,7 @@ PRECISIONS = {
     },
 }
 BASE = "fp32"
-#: The name under which FP32 is measured a second time: what it seems to differ by is the noise floor.
+#: The name under which FP32 is measured a second time: what differs from one of the two only is noise.
 AGAIN = "fp32 again"
 
 
@@ -142,6 +142,8 @@ class TrainingCurve:
     message: str = ""
     full_loss: float | None = None  #: training loss of the weights at the end, in FP32
     settling: int = 0  #: updates skipped on a copy until the scaler had settled; the run starts from there
+    metrics: tuple[float, ...] = ()  #: in FP32, as training went on
+    metric_steps: tuple[int, ...] = ()  #: after which each of them was read
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 An operation takes as long as its multiplications at the GPU's peak, or as its bytes at the GPU's bandwidth, each at
 the efficiency that its class reaches, and a little to start. The host launches one kernel after another; a step takes
 as long as the slower of the two. The constants are fitted to published speed-ups (reports/bench/speed.md says how
-well); no GPU is at hand, so every figure is a prediction.
+well); every figure is a prediction (`confirmed` says what a GPU said of them).
 """
 
 import csv
@@ -66,11 +66,10 @@ class Constants:
     transpose: float  #: extra passes over images that Tensor Cores want in channels_last
     kernel: float  #: µs that a kernel takes at least
     launch: float  #: µs of the host for an operation
-    cast_launch: float  #: of that, for a cast: no module's Python stands around it
-    engine_launch: (
-        float  #: of it, for an operation of the backward or the update: no Python stands around those
+    bare_launch: (
+        float  #: of that, where no module's Python stands around it: a cast, the backward, the update
     )
-    volume: float  #: of `convolution`, in three dimensions
+    winograd: float  #: times `convolution`, where FP32 kernels need fewer multiplications than were counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +178,7 @@ def step_time(
 
 def _host_share(op: Operation, known: Constants) -> float:
     """Return what the host needs for an operation, as a share of what it needs for one of the forward."""
-    if op.phase != "forward":
-        return known.engine_launch
-    return known.cast_launch if op.cast else 1.0
+    return known.bare_launch if op.cast or op.phase != "forward" else 1.0
 
 
 def _launched(op: Operation, *, fused: bool) -> int:
@@ -231,6 +228,6 @@ def _efficiency(op: Operation, known: Constants, *, tensor: bool) -> float:
     if op.op.startswith("convolution"):
         if groups > 1:
             return known.tensor_grouped if tensor else known.grouped
-        plain = known.convolution * (known.volume if op.layout.endswith("_3d") else 1.0)
+        plain = known.convolution * (known.winograd if op.winograd else 1.0)
         return known.tensor_convolution if tensor else plain
     return known.tensor_product if tensor else known.product

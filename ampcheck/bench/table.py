@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from ampcheck.bench.confirmed import confirmation
 from ampcheck.bench.intervals import FEWEST_ROUNDS
 from ampcheck.bench.result import BASE, PRECISIONS, Bench, Case, Closeness, Memory, Row
 from ampcheck.bench.roofline import TERA, named_by
@@ -15,7 +16,7 @@ MIB = 1024 * 1024
 _NONE = "–"
 _PREDICTED = (
     "CUDA peak: predicted from the step's operations under CUDA's casting rules, on tensors without storage; "
-    "workspaces of cuBLAS and cuDNN and fragmentation are not in it, and no GPU has confirmed it"
+    "workspaces of cuBLAS and cuDNN and fragmentation are not in it; "
 )
 
 
@@ -154,7 +155,8 @@ def caveats(bench: Bench, case: Case) -> tuple[str, ...]:
     found = [text for row in case.rows for text in _certainty(bench, case, row)]
     if case.floor is not None:
         found.append(
-            f"FP32 measured a second time: {_interval(case.floor)}; differences inside that are noise"
+            f"FP32 measured a second time: {_interval(case.floor)}; a difference is called one where it is seen "
+            "beside both"
         )
     if case.compiled:
         found.append("the compiler is timed; memory is predicted, and accuracy taken, without it")
@@ -212,7 +214,7 @@ def legend(bench: Bench) -> tuple[str, ...]:
     return (
         *text,
         "time: this CPU under torch's own CPU autocast and kernels; it says nothing about a GPU",
-        _PREDICTED,
+        _PREDICTED + confirmation("memory"),
         "gradient error and training: CUDA's casting rules on CPU tensors, products of halves summed in FP32",
     )
 

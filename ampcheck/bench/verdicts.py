@@ -1,4 +1,4 @@
-"""What rows say, judged: speed under a noise floor, accuracy by a test of equivalence, one word for all."""
+"""What rows say, judged: speed beside FP32 timed twice, accuracy by a test of equivalence, one word for all."""
 
 import math
 from collections import Counter
@@ -34,6 +34,8 @@ class Speed:
     word: str  #: faster, slower, no difference measured
     interval: Interval
     noisy: bool
+    seen_from: float  #: the difference that these rounds show in four of five times
+    rounds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +73,18 @@ class Judgement:
 
 
 def speed(case: Case, row: Row) -> Speed | None:
-    """Return how fast a row is; within what FP32 measured twice differs by, nothing is said to differ."""
+    """Return how fast a row is; it differs where it does so beside both of FP32's own timings."""
     interval = case.speedup(row)
     if interval is None or row.time is None:
         return None
-    floor = case.floor or Interval(1.0, 1.0, 1.0)
+    both = [interval] if case.again is None else [interval, row.time.speedup(case.again)]
     word = "no difference measured"
-    if interval.low > max(1.0, floor.high):
+    if min(one.low for one in both) > 1:
         word = "faster"
-    elif interval.high < min(1.0, floor.low):
+    elif max(one.high for one in both) < 1:
         word = "slower"
-    return Speed(word, interval, row.time.spread > NOISY)
+    seen = max(one.seen_from for one in both)
+    return Speed(word, interval, row.time.spread > NOISY, seen, len(row.time.samples))
 
 
 def judgement(bench: Bench, case: Case, row: Row) -> Judgement | None:
@@ -239,10 +242,17 @@ def _time(case: Case, row: Row) -> str:
     if fast is None:
         return ""
     share = f"{fast.interval.estimate:.2f}× as fast"
-    text = (
-        f"{share}{' (noisy)' * fast.noisy}"
-        if fast.word in {"faster", "slower"}
-        else "same speed within noise"
-    )
+    if fast.word in {"faster", "slower"}:
+        text = f"{share}{' (noisy)' * fast.noisy}"
+    else:
+        text = f"same speed within noise ({_shown(fast)})"
     skipped = row.time.skipped if row.time is not None else 0
     return text + (f" ({skipped} timed updates were skipped: not comparable)" if skipped else "")
+
+
+def _shown(fast: Speed) -> str:
+    """Return what the rounds of a measurement would have shown."""
+    rounds = f"{fast.rounds} round{'s' * (fast.rounds != 1)}"
+    if fast.seen_from >= 1:
+        return f"{rounds} would not show twice the speed"
+    return f"{percent(fast.seen_from)} would be seen in {rounds}"

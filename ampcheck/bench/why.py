@@ -98,7 +98,7 @@ def _small_batch(operations: Sequence[Operation]) -> Reason | None:
         "batch",
         f"{percent(share)} of the forward's computation is matrix products of fewer than {TILE} rows",
         _places(thin, lambda op: op.flops, lambda op: "x".join(map(str, op.sizes))),
-        "a larger batch: the same weights are then read once for more rows",
+        "a larger batch: each read of the weights then serves more rows",
     )
 
 

@@ -92,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, unknown = parser.parse_known_args(script[0] if script else words)
     if unknown:
         parser.refuse(words[0], unknown)
-    if options.command != "bench" and getattr(options, "target", "") is None:
+    captured = options.command != "bench" or getattr(options, "captured", None) is not None
+    if captured and getattr(options, "target", "") is None:
         _target_of_capture(options, parser)
     options.words, options.commands = words, parser.commands
     options.script_words = script and script[1]

@@ -20,8 +20,9 @@ from ampcheck.run.limit import Limit
 from ampcheck.run.script_audit import ScriptAudit
 from ampcheck.run.side_effects import Kept, kept
 from ampcheck.targets.arguments import Reads, arguments_of, divided
-from ampcheck.targets.reading import read, read_source
+from ampcheck.targets.reading import as_module, read, read_source
 from ampcheck.values.recipes import is_recipe
+from ampcheck.values.report import Report
 from ampcheck.values.settings import Schedule
 
 STEPS, SECONDS = 20, 60.0
@@ -111,8 +112,8 @@ def _taken_by(parser: argparse.ArgumentParser, reads: Reads) -> Any:
 
 def run(options: argparse.Namespace) -> int:
     """Audit a script and publish the report."""
-    program = Program("script", options.target, tuple(options.script_words))
     path = Path(options.target).resolve()
+    program = _program(path, options)
     _refuse(options)
     missing = arguments_of(path).missing(program.arguments)
     if missing:
@@ -127,10 +128,20 @@ def run(options: argparse.Namespace) -> int:
     limit = Limit(steps, options.seconds)
     recipe = options.what_if if is_recipe(options.what_if) else ""
     audit = ScriptAudit(_watch_options(options, program, steps), limit, recipe)
+    if program.kind == "module":
+        print(f"ampcheck: its imports are relative: run as python {program.shown}", file=sys.stderr)
     print(f"ampcheck: {_what_runs(options, steps)}", file=sys.stderr)
     with contextlib.redirect_stdout(sys.stderr), kept() as written:
         ended = audit.over(lambda: launch(program))
-    return _publish(options, audit, ended, written)
+    return _publish(options, audit, ended, written, program)
+
+
+def _program(path: Path, options: argparse.Namespace) -> Program:
+    """Return the script, as a module of its package where its imports are relative."""
+    words, module = tuple(options.script_words), as_module(path)
+    if module is None:
+        return Program("script", options.target, words)
+    return Program("module", module[1], words, str(module[0]))
 
 
 def _watch_options(options: argparse.Namespace, program: Program, steps: int) -> WatchOptions:
@@ -175,7 +186,16 @@ def _some_class(target: str) -> str:
     return next(iter(source.classes), "Net") if source else "Net"
 
 
-def _publish(options: argparse.Namespace, audit: ScriptAudit, ended: Ended, written: Kept) -> int:
+def _stopped(report: Report, after: str) -> Report:
+    """Return the report of a script that was stopped: it says that what came later was not seen."""
+    later = {f"what the script does after {after}, where it was stopped: ampcheck run sees it all": 1}
+    low = replace(report.low, not_audited={**later, **report.low.not_audited})
+    return replace(report, low=low, notes=(f"the script was stopped after {after}", *report.notes))
+
+
+def _publish(
+    options: argparse.Namespace, audit: ScriptAudit, ended: Ended, written: Kept, program: Program
+) -> int:
     report = audit.report(written.words)
     steps = report.loop.steps if report is not None and report.loop is not None else 0
     refused = report is not None and report.low.failure is not None
@@ -183,12 +203,14 @@ def _publish(options: argparse.Namespace, audit: ScriptAudit, ended: Ended, writ
         raise TargetError(
             f"the script ended with {type(ended.error).__name__} before its first step, so nothing was seen",
             where=options.target,
-            hint=shlex.join(["python", options.target, *options.script_words]),
+            hint=shlex.join(
+                ["python", *["-m"][: program.kind == "module"], program.name, *program.arguments]
+            ),
         )
     if report is None or not (steps or refused):
         raise TargetError(_untrained(ended), where=options.target, hint=f"ampcheck run {options.target}")
     if audit.stopped:
-        report = replace(report, notes=(f"the script was stopped after {audit.stopped}", *report.notes))
+        report = _stopped(report, audit.stopped)
     status = output.publish(report, options)
     if audit.calls is None:
         return status

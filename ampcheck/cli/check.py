@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ampcheck.cli import audit_script, output
+from ampcheck.cli.several import say_known_before
 from ampcheck.saved.report_json import write
 from ampcheck.values.report import Report
 from ampcheck.values.settings import CASTS, MODES, parse_precision, parse_scale
@@ -43,7 +44,13 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TARGET",
         help="model.py, model.py:name, package.module:name, torchvision:NAME, timm:NAME, transformers:TYPE",
     )
-    audit = parser.add_argument_group("audit")
+    _add_step_arguments(parser.add_argument_group("audit"))
+    parser.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
+    add_target_arguments(parser)
+
+
+def _add_step_arguments(audit: "argparse._ActionsContainer") -> None:
+    """Add the options that say what is run, how often, and how much of it is measured."""
     audit.add_argument(
         "--precision", type=precision, metavar="P", help="fp16 (default), bf16, auto, fp8[:RECIPE]"
     )
@@ -62,7 +69,7 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
         "--verify",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="re-run the step to try what is claimed (--no-verify: record only, no plan)",
+        help="run the step again to verify each claim (--no-verify: record only, no plan)",
     )
     audit.add_argument(
         "--verify-steps",
@@ -72,13 +79,17 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
         help="also train N steps with the plan and in FP32, and compare",
     )
     audit.add_argument(
-        "--budget", type=seconds, default=None, metavar="S", help="seconds to look for a remedy (default: 60)"
+        "--budget",
+        type=seconds,
+        default=None,
+        metavar="S",
+        help="seconds to search for a remedy (default: 60)",
     )
     audit.add_argument(
         "--layers-only",
         action="store_true",
         default=None,
-        help="measure what enters and leaves modules, and no operation inside: cheaper, and less is found",
+        help="measure only what enters and leaves modules, not the operations inside: faster, but finds less",
     )
     audit.add_argument(
         "--sample",
@@ -92,8 +103,6 @@ def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run without values or memory, on the CPU, for dtypes and casts alone: models of any size",
     )
-    audit.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
-    add_target_arguments(parser)
 
 
 def add_mode_arguments(audit: "argparse._ActionsContainer") -> None:
@@ -194,6 +203,7 @@ def audited(options: argparse.Namespace) -> Report:
             from ampcheck.run.audit import audit
             from ampcheck.targets.seeding import seeded
 
+            say_known_before(target.model, settings.precision)
             with seeded(options.seed):  # dropout too is to be the same in every run of the command
                 return audit(target, settings, say)
         finally:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from ampcheck.cli import check, output
 from ampcheck.errors import TargetError
 from ampcheck.fix.applied import in_git, on_branch, patched, unsaved
-from ampcheck.renderers.advice import scaler_call
 from ampcheck.renderers.drawing import BLOCKS
 from ampcheck.renderers.next_step import LABEL, next_step
+from ampcheck.renderers.words import scaler_call
+from ampcheck.saved.report_json import write
 from ampcheck.targets.spec import parse_spec
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Health
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("fix")
     group.add_argument("--diff", action="store_true", help="print the change, and write nothing")
     group.add_argument("--branch", metavar="NAME", help="commit the change to a new branch of git")
-    group.add_argument("--force", action="store_true", help="change a file that git does not hold as it is")
+    group.add_argument("--force", action="store_true", help="change a file that has uncommitted changes")
     group.add_argument(
         "--train-steps",
         type=check.count,
@@ -53,15 +54,15 @@ def run(options: argparse.Namespace) -> int:
     if spec.kind != "file":
         raise TargetError(f"expected a file to change, got {options.target!r}", hint="ampcheck fix model.py")
     path = Path(spec.source)
-    before = check.audited(options)
-    print(f"before  {_verdict(before)}")
-    if not before.patch.startswith("---"):
-        return _nothing_to_write(before)
+    report = check.audited(options)
+    print(f"before  {_verdict(report)}")
+    if not report.patch.startswith("---"):
+        return _nothing_to_write(report)
     if options.diff:
-        print(before.patch, end="")
+        print(report.patch, end="")
         return 0
     _refuse_unsaved(path, options)
-    return _changed(path, before, options, _curves_of(options))
+    return _changed(path, report, options, _curves_of(options))
 
 
 def _nothing_to_write(report: Report) -> int:
@@ -82,7 +83,7 @@ def _refuse_unsaved(path: Path, options: argparse.Namespace) -> None:
             hint=shlex.join(["ampcheck", *options.words, "--force"]),
         )
     if options.branch and not in_git(path):
-        raise TargetError(f"{path.name} is in no repository of git, so there is no branch to make")
+        raise TargetError(f"{path.name} is not in a git repository, so no branch can be made")
 
 
 def _curves_of(options: argparse.Namespace) -> "TrainingCurves":
@@ -94,15 +95,15 @@ def _curves_of(options: argparse.Namespace) -> "TrainingCurves":
         return TrainingCurves(load(options.target, check.options_of(options)), options.train_steps)
 
 
-def _changed(path: Path, before: Report, options: argparse.Namespace, old: "TrainingCurves") -> int:
+def _changed(path: Path, report: Report, options: argparse.Namespace, old: "TrainingCurves") -> int:
     """Write the change, audit it, and keep it if it helps."""
-    assert before.plan is not None  # a patch is a plan's
+    assert report.plan is not None  # a patch is a plan's
     text = path.read_bytes()
-    wide, low = old.in_fp32(), old.as_it_is(before.plan)
-    path.write_text(patched(text.decode(), before.patch), encoding="utf-8")
+    wide, low = old.in_fp32(), old.as_it_is(report.plan)
+    write(path, patched(text.decode(), report.patch))
     try:
         after = check.audited(options)
-        fixed = _curves_of(options).as_it_is(before.plan, scaler=before.plan.scaler)
+        fixed = _curves_of(options).as_it_is(report.plan, scaler=report.plan.scaler)
         helps = after.verdict.word is not Health.UNSAFE and after.verdict.word is not Health.UNKNOWN
     except BaseException:
         path.write_bytes(text)
@@ -113,18 +114,22 @@ def _changed(path: Path, before: Report, options: argparse.Namespace, old: "Trai
         path.write_bytes(text)
         print(f"\nthe change does not make it safe: {path.name} is as it was")
         return 1
-    print(f"\n{_kept(path, options, before)}")
+    print(f"\n{_kept(path, options, report)}")
     return 0
 
 
-def _kept(path: Path, options: argparse.Namespace, before: Report) -> str:
+def _kept(path: Path, options: argparse.Namespace, report: Report) -> str:
     """Return where the change is, and how it is undone."""
-    scaler = before.plan.scaler if before.plan is not None else None
+    scaler = report.plan.scaler if report.plan is not None else None
     more = f"\nin your training loop: {scaler_call(scaler)}" if scaler is not None else ""
     if options.branch:
         back = on_branch(path, options.branch, "Keep in FP32 what mixed precision breaks")
         return f"committed to branch {options.branch}; git switch {back} goes back{more}"
-    undo = f"git checkout {shlex.quote(path.name)}" if in_git(path) else "there is no repository to undo it"
+    undo = (
+        f"git checkout {shlex.quote(path.name)}"
+        if in_git(path)
+        else "there is no git repository to undo it with"
+    )
     return (
         f"changed {path.name}; {undo} undoes it{more}"
         if in_git(path)

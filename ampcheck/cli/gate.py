@@ -21,13 +21,13 @@ _WHAT = 40
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that can hold a report against a baseline."""
     group = parser.add_argument_group(
-        "baseline", "what was accepted before; anything else makes the status 1"
+        "baseline", "the findings accepted so far; any other makes the exit status 1"
     )
     group.add_argument(
         "--baseline",
         type=Path,
         metavar="FILE",
-        help="hold the report against FILE (ampcheck baseline makes one)",
+        help="compare the report with the baseline FILE (ampcheck baseline makes one)",
     )
     group.add_argument(
         "--update-baseline", action="store_true", help="accept the report as it is; reasons are kept"

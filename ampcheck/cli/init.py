@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="where to write (default: FILE_audit.py, next to it)",
     )
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
 
 
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         made = stubs(spec)
     path = options.output or made.path
     if path.exists() and not options.force:
-        raise TargetError(f"{str(path)!r} is there already; --force writes over it")
+        raise TargetError(f"{str(path)!r} exists already; --force overwrites it")
     path.write_text(made.text, encoding="utf-8")
     print(f"wrote {path}: {made.shown}")
     print(f"  ampcheck {shlex.quote(str(path))}")

@@ -19,7 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "reports", type=Path, nargs="+", metavar="REPORT.json", help="reports written with --format json -o"
     )
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write the sum to FILE instead of the screen"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the merged report to FILE instead of the screen",
     )
 
 

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         choices=FAIL_ON,
         default=None,
-        help="exit with 1 from findings of this severity on (default: error)",
+        help="exit with 1 on findings of this severity or worse (default: error)",
     )
     add_selecting(parser)
     gate.add_arguments(parser)
@@ -124,8 +124,9 @@ def _codes(text: str) -> list[str]:
 
 def colored(choice: str, stream: TextIO | None = None) -> bool:
     """Tell whether colours go to a stream, the standard output where none is named."""
-    coloured = (stream or sys.stdout).isatty() and "NO_COLOR" not in os.environ
-    return choice == "always" or (choice == "auto" and coloured)
+    # A script may have put an object of its own there, or none.
+    terminal = getattr(stream or sys.stdout, "isatty", bool)()
+    return choice == "always" or (choice == "auto" and terminal and "NO_COLOR" not in os.environ)
 
 
 def _status(report: Report, fail_on: str) -> int:

@@ -5,6 +5,10 @@ with -o. A few steps are recorded, fewer are compared with FP32; the others run 
 """
 
 import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_loggers,
         default=[],
         metavar="WHERE",
-        help="give the same numbers to the script's own run of wandb or mlflow, or to prometheus:FILE",
+        help="send the same values to the script's own wandb or mlflow run, or to prometheus:FILE",
     )
     output.add_arguments(parser)
     parser.set_defaults(fail_on="never")
@@ -92,10 +96,17 @@ def _add_recording(watch: Any) -> None:
         help="record these steps, from 0 on, and no others",
     )
     watch.add_argument(
+        "--slowest",
+        type=count,
+        default=20,
+        metavar="N",
+        help="give a recorded step up that takes more than N times as long as one that is not recorded (default: 20)",
+    )
+    watch.add_argument(
         "--as-cuda",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="let the CPU stand in for CUDA (default: where the script asks for CUDA and there is none)",
+        help="let the CPU stand in for CUDA (default: if the script asks for CUDA and there is none)",
     )
     add_what_if(watch)
 
@@ -124,9 +135,21 @@ def run(options: argparse.Namespace) -> int:
         error, status = ended.error, ended.status
     finally:
         stop()
-        watched.end(error)
-    published = watched.published(error)
+        with _speaking():
+            watched.end(error)
+    with _speaking():
+        published = watched.published(error, status)
     return status or published
+
+
+@contextlib.contextmanager
+def _speaking() -> Iterator[None]:
+    """Have a standard error to write to, also where a script has closed or removed its own."""
+    if sys.stderr is not None and not getattr(sys.stderr, "closed", False):
+        yield
+        return
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
+        yield
 
 
 def _program(options: argparse.Namespace) -> Program:

@@ -43,6 +43,16 @@ def add_what_if(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def say_known_before(model: object, precision: str) -> None:
+    """Print what is sure of a model and the recipes asked for, before anything of it runs."""
+    if not is_recipe(precision):
+        return
+    from ampcheck.observe.fp8.fit import known_before
+
+    for text in known_before(model, recipes(precision)):
+        print(f"ampcheck: {text}", file=sys.stderr)
+
+
 def publish_each(
     targets: "Iterable[tuple[Target, Settings]]",
     options: argparse.Namespace,
@@ -56,6 +66,7 @@ def publish_each(
     status: int | None = None
     for number, (target, settings) in enumerate(targets, first):
         with contextlib.redirect_stdout(sys.stderr):
+            say_known_before(target.model, settings.precision)
             report = audit(replace(target, notes=(*notes, *target.notes)), settings)
             outputs = [replace(one, path=_numbered(one.path, number)) for one in options.output]
             asked = argparse.Namespace(**{**vars(options), "output": outputs})

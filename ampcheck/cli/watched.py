@@ -41,7 +41,9 @@ class Watched:
     def __init__(self, options: argparse.Namespace, program: Program) -> None:
         """Prepare to watch."""
         self._options, self._program = options, program
-        schedule = Schedule(options.first, options.every, options.only, beside=options.reference)
+        schedule = Schedule(
+            options.first, options.every, options.only, beside=options.reference, slowest=options.slowest
+        )
         named = any("cuda" in word for word in program.arguments)
         script = program.kind == "script" and not options.what_if
         asked = wishes_of(Path(program.name), program.arguments) if script else None
@@ -78,8 +80,10 @@ class Watched:
 
             self._forwards, self._calls = Forwards(), TrainingCalls(self._recipe)
             self._session = self._watch_options.session(self._on_step)
-            self._session.watcher.roots.without_gradients = self._forwards.note
             self._calls.follow(self._session)
+            self._forwards.follow(self._session.watcher.roots)
+            compiler = self._session.watcher.compiler
+            self._forwards.compiles = lambda: bool(compiler.asked)
             self._session.watcher.started = self._children.follow
             if self._options.save_batch is not None:
                 self._saving = Saving(self._options.save_batch, self._session.watcher)
@@ -107,7 +111,10 @@ class Watched:
                 sink.add(numbers)
             except Exception as error:  # noqa: BLE001  # a logger's own
                 self._sinks.remove(sink)
-                print(f"ampcheck: {type(sink).__name__} takes no more numbers: {error}", file=sys.stderr)
+                print(
+                    f"ampcheck: {type(sink).__name__} failed and gets no more values: {error}",
+                    file=sys.stderr,
+                )
 
     # -- while it runs
 
@@ -141,12 +148,16 @@ class Watched:
         if self._endings is not None:
             self._endings.close()
         self._keeper.close()
+        if self._forwards is not None:
+            self._forwards.close()
         if self._live is not None:
             self._live.close()
         if self._saving is not None:
             print(f"ampcheck: {self._saving.end()}", file=sys.stderr)
         if error is not None:
-            self._notes = (f"the script ended with {type(error).__name__}: this is about what ran before",)
+            self._notes = (
+                f"the script ended with {type(error).__name__}: the report covers what ran before",
+            )
         if self._session is not None and error is not None:
             self._session.watcher.raised(error)
         if self._context is not None:
@@ -154,10 +165,10 @@ class Watched:
         if self._session is not None and self._session.ranks.first:
             self._log(self._session.watcher)
 
-    def published(self, error: BaseException | None) -> int:
+    def published(self, error: BaseException | None, status: int = 0) -> int:
         """Write the report and leave nothing else behind; errors of ours are shown, the exit status is the script's."""
         try:
-            return self._publish(error)
+            return self._publish(failed=error is not None or status != 0)
         except AmpcheckError as problem:
             output.complain(problem)
         except Exception as problem:  # noqa: BLE001  # whatever it is
@@ -168,7 +179,7 @@ class Watched:
             self._corner.clear()
         return 0
 
-    def _publish(self, error: BaseException | None) -> int:
+    def _publish(self, *, failed: bool) -> int:
         """Write the report; return the exit status for a script that went well."""
         if self._session is None or self._broken:
             why = self._broken or "the script never imported torch"
@@ -181,18 +192,20 @@ class Watched:
                 return status
         others = self._children.reports()
         session.watcher.children -= len(others)
-        own = session.report(self._program.shown, self._notes)
+        report = session.report(self._program.shown, self._notes)
         if not ranks.first:
-            return self._leave(own, ranks)
-        whole, heard = ranks.gather(own)
+            return self._leave(report, ranks)
+        whole, heard = ranks.gather(report)
         report = joined(whole, others)
         trained = report.loop is not None and bool(report.loop.steps)
-        if error is not None and not trained and not self._options.output:
+        if failed and not trained and not self._options.output:
             print("ampcheck: no training was seen before that", file=sys.stderr)
             return NO_TRAINING
         # Standard output is the script's.
         with contextlib.redirect_stdout(sys.stderr):
             status = output.publish(report, self._options)
+        if status == output.COULD_NOT_WRITE and self._options.fail_on == "never":
+            status = 0  # it was told, and the exit status is the script's
         self._clear(heard)
         if trained and self._calls is not None:
             status = max(
@@ -200,11 +213,11 @@ class Watched:
             )
         return status if trained else NO_TRAINING
 
-    def _leave(self, own: Report, ranks: "Ranks") -> int:
+    def _leave(self, report: Report, ranks: "Ranks") -> int:
         """Leave a rank's report in a file, and send it to the first rank, which takes the file away."""
         place = self._place()
-        write(place, to_json(select(own, self._options.config, source)))
-        if not ranks.send(own):
+        write(place, to_json(select(report, self._options.config, source)))
+        if not ranks.send(report):
             print(
                 f"ampcheck: rank 0 cannot be reached, the report of this rank is {str(place)!r}",
                 file=sys.stderr,

@@ -76,11 +76,6 @@ class Baseline:
     bf16_modules: tuple[str, ...] = ()  #: under a recipe
     way: str = ""  #: of the plan: its recipe, what modules in FP32 give, inputs that are not cast
 
-    @property
-    def without_reason(self) -> tuple[Accepted, ...]:
-        """Return the findings for which nobody gave a reason yet."""
-        return tuple(accepted for accepted in self.findings if not accepted.reason)
-
 
 def accepted_by() -> str:
     """Return the reason that stands where nobody gave one: when something was accepted, and by whom."""
@@ -130,7 +125,8 @@ def _planned(made: Baseline, plan: Plan) -> Baseline:
 def _way(plan: Plan) -> str:
     gemms = f"{' and '.join(plan.bf16_gemms)} in bf16" if plan.bf16_gemms else ""
     inputs = f"not cast: {', '.join(plan.keep_inputs)}" if plan.keep_inputs else ""
-    return "; ".join(text for text in (plan.recipe, gemms, plan.outputs, inputs) if text)
+    carried = "state in FP32" if plan.keep_state else ""
+    return "; ".join(text for text in (plan.recipe, gemms, plan.outputs, inputs, carried) if text)
 
 
 def grouped(findings: Iterable[Finding]) -> tuple[Accepted, ...]:

@@ -190,7 +190,7 @@ def _comment(token: tokenize.TokenInfo, first: int, last: int) -> Comment:
     codes = tuple(entry for entry in re.split(r"[\s,]+", found["codes"] or "") if entry)
     mistake = _mistake(found["verb"], codes)
     if not mistake and not first <= line <= last:
-        mistake = "an ampcheck comment stands alone, so it does nothing; write it behind the code it is about"
+        mistake = "an ampcheck comment on a line of its own does nothing; put it after the code on its line"
     if mistake:
         return Comment(first, last, line, (), mistake=mistake)
     return Comment(first, last, line, codes, found["reason"].strip())
@@ -198,6 +198,6 @@ def _comment(token: tokenize.TokenInfo, first: int, last: int) -> Comment:
 
 def _mistake(verb: str, codes: Iterable[str]) -> str:
     if verb != "ignore" or not codes:
-        return f"an ampcheck comment says nothing that is known, so it does nothing; write {EXAMPLE}"
+        return f"an ampcheck comment was not understood and does nothing; write {EXAMPLE}"
     wrong = next((entry for entry in codes if misnamed(entry)), None)
     return "" if wrong is None else f"an ampcheck comment does nothing: {misnamed(wrong)}"

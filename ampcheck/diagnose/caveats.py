@@ -43,8 +43,8 @@ def motionless(report: Report) -> str:
     if 2 * sum(stats.numel for stats in still) <= sum(stats.numel for stats in grads):
         return ""
     return (
-        f"the gradient of {count(len(still))} of {plural(len(grads), 'parameter')} is exactly zero in FP32 too: what "
-        f"{report.precision} does to it is not known; audit weights that have been trained"
+        f"the gradient of {count(len(still))} of {plural(len(grads), 'parameter')} is exactly zero in FP32 too, "
+        f"so the effect of {report.precision} on it is unknown; audit trained weights"
     )
 
 

@@ -27,6 +27,7 @@ def told_gaps(report: Report) -> list[str]:
         shown.append(
             f"the script ended with {clean(coverage.raised)} after {plural(coverage.completed, 'step')}"
         )
+    shown += _in_eight_bits(report)
     return shown + _unjudged(report) + _too_small(report)
 
 
@@ -43,6 +44,15 @@ def _unjudged(report: Report) -> list[str]:
     if loss.share < TROUBLE_SHARE:
         return []
     return [f"{percent(loss.share)} of the gradient elements became zero: {_NOT_TRIED}"]
+
+
+def _in_eight_bits(report: Report) -> list[str]:
+    """Return the layers in FP8 of which no report says what the rounding does."""
+    names = [layer.module or "the root" for layer in report.in_use if layer.runs and not layer.judged]
+    if not names:
+        return []
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return [f"what FP8 does in {', '.join(map(clean, names[:NAMED]))}{more} was not judged (AMP706)"]
 
 
 def _too_small(report: Report) -> list[str]:

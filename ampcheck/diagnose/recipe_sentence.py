@@ -14,8 +14,8 @@ def recipe_sentence(report: Report, audit: RecipeAudit) -> tuple[str, str]:
     if worst is not None and worst.severity is Severity.ERROR:
         return "unsafe", clean(worst.message)
     if not audit.layers or not audit.judged:
-        why = "no linear layer was met" if not audit.layers else "bf16 itself determines no gradient"
-        return "unknown", f"nothing can be said of {audit.asked}: {why}"
+        why = "no linear layer ran" if not audit.layers else "bf16 itself determines no gradient"
+        return "unknown", f"{audit.asked} was not judged: {why}"
     chosen = _chosen(report, audit)
     if chosen is None:
         return "risk", f"{audit.asked} could not be confirmed"
@@ -32,7 +32,8 @@ def _missing(audit: RecipeAudit) -> Iterator[str]:
     """Yield what was not judged."""
     if audit.undetermined:
         whole = len(audit.judged) + len(audit.undetermined)
-        yield f"{len(audit.undetermined)} of {plural(whole, 'gradient')} could not be judged, since bf16 is off there"
+        left = f"{len(audit.undetermined)} of {plural(whole, 'gradient')}"
+        yield f"{left} could not be judged, because bf16 itself is off there"
     yield from (f"{count(times)} {what}" for what, times in audit.left.items() if times)
 
 

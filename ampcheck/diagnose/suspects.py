@@ -66,12 +66,20 @@ def _suspect(site: Site) -> Iterator[Suspect]:
 
 
 def newly_nonfinite(report: Report, phase: Phase, reference: dict[Site, TensorStats]) -> list[Site]:
-    """Return the operations of a phase whose results are finite in FP32 only, in order of execution."""
-    return [
+    """Return the operations of a phase whose results are finite in FP32 only, in order of execution.
+
+    What runs outside of a backward, behind one that went wrong, has its infinities from there: a script divides its
+    gradients by a scale.
+    """
+    new = [
         site
         for site, stats in report.low.sites.items()
-        if site.phase is phase and site.op and stats.nonfinite > reference.get(site.place, stats).nonfinite
+        if site.op and stats.nonfinite > reference.get(site.place, stats).nonfinite
     ]
+    if phase is Phase.FORWARD:
+        first = next((at for at, site in enumerate(new) if site.phase is Phase.BACKWARD), len(new))
+        new = new[:first]
+    return [site for site in new if site.phase is phase]
 
 
 def healthy_forward(report: Report) -> bool:

@@ -84,7 +84,9 @@ def _unsafe(report: Report) -> Answer | None:
         at = location(failure.file, failure.line) or clean(failure.module) or "the step"
         kind = clean(failure.kind)
         what = "the forward" if report.mode == "infer" else "the step"
-        shown = f"{report.precision} {report.cast} stops {what}: {kind} at {at}, where FP32 runs through"
+        shown = (
+            f"{report.precision} {report.cast} stops {what}: {kind} at {at}, where FP32 runs without error"
+        )
         return Health.UNSAFE, shown
     origin = worst.origin
     if worst.code == "AMP101" and origin is not None and origin in report.low.sites:
@@ -130,17 +132,16 @@ def _ill(report: Report) -> str:
     where = f" ({location(first.file, first.line)})" if first is not None and first.file else ""
     begins = f": it begins in {place(first)}{where}" if first is not None else ""
     what = "no output is" if report.mode == "infer" else "the loss is not"
-    return f"{what} finite in FP32 either{begins}; fix that first, then judge {report.precision}"
+    return f"{what} finite in FP32 either{begins}; fix that first, then audit {report.precision}"
 
 
 def _unseen(report: Report) -> str:
     if report.dry:
-        shown = f"whether {report.precision} is safe for its numbers is not known"
-        return f"dry run, dtypes and casts only: no value was seen, and {shown}"
+        return f"dry run: only dtypes and casts were seen, no values, so {report.precision} was not judged"
     if report.loop is not None and not report.loop.recorded and not report.reference.sites:
         return _unrecorded(report)
     known = any(stats.numel for stats in report.low.sites.values())
-    return "" if known else "nothing can be said: no floating-point result was recorded"
+    return "" if known else "no verdict: no floating-point result was recorded"
 
 
 def _unrecorded(report: Report) -> str:
@@ -149,7 +150,7 @@ def _unrecorded(report: Report) -> str:
     assert loop is not None
     if loop.steps:
         skips = f"; {loop.skipped} of {plural(loop.steps, 'step')} skipped" if loop.first_scales else ""
-        return f"no step was recorded, so nothing is known of its numbers{skips}"
+        return f"no step was recorded, so nothing was judged{skips}"
     if any(what.startswith(GAVE_IN) for what in report.low.not_audited):
         return "an internal error of ampcheck ended the watch before it saw a step; the script continued without it"
     if loop.children:
@@ -214,7 +215,7 @@ def _risk(report: Report) -> Answer | None:
         shown = f"differs from FP32 here: {clean(settled.words)}"
         return (
             Health.RISK,
-            f"{_setting(report)} {shown}; it was not tried whether any rounding does that here",
+            f"{_setting(report)} {shown}; ampcheck did not test whether any rounding would do the same",
         )
     warnings = _warnings(report)
     shown = f"works here, with {plural(warnings, 'warning')}: {_figures(report)}"

@@ -226,7 +226,7 @@ class Advisor:
         scaler = ScalerPlan(2.0**other.log2_scale) if precision == "fp16" else None
         tried = Tried.CONFIRMED if precision != "fp32" else Tried.NOT_TRIED
         places = plural(len(found.items), "place")
-        claim = f"train in {precision}: no set tried of {places} in FP32 heals {self.report.precision}"
+        claim = f"train in {precision}: no tried set of {places} in FP32 heals {self.report.precision}"
         verdict = Claim(claim, tried, settled.words, other.words if precision != "fp32" else "the reference")
         plan = Plan(precision, (), (), scaler)
         return replace(self.report, plan=plan, claims=(verdict,), advice=self._sentences(plan, found))
@@ -239,7 +239,9 @@ class Advisor:
         sentences += [remedy.words] if remedy is not None else []
         sentences.append(_recommended(self.report, plan))
         if more := _extra_bytes(self.report, plan):
-            sentences.append(f"FP32 there keeps {size(more)} more of activations (estimated from the trace)")
+            sentences.append(
+                f"keeping this in FP32 stores {size(more)} more of activations (estimated from the trace)"
+            )
         if self._times is not None:
             sentences.append(self._times.words)
         if found is not None and found.heals and not found.minimal:
@@ -272,22 +274,22 @@ def _recommended(report: Report, plan: Plan) -> str:
     other = _OTHER[report.precision]
     outcome = report.outcomes[other]
     wrong = "comes out wrong too" if report.outcomes["settled"].harmed else "comes out wrong"
-    state = wrong if outcome.harmed else "comes out healthy without any change"
+    state = wrong if outcome.harmed else f"comes out healthy{outcome.at_scale or ' without a loss scale'}"
     rounded = rounding_baseline(report.outcomes, other=True)
     if outcome.magnifies(rounded):
         state = "is inconclusive on these weights, which magnify any rounding"
     if not plan.fp32_modules and not plan.fp32_lines and magnified(report.outcomes):
-        scaler = " with the scaler above" if plan.scaler is not None else ""
+        scaler = " with this GradScaler" if plan.scaler is not None else ""
         return (
-            f"no problem was found with {plan.precision}{scaler}; whether it trains as FP32 does, some steps of "
-            "training can tell (--verify-steps N)"
+            f"no problem was found with {plan.precision}{scaler}; to compare its training with "
+            "FP32: --verify-steps N"
         )
     if plan.precision != report.precision:
         return (
             f"recommended: {plan.precision}, since {report.precision} cannot be healed here; {other} {state}"
         )
     if not plan.fp32_modules and not plan.fp32_lines:
-        scaler = " with the scaler above" if plan.scaler is not None else ""
+        scaler = " with this GradScaler" if plan.scaler is not None else ""
         return f"recommended: {report.precision}{scaler}; {other} {state} ({outcome.words})"
     if not outcome.harmed:
         needs = f"{report.precision} needs the plan above"

@@ -20,7 +20,11 @@ IMPORTS = {
     "determined": "Determined",
     "ultralytics": "Ultralytics",
     "deepspeed": "DeepSpeed",
+    "megatron": "Megatron",
+    "torchtitan": "TorchTitan",
 }
+#: What is torch's own: the last part of what is imported.
+OF_TORCH = {"fully_shard": "FSDP2"}
 
 
 def _scaler(power: int) -> str:
@@ -41,6 +45,9 @@ def _fabric(power: int) -> str:
     )
 
 
+#: What FSDP2 computes in, and what it adds gradients up in.
+_FSDP_DTYPES = "param_dtype=torch.{}, reduce_dtype=torch.float32"
+
 #: What starts the loss scale at a power of two.
 SCALES: dict[str, Callable[[int], str]] = {
     "Lightning": _lightning,
@@ -59,6 +66,11 @@ SCALES: dict[str, Callable[[int], str]] = {
         f"{_scaler(power)}))"
     ),
     "DeepSpeed": lambda power: f'{{"fp16": {{"enabled": true, "initial_scale_power": {power}}}}}',
+    "FSDP2": lambda power: (
+        f"fully_shard(model, mp_policy=MixedPrecisionPolicy({_FSDP_DTYPES.format('float16')})); "
+        f"scaler = {_scaler(power)}"
+    ),
+    "Megatron": lambda power: f"--fp16 --initial-loss-scale {2**power}",
 }
 #: What trains in bf16, which needs no loss scale.
 BF16 = {
@@ -69,6 +81,17 @@ BF16 = {
     "Keras": 'keras.mixed_precision.set_global_policy("mixed_bfloat16")',
     "Determined": "self.context.experimental.use_amp is for fp16: torch.autocast with torch.bfloat16 in train_batch",
     "DeepSpeed": '{"bf16": {"enabled": true}}',
+    "FSDP2": f"fully_shard(model, mp_policy=MixedPrecisionPolicy({_FSDP_DTYPES.format('bfloat16')}))",
+    "Megatron": "--bf16",
+    "TorchTitan": "--training.mixed_precision_param bfloat16 --training.mixed_precision_reduce float32",
+}
+#: What keeps a module in FP32 where the framework casts modules, and not operations.
+KEEPS: dict[str, Callable[[str, str], str]] = {
+    "FSDP2": lambda name, low: (
+        f'fully_shard(model.get_submodule("{name}"), mp_policy=MixedPrecisionPolicy(param_dtype=torch.float32, '
+        f"output_dtype=torch.{low}))  # before fully_shard(model)"
+    ),
+    "Keras": lambda name, _: f'dtype="float32"  # an argument of the layer "{name}", where it is built',
 }
 
 
@@ -79,7 +102,8 @@ def in_use(file: Path | None) -> list[str]:
         names = list(_imported(ast.parse(text)))
     except (OSError, SyntaxError, ValueError):
         return []
-    found = [IMPORTS[name.partition(".")[0]] for name in names if name.partition(".")[0] in IMPORTS]
+    known = (IMPORTS.get(name.partition(".")[0], OF_TORCH.get(name.rpartition(".")[2], "")) for name in names)
+    found = [name for name in known if name]
     if any("fabric" in name.lower() for name in names):
         found = ["Fabric" if name == "Lightning" else name for name in found]
     return list(dict.fromkeys(found))
@@ -94,12 +118,28 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 
 
 def in_terms(plan: Plan | None, frameworks: list[str]) -> tuple[str, ...]:
-    """Return a plan's precision and loss scale as each framework writes them."""
+    """Return a plan's precision, loss scale and modules in FP32 as each framework writes them."""
     if plan is None:
         return ()
-    if plan.precision == "bf16":
-        return tuple(f"in {name}: {BF16[name]}" for name in frameworks if name in BF16)
-    if plan.scaler is None or plan.precision != "fp16":
-        return ()
-    power = round(log2(plan.scaler.init_scale))
-    return tuple(f"in {name}: {SCALES[name](power)}" for name in frameworks if name in SCALES)
+    return tuple(
+        f"in {name}: {line}" for name in frameworks for line in (*_start(plan, name), *_kept(plan, name))
+    )
+
+
+def _start(plan: Plan, name: str) -> Iterator[str]:
+    if plan.precision == "bf16" and name in BF16:
+        yield BF16[name]
+    elif plan.precision == "fp16" and plan.scaler is not None and name in SCALES:
+        yield SCALES[name](round(log2(plan.scaler.init_scale)))
+
+
+def _kept(plan: Plan, name: str) -> Iterator[str]:
+    """Yield what keeps the plan's modules in FP32."""
+    if name == "transformers" and plan.cast == "weights" and plan.fp32_modules:
+        names = ", ".join(f'"{module}"' for module in plan.fp32_modules)
+        yield f"Model._keep_in_fp32_modules_strict = [{names}]  # before Model.from_pretrained; forward casts its input"
+    elif name in KEEPS and plan.precision in _DTYPES:
+        yield from (KEEPS[name](module, _DTYPES[plan.precision]) for module in plan.fp32_modules)
+
+
+_DTYPES = {"fp16": "float16", "bf16": "bfloat16"}

@@ -4,11 +4,13 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
 
 from ampcheck.diagnose.suspects import Suspect
 from ampcheck.fix.verify import Lab
+from ampcheck.targets.nested import redrawn
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.trace import Trace
 
@@ -93,14 +95,31 @@ class Trials:
     def heals_again(self, items: Sequence[Suspect], *, clearly: bool) -> bool:
         """Tell whether places in FP32 heal a second draw of the step too: what heals by chance does not.
 
+        It has another batch, of the same samples drawn anew, and another rounding. Where nothing is ill on that batch,
+        or none can be drawn, it has the step's own.
+
         `clearly` asks for a step that is ill there, and far worse without them.
         """
-        with self._lab.redrawn() as lab:
-            other = Trials(lab, self._precision)
-            before, after = other.best(()), other.best(items)
-        if clearly:
-            return before.harmed and after.clearly_heals(before)
-        return not (before.harmed and after.harmed)
+        drawn = redrawn(self._lab.step.batch)
+        for batch in (None,) if drawn is None else (drawn, None):
+            before, after = self._again(items, batch)
+            if before is not None and before.harmed:
+                return after.clearly_heals(before) if clearly else not after.harmed
+        return not clearly
+
+    def _again(self, items: Sequence[Suspect], batch: Any) -> tuple[Outcome | None, Outcome]:
+        """Return how another draw comes out without and with places in FP32; on a batch that is None, on its own.
+
+        None: it does not run on that batch, in FP32 neither.
+        """
+        try:
+            with self._lab.redrawn(batch) as lab:
+                other = Trials(lab, self._precision)
+                return other.best(()), other.best(items)
+        except Exception:  # the user's code may raise anything on samples drawn twice
+            if batch is None:
+                raise
+            return None, Outcome(0)
 
     def timed(self, items: Sequence[Suspect], log2_scale: int) -> Times:
         """Return how long a step takes without and with these places in FP32, run in turns."""

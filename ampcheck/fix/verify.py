@@ -1,9 +1,10 @@
 """Re-running a step from the identical state: what every claim of ampcheck is tried by."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -18,14 +19,11 @@ from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients,
 from ampcheck.observe.structure import named_parameters
 from ampcheck.observe.wide import WideCompute, execute
 from ampcheck.values.outcome import (
-    DEAD_SHARE,
-    HARM_ERROR,
     MAGNIFIES,
-    MOVES_NOTHING,
     PART_ERROR,
-    PART_FLOOR,
     Outcome,
 )
+from ampcheck.values.parts import outcome_of, part_errors
 from ampcheck.values.trace import Phase, StepSummary, Trace
 
 #: Gradient elements below this share of their tensor's RMS carry no weight in an update; losing them is no loss.
@@ -158,8 +156,11 @@ class Lab:
             return None
 
     @contextmanager
-    def redrawn(self) -> "Iterator[Lab]":
-        """Return a lab for the same step at weights a little beside its own, where rounding falls otherwise."""
+    def redrawn(self, batch: Any = None) -> "Iterator[Lab]":
+        """Return a lab for the step at weights a little beside its own, where rounding falls otherwise.
+
+        It runs on another batch where one is given.
+        """
         generator = torch.Generator().manual_seed(0)
         with self._restored():
             with torch.no_grad():
@@ -167,7 +168,7 @@ class Lab:
                     if parameter.is_floating_point() and parameter.dtype is not torch.bfloat16:
                         noise = torch.randn(parameter.shape, generator=generator).to(parameter)
                         parameter.mul_(1 + BESIDE * noise)
-            yield Lab(self.step)
+            yield Lab(self.step if batch is None else replace(self.step, batch=batch))
 
     @contextmanager
     def _restored(self) -> Iterator[None]:
@@ -224,66 +225,8 @@ def compared(
     return dict(zip(names, table, strict=True))
 
 
-def outcome_of(
-    rows: Mapping[str, Sequence[float]], value: float, reference: float, log2_scale: int
-) -> Outcome:
-    """Return what a run came to: its gradients' comparisons by parameter, its loss and the FP32 loss."""
-    rows, names = _that_move(rows), list(rows)
-    error, norm, bad, lost, live = zip(*rows.values(), strict=True) if rows else ((), (), (), (), ())
-    finite, known = value - value == 0.0, reference - reference == 0.0
-    off = abs(value - reference) / max(abs(reference), 1e-12) if finite else float("inf")
-    return Outcome(
-        log2_scale,
-        loss=value,
-        loss_error=off if known else 0.0,
-        loss_nonfinite=not finite and known,
-        grads_nonfinite=tuple(name for name, count in zip(names, bad, strict=True) if count),
-        grad_error=_ratio(sum(error), sum(norm)) ** 0.5,
-        underflow=_ratio(sum(lost), sum(live)),
-        underflow_by={name: a / b for name, a, b in zip(names, lost, live, strict=True) if a},
-        off=tuple(
-            name
-            for name, a, b in zip(names, error, norm, strict=True)
-            if not a <= HARM_ERROR**2 * b  # NaN is off too
-        ),
-    )
-
-
-def _that_move(rows: Mapping[str, Sequence[float]]) -> Mapping[str, Sequence[float]]:
-    """Return the comparisons; where FP32's gradient would move no weight either, without its errors and losses."""
-    total = sum(norm for _, norm, *_ in rows.values())
-    if not 0.0 < total < MOVES_NOTHING**2:
-        return rows
-    return {name: (0.0, norm, bad, 0.0, live) for name, (_, norm, bad, _, live) in rows.items()}
-
-
-def part_errors(rows: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the error of each module's own gradient, of those that matter beside the others."""
-    sums: dict[str, tuple[float, float]] = {}
-    for name, (error, norm, *_) in _that_move(rows).items():
-        owner = name.rpartition(".")[0]
-        known = sums.get(owner, (0.0, 0.0))
-        sums[owner] = (known[0] + error, known[1] + norm)
-    floor = PART_FLOOR**2 * sum(norm for _, norm in sums.values())
-    return {name: _ratio(error, norm) ** 0.5 for name, (error, norm) in sums.items() if norm > floor}
-
-
-def dead_parts(rows: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the error of each module most of whose gradient became zero: no rounding explains that."""
-    lost: dict[str, list[float]] = {}
-    for name, row in rows.items():
-        known = lost.setdefault(name.rpartition(".")[0], [0.0, 0.0])
-        known[0], known[1] = known[0] + row[3], known[1] + row[4]
-    errors = part_errors(rows)
-    return {
-        name: errors[name]
-        for name, (zeros, live) in lost.items()
-        if zeros > DEAD_SHARE * live and errors.get(name, 0.0) > DEAD_SHARE
-    }
-
-
 def comparison(before: torch.Tensor, scaled: torch.Tensor, log2_scale: int) -> torch.Tensor:
-    """Return error energy, reference energy, new non-finites, elements lost and elements that matter."""
+    """Return error energy, reference energy, new non-finites, elements that underflow and elements that matter."""
     if NATIVE is not None and before.shape == scaled.shape and _plain(before) and _plain(scaled):
         where = (before.data_ptr(), scaled.data_ptr(), before.numel())
         found = NATIVE.compare(*where, 2.0**-log2_scale, MATTERS)
@@ -313,7 +256,3 @@ def _energy(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sum of squares, in double precision without a copy in it."""
     norm: torch.Tensor = torch.linalg.vector_norm(tensor, dtype=torch.float64)
     return norm.square()
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0

@@ -39,7 +39,7 @@ def coverage_of(report: Report, settings: Settings) -> Coverage:
     """Return how much was seen: the traces say it, and what was not run again was not compared."""
     gaps: tuple[str, ...] = ()
     if not settings.verify and report.mode == "infer":
-        gaps = ("what the model gives was not compared with FP32's, since nothing was run again",)
+        gaps = ("the outputs were not compared with FP32, because nothing was run again",)
     bad = next((one for one in _outputs(report) if one.unfit), None)
     if bad is not None:
         gaps += (f"{plural(bad.unfit, 'element')} of {bad.name} are not finite in FP32 either",)

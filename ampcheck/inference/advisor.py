@@ -1,5 +1,6 @@
 """From evidence to a plan for inference: the fewest modules in FP32 that heal, each set tried by a re-run."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
@@ -9,6 +10,7 @@ import torch
 from ampcheck.diagnose.suspects import Suspect, suspects
 from ampcheck.fix.search import Search
 from ampcheck.inference.casting import Way
+from ampcheck.inference.iterations import from_call_to_call
 from ampcheck.inference.lab import ForwardLab
 from ampcheck.inference.stored import Culprits, is_matrix, ruined
 from ampcheck.inference.written import library_words, lines_to_paste
@@ -37,6 +39,7 @@ class Kept:
     items: tuple[Suspect, ...] = ()
     promote: bool = False
     inputs: tuple[str, ...] = ()
+    state: bool = False  #: what is carried from call to call, too
 
 
 @dataclass(slots=True)
@@ -60,7 +63,7 @@ class Advisor:
     def advise(self, budget: float) -> Report:
         """Return the report with how every way came out, a plan, and a verdict on each of its claims."""
         settled = self._trial(self._way)
-        self.report = replace(self.report, notes=(*self.report.notes, *_batch_by_batch(self.lab.by_batch)))
+        self.report = replace(self.report, notes=(*self.report.notes, *self._beside(settled)))
         rounded = self.lab.rounded(self._dtype, is_matrix)
         outcomes = {"settled": settled, "rounded": rounded, **self._others()}
         self.report = replace(self.report, outcomes=outcomes)
@@ -82,6 +85,10 @@ class Advisor:
             advice=self._recommended(kept),
         )
 
+    def _beside(self, settled: Outcome) -> Iterator[str]:
+        yield from _batch_by_batch(self.lab.by_batch)
+        yield from from_call_to_call(settled.outputs)
+
     def _others(self) -> dict[str, Outcome]:
         """Return how each precision comes out in each way of casting, as far as it makes sense."""
         found = {}
@@ -101,7 +108,7 @@ class Advisor:
         places = (item.line.rpartition(":") for item in kept.items if item.line)
         lines = tuple((file, int(line)) for file, _, line in places)
         way = replace(self._way, keep=(*self.keep, *modules), lines=lines)
-        return self._trial(replace(way, promote=kept.promote, keep_inputs=kept.inputs))
+        return self._trial(replace(way, promote=kept.promote, keep_inputs=kept.inputs, state=kept.state))
 
     def _ruined(self) -> Culprits:
         self.progress("looking for stored numbers that the cast ruins")
@@ -110,18 +117,20 @@ class Advisor:
     def _search(self, budget: float, culprits: Culprits) -> Kept | None:
         """Return the fewest places that heal, None where none were found."""
         inputs: tuple[str, ...] = culprits.inputs
-        if inputs:
-            alone = Kept(inputs=inputs)
-            if self._tried(alone).well(self.report.precision):
-                return alone
+        alone = [Kept(inputs=inputs)] if inputs else []
+        states = (False, True) if self.lab.subject.carries else (False,)
+        alone += [Kept(inputs=inputs, state=True)] * (True in states)
+        for kept in alone:
+            if self._tried(kept).well(self.report.precision):
+                return kept
         owners = [Suspect(module=name) for name in culprits.owners]
         if owners:
             proved = Kept(tuple(owners), inputs=inputs)
             if self._as_rounded(self._tried(proved)):
                 return proved
         places = [*owners, *(one for one in suspects(self.report) if one not in owners)]
-        for promote in self._borders():
-            found = self._fewest(places, Kept((), promote, inputs), budget)
+        for state, promote in itertools.product(states, self._borders()):
+            found = self._fewest(places, Kept((), promote, inputs, state), budget)
             if found is not None:
                 return found
         return None
@@ -138,7 +147,7 @@ class Advisor:
     def _fewest(self, places: Sequence[Suspect], start: Kept, budget: float) -> Kept | None:
         def heals(items: tuple[Suspect, ...]) -> bool:
             self.progress(f"trying {plural(len(items), 'place')} in FP32, {items[0].name} first")
-            return self._tried(Kept(items, start.promote, start.inputs)).well(self.report.precision)
+            return self._tried(replace(start, items=items)).well(self.report.precision)
 
         search = Search(heals, budget)
         modules = [one for one in places if one.module]
@@ -146,11 +155,11 @@ class Advisor:
         around = [one for one in self._around(modules[:_AROUND]) if one not in modules[:SINGLES]]
         for one in [*modules[:SINGLES], *around, *lines[:_AROUND]]:
             if search.tries((one,)):
-                return Kept(self._narrowed((one,), search), start.promote, start.inputs)
+                return replace(start, items=self._narrowed((one,), search))
         for candidates in (modules, places) if lines else (modules,):
             found = search.run(candidates) if candidates else None
             if found is not None and found.heals:
-                return Kept(self._narrowed(found.items, search), start.promote, start.inputs)
+                return replace(start, items=self._narrowed(found.items, search))
         return None
 
     def _around(self, items: Iterable[Suspect]) -> list[Suspect]:
@@ -191,6 +200,7 @@ class Advisor:
             cast=self.report.cast,
             outputs=(PROMOTE if kept.promote else BACK) if modules else "",
             keep_inputs=kept.inputs,
+            keep_state=kept.state,
         )
 
     def _claims(self, kept: Kept, before: Outcome, after: Outcome) -> tuple[Claim, ...]:
@@ -198,9 +208,11 @@ class Advisor:
         if kept.items:
             names = ", ".join(item.name for item in kept.items)
             what = "left in FP32" if kept.promote else f"cast back to {self.report.precision}"
-            shown.append(f"keep {names} in FP32, with what it gives {what}")
+            shown.append(f"keep {names} in FP32, with its outputs {what}")
         if kept.inputs:
             shown.append(f"do not cast the input {', '.join(kept.inputs)}")
+        if kept.state:
+            shown.append("carry what goes from call to call in FP32")
         return (Claim(" and ".join(shown), Tried.CONFIRMED, before.words, after.words),)
 
     def _without_remedy(self, settled: Outcome) -> Report:
@@ -220,12 +232,12 @@ class Advisor:
         shown: list[str] = []
         if kept.items:
             extra = self.lab.kept_bytes([item.module for item in kept.items if item.module])
-            shown += [f"FP32 there takes {size(extra)} more of memory for weights"] if extra else []
+            shown += [f"keeping this in FP32 takes {size(extra)} more memory for weights"] if extra else []
         kinds = {module.path: module.kind for module in report.reference.modules}
         shown += library_words(self._plan(kept), self.lab.library, kinds)
         if report.cast == "weights" and kept.items and kept.promote:
             shown.append(
-                "cast back to half precision, what they give does not heal: the stream has to stay in FP32"
+                "casting their outputs back to half precision does not heal it: the outputs must stay in FP32"
             )
         other = {"fp16": "bf16", "bf16": "fp16"}[report.precision]
         beside = report.outcomes[f"{other}-{report.cast}"]

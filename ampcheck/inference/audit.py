@@ -142,7 +142,7 @@ def _record(subject: Subject, way: Way) -> _Run:
         with users_code(recorder), subject.ready(way):
             for batch in subject.inputs(way):
                 with recorder:
-                    subject.predict(subject.model, batch)
+                    subject.run(batch, way)
     except StepRaised as raised:
         if way.dtype is None or raised.out_of_memory:
             raise

@@ -12,6 +12,9 @@ from ampcheck.observe.cast_weights import cast, outermost
 from ampcheck.observe.promote import in_fp32
 from ampcheck.targets.nested import mapped, tensors
 
+#: Bytes of a number in half precision.
+_HALF = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Way:
@@ -23,6 +26,7 @@ class Way:
     promote: bool = False  #: what these give stays in FP32 instead of being cast back
     keep_inputs: tuple[str, ...] = ()  #: inputs that are not cast
     lines: tuple[tuple[str, int], ...] = ()  #: of functional code that runs in FP32
+    state: bool = False  #: what is carried from call to call stays in FP32
 
 
 @contextmanager
@@ -36,12 +40,22 @@ def as_asked(model: Any, way: Way) -> Iterator[None]:
         yield
 
 
-def cast_inputs(batch: Any, dtype: torch.dtype, keep: Sequence[str] = (), names: Sequence[str] = ()) -> Any:
-    """Return a batch with its floating-point tensors cast, but for inputs that are kept; the rest as it is."""
+def cast_inputs(
+    batch: Any,
+    dtype: torch.dtype,
+    keep: Sequence[str] = (),
+    names: Sequence[str] = (),
+    *,
+    halves: bool = False,
+) -> Any:
+    """Return a batch with its floating-point tensors cast, but for inputs that are kept; the rest as it is.
+
+    With `halves` only what is in half precision is: the others are as their script wants them.
+    """
 
     def to(leaf: Any) -> Any:
         floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        return leaf.to(dtype) if floating else leaf
+        return leaf.to(dtype) if floating and (not halves or leaf.dtype.itemsize == _HALF) else leaf
 
     return each_input(batch, to, keep, names)
 

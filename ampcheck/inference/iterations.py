@@ -1,12 +1,13 @@
 """Programs that call a module again and again, as samplers do: how the error grows from call to call."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
 import torch
 
 from ampcheck.observe.step_record import Fetched
+from ampcheck.values.agreement import Agreement
 from ampcheck.values.trace import Phase, Site, Trace
 from ampcheck.values.wording import ELLIPSIS, percent, place, plural
 
@@ -14,6 +15,8 @@ from ampcheck.values.wording import ELLIPSIS, percent, place, plural
 _ITERATED, _LISTED = 3, 4
 #: Times the error of the first call from which on it is said to grow.
 _GROWS = 3.0
+#: What is carried into a call of a chain, by the call's number.
+STATE = "state at "
 #: An error that counts as total.
 _MOST = 1.0
 
@@ -54,17 +57,31 @@ def iterated(trace: Trace, reference: Fetched, low: Fetched) -> tuple[str, ...]:
     )
 
 
+def from_call_to_call(outputs: Iterable[Agreement]) -> Iterator[str]:
+    """Yield how far off what is carried from call to call is, at the first calls and at the last ones."""
+    found = [(name, one) for one in outputs if (name := one.name.removeprefix("output.")).startswith(STATE)]
+    half = _LISTED // 2
+    listed = found if len(found) <= _LISTED else [*found[:half], *found[-half:]]
+    shown = [f"{_off(one.error)} at {name.removeprefix(STATE)}" for name, one in listed]
+    if shown:
+        yield f"what is carried from call to call is off by {', '.join(shown)}"
+
+
+def _off(error: float) -> str:
+    return percent(error) if isfinite(error) else "no finite number"
+
+
 def _repeated(trace: Trace) -> Iterator[tuple[str, int]]:
-    """Yield the modules but the root that are called again and again, unless one around them is."""
+    """Yield the modules that are called again and again, unless one around them is."""
     seen: list[str] = []
     for module in trace.modules:
-        if module.calls >= _ITERATED and module.path and not any(_inside(module.path, one) for one in seen):
+        if module.calls >= _ITERATED and not any(_inside(module.path, one) for one in seen):
             seen.append(module.path)
             yield module.path, module.calls
 
 
 def _inside(path: str, module: str) -> bool:
-    return path == module or path.startswith(f"{module}.")
+    return path == module or not module or path.startswith(f"{module}.")
 
 
 def _by_call(module: str, reference: Fetched, low: Fetched) -> Iterated:
@@ -93,11 +110,11 @@ def _error(wide: torch.Tensor, narrow: torch.Tensor) -> float:
 
 def _sentence(found: Iterated, calls: int) -> str:
     errors = found.errors
-    shown = [percent(one) if isfinite(one) else "no finite number" for one in errors]
+    shown = [_off(one) for one in errors]
     half = _LISTED // 2
     listed = shown if len(shown) <= _LISTED else [*shown[:half], ELLIPSIS, *shown[-half:]]
     of = f" of its first {len(errors)} calls" if len(errors) < calls else ""
-    begun = f"{found.module} is called {plural(calls, 'time')}: off by {', '.join(listed)}{of}"
+    begun = f"{found.module or 'the model'} is called {plural(calls, 'time')}: off by {', '.join(listed)}{of}"
     return f"{begun}{_growth(found)}{_entrance(found)}"
 
 

@@ -55,7 +55,18 @@ class Subject:
             if way.dtype is None or not way.weights:
                 yield batch
             else:
-                yield cast_inputs(batch, way.dtype, way.keep_inputs, self.names)
+                halves = getattr(self.predict, "low", False)
+                yield cast_inputs(batch, way.dtype, way.keep_inputs, self.names, halves=halves)
+
+    @property
+    def carries(self) -> bool:
+        """Tell whether what is carried from call to call can stay in FP32."""
+        return getattr(self.predict, "chain", None) is not None
+
+    def run(self, batch: Any, way: Way) -> Any:
+        """Return what the model gives; a chain of calls has to know the way."""
+        run = getattr(self.predict, "run", None)
+        return self.predict(self.model, batch) if run is None else run(self.model, batch, way)
 
     @contextmanager
     def ready(self, way: Way) -> Iterator[None]:
@@ -85,7 +96,7 @@ class ForwardLab:
             self._reference = self._exact(Way())
         if not any(self._reference):
             raise StepError(
-                "expected a tensor among what the model gives, got none; write predict(model, batch)"
+                "expected a tensor among the model's outputs, got none; write predict(model, batch)"
             )
 
     @property
@@ -166,7 +177,7 @@ class ForwardLab:
             found = []
             for batch in subject.inputs(way):
                 given = batch if rounding is None else self._rounded(batch, rounding, inputs)
-                found.append(held(subject.predict(subject.model, given)))
+                found.append(held(subject.run(given, way)))
             return found
 
     def _rounded(self, batch: Any, dtype: torch.dtype, inputs: Sequence[str]) -> Any:

@@ -40,7 +40,7 @@ def words(wide: Moments, low: Moments, precision: str) -> Iterator[str]:
         if live and zero > LOST * live:
             yield (
                 f"{key} of {plural(len(pairs), 'parameter')} is held in {precision}: {percent(zero / live)} of it is "
-                "zero, or not finite, where FP32 has a number; hold it in FP32"
+                "zero or not finite where FP32 has a number; keep it in FP32"
             )
 
 

@@ -9,13 +9,21 @@ from typing import Any
 
 import torch
 
-from ampcheck.inference.lab import call_kept
+from ampcheck.inference.casting import Way
+from ampcheck.inference.chain import ENOUGH, Chain
+from ampcheck.inference.lab import Subject
+from ampcheck.inference.rerun import CHAINED, Rerun, runs_again
 from ampcheck.observe.cast_weights import state
+from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.roots import RootFinder
 from ampcheck.targets.spec import Target, no_loss
 from ampcheck.values.settings import Settings
+from ampcheck.values.wording import plural
 
 #: Models kept, and of each the calls: the first, and ever more rarely then.
 MOST_MODELS, MOST_CALLS = 8, 6
+#: Calls from which on they are run again in a row.
+FEWEST = 3
 #: Bytes of inputs kept of one model.
 MOST_BYTES = 1 << 28
 _PRECISIONS = {torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -29,9 +37,11 @@ class Called:
     kind: str
     precision: str  #: fp16 or bf16; '' where the script computes in FP32
     cast: str
+    numbers: int  #: of its parameters
     calls: int = 0
     batches: list[Any] = field(default_factory=list)
     bytes: int = 0
+    chain: Chain | None = None  #: its first calls as they follow each other
 
     @property
     def wanted(self) -> bool:
@@ -51,17 +61,78 @@ class Forwards:
         """Begin with nothing called."""
         self.models: dict[int, Called] = {}
         self.failed = 0  #: calls whose inputs could not be copied
+        self.compiles: Callable[[], bool] = lambda: False  #: a graph must not be made of what a chain follows
+        self._running: tuple[Called, tuple[Any, ...], dict[str, Any]] | None = None
+        self._followed: Called | None = None  #: the model whose chain grows
+
+    def follow(self, roots: RootFinder) -> None:
+        """Hear of every outermost call without gradients, and of what it gave."""
+        others, with_gradients = roots.returned, roots.with_gradients
+
+        def returned(output: Any) -> None:
+            others(output)
+            self.returned(output)
+
+        def trains(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self.close()  # a script that trains carries nothing from call to call
+            with_gradients(module, args, kwargs)
+
+        roots.without_gradients, roots.returned, roots.with_gradients = self.note, returned, trains
 
     def note(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take note of a call; whatever goes wrong here, the script goes on."""
         try:
             called = self._of(module)
             if called is not None:
-                if called.wanted:
-                    self._keep(called, args, kwargs)
+                with unseen():
+                    if called.wanted:
+                        self._keep(called, args, kwargs)
                 called.calls += 1
+            self._in_a_row(called, args, kwargs)
         except Exception:  # noqa: BLE001  # a module that answers in its own way
             self.failed += 1
+            self.close()
+
+    def _in_a_row(self, called: Called | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Follow the calls of the model that the script is at, beside others that it calls on other things."""
+        if self.compiles():
+            self.close()
+            return
+        if called is None:  # of a module that learns nothing, each operation is the script's own
+            return
+        before = self._followed
+        if before is not None and before is not called and before.chain is not None:
+            before.chain.pause()
+            if before.chain.passes([args, kwargs]):
+                before.chain.end("what it gives goes through another model")
+            elif before.chain.follows and (before.chain.calls > 1 or called.calls <= 1):
+                return
+        if called.chain is None:
+            if before is not None and before.chain is not None:
+                before.chain.end("another model was called")
+            called.chain, self._followed = Chain(called.numbers), called
+        if called is self._followed:
+            called.chain.called(args, kwargs)
+            self._running = called, args, kwargs
+
+    def returned(self, output: Any) -> None:
+        """Take note of what a call has given."""
+        running, self._running = self._running, None
+        followed = self._followed
+        try:
+            if running is not None and running[0].chain is not None:
+                running[0].chain.returned(running[1], running[2], output)
+            elif followed is not None and followed.chain is not None and followed.chain.follows:
+                followed.chain.resume()
+        except Exception:  # noqa: BLE001  # tensors of the script's own kinds
+            self.failed += 1
+            self.close()
+
+    def close(self) -> None:
+        """Follow nothing from here on."""
+        if self._followed is not None and self._followed.chain is not None:
+            self._followed.chain.end("the script ended")
+        self._followed = self._running = None
 
     def _of(self, module: torch.nn.Module) -> Called | None:
         known = self.models.get(id(module))
@@ -77,7 +148,9 @@ class Forwards:
         # A model on a GPU may have to make room for the next one.
         held = weakref.ref(module) if device != "cpu" else partial(_itself, module)
         cast = "weights" if half is not None or autocast is None else "autocast"
-        called = self.models[id(module)] = Called(held, type(module).__name__, precision, cast)
+        called = self.models[id(module)] = Called(
+            held, type(module).__name__, precision, cast, sum(tensor.numel() for tensor in tensors)
+        )
         return called
 
     def _keep(self, called: Called, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -94,6 +167,7 @@ class Forwards:
 
     def targets(self, name: str) -> Iterator[tuple[Target, Settings]]:
         """Yield what is to be audited of each model that is still there, the most called last."""
+        self.close()
         for called in self.models.values():
             model = called.held()
             if model is None or not called.batches:
@@ -101,14 +175,17 @@ class Forwards:
             notes = [
                 f"{called.calls} calls of {called.kind} were seen, {len(called.batches)} of them are audited"
             ]
+            chain, said = _chain_of(called, model)
+            notes += said
+            batches = called.batches if chain is None else [_in_a_row(chain), *called.batches]
             if not called.precision:
-                notes.append("the script computes in FP32: audited as if the model were cast to fp16")
+                notes.append("the script computes in FP32: it was audited as if the model were cast to fp16")
             target = Target(
                 f"{name}: {called.kind}",
                 model,
-                called.batches,
+                batches,
                 no_loss,
-                predict=call_kept,
+                predict=Rerun(chain, low=bool(called.precision)),
                 infers=True,
                 notes=tuple(notes),
             )
@@ -118,3 +195,34 @@ class Forwards:
     def lost(self) -> list[str]:
         """Return the models that the script let go of before it ended."""
         return [called.kind for called in self.models.values() if called.held() is None]
+
+
+def _in_a_row(chain: Chain) -> dict[str, Any]:
+    return {CHAINED: True, "args": chain.begun[0], "kwargs": chain.begun[1]}
+
+
+def _chain_of(called: Called, model: Any) -> tuple[Chain | None, list[str]]:
+    """Return the calls that can be run again in a row, and what is to be said of that."""
+    chain, kind = called.chain, called.kind
+    if chain is None or chain.calls < FEWEST or not chain.carried:
+        return None, []
+    low = bool(called.precision)
+    dtype = next((dtype for dtype, name in _PRECISIONS.items() if name == called.precision), None)
+    way = Way(dtype, called.cast == "weights")
+    rerun = Rerun(chain, low=low)
+    subject = Subject(model, [_in_a_row(chain)], rerun)
+    if not runs_again(rerun, subject, way):
+        why = "run again they do not give what they gave to the script"
+        return None, [f"the error of {kind} from call to call is not known: {why}"]
+    whole = chain.calls == called.calls
+    first = f"the {chain.calls} calls" if whole else f"the first {chain.calls} of {called.calls} calls"
+    said = [
+        f"batch 1 is {first} in a row, each on what came of those before; the other batches are single calls"
+    ]
+    if not whole and chain.ended not in {"", ENOUGH}:
+        said.append(f"after {chain.calls} calls of {kind} the state was not followed: {chain.ended}")
+    if chain.numbers_read:
+        said.append(
+            f"{plural(chain.numbers_read, 'number')} that the script read on the way count as they were"
+        )
+    return chain, said

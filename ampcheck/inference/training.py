@@ -11,7 +11,7 @@ from ampcheck.diagnose.suspects import Suspect, suspects
 from ampcheck.fix.long_trial import TrainingSetup, trained
 from ampcheck.fix.param_groups import group_modules
 from ampcheck.fix.search import Search
-from ampcheck.fix.verify import comparison, outcome_of
+from ampcheck.fix.verify import comparison
 from ampcheck.inference.casting import Way, as_asked, cast_inputs
 from ampcheck.inference.course import Moved, State, Trainer, losses_of, lost
 from ampcheck.inference.optimizer_state import words
@@ -26,6 +26,7 @@ from ampcheck.observe.structure import named_parameters
 from ampcheck.observe.wide import execute
 from ampcheck.targets.spec import Target
 from ampcheck.values.outcome import Outcome
+from ampcheck.values.parts import outcome_of
 from ampcheck.values.plan import Claim, Plan, Tried
 from ampcheck.values.report import Report
 from ampcheck.values.settings import Settings
@@ -98,7 +99,11 @@ def _by_group(
     still = {row.name for row in lost(losses_of(wide, course))} & {row.name for row in rest}
     claim = f"keep {' and '.join(sorted(bad))} of the optimizer in FP32: {', '.join(names)}"
     tried = Tried.REFUTED if still else Tried.CONFIRMED
-    after = f"{plural(len(still), 'tensor')} of them still lost" if still else "all go where FP32 takes them"
+    after = (
+        f"{plural(len(still), 'tensor')} of them still do not move"
+        if still
+        else "all reach the values that FP32 gives them"
+    )
     return replace(report, claims=(*report.claims, Claim(claim, tried, _words(rest), after)))
 
 
@@ -186,9 +191,8 @@ def _outcome(wide: _Run, low: _Run, before: State, after: State) -> Outcome:
 def _words(bad: list[UpdateLoss]) -> str:
     moved = sum(row.moved for row in bad)
     share = sum(row.stuck + row.wrong for row in bad) / moved
-    return (
-        f"{percent(share)} of the elements of {plural(len(bad), 'tensor')} do not get where FP32 takes them"
-    )
+    elements = f"{percent(share)} of the elements of {plural(len(bad), 'tensor')}"
+    return f"{elements} do not reach the values that FP32 gives them"
 
 
 def _healed(
@@ -219,8 +223,10 @@ def _healed(
         return report
     names = tuple(item.module for item in found.items)
     plan = Plan(report.precision, (*settings.keep, *names), cast="weights", outputs="cast-back")
-    claim = f"keep {', '.join(names)} in FP32, with what it gives cast back to {report.precision}"
-    after = f"{trainer.steps} steps take {', '.join(sorted(wanted)[:3])} where FP32 takes them"
+    claim = f"keep {', '.join(names)} in FP32, with its outputs cast back to {report.precision}"
+    after = (
+        f"after {trainer.steps} steps {', '.join(sorted(wanted)[:3])} have the values that FP32 gives them"
+    )
     verdict = Claim(claim, Tried.CONFIRMED, _words(local), after)
     return replace(report, plan=plan, claims=(*report.claims, verdict))
 

@@ -9,10 +9,14 @@ _DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 
 def lines_to_paste(plan: Plan) -> str:
     """Return the code that runs a model as a plan says, '' where there is nothing to say."""
-    if plan.precision == "fp32" or not (plan.fp32_modules or plan.keep_inputs or plan.fp32_lines):
+    kept = plan.fp32_modules or plan.keep_inputs or plan.fp32_lines
+    if plan.precision == "fp32" or not (kept or plan.keep_state):
         return ""
     dtype = _DTYPES[plan.precision]
-    shown = _of_weights(plan, dtype) if plan.cast == "weights" else _of_autocast(plan, dtype)
+    shown = (
+        [] if not kept else _of_weights(plan, dtype) if plan.cast == "weights" else _of_autocast(plan, dtype)
+    )
+    shown += _of_state(plan, dtype) if plan.keep_state else []
     shown += [f"# compute in float32: {line}" for line in plan.fp32_lines]
     return "\n".join(shown) + "\n"
 
@@ -44,6 +48,15 @@ def _of_weights(plan: Plan, dtype: str) -> list[str]:
         "for name, module in kept.items():",
         "    module.forward = in_fp32(module.forward)",
         "    model.set_submodule(name, module)",
+    ]
+
+
+def _of_state(plan: Plan, dtype: str) -> list[str]:
+    called = f"model(state.to({dtype}), ...)" if plan.cast == "weights" else "model(state, ...)"
+    return [
+        "# what is carried from call to call stays in FP32:",
+        "state = state.float()  # before the loop",
+        f"result = {called}.float()  # at each call, before the state is updated by it",
     ]
 
 

@@ -34,7 +34,7 @@ def audited(shell: Any, line: str, cell: str) -> Report | None:
         return None
     if getattr(done, "error_in_exec", None) is not None:
         watching.note(
-            f"the cell ended with {type(done.error_in_exec).__name__}: this is about what ran before"
+            f"the cell ended with {type(done.error_in_exec).__name__}: the report covers what ran before"
         )
     report = watching.report()
     if options.output:

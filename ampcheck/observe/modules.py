@@ -6,13 +6,17 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from ampcheck.observe.source import object_of
 from ampcheck.observe.structure import is_lazy, named_modules, own_parameters
 from ampcheck.values.trace import ModuleInfo
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 #: How deep nested inputs and outputs are followed; deeper ones are left to the operations that made them.
 MAX_DEPTH = 6
@@ -72,6 +76,7 @@ class ModuleTracker:
         self._thread = threading.get_ident()
         self._stack: list[tuple[torch.nn.Module, int, bool]] = []
         self._handles: list[Any] = []
+        self._loose: list[tuple[str, str, torch.Tensor]] = []
         self._ran = 0
         self._foreign_calls = 0
         self.current = 0  #: index of the running module
@@ -90,11 +95,26 @@ class ModuleTracker:
                 self._index[id(entry.module)] = len(self._entries)
                 self._entries.append(entry)
 
+    def hold(self, path: str, name: str, parameter: torch.Tensor) -> None:
+        """Follow one more parameter, which is in none of the modules."""
+        self._loose.append((path, name, parameter))
+
     def parameters(self) -> Iterator[tuple[str, str, torch.Tensor]]:
         """Yield every parameter: the path of the module that owns it, its name there, and itself."""
         for entry in self._entries:
             for name, parameter in own_parameters(entry.module):
                 yield entry.path, name, parameter
+        yield from self._loose
+
+    def by_frame(self) -> int:
+        """Return the index of the innermost module whose method is running, found among the frames; 0: none."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            index = self._index.get(id(object_of(frame)))
+            if index is not None:
+                return index
+            frame = frame.f_back
+        return 0
 
     def buffers(self) -> Iterator[torch.Tensor]:
         """Yield every buffer."""
@@ -294,11 +314,12 @@ def tensors_in(value: Any, slot: str, depth: int = 0) -> Iterator[tuple[str, tor
     if isinstance(value, torch.Tensor):
         yield slot, value
     elif depth < MAX_DEPTH and value is not None:
-        for part, held in _parts(value):
+        for part, held in parts_of(value):
             yield from tensors_in(held, slot + part, depth + 1)
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a container holds, each with the end of its slot: [1], .logits; nothing of other objects."""
     if isinstance(value, Mapping):
         return ((f".{key}", held) for key, held in value.items())
     if isinstance(value, tuple) and hasattr(value, "_fields"):

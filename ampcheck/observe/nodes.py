@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 
 class Nodes:
     """Origins by the numbers that autograd gives its nodes, one after the other."""
@@ -27,3 +29,9 @@ class Nodes:
         while self.next < sequence:
             self._origins[self.next] = origin
             self.next += 1
+
+
+def running_number() -> int:
+    """Return the number of the node of the graph that runs, -1 where none does."""
+    node: Any = torch._C._current_autograd_node()
+    return -1 if node is None else int(node._sequence_nr())

@@ -11,7 +11,7 @@ from ampcheck.observe.compiled import compiled_path, filled
 from ampcheck.observe.execution import Execute, Failed, State, run_op
 from ampcheck.observe.modes import Way
 from ampcheck.observe.modules import ModuleTracker, tensors_in
-from ampcheck.observe.nodes import Nodes
+from ampcheck.observe.nodes import Nodes, running_number
 from ampcheck.observe.ops import OpKind, OpPlan, plan_of
 from ampcheck.observe.seen import Seen
 from ampcheck.observe.sharing import ENGINE
@@ -37,11 +37,6 @@ _current_node: Callable[[], Any] = torch._C._current_autograd_node
 _sequence = torch._C._autograd._get_sequence_nr
 
 _NO_FUNCTIONS = torch._C.DisableTorchFunction
-
-
-def _running_number() -> int:
-    node = _current_node()
-    return -1 if node is None else node._sequence_nr()
 
 
 class Recorder(modes.OwnMode):
@@ -87,6 +82,8 @@ class Recorder(modes.OwnMode):
         self.failed: Failed | None = None  #: the last operation that raised
         #: Told of an error of our own, where that must not end what is recorded.
         self.spared: Callable[[Exception], None] | None = None
+        #: Returns the running module by the frames that run, where modules are not called.
+        self.by_frames: Callable[[], int] | None = None
         self.source = source_finder()
         self._plans: dict[int, OpPlan] = {}
         self._known: list[OpOverload] = []
@@ -94,15 +91,15 @@ class Recorder(modes.OwnMode):
         self._nodes = self.path or Nodes()
         self._lineage = self.tally.lineage
         self._threads = OtherThreads(self._disown)
-        self._first_node = 0
+        self.first_node = 0  #: number that the graph's next node had when the recording began
         self._operations = 0
         self._depth = 0
 
     def __enter__(self) -> Self:
         """Begin to record; entered again inside itself it changes nothing."""
         if self._depth == 0:
-            self._first_node = _sequence()
-            self._nodes.begin(self._first_node)
+            self.first_node = _sequence()
+            self._nodes.begin(self.first_node)
             self._threads.listen()
             self.tracker.install(self.crossed, self.path, layers=self.layers)
             try:
@@ -171,7 +168,7 @@ class Recorder(modes.OwnMode):
 
     def raised(self, func: OpOverload, error: Exception) -> None:
         """Note that an operation raised."""
-        self.failed = Failed(id(error), plan_of(func).name, self._nodes.get(_running_number()))
+        self.failed = Failed(id(error), plan_of(func).name, self._nodes.get(running_number()))
 
     def note(  # noqa: C901, PLR0912, PLR0915  # each part made a function would cost a call
         self, func: OpOverload, args: tuple[Any, ...], out: Any
@@ -232,7 +229,10 @@ class Recorder(modes.OwnMode):
 
     def _here(self, phase: Phase) -> Origin:
         """Return the origin at the running module and the user's running line."""
-        return self.origin(self.source.spot(3), phase)
+        spot = self.source.spot(3)
+        if self.by_frames is not None:
+            self.tracker.current = self.by_frames()
+        return self.origin(spot, phase)
 
     def origin(self, spot: Spot | None, phase: Phase) -> Origin:
         """Return the origin at the running module and a line."""
@@ -269,7 +269,7 @@ class Recorder(modes.OwnMode):
 
     def _disown(self) -> None:
         """Attribute to nobody the nodes that bear a number which another thread has used too."""
-        self._threads.disown(self._nodes, self._first_node, self.lost())
+        self._threads.disown(self._nodes, self.first_node, self.lost())
 
     def resumes(self) -> None:
         """Attribute to nobody the nodes that were made while nothing was recorded."""

@@ -97,6 +97,12 @@ class Shadow:
         """Let what stands here be what FP32 has, too."""
         self._references.pop(tensor.untyped_storage()._cdata, None)
 
+    def replace(self, tensor: torch.Tensor, wide: torch.Tensor) -> None:
+        """Say what stands here in FP32, and leave the rest of its memory as it is."""
+        if readable(tensor):
+            reference = self.of(tensor)
+            (self._adopt(tensor) if reference is None else reference).copy_(wide)
+
     def set(self, tensor: torch.Tensor, value: float) -> None:
         """Say what stands here in FP32: one number everywhere."""
         reference = self.of(tensor)

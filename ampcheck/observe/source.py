@@ -2,12 +2,14 @@
 
 import linecache
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 import torch
 
@@ -22,6 +24,9 @@ _OPTREE = str(Path(torch.__file__).parents[1] / "optree") + os.sep
 _TYPING = str(Path(torch.__file__).parents[1] / "typing_extensions.py")
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _SITE = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
+
+#: Where another environment's packages are, on whose path this one builds.
+_INSTALLED = re.compile(r"^.*[/\\\\](?:site|dist)-packages[/\\\\]")
 
 #: Code objects that are kept known: a program that makes ever new ones must be able to lose them.
 _MOST_CODES = 4096
@@ -69,6 +74,21 @@ class SourceFinder:
                 return None
             frame = frame.f_back
         return None
+
+    def caller(self, spot: Spot | None, depth: int = 2) -> tuple[str, str]:
+        """Return the user's own line ("train.py:9") and the function of a library that it led to.
+
+        Both are '' where the spot is the user's own, or nobody's.
+        """
+        if spot is None or not in_library(self._codes[spot[0]].co_filename):
+            return "", ""
+        frame: FrameType | None = sys._getframe(depth)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if is_user_file(name) and not in_library(name):
+                return f"{shown_path(name)}:{frame.f_lineno}", self._codes[spot[0]].co_qualname
+            frame = frame.f_back
+        return "", ""
 
     def classify(self, code: CodeType) -> int:
         """Tell of a code object what `classify` tells of its file, and keep it alive."""
@@ -131,6 +151,20 @@ def is_user_file(filename: str) -> bool:
     return classify(filename) == _USER
 
 
+def in_library(filename: str) -> bool:
+    """Tell whether a file is one that was installed."""
+    return filename.startswith(_SITE) or _INSTALLED.search(filename) is not None
+
+
+def object_of(frame: FrameType) -> Any:
+    """Return the object whose method a frame runs, None for a function's."""
+    code = frame.f_code
+    holder = code.co_qualname.rpartition(".")[0]
+    if not code.co_argcount or not holder or holder.endswith("<locals>"):
+        return None
+    return frame.f_locals.get(code.co_varnames[0])
+
+
 def line_of(code: CodeType, offset: int) -> int:
     """Return the source line of an instruction."""
     for start, stop, line in code.co_lines():
@@ -144,6 +178,8 @@ def shown_path(filename: str) -> str:
     path = os.path.abspath(filename)  # noqa: PTH100  # resolve() would follow links away from the user's name
     roots = [str(Path.cwd()) + os.sep, *_SITE]
     root = next((root for root in roots if path.startswith(root)), "")
+    installed = None if root else _INSTALLED.match(path)
+    root = installed[0] if installed else root
     return path.removeprefix(root).replace(os.sep, "/")
 
 

@@ -1,5 +1,7 @@
 """What can be read of tensors beyond the plain ones: sparse, subclassed, nested, transformed."""
 
+from typing import Any
+
 import torch
 
 from ampcheck.observe.sharing import local
@@ -47,3 +49,10 @@ def in_memory(tensor: torch.Tensor) -> bool:
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     end = (tensor.storage_offset() + last + 1) * tensor.element_size()
     return tensor.numel() == 0 or bool(end <= tensor.untyped_storage().nbytes())
+
+
+def unwrapped(given: Any) -> Any:
+    """Return the tensor inside of what torch.func differentiates by."""
+    while isinstance(given, torch.Tensor) and torch._C._functorch.is_gradtrackingtensor(given):
+        given = torch._C._functorch.get_unwrapped(given)
+    return given

@@ -216,12 +216,12 @@ def _listed(names: Collection[str]) -> str:
 
 
 def _better_scale(report: Report, share: float) -> list[str]:
-    """Return the loss scale that would lose far less, as the FP32 run predicts; nothing where there is none."""
+    """Return the loss scale at which far less underflows, as the FP32 run predicts; nothing where there is none."""
     best = best_scale(scale_curve(report))
     predicted = best.underflowed.low / best.nonzero if best and best.nonzero else 1.0
     if best is None or predicted > min(share / 2, TROUBLE_SHARE):
         return ["", "no loss scale would do"]
     return [
         "",
-        f"loss scale {power(best.log2_scale)} would lose {percent(predicted)}, predicted from the FP32 run",
+        f"loss scale {power(best.log2_scale)} lets {percent(predicted)} underflow, predicted from the FP32 run",
     ]

@@ -12,13 +12,13 @@ import pytest
 #: What `[tool.ampcheck]` knows too: what it is, and whether it is a list.
 SHARED = {
     "precision": ("what to audit in: fp16, bf16 or auto, several with commas between them", True),
-    "fail-on": ("fail from findings of this severity on: error, warning, info or never", False),
+    "fail-on": ("lowest severity that fails: error, warning, info or never", False),
     "select": ("only these findings count: codes, families or names", True),
     "ignore": ("these findings do not count: codes, families or names", True),
     "scale": ("loss scale, a power of two such as 1024 or 2^10", False),
     "steps": ("training steps to audit", False),
-    "budget": ("seconds to look for a remedy", False),
-    "baseline": ("hold all audits against what was accepted before, in this file", False),
+    "budget": ("seconds to search for a remedy", False),
+    "baseline": ("compare all audits with the baseline in this file", False),
 }
 #: Where a file speaks to pytest.
 _SECTIONS = ("pytest", "tool:pytest", "tool.pytest", "tool.pytest.ini_options")

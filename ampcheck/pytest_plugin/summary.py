@@ -62,7 +62,7 @@ def write(reporter: "pytest.TerminalReporter", tests: Iterable[tuple[str, Proper
     reporter.section(f"ampcheck: {title}")
     width = min(WIDEST, shutil.get_terminal_size().columns)
     reporter.write_line(
-        shortened(f"        in    {'scale':<5} {'lost':>8}  {'findings (ignored)':<18}  test", width),
+        shortened(f"        in    {'scale':<5} {'underflow':>9}  {'findings (ignored)':<18}  test", width),
         light=True,
     )
     calm = [row for row in every if row[1]["health"] == Health.SAFE]
@@ -78,7 +78,7 @@ def _row(reporter: "pytest.TerminalReporter", test: str, audit: dict[str, str], 
     reporter.write(f"{health.upper():<8}", bold=True, **{_COLORS[health]: True})
     scale = scale_words(float(audit["loss_scale"])).replace("2^0", "none")
     lost = percent(float(audit["gradients_underflow"]))
-    facts = f"{audit['precision']:<5} {scale:<5} {lost:>8}  {_codes(audit):<18}  "
+    facts = f"{audit['precision']:<5} {scale:<5} {lost:>9}  {_codes(audit):<18}  "
     reporter.write_line(f"{facts}{_tail(test, width - 8 - len(facts))}")
     if health != Health.SAFE or reporter.verbosity > 0:
         reporter.write_line(f"        {shortened(audit['verdict'], width - 8)}")

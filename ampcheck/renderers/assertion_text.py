@@ -8,12 +8,13 @@ from itertools import islice
 from ampcheck.diagnose.rules import RULES
 from ampcheck.diagnose.rules.manual import page
 from ampcheck.diagnose.tables import layer_rows
+from ampcheck.renderers.view import cut
 from ampcheck.renderers.words import consequences, figures
 from ampcheck.values.findings import Finding
 from ampcheck.values.plan import Tried
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
-from ampcheck.values.wording import ELLIPSIS, clean, location, percent, place, plural, power
+from ampcheck.values.wording import ELLIPSIS, clean, location, percent, place, power
 
 #: pytest puts the "E", and the indent of the test's body, before each line.
 WIDTH = 86
@@ -46,17 +47,16 @@ def shortened(text: str, width: int) -> str:
 
 def finding_lines(findings: Iterable[Finding]) -> list[str]:
     """Return findings with their numbers and the user's line."""
-    every = list(findings)
+    shown, rest = cut(list(findings), FINDINGS, "finding")
     lines = []
-    for finding in every[:FINDINGS]:
+    for finding in shown:
         origin = finding.origin
         at = f"  {location(origin.file, origin.line)}" if origin else ""
         lines += ["", f"{finding.severity}[{clean(finding.code)}] {clean(finding.name)}{at}"]
         numbers = " · ".join(figures(finding))
         lines += [f"  {text}" for text in (clean(finding.message), numbers, *consequences(finding)) if text]
         lines += _source(origin) if origin else []
-    left = len(every) - FINDINGS
-    return [*lines, f"{ELLIPSIS} and {plural(left, 'more finding')}"] if left > 0 else lines
+    return [*lines, *([rest] if rest else [])]
 
 
 def evidence(report: Report, findings: Sequence[Finding], site: Site | None = None) -> list[str]:
@@ -71,15 +71,15 @@ def place_lines(site: Site) -> list[str]:
 
 
 def layer_lines(report: Report, phase: Phase) -> list[str]:
-    """Return the layers that lose most, each with its share and a line of the user's."""
+    """Return the layers that underflow most, each with its share and a line of the user's."""
     backward = phase is Phase.BACKWARD
     rows = [
         (row.underflow_backward if backward else row.underflow_forward, row) for row in layer_rows(report)
     ]
     rows = sorted((row for row in rows if row[0]), key=lambda row: -row[0])
-    lines = ["", *(f"{percent(share):>8}  {shortened(row.location, 60)}" for share, row in rows[:LAYERS])]
-    if len(rows) > LAYERS:
-        lines.append(f"{ELLIPSIS} and {plural(len(rows) - LAYERS, 'more layer')}")
+    shown, rest = cut(rows, LAYERS, "layer")
+    lines = ["", *(f"{percent(share):>8}  {shortened(row.location, 60)}" for share, row in shown)]
+    lines += [rest] if rest else []
     worst = rows[0][1].module if rows else None
     sites = (s for s in report.low.sites if s.module == worst and s.phase is phase and s.file)
     first = next(sites, None)
@@ -104,10 +104,9 @@ def _patch(patch: str) -> list[str]:
     """Return a diff against the user's file; what is only to be pasted into a loop would hide the finding."""
     if not patch.startswith("---"):
         return []
-    rows = patch.splitlines()
-    lines = [f"  {shortened(_visible(row), WIDTH)}" for row in rows[:PATCH_LINES]]
-    left = len(rows) - PATCH_LINES
-    return ["", *lines, *([f"  {ELLIPSIS} and {plural(left, 'more line')}"] if left > 0 else [])]
+    rows, rest = cut(patch.splitlines(), PATCH_LINES, "line")
+    lines = [f"  {shortened(_visible(row), WIDTH)}" for row in rows]
+    return ["", *lines, *([f"  {rest}"] if rest else [])]
 
 
 def _source(site: Site) -> list[str]:

@@ -6,11 +6,10 @@ from math import isfinite
 
 from ampcheck.compare.baseline import Span
 from ampcheck.compare.comparison import Comparison, Shift
-from ampcheck.renderers.comparison import facts, outcome, pair, signed, summary
-from ampcheck.renderers.differences import sentence
-from ampcheck.renderers.markup import bullets, code, inline, prose, table
+from ampcheck.renderers.markdown import laid_out
+from ampcheck.renderers.markup import bullets, inline
+from ampcheck.renderers.sections.comparison import answers, facts, outcome, sections, summary
 from ampcheck.values.report import Report
-from ampcheck.values.wording import ROOT, plural
 
 #: Of the next schema when a reader of this one would go wrong.
 SCHEMA = 1
@@ -19,32 +18,19 @@ LAYERS = 40
 
 def markdown(comparison: Comparison) -> str:
     """Return what became of a report as Markdown."""
-    answers = [
+    lines = [
         f"{when}: **{report.verdict.word.upper()}** {inline(report.verdict.sentence)}"
-        for when, report in (("before", comparison.old), ("now", comparison.new))
+        for when, report in answers(comparison)
     ]
     parts = [
         f"## ampcheck diff: {inline(' · '.join(facts(comparison)))}",
         f"**{outcome(comparison).capitalize()}:** {inline(summary(comparison))}",
-        bullets(answers),
+        bullets(lines),
     ]
-    if comparison.differences:
-        parts.append(bullets(f"{one.change}: {prose(sentence(one))}" for one in comparison.differences))
-    if comparison.moves:
-        rows = [
-            (code(move.module or ROOT), *_cells(move.forward), *_cells(move.backward))
-            for move in comparison.moves[:LAYERS]
-        ]
-        titles = ("layer", "forward, 2^…", "moved", "top", "gradients, 2^…", "moved", "top")
-        parts.append(table(titles, rows))
-    rest = len(comparison.moves) - LAYERS
-    parts += [f"… and {plural(rest, 'more layer')}"] if rest > 0 else []
-    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
-
-
-def _cells(shift: Shift) -> tuple[str, str, str]:
-    shown = " ".join(pair(shift).split())
-    return shown, signed(shift.typical), signed(shift.top)
+    for section in sections(comparison):
+        parts.append(f"### {section.title}" + (f": {inline(section.about)}" if section.about else ""))
+        parts += [part for block in section.blocks for part in laid_out(block, LAYERS)]
+    return "\n\n".join(parts) + "\n"
 
 
 def to_json(comparison: Comparison) -> str:

@@ -42,7 +42,7 @@ def _gap(differences: Sequence[Difference]) -> Parts:
     if hidden:
         yield text((f"  … and {count(len(hidden))} more layers moved", "dim"))
     if any(difference.kind is Kind.FINDING and not difference.after for difference in differences):
-        yield text(("    what is gone is a stale entry of the baseline", "dim"))
+        yield text(("    a finding that is gone is a stale entry of the baseline", "dim"))
     if _only_reasons(differences):
         yield hanging(
             text(("→", "bold")), text('write each "reason" into the baseline, or give one for all:'), 2

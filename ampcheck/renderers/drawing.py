@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ampcheck.diagnose.landscape import Zone
 from ampcheck.values.wording import ELLIPSIS, ROOT, clean
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -11,6 +12,13 @@ _TRACE_SHARE = 1e-4
 #: Stands for an exact zero in tables, so that the eye finds what is not zero.
 NONE = "–"
 TIMES = "×"
+#: What stands above a zone of a picture, the longest that fits; the first is its name everywhere else.
+ZONES = {
+    Zone.UNDERFLOWED: ("underflow", "under"),
+    Zone.SUBNORMAL: ("subnormal", "subn."),
+    Zone.NORMAL: ("full precision", "normal", "full"),
+    Zone.OVERFLOW: ("overflow", "over", "inf"),
+}
 
 
 def bars(counts: Sequence[float], whole: float) -> str:

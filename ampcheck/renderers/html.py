@@ -7,10 +7,11 @@ from hashlib import sha256
 from importlib.resources import files
 
 from ampcheck.diagnose.tables import layer_rows, scale_curve
-from ampcheck.renderers.page import answer, findings, layers, loop, numbers, rest, scales
+from ampcheck.renderers.page import answer, blocks, layers, numbers, scales
 from ampcheck.renderers.page.elements import Html, joined, tag
 from ampcheck.renderers.page.tree import module_tree
-from ampcheck.renderers.recipes import page_tables
+from ampcheck.renderers.sections import ANSWER, REST, sections
+from ampcheck.renderers.view import Section
 from ampcheck.renderers.words import facts
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean
@@ -35,21 +36,18 @@ def render(report: Report) -> str:
     nodes = module_tree(report, layer_rows(report))
     rows = {} if report.dry else {node.path: node.index for node in nodes}
     span = scales.scale_range(report)
+    first, last = list(sections(report, ANSWER)), list(sections(report, REST))
     body = joined(
         [
             tag("a", "Skip to the report", href="#report", class_="skip"),
-            _header(report),
+            _header(report, first, last),
             tag(
                 "main",
                 answer.verdict(report),
-                answer.plan(report),
-                page_tables(report),
+                [blocks.laid_out(report, section, rows) for section in first],
                 None if report.dry else scales.picture(report, scale_curve(report, span)),
-                findings.findings(report, rows),
-                loop.loop(report),
-                rest.dtypes(report) if report.dry else layers.layers(report, nodes),
-                rest.casts(report, rows),
-                rest.limits(report),
+                None if report.dry else layers.layers(report, nodes),
+                [blocks.laid_out(report, section, rows) for section in last],
                 id="report",
                 tabindex="-1",
             ),
@@ -101,11 +99,11 @@ def _assets(names: tuple[str, ...]) -> Iterator[str]:
     return (folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
-def _header(report: Report) -> Html:
+def _header(report: Report, first: list[Section], last: list[Section]) -> Html:
     shown = [tag("li", fact) for fact in facts(report)]
-    looped = [("#loop", "Loop")] if report.loop else []
-    table = ("#dtypes", "Dtypes") if report.dry else ("#layers", "Layers")
-    links = [("#findings", "Findings"), *looped, table, ("#limits", "Limits")]
+    keys = ("findings", "plan", "loop", "layers", "dtypes", "missed")
+    tables = [] if report.dry else [Section("layers", "Layers")]
+    links = [(f"#{one.key}", one.title) for one in (*first, *tables, *last) if one.key in keys]
     return tag(
         "header",
         tag(

@@ -58,7 +58,7 @@ def _fails(finding: Finding) -> bool:
 def _case(group: str, name: str, found: list[Finding], *, missing: bool) -> str:
     """Return the case of a rule; `missing` says that the report has not what the rule looks at."""
     if missing:
-        return _element(group, name, '<skipped message="it looks at values, and a dry run has none"/>')
+        return _element(group, name, '<skipped message="this rule needs values, and a dry run has none"/>')
     texts = "\n\n".join(_text(finding) for finding in found)
     worst = next(filter(_fails, found), None)
     if worst is not None:

@@ -1,31 +1,30 @@
 """The report as Markdown: reads well as it is, and better where it is rendered."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from urllib.parse import quote
 
 from ampcheck.diagnose.caveats import caveats
 from ampcheck.diagnose.rules import RULES
 from ampcheck.diagnose.rules.manual import page
-from ampcheck.diagnose.tables import cast_rows, dtype_rows, layer_rows
-from ampcheck.renderers.advice import how_tried, scaler_call, unchanged
 from ampcheck.renderers.drawing import NONE, module_name
-from ampcheck.renderers.layers import layer_cells
-from ampcheck.renderers.markdown_loop import course_svg
-from ampcheck.renderers.markdown_loop import section as loop_section
 from ampcheck.renderers.markup import bullets, code, fence, folded, inline, prose, table
 from ampcheck.renderers.next_step import answer_lines
 from ampcheck.renderers.pictures import drawn_curve, drawn_landscape
-from ampcheck.renderers.recipes import markdown_tables
+from ampcheck.renderers.scale_curve import course_svg
+from ampcheck.renderers.sections import sections
 from ampcheck.renderers.svg import curve_svg, landscape_svg
-from ampcheck.renderers.words import consequences, corrected, facts, figures, measured, tally
-from ampcheck.values.findings import Finding, Suppressed
-from ampcheck.values.formats import SHORT_DTYPE
+from ampcheck.renderers.view import Block, Code, Facts, Findings, Items, Kind, Picture, Section, Table, cut
+from ampcheck.renderers.words import consequences, corrected, facts, figures, operation
+from ampcheck.values.findings import Finding
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase
-from ampcheck.values.wording import ELLIPSIS, clean, count, location, plural, power, size
+from ampcheck.values.wording import clean, location
 
-FINDINGS, LAYERS, CASTS, DTYPES = 50, 40, 20, 60
+FINDINGS = 50
+#: Rows of a table that are shown.
+LIMITS = {"suppressed": 50, "layers": 40, "casts": 20, "dtypes": 60, "loop": 40}
 #: Columns of a drawing made of characters: what a page shows without scrolling.
 _DRAWING = 96
 _NAME = 60
@@ -34,21 +33,8 @@ _NO_FILES: Mapping[str, str] = MappingProxyType({})
 
 def render(report: Report, files: Mapping[str, str] = _NO_FILES) -> str:
     """Return the whole report; pictures that lie in files are shown, others drawn with characters."""
-    sections = (
-        _head,
-        _findings,
-        _suppressed,
-        _plan,
-        markdown_tables,
-        lambda shown: loop_section(shown, files.get("course", "")),
-        _layers,
-        _landscapes(files),
-        _curve(files),
-        _dtypes,
-        _casts,
-        _rest,
-    )
-    return "\n\n".join(part for section in sections for part in section(report)) + "\n"
+    parts = [*_head(report), *(part for one in sections(report) for part in _section(report, one, files))]
+    return "\n\n".join(parts) + "\n"
 
 
 def pictures(report: Report) -> dict[str, str]:
@@ -68,21 +54,78 @@ def _head(report: Report) -> Iterator[str]:
     yield inline(" · ".join(facts(report)))
     yield f"**{str(health).upper()}**: {inline(sentence)}"
     lines = [f"**{label}** {inline(words)}" for label, words in answer_lines(report)]
+    lines += [inline(caveat) for _, caveat in caveats(report)]
     if lines:
         yield bullets(lines)
-    asides = [inline(caveat) for _, caveat in caveats(report)]
-    if asides:
-        yield bullets(asides)
 
 
-def _findings(report: Report) -> Iterator[str]:
-    if not report.findings:
-        return
-    yield f"## Findings: {tally(report)}"
-    for finding in report.findings[:FINDINGS]:
-        yield from _finding(finding)
-    if len(report.findings) > FINDINGS:
-        yield f"{ELLIPSIS} and {plural(len(report.findings) - FINDINGS, 'more finding')}"
+def _section(report: Report, section: Section, files: Mapping[str, str]) -> Iterator[str]:
+    yield f"## {section.title}: {inline(section.about)}" if section.about else f"## {section.title}"
+    for block in section.blocks:
+        yield from laid_out(
+            block, LIMITS.get(section.key), lambda picture: picture_text(report, picture, files)
+        )
+
+
+def laid_out(block: Block, limit: int | None = None, draw: Callable[[Picture], str] = repr) -> Iterator[str]:
+    """Yield a block of a section as Markdown."""
+    rest = ""
+    if isinstance(block, str):
+        yield prose(block)
+    elif isinstance(block, Findings):
+        shown, rest = cut(block.findings, FINDINGS, "finding")
+        for finding in shown:
+            yield from _finding(finding)
+    elif isinstance(block, Table):
+        part, rest = block.cut(limit)
+        yield rows(part)
+    elif isinstance(block, Items):
+        yield bullets(
+            (f"{inline(item.lead)} " if item.lead else "")
+            + (inline if item.lead else prose)(item.words)
+            + (f"\n  - {prose(item.below)}" if item.below else "")
+            for item in block.items
+        )
+    elif isinstance(block, Facts):
+        yield bullets(
+            f"{prose(fact.label)}: {', '.join(_cell(value, fact.kind) for value in fact.values)}"
+            for fact in block.facts
+        )
+    elif isinstance(block, Code):
+        yield fence(patch_lines(block.text), "diff" if block.diff else "python")
+    elif drawing := draw(block):
+        yield folded(block.about, drawing) if block.folded else drawing
+    if rest:
+        yield rest
+
+
+def rows(part: Table) -> str:
+    """Return a table without the columns that say nothing."""
+    part = part.filled()
+    titles = [column.title + ">" * (column.kind is Kind.NUMBER) for column in part.columns]
+    kinds = [column.kind for column in part.columns]
+    return table(
+        titles, [[_cell(text, kind) for text, kind in zip(row, kinds, strict=True)] for row in part.rows]
+    )
+
+
+def _cell(text: str, kind: Kind) -> str:
+    if not text:
+        return NONE
+    if kind is Kind.MODULE:
+        return named(text)
+    return code(text) if kind is Kind.CODE else inline(text)
+
+
+def picture_text(report: Report, picture: Picture, files: Mapping[str, str] = _NO_FILES) -> str:
+    """Return a link to a picture that lies in a file, else its drawing made of characters."""
+    if picture.name in files:
+        return f"![{picture.about}](<{quote(os.fsencode(files[picture.name]))}>)"
+    phase = {"gradients": Phase.BACKWARD, "activations": Phase.FORWARD}.get(picture.name)
+    if phase is None and picture.name != "scales":
+        return ""
+    lines: Sequence[object] = drawn_landscape(report, phase, _DRAWING) if phase else drawn_curve(report)
+    return fence("\n".join(str(line).rstrip() for line in lines))
 
 
 def _finding(finding: Finding) -> Iterator[str]:
@@ -90,10 +133,8 @@ def _finding(finding: Finding) -> Iterator[str]:
     at = f" at {code(location(origin.file, origin.line))}" if origin and origin.file else ""
     yield f"### {finding.severity} {code(finding.code)} {inline(finding.name)}{at}"
     yield prose(finding.message)
-    shown = []
-    if origin and origin.dtype:
-        held = inline(SHORT_DTYPE.get(origin.dtype, origin.dtype))
-        shown.append(f"{named(origin.module)}: {inline(origin.op or origin.slot)} in {held}")
+    where = operation(finding)
+    shown = [f"{named(origin.module)} · {inline(' · '.join(where))}"] if origin and where else []
     shown += [prose(" · ".join(figures(finding)))] if figures(finding) else []
     shown += [inline(consequence) for consequence in consequences(finding)]
     if finding.code in RULES:
@@ -104,170 +145,12 @@ def _finding(finding: Finding) -> Iterator[str]:
         yield fence("\n".join(corrected(finding)), "python")
 
 
-def _suppressed(report: Report) -> Iterator[str]:
-    held = report.suppressed
-    if held:
-        yield f"## Suppressed: {plural(len(held), 'finding')}"
-        yield table(("finding", "where", "why it does not count"), map(suppressed_cells, held[:FINDINGS]))
-    if len(held) > FINDINGS:
-        yield f"{ELLIPSIS} and {plural(len(held) - FINDINGS, 'more finding')}"
-
-
-def suppressed_cells(one: Suppressed) -> tuple[str, str, str]:
-    """Return what was found, where, and who said that it does not count."""
-    found, origin = one.finding, one.finding.origin
-    spot = location(origin.file, origin.line) or module_name(origin.module, _NAME) if origin else NONE
-    return f"{found.severity} {code(found.code)} {inline(found.name)}", code(spot), inline(one.words)
-
-
 def named(module: str) -> str:
     """Return the name of a module, shortened if it is very long, as code."""
     return code(module_name(module, _NAME))
-
-
-def _plan(report: Report) -> Iterator[str]:
-    if report.plan is None and not report.claims:
-        return
-    yield f"## Plan: {how_tried(report)}"
-    yield from plan(report)
-
-
-def plan(report: Report) -> Iterator[str]:
-    """Yield what to train with, each precision as it is, the claims and the patch."""
-    steps = []
-    if report.plan is not None:
-        kept = [*report.plan.fp32_modules, *report.plan.fp32_lines]
-        steps.append(f"precision: {inline(report.plan.precision)}")
-        steps += [f"in FP32: {', '.join(map(code, kept))}"] if kept else []
-        steps += [f"recipe: {code(report.plan.recipe)}"] if report.plan.recipe else []
-        steps += [f"in bf16: {inline(report.plan.in_bf16)}"] if report.plan.in_bf16 else []
-        steps += [f"scaler: {code(scaler_call(report.plan.scaler))}"] if report.plan.scaler else []
-    for name, state, words in unchanged(report):
-        steps.append(inline(f"{name} without changes: {state}{words}"))
-    if steps:
-        yield bullets(steps)
-    if report.claims:
-        titles = ("claim", "re-run", "before", "after")
-        texts = ((v.claim, str(v.tried), v.before, v.after) for v in report.claims)
-        yield table(titles, [[inline(text) or NONE for text in row] for row in texts])
-    if report.patch:
-        yield fence(patch_lines(report.patch), "diff" if report.patch.startswith("---") else "python")
-    if report.advice:
-        yield bullets(map(prose, report.advice))
 
 
 def patch_lines(patch: str) -> str:
     """Return a patch with its indents and without anything that cannot be seen."""
     inners = [(line, line[1:].lstrip()) for line in patch.splitlines()]
     return "\n".join((line[: len(line) - len(inner)] + clean(inner)).rstrip() for line, inner in inners)
-
-
-def _layers(report: Report) -> Iterator[str]:
-    rows = layer_rows(report)
-    if not rows:
-        return
-    troubled = sum(row.troubled for row in rows)
-    yield f"## Layers: {count(len(rows))}, {count(troubled) if troubled else 'none'} with trouble"
-    titles, texts = layer_cells(rows[:LAYERS])
-    cells = [[named(row.module), *map(inline, text)] for row, text in zip(rows, texts, strict=False)]
-    yield table(["module", *titles], cells)
-    if len(rows) > LAYERS:
-        left = troubled - sum(row.troubled for row in rows[:LAYERS])
-        which = f"{count(left)} of them with trouble" if left else "without trouble"
-        yield f"{ELLIPSIS} and {plural(len(rows) - LAYERS, 'more layer')}, {which}"
-
-
-def _landscapes(files: Mapping[str, str]) -> Callable[[Report], Iterator[str]]:
-    """Return the section of where the numbers lie, for pictures that lie in some files."""
-
-    def section(report: Report) -> Iterator[str]:
-        for name, phase in (("gradients", Phase.BACKWARD), ("activations", Phase.FORWARD)):
-            lines = drawn_landscape(report, phase, _DRAWING)
-            if lines:
-                scaled = phase is Phase.BACKWARD and report.log2_scale
-                scale = f" before the loss scale of {power(report.log2_scale)}" if scaled else ""
-                yield f"## {name.capitalize()} by powers of two{scale}"
-                drawing = _shown(name, "where the numbers of each layer lie", lines, files)
-                yield drawing if phase is Phase.BACKWARD else folded("what the layers compute", drawing)
-
-    return section
-
-
-def _curve(files: Mapping[str, str]) -> Callable[[Report], Iterator[str]]:
-    """Return the section of what the loss scales would lose, for pictures that lie in some files."""
-
-    def section(report: Report) -> Iterator[str]:
-        lines = drawn_curve(report)
-        if lines:
-            yield "## Loss scale: gradient elements that would be lost, predicted from the FP32 run"
-            yield _shown("scales", "what each loss scale would lose", lines, files)
-            yield prose(measured(report))
-
-    return section
-
-
-def _shown(name: str, about: str, lines: Iterable[object], files: Mapping[str, str]) -> str:
-    if name in files:
-        return f"![{about}](<{quote(files[name])}>)"
-    return fence("\n".join(str(line).rstrip() for line in lines))
-
-
-def _dtypes(report: Report) -> Iterator[str]:
-    rows = dtype_rows(report)
-    if not rows:
-        return
-    yield "## Dtypes: elements of operations' results, in half precision and in FP32 or wider"
-    titles = (
-        "operation",
-        "forward, half>",
-        "forward, FP32>",
-        "backward, half>",
-        "backward, FP32>",
-        "places>",
-    )
-    cells = [
-        (
-            code(row.op),
-            count(row.forward_half),
-            count(row.forward_wide),
-            count(row.backward_half),
-            count(row.backward_wide),
-            count(row.places),
-        )
-        for row in rows[:DTYPES]
-    ]
-    yield table(titles, cells)
-    if len(rows) > DTYPES:
-        yield f"{ELLIPSIS} and {plural(len(rows) - DTYPES, 'more row')}"
-
-
-def _casts(report: Report) -> Iterator[str]:
-    rows = cast_rows(report)
-    if not rows:
-        return
-    yield f"## Casts: {plural(sum(number.calls for _, number in rows), 'call')}"
-    cells = []
-    for cast, number in rows[:CASTS]:
-        kind = f"{SHORT_DTYPE.get(cast.source, cast.source)} → {SHORT_DTYPE.get(cast.target, cast.target)}"
-        undone = count(number.round_trips) if number.round_trips else NONE
-        at = code(location(cast.file, cast.line))
-        cells.append([size(number.bytes), count(number.calls), undone, inline(kind), named(cast.module), at])
-    yield table(("written>", "calls>", "undoing>", "cast", "module", "line"), cells)
-    if len(rows) > CASTS:
-        yield f"{ELLIPSIS} and {plural(len(rows) - CASTS, 'more place')}"
-
-
-def _rest(report: Report) -> Iterator[str]:
-    low = report.low
-    if report.not_audited or low.sites:
-        yield "## Not audited"
-        seen = f"{plural(low.operations, 'operation')} seen, {plural(low.measured, 'tensor')} measured"
-        missed = sorted(report.not_audited.items(), key=lambda item: -item[1])
-        lines = [f"{count(times)} × {inline(what)}" for what, times in missed]
-        yield bullets([*lines, seen] if lines else [f"nothing was left out: {seen}"])
-    if report.notes:
-        yield "## Notes"
-        yield bullets(map(prose, report.notes))
-    if report.environment:
-        yield "## Environment"
-        yield table(("", ""), [(inline(name), inline(text)) for name, text in report.environment.items()])

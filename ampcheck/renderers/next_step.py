@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from ampcheck.diagnose.caveats import settled
 from ampcheck.diagnose.savings import forward_bytes
 from ampcheck.diagnose.subjects import with_class
-from ampcheck.renderers.advice import scaler_call
+from ampcheck.renderers.words import scaler_call
 from ampcheck.values.findings import Finding
-from ampcheck.values.plan import Plan
+from ampcheck.values.plan import Plan, ScalerPlan
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Health
 from ampcheck.values.wording import clean, location, plural, size
@@ -39,10 +39,10 @@ def _buys(report: Report) -> str:
 
 
 def _bench(report: Report) -> str:
-    """Return the command that measures time and memory: of a script's model it needs a file of its own."""
+    """Return the command that measures time and memory; of a script, the page that says how its batch is kept."""
     target = clean(report.target)
     if report.loop is not None or " " in target:
-        return "ampcheck bench"
+        return "ampcheck explain bench"
     return f"ampcheck bench {target}"
 
 
@@ -70,11 +70,25 @@ def next_step(report: Report) -> str:
             f"write your own batch and loss, then audit those: ampcheck init {file}" if ".py" in file else ""
         )
     if word is Health.SAFE:
-        return f"train in {report.precision}: no change is needed"
+        return _kept(report)
     if report.plan is not None and (report.plan.fp32_modules or report.plan.fp32_lines or report.plan.scaler):
         return _planned(report, report.plan)
     worst = min(report.findings, key=lambda finding: finding.severity.rank, default=None)
     return _mended(worst) if worst is not None else ""
+
+
+def _kept(report: Report) -> str:
+    """Return what a step that came out well needs: nothing, or the loss scaler that it came out well with."""
+    if report.loop is not None and report.loop.first_scales:
+        return f"train in {report.precision} as the script does: no change is needed"
+    plan = report.plan if report.plan is not None and report.plan.precision == report.precision else None
+    if plan is not None and (plan.fp32_modules or plan.fp32_lines):
+        return _planned(report, plan)
+    used = ScalerPlan(2.0**report.log2_scale) if report.log2_scale and report.precision == "fp16" else None
+    scaler = plan.scaler if plan is not None else used
+    if scaler is None:
+        return f"train in {report.precision}: no change is needed"
+    return f"train in {report.precision}: {scaler_call(scaler)}; no other change is needed"
 
 
 def _audited_otherwise(report: Report) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ampcheck.diagnose.landscape import Column, Landscape, LandscapeRow, Zone, landscape
 from ampcheck.diagnose.tables import CurvePoint, scale_curve
-from ampcheck.renderers.drawing import NONE, TIMES, bar, bars, cells, module_name, ticks
+from ampcheck.renderers.drawing import NONE, TIMES, ZONES, bar, bars, cells, module_name, ticks
 from ampcheck.values.report import Report
 from ampcheck.values.stats import Bounds
 from ampcheck.values.trace import Phase
@@ -18,13 +18,6 @@ if TYPE_CHECKING:
 #: The line between two zones.
 EDGE = "┆"
 _ZONE_STYLES = {Zone.UNDERFLOWED: "red", Zone.SUBNORMAL: "yellow", Zone.NORMAL: "green", Zone.OVERFLOW: "red"}
-#: What stands above a zone, the longest that fits.
-_ZONE_NAMES = {
-    Zone.UNDERFLOWED: ("underflowed", "lost"),
-    Zone.SUBNORMAL: ("subnormal", "subn."),
-    Zone.NORMAL: ("full precision", "normal", "full"),
-    Zone.OVERFLOW: ("over", "inf"),
-}
 #: Powers of two from one label of the axis to the next.
 _TICK = 8
 #: Columns beside the landscape's names and picture: indent, gaps, edges between zones, share.
@@ -72,7 +65,7 @@ def landscape_lines(picture: Landscape, label_width: int) -> list["Text"]:
 
 
 def _zone_name(zone: Zone, width: int) -> str:
-    return next((name for name in _ZONE_NAMES[zone] if len(name) <= width), "")
+    return next((name for name in ZONES[zone] if len(name) <= width), "")
 
 
 def _row(
@@ -119,7 +112,7 @@ def curve_lines(points: Sequence[CurvePoint], used: int, default: int, step: int
     per = cell // step
     label = 12
     lines = [Text(" " * label + "".join(power(p.log2_scale).ljust(cell) for p in points[::step]), "dim")]
-    drawing = Text("underflowed".ljust(label))
+    drawing = Text("underflow".ljust(label))
     for point in points:
         over = point.overflowed.low > 0
         block = TIMES if over else bar(point.underflowed.low, max(point.nonzero, 1), point.nonzero)
@@ -129,7 +122,7 @@ def curve_lines(points: Sequence[CurvePoint], used: int, default: int, step: int
     subnormal = [_share(p.subnormal, p.nonzero) for p in points[::step]]
     lines.append(_figures("subnormal", label, subnormal, cell))
     overflowed = [_elements(p.overflowed) for p in points[::step]]
-    lines.append(_figures("overflowed", label, overflowed, cell))
+    lines.append(_figures("overflow", label, overflowed, cell))
     same = "▲ used, also GradScaler's default"
     marks = {used: same} if used == default else {used: "▲ used", default: "△ GradScaler's default"}
     lines.append(_marks(points[0].log2_scale, marks, label, per))

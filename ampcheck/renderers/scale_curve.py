@@ -5,14 +5,23 @@ from math import ceil, inf, isfinite, log2
 
 from ampcheck.renderers.page.elements import Html, tag
 from ampcheck.values.loop import Loop, LoopObject, ScaleEvent
-from ampcheck.values.wording import count, location, plural, power, scale_words
+from ampcheck.values.report import Report
+from ampcheck.values.wording import clean, count, location, plural, power, scale_words
 
-#: Objects of the loop that are shown one by one: a script with more makes them in a loop of its own.
-LOOP_OBJECTS = 20
 #: The curve's box, and the room at its sides for labels.
 WIDTH, HEIGHT = 860, 130
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 10, 26
 _LABELS = 5  #: labels of scales that fit one above another
+_GAP = 24  #: above each curve, for the name of its scaler
+_STYLE = """
+svg { background: #ffffff; color: #1f2328; font: 12px system-ui, sans-serif; }
+text { fill: #59636e; } .grid { stroke: #d1d9e0; fill: none; } .line { stroke: #1f6fb5; fill: none; stroke-width: 2; }
+.skips { stroke: #cf222e; stroke-width: 2; }
+@media (prefers-color-scheme: dark) {
+svg { background: #0d1117; color: #f0f6fc; } text { fill: #9198a1; } .grid { stroke: #3d444d; }
+.line { stroke: #5aa7e8; } .skips { stroke: #f85149; }
+}
+"""
 
 
 def extent(loop: Loop) -> str:
@@ -95,6 +104,35 @@ def curve(loop: Loop, label: str, **attributes: str) -> Html | None:
         aria_label=about,
         **attributes,
     )
+
+
+def course_svg(report: Report) -> str:
+    """Return the loss scale of every scaler that changed it, one below the other; '' where none did."""
+    seen = report.loop
+    labels = [label for label, *_ in spans(seen) if curve(seen, label)] if seen else []
+    if seen is None or not labels:
+        return ""
+    height = (HEIGHT + _GAP) * len(labels)
+    drawn = tag(
+        "svg",
+        tag("style", Html(_STYLE)),
+        [part for index, label in enumerate(labels) for part in _placed(seen, label, index)],
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {WIDTH} {height}",
+        width=WIDTH,
+        height=height,
+        role="img",
+        aria_label="the loss scale over the steps",
+    )
+    return f"{drawn}\n"
+
+
+def _placed(seen: Loop, label: str, index: int) -> Iterator[Html]:
+    top = (HEIGHT + _GAP) * index
+    drawn = curve(seen, label, y=str(top + _GAP), width=str(WIDTH), height=str(HEIGHT))
+    yield tag("text", f"Loss scale of {clean(label)}; marks: skipped steps", x=8, y=top + 16)
+    if drawn is not None:
+        yield drawn
 
 
 def _levels(scales: Sequence[float]) -> tuple[int, int]:

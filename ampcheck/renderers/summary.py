@@ -1,20 +1,20 @@
 """The report as a comment on a pull request: the verdict, what is wrong, what to do; the rest is counted."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
-from ampcheck.diagnose.tables import layer_rows
-from ampcheck.renderers.advice import how_tried
 from ampcheck.renderers.drawing import NONE, fitted
-from ampcheck.renderers.layers import layer_cells
-from ampcheck.renderers.markdown import named, patch_lines, plan
+from ampcheck.renderers.markdown import laid_out, patch_lines, picture_text
 from ampcheck.renderers.markup import code, fence, folded, inline, table
 from ampcheck.renderers.next_step import LABEL, next_step
-from ampcheck.renderers.pictures import drawn_curve
-from ampcheck.renderers.words import corrected, facts, measured, tally
+from ampcheck.renderers.sections.findings import spot
+from ampcheck.renderers.sections.plan import plan
+from ampcheck.renderers.sections.tables import layers, scales
+from ampcheck.renderers.view import Code, Section, Table, Tone, cut, tone_of
+from ampcheck.renderers.words import corrected, facts, tally
 from ampcheck.values.findings import Finding
 from ampcheck.values.report import Report
-from ampcheck.values.verdict import Health
-from ampcheck.values.wording import ELLIPSIS, location, plural
+from ampcheck.values.wording import ELLIPSIS, plural
 
 #: Characters that GitHub takes in a comment.
 LIMIT = 65_536
@@ -22,18 +22,15 @@ FINDINGS, LAYERS = 10, 10
 _MESSAGE, _FACT = 400, 40
 #: Lines of a patch that are worth a place in a comment.
 _PATCH = 200
-_ALERTS = {
-    Health.SAFE: "TIP",
-    Health.PARTLY_AUDITED: "WARNING",
-    Health.RISK: "WARNING",
-    Health.UNSAFE: "CAUTION",
-    Health.UNKNOWN: "WARNING",
-}
+_ALERTS = {Tone.GOOD: "TIP", Tone.UNSURE: "WARNING", Tone.BAD: "CAUTION"}
 
 
 def render(report: Report) -> str:
     """Return what a reviewer has to know, at most as long as a comment may be."""
-    return fitting([*_head(report), *_findings(report), *_plan(report), *_layers(report), *_curve(report)])
+    sections = [section for make in (plan, _troubled, scales) if (section := make(report)) and section.blocks]
+    return fitting(
+        [*_head(report), *_findings(report), *(part for one in sections for part in _section(report, one))]
+    )
 
 
 def fitting(parts: Iterable[str], limit: int = LIMIT) -> str:
@@ -52,61 +49,53 @@ def _head(report: Report) -> Iterator[str]:
     health, sentence = report.verdict.word, report.verdict.sentence
     yield f"### ampcheck: {code(fitted(report.target, _FACT * 2))}"
     words = inline(fitted(sentence, _MESSAGE))
-    yield f"> [!{_ALERTS[health]}]\n> **{str(health).upper()}**: {words}"
+    yield f"> [!{_ALERTS[tone_of(health)]}]\n> **{str(health).upper()}**: {words}"
     if todo := next_step(report):
         yield f"**{LABEL}** {inline(fitted(todo, _MESSAGE))}"
     yield inline(" · ".join(fitted(fact, _FACT) for fact in facts(report)))
 
 
 def _findings(report: Report) -> Iterator[str]:
-    if report.findings:
-        rows = [_finding(finding) for finding in report.findings[:FINDINGS]]
-        yield table((tally(report), "where", "what"), rows)
-    fixes = [finding for finding in report.findings[:FINDINGS] if finding.fix]
+    shown, rest = cut(report.findings, FINDINGS, "finding")
+    if shown:
+        yield table((tally(report), "where", "what"), map(_finding, shown))
+    fixes = [finding for finding in shown if finding.fix]
     if fixes:
         lines = (f"{code(one.code)}:\n\n{_fix(one)}" for one in fixes)
         yield folded("The lines as they should be", "\n\n".join(lines))
-    if len(report.findings) > FINDINGS:
-        yield f"{ELLIPSIS} and {plural(len(report.findings) - FINDINGS, 'more finding')}"
+    if rest:
+        yield rest
     if report.suppressed:
-        yield f"{plural(len(report.suppressed), 'suppressed finding')}"
+        yield plural(len(report.suppressed), "suppressed finding")
 
 
 def _finding(finding: Finding) -> tuple[str, str, str]:
-    origin = finding.origin
-    spot = location(origin.file, origin.line) if origin else ""
-    place = code(fitted(spot, _FACT)) if spot else named(origin.module) if origin else NONE
+    place = spot(finding)
     head = f"{finding.severity} {code(finding.code)} {inline(fitted(finding.name, _FACT))}"
-    return head, place, inline(fitted(finding.message, _MESSAGE))
+    return head, code(fitted(place, _FACT)) if place else NONE, inline(fitted(finding.message, _MESSAGE))
 
 
 def _fix(finding: Finding) -> str:
     return fence("\n".join(corrected(finding)), "python")
 
 
-def _plan(report: Report) -> Iterator[str]:
-    if report.plan is None and not report.claims:
-        return
-    parts = [part for part in plan(report) if not part.startswith("```")]
-    yield folded(f"Plan: {how_tried(report)}", "\n\n".join(parts))
-    lines = patch_lines(report.patch).splitlines()
-    if lines and len(lines) <= _PATCH:
-        diff = report.patch.startswith("---")
-        block = fence("\n".join(lines), "diff" if diff else "python")
-        yield folded("The patch" if diff else "The lines to paste", block)
+def _troubled(report: Report) -> Section | None:
+    """Return the section of the layers with those alone that are with trouble."""
+    made = layers(report)
+    table = made.blocks[0] if made is not None else None
+    if made is None or not isinstance(table, Table) or not table.troubled:
+        return None
+    rows = table.rows[: table.troubled]
+    return Section(made.key, made.title, made.about, (Table("troubled layer", table.columns, rows),))
 
 
-def _layers(report: Report) -> Iterator[str]:
-    rows = [row for row in layer_rows(report) if row.troubled]
-    if rows:
-        titles, texts = layer_cells(rows[:LAYERS])
-        cells = [[named(row.module), *map(inline, text)] for row, text in zip(rows, texts, strict=False)]
-        first = f", the first {LAYERS}" if len(rows) > LAYERS else ""
-        yield folded(f"{plural(len(rows), 'layer')} with trouble{first}", table(["module", *titles], cells))
-
-
-def _curve(report: Report) -> Iterator[str]:
-    lines = drawn_curve(report)
-    if lines:
-        drawing = fence("\n".join(str(line).rstrip() for line in lines))
-        yield folded("What each loss scale would lose", f"{drawing}\n\n{inline(measured(report))}")
+def _section(report: Report, section: Section) -> Iterator[str]:
+    """Yield a section that is opened by a click; a patch has a line to open of its own, where it is short."""
+    limit = LAYERS if section.key == "layers" else None
+    blocks = [block for block in section.blocks if not isinstance(block, Code)]
+    parts = [part for block in blocks for part in laid_out(block, limit, partial(picture_text, report))]
+    if parts:
+        yield folded(f"{section.title}: {inline(section.about)}", "\n\n".join(parts))
+    for block in section.blocks:
+        if isinstance(block, Code) and len(block.text.splitlines()) <= _PATCH:
+            yield folded(block.title, fence(patch_lines(block.text), "diff" if block.diff else "python"))

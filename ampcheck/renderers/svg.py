@@ -7,7 +7,7 @@ from math import log10
 
 from ampcheck.diagnose.landscape import Column, Landscape, LandscapeRow, Zone, landscape
 from ampcheck.diagnose.tables import CurvePoint, scale_curve
-from ampcheck.renderers.drawing import cells, module_name
+from ampcheck.renderers.drawing import ZONES, cells, module_name
 from ampcheck.values.report import Report
 from ampcheck.values.stats import Bounds
 from ampcheck.values.trace import Phase
@@ -27,13 +27,6 @@ _TICK = 8  #: powers of two between two labels of the axis
 _PLOT_LEFT, _PLOT_TOP, _PLOT_HEIGHT = 64, 78, 190
 _FLOOR = -5
 
-#: What stands above a zone, the longest that fits; the first is also the curve's name for it.
-_NAMES = {
-    Zone.UNDERFLOWED: ("underflow", "underflowed"),
-    Zone.SUBNORMAL: ("subnormal",),
-    Zone.NORMAL: ("full precision",),
-    Zone.OVERFLOW: ("overflow", "over"),
-}
 _STYLE = """
 svg { background: #ffffff; color: #1f2328; font: 12px system-ui, sans-serif; }
 text { fill: currentColor; } .name { font: 11px ui-monospace, monospace; } .bold { font-weight: 600; }
@@ -80,7 +73,7 @@ def _zones(columns: Sequence[Column], left: float, step: float, bottom: float) -
         number = len(list(held))
         x, width = left + start * step, number * step
         yield f'<rect class="{zone} ground" {_box(x, _HEAD - 4, width, bottom - _HEAD + 8)}/>'
-        name = next((words for words in _NAMES[zone] if len(words) * _CHARACTER <= width), "")
+        name = next((words for words in ZONES[zone] if len(words) * _CHARACTER <= width), "")
         yield _text(x + width / 2, 50, name, f"{zone} word", "middle")
         start += number
 
@@ -118,16 +111,16 @@ def _axis(columns: Sequence[Column], left: float, step: float, bottom: float) ->
 
 
 def curve_svg(report: Report) -> str:
-    """Return which share of the gradient elements each loss scale would lose; '' where there are none."""
+    """Return which share of the gradient elements underflows at each loss scale; '' where there are none."""
     points = scale_curve(report)
     if not points[0].nonzero:
         return ""
-    about = f"Gradient elements that each loss scale would lose in {report.precision}, predicted from the FP32 run"
+    about = f"What {report.precision} does to the gradient elements at each loss scale, predicted from the FP32 run"
     body = [_text(_MARGIN, 22, about, "bold"), *_frame(points)]
     for number, (zone, bounds) in enumerate(_lines(points).items()):
         left = _PLOT_LEFT + number * 150
         mark = f'<path class="{zone} line" d="M{left} 42h24"/>'
-        body += [mark, _text(left + 30, 46, _NAMES[zone][0]), *_line(zone, points, bounds)]
+        body += [mark, _text(left + 30, 46, ZONES[zone][0]), *_line(zone, points, bounds)]
     x = _x(report.log2_scale - points[0].log2_scale, points)
     if report.log2_scale in [point.log2_scale for point in points]:
         body.append(f'<path class="used" d="M{x:.1f} {_PLOT_TOP}v{_PLOT_HEIGHT}"/>')

@@ -4,9 +4,11 @@ from ampcheck.diagnose.subjects import model_words
 from ampcheck.diagnose.tables import measured_loss, scale_curve
 from ampcheck.diagnose.verdict import came_out_well
 from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.formats import SHORT_DTYPE
+from ampcheck.values.plan import ScalerPlan
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase
-from ampcheck.values.wording import clean, clean_line, count, measure, percent, plural, power
+from ampcheck.values.wording import clean, clean_line, count, measure, percent, plural, power, scale_words
 
 #: Ranks of a finding that are named; of more, how many there are.
 NAMED_RANKS = 3
@@ -27,6 +29,16 @@ def facts(report: Report) -> list[str]:
     shown += [plural(len(report.low.steps), "step")] if report.low.steps else []
     shown += [plural(len(report.ranks), "rank")] if report.ranks else []
     return [fact for fact in shown if fact]
+
+
+def operation(finding: Finding) -> list[str]:
+    """Return what a finding's first place computes, and in what; nothing for lines that lie in no module."""
+    site = finding.origin
+    if site is None or not site.dtype:
+        return []
+    return [
+        part for part in (clean(site.op or site.slot), SHORT_DTYPE.get(site.dtype, clean(site.dtype))) if part
+    ]
 
 
 def figures(finding: Finding) -> list[str]:
@@ -78,3 +90,13 @@ def _without_plan(report: Report) -> str:
     """Return what tells a prediction for the model as it is from one for the plan, where both are shown."""
     kept = report.plan is not None and (report.plan.fp32_modules or report.plan.fp32_lines)
     return " without the plan" if kept else ""
+
+
+def scaler_call(scaler: ScalerPlan) -> str:
+    """Return the call a person would write."""
+    default = ScalerPlan(scaler.init_scale)
+    names = ("growth_factor", "backoff_factor", "growth_interval")
+    others = [name for name in names if getattr(scaler, name) != getattr(default, name)]
+    arguments = [f"{name}={getattr(scaler, name):g}" for name in others]
+    scale = scale_words(scaler.init_scale).replace("^", "**")
+    return f"GradScaler({', '.join([f'init_scale={scale}', *arguments])})"

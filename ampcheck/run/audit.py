@@ -134,7 +134,7 @@ def _updated(report: Report, target: Target) -> Report:
 
 def _tried(report: Report, target: Target, step: Step, settings: Settings, progress: Progress) -> Report:
     """Return the report with what re-runs of a step say."""
-    progress("re-running")
+    progress(f"re-running; the search for a remedy ends after {settings.budget:g} s")
     report = Advisor(report, Lab(step), progress).advise(settings.budget)
     if target.optimizer is not None:
         sentences = group_sentences(report, target.model, target.optimizer)

@@ -116,7 +116,7 @@ class Followed:
             return self.run(*args, **kwargs)
         except BaseException as error:
             watch.raised(error)
-            notes = (f"a process ended with {type(error).__name__}: this is about what ran before",)
+            notes = (f"a process ended with {type(error).__name__}: the report covers what ran before",)
             raise
         finally:
             watch.end(notes)
@@ -216,16 +216,16 @@ def _launched(launch: Callable[[Any], Any], early: _Early, process: Any) -> Any:
 _NAME = "rank"
 
 
-def joined(own: Report, reports: Iterable[Report | None]) -> Report:
+def joined(report: Report, reports: Iterable[Report | None]) -> Report:
     """Return a script's report with those of the processes that trained for it."""
-    trained = [report for report in reports if report and report.loop is not None and report.loop.steps]
+    trained = [other for other in reports if other and other.loop is not None and other.loop.steps]
     if not trained:
-        return own
-    if own.loop is not None and own.loop.steps:
-        note = f"{len(trained)} of the processes that the script started trained as well: not in the figures"
-        coverage = own.verdict.coverage
+        return report
+    if report.loop is not None and report.loop.steps:
+        note = f"{len(trained)} of the processes that the script started trained as well: the figures leave them out"
+        coverage = report.verdict.coverage
         gaps = (*coverage.gaps, note)
-        return judged(replace(own, notes=(*own.notes, note)), replace(coverage, gaps=gaps))
+        return judged(replace(report, notes=(*report.notes, note)), replace(coverage, gaps=gaps))
     whole = together(_named(trained)) if len(trained) > 1 else _nameless(trained[0])
     note = f"{len(trained)} of the processes that the script started trained: this is about them"
     return replace(whole, notes=(note, *whole.notes))

@@ -42,7 +42,7 @@ def dry_audit(
     if settings.precision not in _DTYPES:
         raise ConfigError(
             f"expected a precision of {' or '.join(_DTYPES)} for a dry run, got {settings.precision!r}; "
-            "to choose one takes values"
+            "choosing one needs values"
         )
     if options.weights is not None:
         raise ConfigError("--dry and --weights: a dry run reads no values; leave one of them out")
@@ -100,7 +100,7 @@ def _explained() -> Iterator[None]:
         if not any(kind in str(error) for kind in _ASKED_FOR_VALUES):
             raise
         raise StepError(
-            "a value is read that was computed from the model's numbers, and a dry run has none",
+            "the code reads a computed value, and a dry run has none",
             where=error.where,
             hint="leave --dry out",
         ) from error

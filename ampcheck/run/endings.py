@@ -26,6 +26,8 @@ ENDING = frozenset(
 LIMIT = 20.0
 #: Seconds after which a process that waits in C, and so runs no handler, is ended as it would have been.
 GRACE = 2.0
+#: Numbers of files that are looked at: a process may have far more.
+_MANY = 65536
 
 
 class Endings:
@@ -113,7 +115,7 @@ class Endings:
     # -- where the main thread waits in C, Python runs no handler
 
     def _listen(self) -> None:
-        ear, mouth = socket.socketpair()
+        ear, mouth = map(_out_of_the_way, socket.socketpair())
         mouth.setblocking(False)  # noqa: FBT003
         before = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
         if before != -1:  # the script listens itself
@@ -125,7 +127,7 @@ class Endings:
         _thread.start_new_thread(self._hear, (ear,))
 
     def _hear(self, ear: socket.socket) -> None:
-        with ear, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), ear:
             while heard := ear.recv(1):
                 number = heard[0]
                 if number in self._theirs:
@@ -148,12 +150,23 @@ class Endings:
         found = signal.set_wakeup_fd(-1)
         if found not in {-1, mouth.fileno()}:
             signal.set_wakeup_fd(found)  # the script's own, put in its place
-        mouth.close()
-        if forked:
-            ear.close()
-        else:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a script may have closed all files that it did not know
+            mouth.close()
+        with contextlib.suppress(OSError):
+            if forked:
+                ear.close()
+            else:
                 ear.shutdown(socket.SHUT_RDWR)  # who hears closes it
+
+
+def _out_of_the_way(made: socket.socket) -> socket.socket:
+    """Return a socket under a number that no file of the script's gets, should it close what it did not open."""
+    import fcntl
+    import resource
+
+    with made:
+        high = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY) // 2
+        return socket.socket(fileno=fcntl.fcntl(made.fileno(), fcntl.F_DUPFD_CLOEXEC, high))
 
 
 def _calling(real: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:

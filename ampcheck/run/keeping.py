@@ -78,7 +78,7 @@ class Keeper:
     def _tell(self, problem: str) -> None:
         if not self._signalled:
             self._signalled = True
-            print(f"ampcheck: the report is not kept while the script runs: {problem}", file=sys.stderr)  # noqa: T201
+            print(f"ampcheck: cannot save the report while the script runs: {problem}", file=sys.stderr)  # noqa: T201
 
     def _keep(self) -> None:
         while True:
@@ -118,7 +118,7 @@ class Corner:
 
 def unfinished(report: Report, steps: int) -> Report:
     """Return a report that says that the script had not ended, and which step was the last one seen."""
-    seen = f"the last step seen is {steps - 1}" if steps else "no step was seen"
+    seen = f"the last recorded step is {steps - 1}" if steps else "no step was seen"
     gap = f"incomplete: the script had not ended when this was written; {seen}"
     coverage = replace(report.verdict.coverage, gaps=(gap, *report.verdict.coverage.gaps))
     return judged(replace(report, notes=(gap, *report.notes)), coverage)

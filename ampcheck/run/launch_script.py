@@ -25,6 +25,7 @@ class Program:
     kind: str  #: script, module or command
     name: str  #: a path, a module's name, or code
     arguments: tuple[str, ...] = ()
+    root: str = ""  #: the folder that a module is imported from; '' for the current one
 
     @property
     def shown(self) -> str:
@@ -102,7 +103,7 @@ def _text(path: str) -> str | bytes:
 
 def _run_module(program: Program) -> None:
     sys.argv = [program.name, *program.arguments]
-    sys.path[0] = str(Path.cwd())
+    sys.path[0] = program.root or str(Path.cwd())
     runpy.run_module(program.name, run_name="__main__", alter_sys=True)
 
 

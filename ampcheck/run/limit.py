@@ -1,6 +1,7 @@
 """How far a script is audited: so many steps or so many seconds, whichever comes first."""
 
 import signal
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from typing import Any
 
 #: A script that has not stepped by then is given so many times the seconds before it is stopped.
 PATIENCE = 5
+#: Seconds without a word, and then between two lines that say how far the script is.
+QUIET, EVERY = 3.0, 10.0
 
 
 class AuditOver(SystemExit):
@@ -38,6 +41,8 @@ class Running:
         """Begin now; the clock can only ring in the main thread of a system that has an alarm."""
         self._limit, self._begun = limit, time.monotonic()
         self._steps = 0
+        self._speaks = self._begun + QUIET
+        self._first: tuple[float, float] | None = None  #: the first step that was seen to end, and when
         self.reached = ""  #: why the script was stopped; '' for one that was not
         self._rings = (
             threading.current_thread() is threading.main_thread()
@@ -62,6 +67,20 @@ class Running:
             self._stop(f"{self._limit.steps} steps")
         if time.monotonic() - self._begun > self._limit.seconds:
             self._stop(f"{self._limit.seconds:g} s")
+        self._say(self._steps / watcher.tape.in_turn)
+
+    def _say(self, steps: float) -> None:
+        """Say now and then how far the script is, and how long the rest takes at the pace since its first step."""
+        now = time.monotonic()
+        self._first = self._first or (steps, now)
+        done, since = steps - self._first[0], now - self._first[1]
+        if now < self._speaks or done < 1:
+            return
+        self._speaks = now + EVERY
+        left = min(since / done * (self._limit.steps - steps), self._limit.seconds - (now - self._begun))
+        said = f"ampcheck: step {steps:.0f} of {self._limit.steps}, about {max(left, 0):.0f} s left"
+        sys.stderr.write(f"{said}\n")
+        sys.stderr.flush()
 
     def _ring(self, _signal: int, _frame: FrameType | None) -> None:
         late = time.monotonic() - self._begun

@@ -55,8 +55,13 @@ def progress(watcher: Any) -> LoopProgress:
 
 
 def _norm(step: Any) -> float | None:
-    """Return the norm of all gradients of a recorded step, without the loss scale; None where it has none."""
+    """Return the norm of all gradients of a recorded step, without the loss scale; None where it has none.
+
+    As torch's: of gradients that are not all finite it is no number.
+    """
     grads = [stats for site, stats in step.low.sites.items() if site.slot.startswith("param_grad[")]
+    if any(stats.nonfinite for stats in grads):
+        return math.nan if any(stats.nans for stats in grads) else math.inf
     whole = math.sqrt(math.fsum(stats.sum_squares for stats in grads))
     return math.ldexp(whole, -step.log2_scale) if grads else None
 

@@ -86,4 +86,4 @@ def _missing(silent: list[int], patience: float) -> tuple[str, ...]:
     if not silent:
         return ()
     names = ", ".join(f"rank {rank}" for rank in silent)
-    return (f"no report came from {names} within {patience:g} s; what they did is not in the figures",)
+    return (f"no report came from {names} within {patience:g} s; the figures leave them out",)

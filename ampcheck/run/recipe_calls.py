@@ -186,8 +186,8 @@ def _target(name: str, trained: Trained, model: Any) -> Target:
     calls = trained.whole
     batches = [{"args": call.args, "kwargs": call.kwargs, "grads": call.grads} for call in reversed(calls)]
     note = (
-        f"{len(calls)} calls of {trained.kind} are tried, with the weights at the end; the gradients that flow into "
-        "what it gives are the script's own"
+        f"{len(calls)} calls of {trained.kind} were run again, with the final weights and the script's own "
+        "gradients of the outputs"
     )
     return Target(f"{name}: {trained.kind}", model, batches, back, trains=False, notes=(note,))
 

@@ -187,7 +187,7 @@ class _Audit:
             plan = Plan("bf16", recipe=chosen.name, bf16_modules=self._lab.kept)
             return plan, (claim, *trained), self._choice(chosen)
         if found is None or planned is None or not found.healed:
-            failed = f"no exception that was tried heals {chosen.name}: train in bf16"
+            failed = f"no exception tried heals {chosen.name}: train in bf16"
             return Plan("bf16"), (), () if found is None else (failed,)
         modules = (*self._lab.kept, *found.bf16_modules)
         plan = Plan("bf16", recipe=found.recipe, bf16_modules=modules, bf16_gemms=found.gemms)
@@ -200,7 +200,7 @@ class _Audit:
         shown = [] if result.fresh is not None else ["no other batch was there to try the plan on"]
         shown += [f"{percent(found.cost)} of the linear layers' operations stay in bf16 with this plan"]
         if found.diffuse:
-            shown.append("the harm is diffuse: no few layers are to blame")
+            shown.append("the harm is diffuse: no small set of layers causes it")
         if found.bf16_modules and not found.minimal:
             shown.append("the time budget ended the search: a smaller set may exist")
         return plan, tuple(claims), tuple(shown)

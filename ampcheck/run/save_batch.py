@@ -32,4 +32,4 @@ class Saving:
                 return f"kept a step in {self._path.name}: ampcheck --from {self._path.name}"
         except (AmpcheckError, OSError, RuntimeError) as error:
             return f"no step was kept: {error}"
-        return "no step was kept: no model was called twice and got a gradient back"
+        return "no step was kept: no model was called a second time after a backward"

@@ -58,7 +58,9 @@ class ScriptAudit:
     def _end(self, error: BaseException | None) -> None:
         if self._session is not None and error is not None:
             self._session.watcher.raised(error)
-            self._notes = (f"the script ended with {type(error).__name__}: this is about what ran before",)
+            self._notes = (
+                f"the script ended with {type(error).__name__}: the report covers what ran before",
+            )
         if self._context is not None:
             self._context.__exit__(None, None, None)
 

@@ -1,20 +1,21 @@
 """How much of a watched script was seen."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import inf, isfinite
 
 from ampcheck.diagnose.gaps import grouped, of_trace
-from ampcheck.fix.verify import dead_parts, outcome_of
 from ampcheck.observe.recorder import FORWARD_UNSEEN
-from ampcheck.observe.script.recording import Recorded
-from ampcheck.observe.script.watcher import Watcher
+from ampcheck.observe.script.recording import Beside, Recorded
+from ampcheck.observe.script.watcher import GRAPHS, Watcher
 from ampcheck.observe.threads import THREADS
 from ampcheck.run.wishes import Wish
 from ampcheck.values.loop import Kind, Loop
-from ampcheck.values.outcome import HARM_UNDERFLOW, Outcome
+from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW, MAGNIFIES, Outcome
+from ampcheck.values.parts import dead_parts, harmed_parts, outcome_of
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Coverage
-from ampcheck.values.wording import clean, plural
+from ampcheck.values.wording import clean, percent, plural
 
 _SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
@@ -41,18 +42,35 @@ def script_coverage(
         backwards=watcher.backwards,
         judged=sum(step.beside is not None for step in judged),
         raised=type(watcher.error).__name__ if isinstance(watcher.error, Exception) else "",
-        gaps=(*found.gaps, *_missed(report), *_untried(watcher), *_ruined(watcher), *_beside(watcher)),
+        gaps=(
+            *found.gaps,
+            *_ill(judged),
+            *_missed(report),
+            *_untried(watcher),
+            *_ruined(watcher),
+            *_beside(watcher),
+        ),
         asked=asked,
         asked_by=by,
         stood_in=stood_in and report.precision != "fp32",
     )
 
 
+def _ill(judged: Sequence[Recorded]) -> Iterator[str]:
+    """Yield that FP32 went wrong as well, so that nothing says what low precision did there."""
+    full = [(step, step.beside) for step in judged if step.beside is not None]
+    ill = [
+        step for step, beside in full if not isfinite(step.losses[1]) or beside.reference.steps[0].nonfinite
+    ]
+    if ill:
+        yield f"FP32 has no finite loss or gradient either in {len(ill)} of the {plural(len(full), 'step')} compared"
+
+
 def _missed(report: Report) -> Iterator[str]:
     """Yield what was not seen of a step, or not understood."""
     if report.loop is not None and report.loop.scaling:
         yield f"the loss scale is unknown: {report.loop.scaling}"
-    for what in (FORWARD_UNSEEN, THREADS):
+    for what in (FORWARD_UNSEEN, THREADS, GRAPHS):
         if what in report.low.not_audited:
             yield f"{report.low.not_audited[what]} {what}"
 
@@ -91,15 +109,46 @@ def _switched_off(loop: Loop) -> tuple[str, str]:
     return "", ""
 
 
-def worst_outcome(judged: Sequence[Recorded]) -> Outcome | None:
-    """Return the worst of what the steps came to that FP32 ran beside; None where it ran beside none."""
-    outcomes = [_outcome(step.beside.rows, step) for step in judged if step.beside is not None]
-    return max(outcomes, key=_badness, default=None)
+def script_outcomes(judged: Sequence[Recorded]) -> dict[str, Outcome]:
+    """Return the worst that the steps came to, and what rounding their weights alone comes to where that was tried."""
+    tried = next((step.beside for step in judged if step.beside is not None and step.beside.rounded), None)
+    found = [_outcome(step.beside, step, tried) for step in judged if step.beside is not None]
+    outcomes = {"settled": max(found, key=_badness)} if found else {}
+    if tried is not None:
+        outcomes["rounded"] = outcome_of(tried.rounded, tried.rounded_loss, tried.reference.steps[0].loss, 0)
+    return outcomes
 
 
-def _outcome(rows: Mapping[str, Sequence[float]], step: Recorded) -> Outcome:
-    found = outcome_of(rows, *step.losses, step.log2_scale)
-    return replace(found, parts=dead_parts(rows)) if found.finite else found
+def _outcome(beside: Beside, step: Recorded, tried: Beside | None) -> Outcome:
+    found = outcome_of(beside.rows, *step.losses, step.log2_scale)
+    if not found.finite:
+        return found
+    parts = harmed_parts(beside.rows, tried.rounded if tried is not None else {}) | dead_parts(beside.rows)
+    lost = any(error == inf and beside.state[name].saved for name, error in _spoilt(beside))
+    return replace(found, parts=parts, state=dict(_spoilt(beside)), next_error=inf if lost else 0.0)
+
+
+def _spoilt(beside: Beside) -> Iterator[tuple[str, float]]:
+    """Yield tensors that are further off after the step than rounded weights explain, and how far."""
+    for name, left in beside.state.items():
+        if left.error > max(HARM_ERROR, MAGNIFIES * left.rounded):
+            yield name, left.error
+
+
+def _left(judged: Sequence[Recorded]) -> Iterator[str]:
+    """Yield what a step leaves behind that is far off, and whose effect nobody knows."""
+    found = {
+        name: error
+        for step in judged
+        if step.beside is not None
+        for name, error in _spoilt(step.beside)
+        if error < inf or not step.beside.state[name].saved
+    }
+    if found:
+        name = max(found, key=lambda key: found[key])
+        what = "is not finite" if found[name] == inf else f"is off by {percent(found[name])}"
+        more = f" (and {plural(len(found) - 1, 'more tensor')})" if len(found) > 1 else ""
+        yield f"{clean(name)}{more} {what} after the step: whether that does harm was not tried"
 
 
 def _badness(outcome: Outcome) -> tuple[bool, bool, float]:

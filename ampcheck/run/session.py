@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -17,17 +17,17 @@ from ampcheck.observe.execution import Execute, run_op
 from ampcheck.observe.measure import Arena
 from ampcheck.observe.script.as_cuda import AsCuda
 from ampcheck.observe.script.hooks import Hooks
-from ampcheck.observe.script.recording import Recorded
+from ampcheck.observe.script.recording import Beside, Recorded
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.wide import execute
 from ampcheck.run.ranks import Ranks
-from ampcheck.run.script_coverage import script_coverage, worst_outcome
+from ampcheck.run.script_coverage import script_coverage, script_outcomes
 from ampcheck.run.wishes import Wish
 from ampcheck.values.loop import Cause, Loop, ScaleEvent
 from ampcheck.values.report import Report
 from ampcheck.values.settings import Schedule
-from ampcheck.values.trace import PairError, Phase, Site, Trace, add_maps
+from ampcheck.values.trace import PairError, Phase, Site, Trace, UpdateLoss, add_maps
 
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -110,7 +110,7 @@ class Session:
         watcher = self.watcher
         loop = watcher.loop()
         counted, judged = _comparable(watcher.tape.recorded, loop)
-        outcome = worst_outcome(_used(judged, loop) or judged)
+        outcomes = script_outcomes(_used(judged, loop) or judged)
         full = [(recorded, recorded.beside) for recorded in counted if recorded.beside is not None]
         low, reference = Trace(), Trace()
         errors: dict[Site, PairError] = {}
@@ -142,13 +142,13 @@ class Session:
             error_jumps=next((beside.error_jumps for _, beside in full if beside.error_jumps), ()),
             notes=(*notes, *self._cast(), *_said(watcher)),
             environment={**_environment(), **self._casting(), **(environment or {})},
-            outcomes={} if outcome is None else {"settled": outcome},
+            outcomes=outcomes,
             loop=_with_origins(loop, watcher.tape.recorded, alone=self.ranks.size == 1),
             in_use=tuple(
                 replace(layer, judged=bool(layer.recipe) and self.recipes_follow())
                 for layer in watcher.tape.in_use.values()
             ),
-            updates=watcher.updates.losses,
+            updates=(*watcher.updates.losses, *_written(full)),
         )
         return diagnosed(
             report, script_coverage(watcher, report, judged, self._asked, stood_in=bool(self._casting()))
@@ -172,6 +172,11 @@ class Session:
             gpu = "" if self._stand_in is None or self._stand_in.used else "; as it runs on a GPU: --as-cuda"
             if not self.watcher.asked:
                 yield f"audited as if mixed precision were added to it: --what-if fp16, or bf16{gpu}"
+
+
+def _written(full: Sequence[tuple[Recorded, Beside]]) -> Iterable[UpdateLoss]:
+    """Return what was lost of what steps write into tensors that modules hold, each in the last of them."""
+    return {loss.name: loss for _, beside in full for loss in beside.updates}.values()
 
 
 def _uncalled(watcher: Watcher) -> dict[str, int]:
@@ -251,8 +256,8 @@ def _said(watcher: Watcher) -> Iterator[str]:
         yield f"{full} of {steps} steps recorded in full{without}{others}"
     if recorded:
         yield (
-            "the FP32 reference is run beside the script: every operation a second time, from FP32 inputs, with the "
-            "script's random draws and decisions; nothing was run again"
+            "the FP32 reference runs beside the script: each operation runs a second time on FP32 inputs, with the "
+            "script's random draws and branches; no step was repeated"
         )
     if watcher.compiler.asked and recorded:
         yield (

@@ -52,9 +52,9 @@ class Kept:
         """Return what has to be said of it, a sentence each."""
         shown: list[str] = []
         if self.written:
-            shown.append(f"the script wrote {listed(self.written)}: into a temporary folder, which is gone")
+            shown.append(f"the script wrote {listed(self.written)}: into a temporary folder that was removed")
         if self.escaped:
-            shown.append(f"a library wrote past Python, and was not kept from it: {listed(self.escaped)}")
+            shown.append(f"a library wrote files outside Python's reach: {listed(self.escaped)}")
         return tuple(shown)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ampcheck.diagnose.gaps import grouped, of_trace
-from ampcheck.fix.verify import comparable, compared, outcome_of
+from ampcheck.fix.verify import comparable, compared
 from ampcheck.observe.held import copied, held, spoilt
 from ampcheck.observe.layers import LayerRecorder
 from ampcheck.observe.lineage import error_jumps, overflown_casts
@@ -28,6 +28,7 @@ from ampcheck.observe.structure import named_parameters
 from ampcheck.observe.wide import execute
 from ampcheck.targets.spec import Target
 from ampcheck.values.outcome import Outcome
+from ampcheck.values.parts import outcome_of
 from ampcheck.values.report import Report
 from ampcheck.values.settings import Settings
 from ampcheck.values.trace import ErrorJump, PairError, Phase, Site, StepSummary, Trace, add_maps

@@ -19,7 +19,7 @@ from ampcheck.values.report import Report
 from ampcheck.values.settings import Schedule
 
 #: What is said of a watch that begins inside another, or inside an audit.
-YIELDED = "this watch saw nothing: another one, or an audit, was open in the process, and it goes on there"
+YIELDED = "this watch saw nothing: another watch or audit is already open in this process"
 
 #: What a loop in FP32 can be watched in.
 PRECISIONS = ("fp16", "bf16")
@@ -134,7 +134,7 @@ class Watch:
         self._stack.close()
         self._over = True
         if error is not None:
-            self.note(f"the loop ended with {type(error).__name__}: this is about what ran before")
+            self.note(f"the loop ended with {type(error).__name__}: the report covers what ran before")
         if self._keep is not None:
             Keeper(self._own, self._kept).write()
         if not self._session.ranks.first:

@@ -16,8 +16,9 @@ UNWRITABLE = "backslashreplace"
 def put_in_place(target: Path, text: str) -> None:
     """Write beside a file, under a name that nobody can foresee, and put that in its place with its mode."""
     part = _beside(target)
+    opened = _opened(part)  # what lies there already is somebody else's, and stays
     try:
-        with os.fdopen(_opened(part), "w", encoding="utf-8", errors=UNWRITABLE) as file:
+        with os.fdopen(opened, "w", encoding="utf-8", errors=UNWRITABLE) as file:
             file.write(text)
             if target.is_file():
                 _keep_mode(file.fileno(), target)

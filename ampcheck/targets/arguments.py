@@ -27,6 +27,10 @@ OTHER_PARSERS = frozenset(
 PARSER_CLASSES = frozenset({"HfArgumentParser", "LightningCLI", "ArgumentParser", "ConfigArgumentParser"})
 #: Folders that hold data in most projects, for arguments that ask for some.
 DATA_FOLDERS = ("data", "dataset", "datasets", "input")
+#: Parts of the names of arguments that ask for a configuration, what its files end in, and where they lie.
+CONFIG_WORDS = ("config", "cfg", "conf", "yaml", "recipe")
+CONFIG_ENDINGS = (".yaml", ".yml", ".json", ".toml")
+CONFIG_FOLDERS = (".", "configs", "config", "conf", "cfgs")
 #: Parts of the names of arguments that ask for a place on the disk.
 PLACE_WORDS = ("data", "root", "dir", "folder", "path", "file", "csv", "input", "src", "images")
 
@@ -214,8 +218,13 @@ def _uses_argparse(source: Source) -> bool:
 
 
 def _place(name: str) -> str:
-    """Return a folder of data beside, for an argument that asks for one; else its name in capitals."""
+    """Return data or a configuration that lies there, for an argument that asks for some; else its name in capitals."""
     plain = name.lstrip("-").replace("-", "_")
+    if any(word in plain.lower() for word in CONFIG_WORDS):
+        files = (path for folder in CONFIG_FOLDERS for path in sorted(Path(folder).glob("*")))
+        config = next((path for path in files if path.suffix in CONFIG_ENDINGS), None)
+        if config is not None:
+            return str(config)
     if any(word in plain.lower() for word in PLACE_WORDS):
         found = next((folder for folder in DATA_FOLDERS if os.path.isdir(folder)), None)  # noqa: PTH112
         if found is not None:

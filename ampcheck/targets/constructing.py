@@ -21,6 +21,7 @@ PLAIN_CALLS = frozenset(
 BY_NAME = (
     (r"(num|n)_?(classes|labels|outputs|tags)$|^classes$|^out(put)?_(dim|size)$|^ncls$", "10"),
     (r"(obs|img|image|input|state)\w*_shape$", "(3, 32, 32)"),
+    (r"^(hidden|model|base|mid|inner|embed(ding)?|feature|feat|d)_?(chan(nel)?s|chans|ch)$", "64"),
     (r"(^|_)(in_)?(chan(nel)?s|chans|nc|in_ch|input_dim)$|^in_c$", "3"),
     (r"vocab|n_?tokens?$|n_chars|num_embeddings", "1000"),
     (r"heads?$", "4"),

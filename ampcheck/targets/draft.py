@@ -1,27 +1,19 @@
 """A batch and a loss that were worked out: Python that makes them, tried on the model before anybody relies on it."""
 
-import copy
 import itertools
 import re
-import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from ampcheck.targets.inputs import Asked, Shapes, asked, candidates
+from ampcheck.targets.graphs import is_graph, many, of_graph
+from ampcheck.targets.inputs import Asked, Shapes, candidates
 from ampcheck.targets.losses import LABEL_KEYS, own_loss
-from ampcheck.targets.nested import tensors
-from ampcheck.targets.seeding import seeded
+from ampcheck.targets.trying import SAMPLES, Tried, all_values, value_of
 from ampcheck.targets.usual_losses import CLASSES, loss_for, number_of_classes, places, prediction_in
-
-#: Batches that are tried at most, and seconds.
-MOST_TRIES, MOST_SECONDS = 300, 30.0
-#: Samples of a batch that is tried.
-SAMPLES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,62 +59,16 @@ def draft(
 
     `given` is what its constructor was given, `data` are data sets with the Python that makes them.
     """
-    tried = _Tried(model)
+    tried = Tried(model)
     sets = (_from_data(empty, tried, text, one) for text, one in data)
     found = _from_loader(empty, tried) or next(filter(None, sets), None)
     return found or _from_forward(empty, tried, Shapes(model, given))
 
 
-class _Tried:
-    """A copy of a model that batches are tried on."""
-
-    def __init__(self, model: nn.Module) -> None:
-        try:
-            self.model = copy.deepcopy(model)
-        except Exception:  # noqa: BLE001  # not every model can be copied
-            self.model = model
-        self.asks = asked(self.model.forward)
-        self.tries, self.last = 0, ""
-        self._begun = time.monotonic()
-
-    @property
-    def over(self) -> bool:
-        """Tell whether enough was tried."""
-        return self.tries >= MOST_TRIES or time.monotonic() - self._begun > MOST_SECONDS
-
-    def output(self, call: Callable[[Any], Any]) -> Any:
-        """Return what the model returns, None where it raises or returns nothing that could be differentiated."""
-        self.tries += 1
-        try:
-            with torch.no_grad(), seeded(0), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                output = call(self.model)
-        except Exception as error:  # noqa: BLE001  # whatever it is, this batch is none
-            self.last = (
-                f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-            )
-            return None
-        inexact = [t for t in tensors(output) if t.is_floating_point() and t.numel()]
-        return output if inexact and all(bool(t.isfinite().all()) for t in inexact) else None
-
-
-def _made(text: str, **names: Any) -> Any:
-    with seeded(0):
-        return eval(text, {"torch": torch, "batch_size": SAMPLES, **names})  # noqa: S307  # text written here
-
-
-def _all_made(inputs: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of arguments, each of which may speak of those before it."""
-    values: dict[str, Any] = {}
-    for name, text in inputs.items():
-        values[name] = _made(text, **values)
-    return values
-
-
 # -- from a loader or a data set
 
 
-def _from_loader(empty: Draft, tried: _Tried) -> Draft | None:
+def _from_loader(empty: Draft, tried: Tried) -> Draft | None:
     """Return a draft from a model that has its own data and its own training step, as Lightning's have."""
     if not hasattr(tried.model, "training_step"):
         return None
@@ -139,7 +85,7 @@ def _one_batch(text: str, value: Any) -> str:
     return f"tuple({text})" if isinstance(value, list) else text
 
 
-def _stepping(made: Draft, tried: _Tried, batch: Any) -> Draft | None:
+def _stepping(made: Draft, tried: Tried, batch: Any) -> Draft | None:
     """Return a draft whose loss is the model's own training step."""
     output = tried.output(lambda model: model.training_step(batch, 0))
     if output is None or own_loss(output) is None:
@@ -152,7 +98,7 @@ def _stepping(made: Draft, tried: _Tried, batch: Any) -> Draft | None:
     return replace(made, loss=loss, own_loss=True, shown="its own training_step")
 
 
-def _from_data(empty: Draft, tried: _Tried, text: str, data: Any) -> Draft | None:
+def _from_data(empty: Draft, tried: Tried, text: str, data: Any) -> Draft | None:
     """Return a draft that takes its samples from a data set of the file; `text` is Python that makes that."""
     try:
         sample = torch.utils.data.default_collate([data[i] for i in range(SAMPLES)])
@@ -183,7 +129,7 @@ def _from_data(empty: Draft, tried: _Tried, text: str, data: Any) -> Draft | Non
     return None if loss is None else replace(made, unpack=unpack, loss=loss[0], shown=loss[1])
 
 
-def _named_samples(made: Draft, tried: _Tried, sample: Mapping[str, Any]) -> Draft | None:
+def _named_samples(made: Draft, tried: Tried, sample: Mapping[str, Any]) -> Draft | None:
     known = {one.name for one in tried.asks}
     keys = [key for key in sample if key in known]
     output = tried.output(lambda model: model(**{key: sample[key] for key in keys})) if keys else None
@@ -204,14 +150,14 @@ def _named_samples(made: Draft, tried: _Tried, sample: Mapping[str, Any]) -> Dra
 # -- from the signature of forward
 
 
-def _from_forward(empty: Draft, tried: _Tried, shapes: Shapes) -> Draft:
+def _from_forward(empty: Draft, tried: Tried, shapes: Shapes) -> Draft:
     required = [one for one in tried.asks if one.required]
     optional = [one for one in tried.asks if not one.required and _may_be_tensor(one)]
     for wanted in [required, [*required, *optional]] if required and optional else [required or optional[:1]]:
-        for texts in _combined([candidates(one, shapes) for one in wanted]):
+        for texts in _texts(wanted, shapes):
             if tried.over:
                 break
-            values = {one.name: _made(text) for one, text in zip(wanted, texts, strict=True)}
+            values = {one.name: value_of(text) for one, text in zip(wanted, texts, strict=True)}
             output = tried.output(lambda model, values=values: model(**values))  # type: ignore[misc]
             if output is not None:
                 shown = dict(zip((one.name for one in wanted), texts, strict=True))
@@ -220,7 +166,16 @@ def _from_forward(empty: Draft, tried: _Tried, shapes: Shapes) -> Draft:
     raise NotFound(tried.asks, tried.tries, tried.last)
 
 
-def _masks(tried: _Tried, inputs: dict[str, str]) -> dict[str, str]:
+def _texts(wanted: Sequence[Asked], shapes: Shapes) -> Iterator[tuple[str, ...]]:
+    """Yield Python for all arguments of a forward, the most likely first."""
+    whole = [one for one in wanted if len(wanted) == 1 and one.parts]
+    asks = [Asked(part, required=True) for part in whole[0].parts] if whole else list(wanted)
+    find = of_graph if is_graph(one.name for one in asks) else candidates
+    for texts in _combined([find(one, shapes) for one in asks]):
+        yield (whole[0].of_parts(texts),) if whole else texts
+
+
+def _masks(tried: Tried, inputs: dict[str, str]) -> dict[str, str]:
     """Return the mask of token ids, where a model takes one that it can do without."""
     ids = next((name for name, text in inputs.items() if "randint" in text and text.count(",") > 2), None)  # noqa: PLR2004
     mask = next(
@@ -229,7 +184,7 @@ def _masks(tried: _Tried, inputs: dict[str, str]) -> dict[str, str]:
     if ids is None or mask is None:
         return {}
     more = {mask: f"torch.ones_like({ids})"}
-    values = {name: _made(text) for name, text in inputs.items()}
+    values = {name: value_of(text) for name, text in inputs.items()}
     values[mask] = torch.ones_like(values[ids])
     return more if tried.output(lambda model: model(**values)) is not None else {}
 
@@ -246,7 +201,7 @@ def _combined(lists: list[list[str]]) -> Iterator[tuple[str, ...]]:
         yield tuple(texts[at] for texts, at in zip(lists, place, strict=True))
 
 
-def _with_loss(empty: Draft, tried: _Tried, shapes: Shapes, inputs: dict[str, str], output: Any) -> Draft:
+def _with_loss(empty: Draft, tried: Tried, shapes: Shapes, inputs: dict[str, str], output: Any) -> Draft:
     """Return the draft with the model's own loss, or with one for what it returns."""
     labelled = _labelled(tried, shapes, inputs)
     if labelled is not None:
@@ -254,21 +209,22 @@ def _with_loss(empty: Draft, tried: _Tried, shapes: Shapes, inputs: dict[str, st
     if own_loss(output) is not None:
         return _own(empty, inputs, output)
     path, prediction = prediction_in(output)
-    size = ", ".join(map(str, prediction.shape[1:]))
+    size = ", ".join(_sizes(tried, inputs, prediction))
     call = f"model({', '.join(_handed(tried, name) for name in inputs)}){path}"
-    lines = tuple(f"{name} = {text}" for name, text in inputs.items())
+    lines = _lines(inputs)
     names = ", ".join(inputs)
+    results = many(prediction.shape[0], SAMPLES) if prediction.ndim else "batch_size"
     number = number_of_classes(prediction, shapes, type(tried.model).__name__)
     if number is not None:
-        inner = ", ".join(["batch_size", *map(str, places(prediction, number))])
-        target = f"torch.randint(0, {number}, ({inner}{',' if inner == 'batch_size' else ''}))"
+        inner = ", ".join([results, *map(str, places(prediction, number))])
+        target = f"torch.randint(0, {number}, ({inner}{',' if inner == results else ''}))"
         moved = ".movedim(-1, 1)" if prediction.ndim > 2 and prediction.shape[1] != number else ""  # noqa: PLR2004
         loss, shown = (
             f"torch.nn.functional.cross_entropy({call}{moved}, target)",
             "cross entropy with random labels",
         )
     else:
-        target = f"torch.randn(batch_size{', ' if size else ''}{size})"
+        target = f"torch.randn({results}{', ' if size else ''}{size})"
         loss, shown = f"torch.nn.functional.mse_loss({call}, target)", "mean square error to random targets"
     return replace(
         empty,
@@ -280,7 +236,25 @@ def _with_loss(empty: Draft, tried: _Tried, shapes: Shapes, inputs: dict[str, st
     )
 
 
-def _handed(tried: _Tried, name: str) -> str:
+def _sizes(tried: Tried, inputs: dict[str, str], prediction: torch.Tensor) -> list[str]:
+    """Return the sizes of a result behind its first, as Python: one that grows with the batch is named so."""
+    values: dict[str, Any] = {}
+    for name, text in inputs.items():
+        values[name] = value_of(text, **values, batch_size=SAMPLES + 1)
+    output = tried.output(lambda model: model(**values))
+    other = prediction if output is None else prediction_in(output)[1]
+    after = other.shape[1:] if other.ndim == prediction.ndim else prediction.shape[1:]
+    pairs = zip(prediction.shape[1:], after, strict=True)
+    return ["batch_size" if pair == (SAMPLES, SAMPLES + 1) else str(pair[0]) for pair in pairs]
+
+
+def _lines(inputs: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the lines that make the inputs."""
+    imports = ("from types import SimpleNamespace",) if "SimpleNamespace(" in "".join(inputs.values()) else ()
+    return (*imports, *(f"{name} = {text}" for name, text in inputs.items()))
+
+
+def _handed(tried: Tried, name: str) -> str:
     """Return how an argument is handed on: by name where it is not among the first."""
     order = [one.name for one in tried.asks]
     return name if order.index(name) == 0 or all(one.required for one in tried.asks) else f"{name}={name}"
@@ -289,7 +263,7 @@ def _handed(tried: _Tried, name: str) -> str:
 def _own(empty: Draft, inputs: dict[str, str], output: Any) -> Draft:
     """Return a draft whose loss is computed by the model, from a batch by name."""
     names = ", ".join(f"{name}={name}" for name in inputs)
-    lines = tuple(f"{name} = {text}" for name, text in inputs.items())
+    lines = _lines(inputs)
     if isinstance(output, Mapping) and not hasattr(output, "loss"):
         path = '["loss"]' if "loss" in output else ""
     elif hasattr(output, "loss"):
@@ -312,13 +286,13 @@ def _own(empty: Draft, inputs: dict[str, str], output: Any) -> Draft:
     )
 
 
-def _labelled(tried: _Tried, shapes: Shapes, inputs: dict[str, str]) -> tuple[dict[str, str], Any] | None:
+def _labelled(tried: Tried, shapes: Shapes, inputs: dict[str, str]) -> tuple[dict[str, str], Any] | None:
     """Return the inputs with labels, where the model then computes a loss from them."""
     names = [one.name for one in tried.asks if one.name in LABEL_KEYS[:-1] and one.name not in inputs]
     for name in names:
         for text in _labels(inputs, shapes):
-            values = _all_made(inputs)
-            values[name] = _made(text, **values)
+            values = all_values(inputs)
+            values[name] = value_of(text, **values)
             output = tried.output(lambda model, values=values: model(**values))  # type: ignore[misc]
             if output is not None and own_loss(output) is not None:
                 return {**inputs, name: text}, output

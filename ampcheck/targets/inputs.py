@@ -9,8 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
+#: Methods of mappings: what is looked up by them need not be there.
+_OF_DICTS = frozenset({"keys", "items", "get", "pop", "update", "copy"})
 #: Lengths of sequences and sides of pictures that are tried, in turn.
 LENGTH, SIDES = 16, (32, 28, 64, 16, 224, 96, 128, 299)
 TOKENS = (
@@ -36,6 +39,20 @@ class Asked:
     annotation: str = ""
     dimensions: int | None = None  #: how many its shape is unpacked into
     whole: bool = False  #: the text says that it holds whole numbers
+    attributes: tuple[str, ...] = ()  #: what is read of it that a tensor does not have: `data.edge_index`
+    keys: tuple[str, ...] = ()  #: what is looked up in it: `batch["image"]`
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return what it is made of, where it is no tensor."""
+        return self.attributes or self.keys
+
+    def of_parts(self, texts: tuple[str, ...]) -> str:
+        """Return Python for it, from that for its parts."""
+        if self.keys and not self.attributes:
+            return f"{{{', '.join(f'{key!r}: {text}' for key, text in zip(self.keys, texts, strict=True))}}}"
+        pairs = zip(self.attributes, texts, strict=True)
+        return f"SimpleNamespace({', '.join(f'{name}={text}' for name, text in pairs)})"
 
 
 def asked(forward: Any) -> list[Asked]:
@@ -58,8 +75,25 @@ def asked(forward: Any) -> list[Asked]:
         whole = (
             "Long" in annotation or "Int" in annotation or bool(re.search(r"\bint|token|index|indices", line))
         )
-        found.append(Asked(p.name, p.default is p.empty, annotation, unpacked.get(p.name, counted), whole))
+        required, size = p.default is p.empty, unpacked.get(p.name, counted)
+        found.append(Asked(p.name, required, annotation, size, whole, *_read_of(p.name, text)))
     return found
+
+
+def _read_of(name: str, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the attributes and the keys by which a forward takes an argument apart."""
+    attributes: dict[str, None] = {}
+    keys: dict[str, None] = {}
+    parts = (node for node in ast.walk(_parsed(text)) if isinstance(node, ast.Attribute | ast.Subscript))
+    for node in sorted(parts, key=lambda node: (node.lineno, node.col_offset)):
+        if not isinstance(node.value, ast.Name) or node.value.id != name:
+            continue
+        if isinstance(node, ast.Attribute):
+            own = hasattr(torch.Tensor, node.attr) or node.attr in _OF_DICTS
+            attributes |= {} if own else {node.attr: None}
+        elif isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+            keys[node.slice.value] = None
+    return tuple(attributes), tuple(keys)
 
 
 def _text(forward: Any) -> str:
@@ -69,14 +103,17 @@ def _text(forward: Any) -> str:
         return ""
 
 
+def _parsed(text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except SyntaxError:
+        return ast.Module([], [])
+
+
 def _unpacked(text: str) -> dict[str, int]:
     """Return into how many sizes the shape of each argument is unpacked: `b, c, h, w = x.shape`."""
     found: dict[str, int] = {}
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return found
-    for node in ast.walk(tree):
+    for node in ast.walk(_parsed(text)):
         if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Tuple):
             continue
         value = node.value.func if isinstance(node.value, ast.Call) else node.value

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from collections.abc import Set as AbstractSet
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ def tensors(value: object) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple | AbstractSet):
         for item in value:
             yield from tensors(item)
+    elif isinstance(value, SimpleNamespace):
+        yield from tensors(vars(value))
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield from tensors(getattr(value, field.name, None))
@@ -52,8 +55,8 @@ def mapped(to: Callable[[Any], Any], value: Any) -> Any:
         return type(value)(*(mapped(to, item) for item in value))
     if isinstance(value, PLAIN) and type(value) in PLAIN:
         return type(value)(mapped(to, item) for item in value)
-    if isinstance(value, MutableMapping):
-        return _mapped_mapping(to, value)
+    if isinstance(value, MutableMapping | SimpleNamespace):
+        return _mapped_items(to, value)
     if isinstance(value, type | torch.nn.Module):
         return value
     if callable(getattr(value, "to", None)):  # packed sequences, graph batches and the like move themselves
@@ -61,10 +64,11 @@ def mapped(to: Callable[[Any], Any], value: Any) -> Any:
     return _mapped_dataclass(to, value) if dataclasses.is_dataclass(value) else value
 
 
-def _mapped_mapping(to: Callable[[Any], Any], value: MutableMapping[Any, Any]) -> MutableMapping[Any, Any]:
+def _mapped_items(to: Callable[[Any], Any], value: Any) -> Any:
     moved = copy.copy(value)
-    for key, item in value.items():
-        moved[key] = mapped(to, item)
+    items = vars(moved) if isinstance(moved, SimpleNamespace) else moved
+    for key, item in list(items.items()):
+        items[key] = mapped(to, item)
     return moved
 
 

@@ -104,6 +104,22 @@ def read(path: Path) -> Reading:
     return Reading(first, not first and (guarded or runs), _contract(source) and not first)
 
 
+def as_module(path: Path) -> tuple[Path, str] | None:
+    """Return from where, and under which name, a file runs whose imports are relative; None where they are not.
+
+    Python refuses such a file as a script.
+    """
+    source = read_source(path)
+    body = source.tree.body if source is not None else []
+    levels = [node.level for node in body if isinstance(node, ast.ImportFrom) and node.level]
+    if not levels:
+        return None
+    root = path.parent.parents[max(levels) - 1]
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    return root, ".".join(path.relative_to(root).with_suffix("").parts)
+
+
 def is_guard(node: ast.stmt) -> bool:
     """Tell whether a statement is `if __name__ == "__main__":`."""
     if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare):

@@ -37,7 +37,7 @@ def stubs(spec: Spec) -> Stubs:
     file = Path(spec.source)
     if read(file).trains_on_import:
         raise TargetError(
-            "the file trains when it is imported, so that no other file can take its model; audit it as it is",
+            "the file trains when it is imported, so no other file can import its model; audit the file itself",
             where=shown(file),
             hint=f"ampcheck {shown(file)}",
         )

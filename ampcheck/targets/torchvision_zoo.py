@@ -99,7 +99,7 @@ def _family(name: str, module: str, *, small: bool) -> Family:
             sizes = (3, 16, 224, 224)
         return Family(sizes, 2, classification, _video_batch, "labels are random")
     if ".optical_flow." in module:
-        return Family((3, side, side), 2, flow, _flow_batch, "the flow to learn is random")
+        return Family((3, side, side), 2, flow, _flow_batch, "the target flow is random")
     return Family((3, side, side), 4, classification, _image_batch, "labels are random")
 
 

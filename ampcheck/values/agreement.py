@@ -77,6 +77,22 @@ class Agreement:
             shown += f", PSNR {self.psnr:.1f} dB"
         return shown if self.top1 is None else f"{shown}, top-1 {percent(self.top1)}"
 
+    @property
+    def measures(self) -> dict[str, str]:
+        """Return each measure that fits what the output means, ready to print."""
+        if self.meaning == TOKENS:
+            first = "none" if self.diverged is None else count(self.diverged)
+            return {"tokens that differ": percent(self.error), "first difference": first}
+        made = {"error": percent(self.error)}
+        if self.batches > 1:
+            made["typical error"] = percent(self.typical)
+        made |= {"cosine": f"{self.cosine:.6g}", "SNR": f"{self.snr:.1f} dB"}
+        if self.psnr is not None:
+            made["PSNR"] = f"{self.psnr:.1f} dB"
+        if self.top1 is not None and self.top5 is not None and self.kl is not None:
+            made |= {"top-1": percent(self.top1), "top-5": percent(self.top5), "KL": f"{self.kl:.2g}"}
+        return made
+
 
 def worst(rows: Iterable[Iterable[Agreement]]) -> tuple[Agreement, ...]:
     """Return, of the agreements of several batches, each output's worst one and what is typical of it."""

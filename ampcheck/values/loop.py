@@ -22,6 +22,7 @@ class Kind(StrEnum):
     AUTOCAST_END = "autocast end"
     SCALE = "scale"  #: scaler.scale(loss)
     BACKWARD = "backward"
+    GROWN = "grown"  #: a backward has added to gradients that a scaler's step had divided by the scale
     UNSCALE = "unscale"  #: scaler.unscale_(optimizer)
     CLIP = "clip"  #: of gradients: torch.nn.utils.clip_grad_norm_ and its relatives
     READ_GRAD = "read gradients"  #: the script computes with parameters' gradients; seen in recorded rounds
@@ -60,10 +61,14 @@ class Event:
     training: bool = True  #: the module was in training mode
     dtype: str = ""  #: of the loss; of an autocast region that torch has switched off, what it was to be
     scaled: bool = False  #: the loss had gone through scaler.scale
-    by_hand: bool = False  #: the loss was multiplied by a constant as large as a loss scale
+    #: The loss was multiplied by a constant as large as a loss scale; what is clipped still is; what an optimizer steps
+    #: was divided by it after that.
+    by_hand: bool = False
     file: str = ""
     line: int = 0
     code: str = ""  #: that line of source
+    caller: str = ""  #: "file:line" of the user's that led there, where the line is a library's
+    method: str = ""  #: the function of the library that the line is in
 
     @property
     def location(self) -> str:

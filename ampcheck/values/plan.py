@@ -50,7 +50,7 @@ class Plan:
 
     JSON = Shape(
         names={"scaler": "grad_scaler"},
-        optional=("recipe", "bf16_modules", "bf16_gemms", "cast", "outputs", "keep_inputs"),
+        optional=("recipe", "bf16_modules", "bf16_gemms", "cast", "outputs", "keep_inputs", "keep_state"),
     )
 
     precision: str  #: fp16, bf16 or fp32
@@ -63,6 +63,7 @@ class Plan:
     cast: str = "autocast"  #: or weights: the model itself is cast
     outputs: str = ""  #: what the modules in FP32 give: cast-back or promote; '' where none is kept
     keep_inputs: tuple[str, ...] = ()  #: inputs that are not to be cast with the model
+    keep_state: bool = False  #: what a loop carries from call to call stays in FP32
 
     @property
     def in_bf16(self) -> str:

@@ -201,6 +201,6 @@ def at_scale(report: Report, log2_scale: int) -> Report:
             moved[site] = stats.scaled(by) if site.scaled else stats
         except ValueError:  # beyond what a histogram can say
             lost += 1
-    missing = {"results on a rank at another loss scale, out of its reach": lost} if lost else {}
+    missing = {"results on a rank whose loss scale has moved out of range": lost} if lost else {}
     low = replace(report.low, sites=moved, not_audited={**report.low.not_audited, **missing})
     return replace(report, low=low, log2_scale=log2_scale)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import forked
 import pytest
 from test_bench_plugin import TARGET
 
@@ -105,7 +106,7 @@ def test_nothing_is_written_when_nothing_is_asked_for(net, tmp_path):
 
 def test_samples_reach_pytest_benchmark(net, tmp_path, capsys):
     done = subprocess.run(
-        [sys.executable, "-m", "ampcheck", "bench", "net.py", *QUICK, "--benchmark-json", "b.json", "-o", "r"],
+        [*forked.python(), "-m", "ampcheck", "bench", "net.py", *QUICK, "--benchmark-json", "b.json", "-o", "r"],
         check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -139,8 +140,8 @@ def test_inference_checkpointing_and_the_largest_batch(net, tmp_path):
 
 
 def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(net, tmp_path):
-    command = [sys.executable, "-m", "ampcheck", "bench", "net.py", *QUICK, "--batch-sizes", "4,8,16,32"]
-    command[command.index("--steps") + 1] = "300"
+    command = [*forked.python(), "-m", "ampcheck", "bench", "net.py", *QUICK, "--batch-sizes", "4,8,16"]
+    command[command.index("--steps") + 1] = "100"
     running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     part = tmp_path / "reports" / "net.partial.json"
     until = time.monotonic() + 120
@@ -152,14 +153,14 @@ def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(net, tmp_path):
     assert "--resume" in errors
     done = json.loads(part.read_text())
     assert done["interrupted"]
-    assert 1 <= len(done["cases"]) <= 4
+    assert 1 <= len(done["cases"]) <= 3
     assert done["cases"][0]["again"]
     again = subprocess.run(
         [*command, "--resume"], capture_output=True, text=True, check=False, env=os.environ
     )
     assert again.returncode == 0, again.stderr
     whole = json.loads((tmp_path / "reports" / "net.json").read_text())
-    assert [case["batch_size"] for case in whole["cases"]] == [4, 8, 16, 32]
+    assert [case["batch_size"] for case in whole["cases"]] == [4, 8, 16]
     for before, after in zip(done["cases"], whole["cases"], strict=False):
         for name, keeps in {"time": "again", "memory": "reasons"}.items():
             assert name not in before["parts"] or before[keeps] == after[keeps], "it was not measured again"
@@ -233,7 +234,7 @@ def test_a_session_of_pytest_benchmark_that_fails_is_an_error(net, tmp_path, fil
     (tmp_path / "breaks.py").write_text(BREAKS)
     arguments = ["--parts", "time", "--budget", "0.1", "--precisions", "fp32", "-o", "r"]
     done = subprocess.run(
-        [sys.executable, "-m", "ampcheck", "bench", "net.py", *arguments, "--benchmark-json", file],
+        [*forked.python(), "-m", "ampcheck", "bench", "net.py", *arguments, "--benchmark-json", file],
         check=False, capture_output=True, text=True,
         env=os.environ | {"PYTEST_PLUGINS": plugin, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
     )  # fmt: skip

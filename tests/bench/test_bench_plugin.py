@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
+import forked
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -45,6 +46,7 @@ def folder(pytester, monkeypatch):
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     pytester.makepyfile(net=TARGET, test_steps=TEST)
     pytester.makeini("[pytest]\naddopts = -p ampcheck.bench.pytest_plugin")
+    monkeypatch.setattr(pytester, "_getpytestargs", lambda: (*forked.python(), "-mpytest"))
     return pytester
 
 

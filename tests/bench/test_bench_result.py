@@ -4,11 +4,14 @@ import dataclasses
 import json
 import math
 import random
+import re
+import statistics
 
 import pytest
 
 from ampcheck.bench import saved
 from ampcheck.bench.compare import compare
+from ampcheck.bench.confirmed import confirmation
 from ampcheck.bench.gates import Gates, broken
 from ampcheck.bench.request import Request
 from ampcheck.bench.result import Bench, Case, Closeness, Memory, OneStep, Row, Split, Time, TrainingCurve
@@ -102,6 +105,35 @@ def test_identical_precisions_do_not_differ_on_a_busy_machine():
         case = Case(1, rows=(Row("fp32", time=base), Row("amp", time=other)), again=again)
         alarms += speed(case, case.rows[1]).word != "no difference measured"
     assert alarms <= 20, "one in twenty"
+
+
+@pytest.mark.parametrize("rounds", [10, 40])
+def test_the_difference_that_would_be_seen_is_seen_in_four_of_five_simulated_benches(rounds):
+    def found(trial, slower):
+        draw = random.Random(trial)
+        drift = [math.exp(draw.gauss(0, 0.3)) for _ in range(rounds)]
+        base, other, again = (
+            Time(tuple(share * d * math.exp(draw.gauss(0, 0.03)) for d in drift), 1)
+            for share in (1, slower, 1)
+        )
+        case = Case(1, rows=(Row("fp32", time=base), Row("amp", time=other)), again=again)
+        return speed(case, case.rows[1])
+
+    promised = statistics.median(found(trial, 1).seen_from for trial in range(40))
+    seen = sum(found(100 + trial, 1 + promised).word == "slower" for trial in range(100))
+    assert 65 <= seen <= 95
+
+
+def test_the_verdict_says_what_its_rounds_would_have_shown():
+    case = Case(8, rows=(Row("fp32", time=time(seed=4)), Row("bf16", time=time(seed=5))), again=time(seed=6))
+    text = verdict(Bench("net.py", (case,)), case, case.rows[1])
+    shown = re.fullmatch(
+        r"on this CPU same speed within noise \((\d+\.?\d*) % would be seen in 15 rounds\)", text
+    )
+    assert float(shown[1]) == round(100 * speed(case, case.rows[1]).seen_from, 1)
+    few = Case(8, rows=tuple(Row(row.precision, time=Time(row.time.samples[:1], 1)) for row in case.rows))
+    said = verdict(Bench("net.py", (few,)), few, few.rows[1])
+    assert said == "on this CPU same speed within noise (1 round would not show twice the speed)"
 
 
 def test_training_is_judged_over_paired_seeds():
@@ -309,10 +341,10 @@ def test_on_a_gpu_the_report_says_how_far_off_the_prediction_was():
     )
 
 
-def test_without_a_gpu_the_report_says_that_none_has_confirmed_its_prediction():
-    unconfirmed = [text for text in legend(example()) if "no GPU has confirmed it" in text]
-    assert len(unconfirmed) == 1
+def test_without_a_gpu_the_report_says_what_one_has_confirmed_of_its_prediction():
+    said = [text for text in legend(example()) if text.endswith(confirmation("memory"))]
+    assert len(said) == 1
     gpu = dataclasses.replace(example(), environment={"device": "NVIDIA H100"})
-    assert not any("confirmed" in text for text in legend(gpu))
+    assert not any(confirmation("memory") in text for text in legend(gpu))
     assert headings(example())["memory"] == "CUDA peak, predicted, MiB"
     assert headings(gpu)["memory"] == "CUDA peak, measured, MiB"

@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import sys
 
+import forked
 import pytest
 import torch
 from bench_models import perceptron
@@ -175,6 +177,7 @@ def test_a_graph_leaves_the_host_the_update_alone():
 
 def test_on_a_cpu_graphs_are_not_timed_and_the_row_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", forked.executable())  # of torchrun and of its ranks
     (tmp_path / "net.py").write_text(TARGET)
     words = ["--parts", "time,memory", "--budget", "0.1", "--precisions", "fp32,amp", "--cuda-graphs", "on"]
     assert main(["bench", "net.py", *words, "--gpu", "a100-80g"]) == 0
@@ -226,6 +229,7 @@ def test_a_rank_trains_as_one_process_does(parallel, name, one_rank):
 @pytest.mark.slow
 def test_ranks_are_launched_timed_together_and_one_reports(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", forked.executable())  # of torchrun and of its ranks
     (tmp_path / "net.py").write_text(TARGET)
     words = ["--parts", "time,memory", "--budget", "0.2", "--precisions", "fp32,bf16", "--ranks", "1,2"]
     assert main(["bench", "net.py", *words, "--parallel", "ddp,fsdp2"]) == 0

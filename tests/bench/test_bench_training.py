@@ -39,6 +39,21 @@ def test_training_is_the_loop_a_person_writes():
     assert course.metric_low == course.metric
 
 
+def test_the_metric_on_the_way_is_that_of_shorter_runs_and_changes_nothing():
+    def make(seed):
+        target = perceptron(seed=seed)
+        target.model.insert(1, nn.Sequential(nn.BatchNorm1d(64), nn.Dropout(0.3)))
+        return replace(target, metric=lambda model, batch: -target.loss(model, batch) + 0 * torch.rand(()))
+
+    course = train(make, precision("bf16"), 3, 20)
+    assert course.metric_steps == (*range(2, 21, 2),)
+    assert course.metrics[-1] == course.metric
+    assert course.metrics[2] == train(make, precision("bf16"), 3, 6).metric
+    unseen = train(lambda seed: replace(make(seed), metric=None), precision("bf16"), 3, 20)
+    assert course.losses == unseen.losses
+    assert unseen.metrics == unseen.metric_steps == ()
+
+
 def test_the_final_loss_is_read_in_fp32_whatever_was_trained_in():
     """With a rate of zero the weights stay: FP32's loss of the first step is what all precisions have come to."""
 

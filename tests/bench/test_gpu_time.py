@@ -101,6 +101,40 @@ def test_a_large_product_takes_its_multiplications_at_the_peak():
         assert seconds == pytest.approx(2 * 8192**3 / (peak * share) + known.kernel * 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (nn.Conv2d(4, 8, 3, padding=1), True),
+        (nn.Conv2d(4, 8, 3, stride=2), False),
+        (nn.Conv2d(4, 8, 3, dilation=2), False),
+        (nn.Conv2d(4, 8, 3, groups=2), False),
+        (nn.Conv2d(4, 8, 1), False),
+        (nn.ConvTranspose2d(4, 8, 3), False),
+    ],
+    ids=str,
+)
+def test_winograds_algorithm_is_for_3x3_without_stride(layer, expected):
+    batch = torch.randn(2, 4, 16, 16)
+    target = Target("conv", layer, [batch], lambda model, batch: model(batch).square().sum())
+    found = [op for op in predict(lambda: target, precision("fp32")).work if op.op.startswith("convolution")]
+    assert [op.winograd for op in found] == [expected] * 2, "forward and backward"
+
+
+def test_fp32_images_run_above_the_peak_and_half_precision_does_not():
+    """Published: VGG16, 30.9 GFLOP an image, runs at 511 images/s in FP32 on a Titan V of 14.9 TFLOP/s."""
+    card, known = gpu("titan-v"), constants()
+    assert 1.05 * card.fp32 < 511 * 30.9e9
+    assert 1 < known.winograd <= 4, "four multiplications of sixteen"
+    conv = dataclasses.replace(product("float32"), op="convolution", product=(1, 8, 8, 8), bytes=0)
+    images = dataclasses.replace(conv, winograd=True)
+    start = known.kernel * 1e-6
+    plain, fewer = (operation_time(op, card, known)[0] - start for op in (conv, images))
+    assert plain / fewer == pytest.approx(known.winograd)
+    assert conv.flops / fewer > card.fp32 > conv.flops / plain
+    low = [dataclasses.replace(op, dtype="float16") for op in (conv, images)]
+    assert len({operation_time(op, card, known) for op in low}) == 1
+
+
 def test_an_addition_takes_its_bytes_at_the_bandwidth_in_every_precision():
     known = constants()
     add = Operation("add", "", "forward", "float16", (), 1, 0, 3_000_000_000, kernels=1, fusable=True)
@@ -134,6 +168,7 @@ def test_the_recorded_scores_beat_the_baselines_and_say_what_was_left_out():
     family, constant = scores["leave one family out"], scores["one constant"]
     assert scores["rows"] >= 200
     assert scores["leave one GPU out"]["median"] <= 0.15
+    assert scores["leave one GPU out"]["sign"] >= 0.95
     assert family["median"] < min(constant["median"], scores["median by mode and FP32 or TF32"]["median"])
     assert family["covered"] >= 0.8
     assert min(family["sign"], family["any_sign"]) >= 0.95
@@ -284,6 +319,7 @@ def test_energy_is_read_between_the_ends_of_a_block(counts, monkeypatch):
     timing.interleave([lane], 0.1)
     found = lane.result()
     assert (found.joules is not None) == counts
+    assert bool(energy.uncounted(cuda)) != counts
     if counts:
         assert found.watts == pytest.approx(300, rel=0.05)
         assert found.joules == pytest.approx(300 * statistics.fmean(found.samples), rel=0.05)
@@ -292,5 +328,7 @@ def test_energy_is_read_between_the_ends_of_a_block(counts, monkeypatch):
 def test_without_the_library_or_a_gpu_there_is_no_energy(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert energy.joules(torch.device("cuda")) is None
+    assert energy.uncounted(torch.device("cuda")).endswith("pip install 'ampcheck[gpu]'")
+    assert energy.uncounted(torch.device("cpu")) == ""
     assert energy.joules(torch.device("cpu")) is None
     assert Time((1.0,), 1).watts is None

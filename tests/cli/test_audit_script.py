@@ -168,4 +168,25 @@ def test_what_escapes_is_said(tmp_path, monkeypatch):
         file = library.open(b"native.bin", os.O_WRONLY | os.O_CREAT, 0o600)
         library.close(file)
     assert [Path(path).name for path in found.escaped] == ["native.bin"]
-    assert "a library wrote past Python" in " ".join(found.words)
+    assert "a library wrote files outside Python's reach" in " ".join(found.words)
+
+
+def test_a_script_with_relative_imports_runs_as_the_module_that_it_is(tmp_path, monkeypatch, capsys):
+    package = tmp_path / "tool" / "train"
+    package.mkdir(parents=True)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "small.yaml").write_text("steps: 2")
+    (tmp_path / "tool" / "__init__.py").write_text("")
+    (tmp_path / "tool" / "model.py").write_text("import torch\nnet = torch.nn.Linear(4, 2)\n")
+    text = SCRIPT.replace("import torch\n", "import torch\nfrom ..model import net as Net\n", 1).replace(
+        "CLIP", "pass"
+    )
+    (package / "main.py").write_text(text.replace('"data"', '"config"'))
+    monkeypatch.chdir(tmp_path)
+    Path("log.txt").write_text("a line of its own\n")
+    assert main(["tool/train/main.py"]) == 2
+    assert "ampcheck tool/train/main.py configs/small.yaml" in capsys.readouterr().err
+    status = main(["tool/train/main.py", "configs/small.yaml", "--steps", "2", "-o", "r.json"])
+    assert status == 0
+    assert "python -m tool.train.main configs/small.yaml" in capsys.readouterr().err
+    assert json.loads(Path("r.json").read_text())["loop"]["steps"] >= 1

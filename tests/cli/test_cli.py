@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 
@@ -184,7 +185,7 @@ def test_ctrl_c_exits_with_130_and_leaves_nothing(target):
     name = target(
         HEALTHY + "import time\ndef loss(model, batch):\n    open('begun', 'w')\n    time.sleep(60)\n"
     )
-    command = [sys.executable, "-m", "ampcheck", name, "-o", "report.txt"]
+    command = [*forked.python(), "-m", "ampcheck", name, "-o", "report.txt"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 60
     while not Path("begun").exists() and time.monotonic() < until:
@@ -214,7 +215,7 @@ def test_a_reader_that_leaves_early_is_no_error(target):
 )
 def test_a_screen_that_has_no_such_characters_shows_question_marks(target, words):
     path = target(HEALTHY)
-    command = [sys.executable, "-m", "ampcheck", *(word.format(target=path) for word in words)]
+    command = [*forked.python(), "-m", "ampcheck", *(word.format(target=path) for word in words)]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
     done = subprocess.run(command, capture_output=True, env=environment, check=True)
     assert not re.search(b"error|Traceback", done.stderr, re.IGNORECASE)
@@ -305,3 +306,30 @@ def test_precision_auto_takes_bf16_where_only_fp16_needs_help(target):
     main([target(HEALTHY), "--precision", "auto", "--format", "json", "-o", "r.json"])
     assert read("r.json").precision == "fp16"
     assert torch.is_autocast_enabled("cpu") is False
+
+
+def test_what_is_sure_of_a_recipe_is_said_before_anything_runs(target, capsys):
+    name = target(
+        "import sys, torch\n"
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.attn, self.head = nn.MultiheadAttention(32, 2, batch_first=True), nn.Linear(32, 10)\n"
+        "    def forward(self, x):\n"
+        "        print('RUNS')\n"
+        "        return self.head(self.attn(x, x, x)[0])\n"
+        "def model(): return Net()\n"
+        "def batch(): return torch.randn(4, 16, 32)\n"
+        "def loss(model, batch): return model(batch).square().mean()\n"
+    )
+    assert main([name, "--precision", "fp8:ao-rowwise", "--no-verify", "-o", "r.json"]) in {0, 1}
+    before, runs, _ = capsys.readouterr().err.partition("RUNS")
+    assert runs
+    assert (
+        "ao-rowwise: torchao leaves them in bf16, or pads them: head (32 -> 10 is no multiple of 16)"
+        in before
+    )
+    assert "attn.out_proj is converted, but its forward never runs" in before
+    assert "passed by name, leaves out none" in before
+    assert "torchtitan's emulate=True drops the recipe" in before

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from ampcheck.cli import main
 from ampcheck.compare.baseline import layers
 from ampcheck.compare.comparison import SHOWN, compare_reports
-from ampcheck.renderers.comparison import arrow, render
+from ampcheck.renderers.comparison import render
 from ampcheck.renderers.comparison_text import markdown, to_json
 from ampcheck.saved.report_json import to_json as report_json
 from ampcheck.saved.report_json import write
@@ -116,13 +116,3 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert json.loads((tmp_path / "d.json").read_text())["differences"] == []
     assert main(["diff", "b.json", "c.json"]) == 1
     assert main(["diff", "a.json", "missing.json"]) == 2
-
-
-def test_arrows():
-    assert [arrow(octaves, 4) for octaves in (4, -1.6, 0, 0.1)] == [
-        "     │━━━━▸",
-        "   ◂━│     ",
-        "     │     ",
-        "     │     ",
-    ]
-    assert arrow(0, 0) == "     │     "

@@ -90,10 +90,13 @@ def test_comments_belong_to_their_statement():
     }
     assert {(2, 2), (4, 9), (12, 12)} <= spans
     assert [(held.line, held.mistake) for held in found if held.mistake] == [
-        (13, "an ampcheck comment stands alone, so it does nothing; write it behind the code it is about"),
+        (
+            13,
+            "an ampcheck comment on a line of its own does nothing; put it after the code on its line",
+        ),
         (
             15,
-            "an ampcheck comment says nothing that is known, so it does nothing; write " + EXAMPLE,
+            "an ampcheck comment was not understood and does nothing; write " + EXAMPLE,
         ),
         (16, "an ampcheck comment does nothing: " + misnamed("AMP999")),
     ]

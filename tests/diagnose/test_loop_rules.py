@@ -4,7 +4,10 @@ import contextlib
 import functools
 import inspect
 import re
+import runpy
+import types
 import warnings
+from pathlib import Path
 
 import loop_cases
 import loop_idioms
@@ -34,9 +37,9 @@ SOURCES = {
 RAISED = (RuntimeError, AssertionError, ValueError)
 
 
-def watched(train, *, as_cuda=True):
+def watched(train, *, as_cuda=True, **schedule):
     """Return the report of a loop that ends as it likes."""
-    session = Session(Schedule(first=1, every=2), as_cuda=as_cuda)
+    session = Session(Schedule(**{"first": 1, "every": 2} | schedule), as_cuda=as_cuda)
     with warnings.catch_warnings(), session.watching(), contextlib.suppress(*RAISED):
         warnings.simplefilter("ignore")
         train()
@@ -167,3 +170,19 @@ def test_a_scale_that_comes_to_rest_below_one_has_not_collapsed():
     assert resting.loop.steps - resting.loop.skipped > resting.loop.skipped > 16
     assert not scale_collapse(resting)
     assert [f.code for f in scale_collapse(watched(large(20)))] == ["AMP206"]  # still on its way down
+
+
+def test_what_a_step_past_the_scaler_leaves_is_no_overflow_at_every_scale():
+    """Infinite gradients are stepped at 2^16, and the weights are no numbers from then on; 2^15 would have done."""
+    file = Path(__file__).parents[1] / "people" / "files" / "gan" / "sn_hinge.py"
+
+    def trains():
+        torch.manual_seed(0)
+        trainer = runpy.run_path(str(file))["Trainer"](types.SimpleNamespace(epochs=1, lr=2e-4))
+        for _ in range(2):
+            trainer.step(torch.rand(16, 3, 16, 16) * 2 - 1)
+
+    found = {finding.code: finding for finding in watched(trains, beside="all").findings}
+    assert found["AMP403"].severity is Severity.ERROR
+    assert found["AMP202"].severity is Severity.WARNING
+    assert "at loss scale 2^16; 2^15 is the largest that is predicted to fit" in found["AMP202"].message

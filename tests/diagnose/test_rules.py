@@ -377,7 +377,7 @@ def test_no_scale_fits_names_both_sides():
     found = RULES["AMP203"](replace(made, outcomes={"settled": Outcome(0, grad_error=0.5)}))
     assert [site.module for site in found[0].sites] == ["large", "small"]
     numbers = found[0].numbers
-    assert numbers["lost_below"] - numbers["overflows_from"] + 1 == numbers["missing_octaves"]
+    assert numbers["underflows_below"] - numbers["overflows_from"] + 1 == numbers["missing_octaves"]
     assert numbers["missing_octaves"] > 5
     assert RULES["AMP203"](replace(made, outcomes={"settled": Outcome(0, grad_error=0.05)})) == []
     assert str(RULES["AMP203"](made)[0].severity) == "info"

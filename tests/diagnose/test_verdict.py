@@ -39,7 +39,7 @@ SAYS = {
         Health.UNSAFE,
         "fp16 overflows in the forward: bmm in blocks.1.attn (Attention) exceeds 65504 (model.py:26)",
     ),
-    "empty": (Health.UNKNOWN, "nothing can be said"),
+    "empty": (Health.UNKNOWN, "no verdict: no floating-point"),
 }
 
 
@@ -101,7 +101,7 @@ def test_a_step_that_autocast_stops_says_where() -> None:
     stopped = replace(clean(), low=replace(clean().low, sites={}, failure=failure))
     assert answer(replace(stopped, findings=diagnose(stopped))) == (
         Health.UNSAFE,
-        "fp16 autocast stops the step: RuntimeError at model.py:9, where FP32 runs through",
+        "fp16 autocast stops the step: RuntimeError at model.py:9, where FP32 runs without error",
     )
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import ampcheck
-from ampcheck.fix.framework_terms import BF16, SCALES, in_terms, in_use
+from ampcheck.fix.framework_terms import BF16, KEEPS, SCALES, in_terms, in_use
 from ampcheck.values.plan import Plan, ScalerPlan
 
 POWER, STEPS = 6, 3
@@ -226,6 +226,7 @@ def test_determined_and_ultralytics_are_given_a_scaler_that_starts_there():
         ("import lightning as L\nfrom transformers import Trainer\n", ["Lightning", "transformers"]),
         ("from lightning.fabric import Fabric\n", ["Fabric"]),
         ("import torch\n", []),
+        ("from torch.distributed.fsdp import fully_shard\nimport megatron.core\n", ["FSDP2", "Megatron"]),
         ("def broken(:\n", []),
     ],
 )
@@ -247,3 +248,97 @@ def test_the_manual_has_the_lines_that_are_printed():
     page = Path(ampcheck.__file__).parent.joinpath("manual", "frameworks.md").read_text(encoding="utf-8")
     for name, line in SCALES.items():
         assert f"`{line(14)}`" in page, name
+    for name, keeps in KEEPS.items():
+        assert f"`{keeps('norm', 'float16')}`" in page, name
+    assert BF16["TorchTitan"] in page
+
+
+class RMSNorm(nn.Module):
+    """Squares inputs near 1000: more than fp16 holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(64))
+
+    def forward(self, x):
+        return self.gain * x / (x * x).mean(-1, keepdim=True).sqrt()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_fsdp2_keeps_a_module_in_fp32():
+    dist = torch.distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    def trains(lines):
+        """Return which parameters have a gradient, and the scale that the scaler starts at."""
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 64), RMSNorm(), nn.Linear(64, 4))
+        names = {"torch": torch, "model": model, "MixedPrecisionPolicy": MixedPrecisionPolicy}
+        names["fully_shard"] = lambda module, **options: fully_shard(module, mesh=mesh, **options)
+        exec("\n".join(lines), names)
+        loss = nn.functional.cross_entropy(
+            model(900 * torch.randn(8, 16)).float(), torch.zeros(8, dtype=torch.long)
+        )
+        names["scaler"].scale(loss).backward()
+        return [bool(p.grad.full_tensor().any()) for p in model.parameters()], names["scaler"].get_scale()
+
+    plan = Plan("fp16", ("1",), scaler=ScalerPlan(2.0**POWER))
+    start, keep = (s.removeprefix("in FSDP2: ").replace('"cuda"', '"cpu"') for s in in_terms(plan, ["FSDP2"]))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        assert trains([start]) == ([False, False, False, False, True], 2.0**POWER)
+        assert trains([keep, start]) == ([True] * 5, 2.0**POWER)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transformers_keeps_the_weights_of_a_module_in_fp32(tmp_path, monkeypatch):
+    from transformers import T5Config, T5EncoderModel
+    from transformers.models.t5.modeling_t5 import T5PreTrainedModel
+
+    monkeypatch.setattr(T5PreTrainedModel, "_keep_in_fp32_modules", None)  # as if nobody had known
+    monkeypatch.setattr(T5EncoderModel, "_keep_in_fp32_modules_strict", None)
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=32, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    model, ids = T5EncoderModel(config).eval(), torch.arange(8)[None]
+    name = "encoder.block.0.layer.1.DenseReluDense.wo"
+    with torch.no_grad():
+        model.get_submodule(name).weight.mul_(1e4)
+        model.get_submodule("encoder.block.0.layer.1.DenseReluDense.wi").weight.mul_(1e3)
+        wanted = model(input_ids=ids).last_hidden_state
+    model.save_pretrained(tmp_path)
+
+    def error():
+        low = T5EncoderModel.from_pretrained(tmp_path, dtype=torch.float16).eval()
+        with torch.no_grad():
+            found = low(input_ids=ids).last_hidden_state.float()
+        return float((found - wanted).norm() / wanted.norm())
+
+    assert not error() < 0.1  # it is wrong, or no number
+    (line,) = in_terms(Plan("fp16", (name,), cast="weights"), ["transformers"])
+    exec(line.removeprefix("in transformers: "), {"Model": T5EncoderModel})
+    assert error() < 0.01
+
+
+@pytest.mark.slow
+def test_keras_keeps_a_layer_in_fp32(monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    keras = pytest.importorskip("keras")
+    (line,) = in_terms(Plan("fp16", ("square",)), ["Keras"])
+    before = keras.mixed_precision.dtype_policy()
+    keras.mixed_precision.set_global_policy("mixed_float16")
+
+    def finite(**options):
+        layers = [keras.Input((16,)), keras.layers.Dense(64, kernel_initializer="ones")]
+        layers += [keras.layers.Lambda(lambda x: x * x, name="square", **options)]
+        model = keras.Sequential([*layers, keras.layers.Dense(4, dtype="float32")])
+        return bool(torch.isfinite(model(900 * torch.ones(8, 16))).all())
+
+    try:
+        assert not finite()
+        assert finite(**eval(f"dict({line.removeprefix('in Keras: ').partition('  #')[0]})"))
+    finally:
+        keras.mixed_precision.set_global_policy(before)

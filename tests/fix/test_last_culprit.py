@@ -55,7 +55,7 @@ def test_a_place_that_holds_most_of_a_model_is_proved_by_one_of_its_lines():
     report = audited("retention_decay_bf16", "bf16")
     worst = report.findings[0]
     assert (worst.severity, worst.origin) == ("error", report.placed)
-    assert f"or with {report.placed.location} alone" in worst.message
+    assert f"and so does {report.placed.location} alone" in worst.message
     assert from_json(to_json(report)).placed == report.placed
 
 
@@ -64,7 +64,7 @@ def test_a_place_that_holds_most_of_a_model_is_proved_by_what_the_rest_does_not_
     worst = report.findings[0]
     assert worst.severity == "error"
     assert report.outcomes["rest"].harmed
-    assert "with all but that it does" in worst.message
+    assert "keeping everything else in FP32 does not" in worst.message
     rest = all_but(report, Suspect(module="block"))
     assert {place.module for place in rest if place.module} == {"inp", "head"}
     assert not any(place.module.startswith("block") for place in rest)

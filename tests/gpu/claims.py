@@ -1,9 +1,11 @@
 """Writes what is said of GPUs from tests/golden alone: python tests/gpu/claims.py.
 
 Between `<!-- gpu -->` and `<!-- /gpu -->` in the README and in the manual's page of measurements, and all of
-reports/gpu.md. A test holds them to the files, so that no figure of a GPU is ever written by hand.
+reports/gpu.md and ampcheck/bench/confirmed.json. A test holds them to the files, so that no figure of a GPU is ever
+written by hand.
 """
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -94,6 +96,18 @@ def _said(verdict: dict[str, object]) -> str:
     )
 
 
+def confirmed(golden: Golden) -> str:
+    """Return ampcheck/bench/confirmed.json: what the bench says of its own predictions."""
+    found = {
+        row.claim.split()[1]: row.figure
+        for row in figures(golden, "bench")
+        if row.claim.startswith("predicted ")
+    }
+    if found:
+        found["machine"] = str(golden.machine("bench")["device"])
+    return json.dumps(found, indent=1) + "\n"
+
+
 def pages(golden: Golden) -> dict[Path, str]:
     """Return what every page has to be."""
     found = {}
@@ -102,6 +116,7 @@ def pages(golden: Golden) -> dict[Path, str]:
         old = path.read_text(encoding="utf-8")
         found[path] = _BLOCK.sub(lambda match, text=text: match[1] + text + match[2], old)
     found[ROOT / "reports" / "gpu.md"] = report(golden)
+    found[ROOT / "ampcheck" / "bench" / "confirmed.json"] = confirmed(golden)
     return found
 
 

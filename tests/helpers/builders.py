@@ -1,5 +1,6 @@
 """Reports made by hand: statistics from lists of floats, by brute force, and the runs that they add up to."""
 
+import functools
 import math
 import random
 from collections.abc import Sequence
@@ -83,17 +84,29 @@ def magnitudes(seed: str, center: float, spread: float, zeros: float = 0.2) -> l
     ]
 
 
-def record(step: Step, layer: Layer, phase: Phase, values: list[float]) -> None:
+def record(step: Step, layer: Layer, phase: Phase) -> None:
     """Add an operation's result to both runs: exact to the reference, scaled and rounded to the other."""
-    scale = 2.0**step.log2_scale if phase is Phase.BACKWARD else 1.0
-    fmt = BY_DTYPE[layer.dtype]
-    op = layer.op if phase is Phase.FORWARD else f"{layer.op}_backward"
+    forward = phase is Phase.FORWARD
+    op = layer.op if forward else f"{layer.op}_backward"
     site = Site(layer.path, op, "output", phase, layer.dtype, "model.py", layer.line)
-    step.reference[site._replace(dtype="float32")] = stats(values)
-    actual = [rounded(v * scale, fmt) for v in values]
-    step.low[site] = stats(actual)
-    if phase is Phase.FORWARD:
-        step.errors[site] = pair_error(values, actual)
+    seed, center = ("a", layer.activation) if forward else ("g", layer.gradient)
+    exact, low, error = both_runs(
+        f"{seed} {layer.path!a}", center, layer.spread, 0 if forward else step.log2_scale, layer.dtype
+    )
+    step.reference[site._replace(dtype="float32")] = exact
+    step.low[site] = low
+    if forward:
+        step.errors[site] = error
+
+
+@functools.cache
+def both_runs(
+    seed: str, center: float, spread: float, log2_scale: int, dtype: str
+) -> tuple[TensorStats, TensorStats, PairError]:
+    """Return what both runs hold of some floats, and what lies between them; the same reports are made many times."""
+    values = magnitudes(seed, center, spread)
+    actual = [rounded(v * 2.0**log2_scale, BY_DTYPE[dtype]) for v in values]
+    return stats(values), stats(actual), pair_error(values, actual)
 
 
 def pair_error(reference: Sequence[float], actual: Sequence[float]) -> PairError:
@@ -115,13 +128,13 @@ def report(layers: Sequence[Layer], log2_scale: int = 16, **changes: object) -> 
     """Return the report of a step of some layers, run forward in order and backward in reverse."""
     step = Step(log2_scale)
     for layer in layers:
-        record(step, layer, Phase.FORWARD, magnitudes(f"a {layer.path!a}", layer.activation, layer.spread))
+        record(step, layer, Phase.FORWARD)
         cast = Cast(layer.path, "float32", layer.dtype, Phase.FORWARD, "model.py", layer.line)
         if layer.casts:
             size = layer.casts * layer.parameters
             step.casts[cast] = CastCount(layer.casts, size, 2 * size, layer.round_trips)
     for layer in reversed(layers):
-        record(step, layer, Phase.BACKWARD, magnitudes(f"g {layer.path!a}", layer.gradient, layer.spread))
+        record(step, layer, Phase.BACKWARD)
     modules = tuple(ModuleInfo(layer.path, layer.kind, 1, (), layer.parameters) for layer in layers)
     precision = "bf16" if any(layer.dtype == "bfloat16" for layer in layers) else "fp16"
     made = Report(

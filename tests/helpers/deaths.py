@@ -24,10 +24,11 @@ SCRIPT = textwrap.dedent(
         print("own handler", number, flush=True)
         os._exit(7)
 
-    how = sys.argv[1]
+    how, word = sys.argv[1], "step"
     if "RANK" in os.environ:
         torch.distributed.init_process_group("gloo")
-        how = how if os.environ["RANK"] == "0" else "goes on"
+        if os.environ["RANK"] != "0":
+            how, word = "goes on", "other"
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
     optimizer, scaler = torch.optim.SGD(model.parameters(), 0.01), torch.amp.GradScaler("cpu")
@@ -43,7 +44,9 @@ SCRIPT = textwrap.dedent(
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-        print("step", step, round(time.monotonic() - began, 2), flush=True)
+        # In one piece: ranks write at once.
+        sys.stdout.write(f"{word} {step} {time.monotonic() - began:.2f}\\n")
+        sys.stdout.flush()
         time.sleep(0.02)
         if time.monotonic() - began > float(os.environ.get("LIVES", 1.5)):
             break
@@ -99,16 +102,19 @@ def run(folder, how, *options, lives="1.5", **more):
 
 def last_step(output):
     """Return the last step that the script printed, and when that was."""
-    steps = [line.split() for line in output.splitlines() if line.startswith("step")]
-    return int(steps[-1][1]), float(steps[-1][2])
+    times = _times(output, "step")
+    return max(times), times[max(times)]
 
 
-def seconds_lost(output, steps):
-    """Return how long before its end the script took the last step of a report."""
-    times = {
-        int(line.split()[1]): float(line.split()[2]) for line in output.splitlines() if line[:4] == "step"
-    }
+def seconds_lost(output, steps, word="step"):
+    """Return how long before its end the script took the last step of a report; its steps begin with a word."""
+    times = _times(output, word)
     return times[max(times)] - times.get(steps - 1, 0.0)
+
+
+def _times(output, word):
+    lines = [line.split() for line in output.splitlines()]
+    return {int(line[1]): float(line[2]) for line in lines if len(line) == 3 and line[0] == word}
 
 
 def saved(path):

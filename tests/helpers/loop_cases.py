@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from loop_idioms import scaler_of_every_step
+from loop_idioms import scaler_of_every_step, scaler_of_its_own
 from loop_scripts import data, half, loss_fn, net, trains, unscaled_while_growing, updated_between
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
@@ -140,6 +140,38 @@ def fp16_alone(scaled):
         scaler.update()
 
 
+def clears(every_step):
+    """Train without clearing what scaler.step leaves, or clear it by hand; a second model reaches it in passing."""
+    model, other = net(), net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    for x, y in data(6):
+        with half():
+            loss = loss_fn(model(x) + other(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        for p in model.parameters() if every_step else ():
+            p.grad = None
+
+
+def schedules_early(early):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**8)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    for x, y in data():
+        optimizer.zero_grad()
+        with half():
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        if early:
+            scheduler.step()
+        scaler.step(optimizer)
+        scaler.update()
+        if not early:
+            scheduler.step()
+
+
 def schedules(aware):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -258,6 +290,13 @@ CASES = {
         "scaler.unscale_",
         "if last_micro_batch:",
     ),
+    "AMP404 on what a step leaves": Case(
+        lambda _: clears(False),
+        lambda _: clears(True),
+        ".backward()",
+        "optimizer.zero_grad()  # after every step",
+    ),
+    "AMP405 unscaled": Case(part(update=0), part(), "scaler.step(optimizer)", "scaler.update()"),
     "AMP405": Case(part(update=0, unscale=0), RIGHT, "scaler.step(optimizer)", "scaler.update()"),
     "AMP405 doubled": Case(part(update=2), part(), "scaler.update()", "scaler.update()"),
     "AMP405 between": Case(
@@ -279,6 +318,12 @@ CASES = {
     "AMP412": Case(
         lambda _: schedules(False), lambda _: schedules(True), "scheduler.step()", "get_scale() >= scale"
     ),
+    "AMP412 before the step": Case(
+        lambda _: schedules_early(True),
+        lambda _: schedules_early(False),
+        "scheduler.step()",
+        "scaler.update()",
+    ),
     "AMP413": Case(lambda p: saves(p, False), lambda p: saves(p, True), "torch.save(", "scaler.state_dict()"),
     "AMP414": Case(lambda _: looks(True), lambda _: looks(False), "_found_inf", "scaler.get_scale() < scale"),
     "AMP416": Case(
@@ -292,5 +337,11 @@ CASES = {
         lambda _: scaler_of_every_step(wrong=False),
         "GradScaler(",
         "once, where the optimizer is made",
+    ),
+    "AMP418": Case(
+        lambda _: scaler_of_its_own(wrong=True),
+        lambda _: scaler_of_its_own(wrong=False),
+        "def _unscale_grads_",
+        "without _unscale_grads_",
     ),
 }

@@ -491,6 +491,32 @@ def scaler_of_every_step(wrong):
         scaler.update()
 
 
+class OwnUnscaling(torch.amp.GradScaler):
+    """Unscales gradients with code of its own."""
+
+    wrong = False
+
+    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+        held = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        held = [grad for grad in held if grad.ndim > 1 or not self.wrong]
+        torch._amp_foreach_non_finite_check_and_unscale_(held, found_inf, inv_scale)
+        return {found_inf.device: found_inf}
+
+
+def scaler_of_its_own(wrong):
+    """A scaler that divides what it likes."""
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), OwnUnscaling("cuda")
+    scaler.wrong = wrong
+    for x, y in data():
+        optimizer.zero_grad()
+        with half():
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
 def folds(wrong):
     """Where all is made anew, so is the scaler; where the optimizer stays, it is not."""
     model = net()

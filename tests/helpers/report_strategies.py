@@ -14,7 +14,8 @@ from ampcheck.values.verdict import Coverage
 
 texts = st.text(max_size=8)
 numbers = st.floats(allow_nan=False)
-errors = st.builds(PairError, *[st.integers(0, 99)] * 3, *[numbers] * 4, st.integers(0, 9))
+sizes = st.floats(min_value=0, allow_nan=False)
+errors = st.builds(PairError, *[st.integers(0, 99)] * 3, sizes, numbers, sizes, numbers, st.integers(0, 9))
 findings = st.builds(
     Finding,
     texts,

@@ -413,7 +413,7 @@ def test_decoding_with_a_cache_is_compared_up_to_the_first_other_token():
     differ = (wide != low).any(0)
     assert found.diverged == int(differ.int().argmax())
     assert found.error == pytest.approx(float((wide != low).double().mean()), abs=0.02)
-    assert any(note.startswith("mix is called 24 times") for note in report.notes)
+    assert any(note.startswith("the model is called 24 times") for note in report.notes)
 
 
 def test_updates_that_half_weights_lose_are_brought_back_by_the_remedies():

@@ -4,9 +4,9 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 from builders import answer
 
@@ -23,7 +23,7 @@ def trained(folder, name, package, **environment):
         pytest.skip(f"{package} is not installed")
     paths = os.pathsep.join(filter(None, [str(SCRIPT.parent.parent), os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), name, str(folder)],
+        [*forked.python(), str(SCRIPT), name, str(folder)],
         check=False,
         capture_output=True,
         text=True,
@@ -107,7 +107,7 @@ def test_keras_on_another_backend_says_what_it_cannot_see(tmp_path):
     assert (report.loop.steps, report.loop.recorded) == (6, ())
     assert answer(report) == (
         Health.UNKNOWN,
-        "no step was recorded, so nothing is known of its numbers; 6 of 6 steps skipped",
+        "no step was recorded, so nothing was judged; 6 of 6 steps skipped",
     )
     assert any("Keras runs on jax" in note and "were not" in note for note in report.notes)
     assert {site.module for site in report.low.sites} == {"small.first", "small.norm", "small.head"}
@@ -124,7 +124,7 @@ def test_determined_off_its_cluster(tmp_path, how):
     run = ["-m", "ampcheck", "run", "--as-cuda", "--every", "3", "--first", "1", "--format", "json"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     subprocess.run(
-        [sys.executable, *run, "-o", str(report), trial, how],
+        [*forked.python(), *run, "-o", str(report), trial, how],
         check=True,
         capture_output=True,
         cwd=tmp_path,
@@ -137,7 +137,7 @@ def test_determined_off_its_cluster(tmp_path, how):
     assert seen.outcomes["settled"].grad_error < 0.01
     # On a CPU that stands in for nothing, torch has switched AMP off, and the callback sees FP32.
     subprocess.run(
-        [sys.executable, trial, how, str(report)],
+        [*forked.python(), trial, how, str(report)],
         check=True,
         capture_output=True,
         cwd=tmp_path,

@@ -71,13 +71,13 @@ def test_awkward_models(name, dtype):
     assert_the_same(model, batch, loss, dtype, execute=execute)
 
 
-@pytest.mark.parametrize("spec", MODELS)
-def test_models_as_they_are(spec):
+# FP32 was the way of every fourth model above; here one more has it.
+@pytest.mark.parametrize(("spec", "dtype"), [*((spec, torch.bfloat16) for spec in MODELS), (MODELS[0], None)])
+def test_models_as_they_are(spec, dtype):
     from ampcheck.targets import load
 
     target = load(spec, options(spec))
-    assert_the_same(target.model, target.batch(0), target.loss, None)
-    assert_the_same(target.model, target.batch(0), target.loss, torch.bfloat16, steps=2)
+    assert_the_same(target.model, target.batch(0), target.loss, dtype, steps=1 if dtype is None else 2)
 
 
 def test_more_results_than_are_remembered():

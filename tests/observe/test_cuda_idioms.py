@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import forked
 import pytest
 import torch
 
@@ -112,7 +113,7 @@ def test_a_cpu_stands_in_for_what_scripts_ask_of_cuda(tmp_path, idiom):
     (tmp_path / "train.py").write_text(LOOP.format(before=before, after=after))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     run = subprocess.run(
-        [sys.executable, "-m", "ampcheck", "run", "--as-cuda", "-o", "r.json", "train.py"],
+        [*forked.python(), "-m", "ampcheck", "run", "--as-cuda", "-o", "r.json", "train.py"],
         cwd=tmp_path,
         env=env,
         capture_output=True,

@@ -1,9 +1,9 @@
 """A Latte-style diffusion transformer with gradient checkpointing, audited as a model and as a script."""
 
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import latte_model
 import torch
 
@@ -43,14 +43,14 @@ def test_checkpointing_recomputes_and_changes_no_number():
 
 def test_its_script_trains_as_alone_and_is_seen_block_by_block(tmp_path):
     out = tmp_path / "report.json"
-    run = [sys.executable, "-m", "ampcheck", "run", "--as-cuda", "--format", "json", "-o", str(out)]
+    run = [*forked.python(), "-m", "ampcheck", "run", "--as-cuda", "--format", "json", "-o", str(out)]
     alone = (
         "import sys; from ampcheck.observe.script.as_cuda import AsCuda; AsCuda(available=True); "
         f"sys.path.insert(0, {str(SCRIPT.parent)!r}); import latte_model; latte_model.main()"
     )
     watched = subprocess.run([*run, str(SCRIPT)], check=True, capture_output=True, text=True, cwd=tmp_path)
     bare = subprocess.run(
-        [sys.executable, "-c", alone], check=True, capture_output=True, text=True, cwd=tmp_path
+        [*forked.python(), "-c", alone], check=True, capture_output=True, text=True, cwd=tmp_path
     )
     assert watched.stdout == bare.stdout
     report = read(out)

@@ -14,6 +14,7 @@ from ampcheck.observe import modes
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.script import clock
 from ampcheck.observe.shadow import Shadow
+from ampcheck.run.child_processes import WatchOptions
 from ampcheck.run.watch_loop import YIELDED
 
 
@@ -172,14 +173,25 @@ def test_a_step_that_takes_too_long_is_left(monkeypatch):
     beside, report = trained(watched=True)
     assert all(torch.equal(a, b) for a, b in zip(alone, beside, strict=True))
     assert not report.loop.recorded
-    told = [text for text in report.low.not_audited if "recorded steps given up" in text]
-    assert told == ["recorded steps given up: they took more than 20 times as long as others"]
+    told = [text for text in report.low.not_audited if "recorded steps abandoned" in text]
+    assert told == ["recorded steps abandoned: they took more than 20 times as long as others"]
 
 
 def test_the_clock_goes_by_a_bare_step_where_one_is_known():
     watch = clock.Clock(bare=10.0, times=20.0)
     watch.start()
     assert not any(watch.late() for _ in range(1000))
+
+
+def test_the_command_line_says_how_slow_a_recorded_step_may_be():
+    from ampcheck.cli import main
+
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WatchOptions, "session", lambda options, _: seen.append(options.schedule.slowest))
+        main(["run", "--slowest", "3", "-c", "import torch"])
+        main(["run", "-c", "import torch"])
+    assert seen == [3, 20]
 
 
 def test_training_in_another_thread_is_counted_and_the_watch_goes_on():

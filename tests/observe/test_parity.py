@@ -13,17 +13,26 @@ from parity_models import CASES
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+#: Each has operators, or dtypes of an operator, that none of the others has.
 CHOSEN = (
-    "torchvision:resnet18", "torchvision:mobilenet_v3_small", "torchvision:convnext_tiny",
-    "torchvision:swin_t",
+    "torchvision:mobilenet_v3_small", "torchvision:convnext_tiny", "torchvision:swin_t",
     "torchvision:lraspp_mobilenet_v3_large", "torchvision:retinanet_resnet50_fpn",
-    "timm:vit_tiny_patch16_224", "timm:mobilevit_xxs", "timm:nf_resnet26", "timm:ghostnet_100",
+    "timm:mobilevit_xxs", "timm:nf_resnet26", "timm:ghostnet_100",
     "transformers:bert", "transformers:gpt2", "transformers:llama", "transformers:t5",
     "transformers:segformer",
     "transformers:whisper", "transformers:deberta-v2",
 )  # fmt: skip
 REAL = ("torchvision:resnet18", "timm:convnext_atto", "transformers:bert", "transformers:gpt2")
-BOTH_DTYPES = frozenset({*REAL, "torchvision:swin_t"})
+#: A convolution's kernel and a few casts differ between the two dtypes; the rest is the same list of operators.
+BOTH_DTYPES = frozenset(
+    {
+        "torchvision:resnet18",
+        "transformers:bert",
+        "transformers:gpt2",
+        "transformers:t5",
+        "transformers:deberta-v2",
+    }
+)
 
 
 def run(case, dtype):
@@ -62,7 +71,7 @@ def test_operators_dtypes_and_casts_are_cudas(case, dtype):
     assert [str(difference) for difference in result.differences if not difference.allowed] == []
 
 
-@pytest.mark.parametrize(("case", "dtype"), runs(REAL, lambda _: (torch.float16, torch.bfloat16)))
+@pytest.mark.parametrize(("case", "dtype"), runs(REAL, dtypes_in_ci))
 def test_real_tensors_take_the_same_way(case, dtype):
     result = compare(trace(case, dtype, "cuda"), trace_real(case, dtype))
     assert result.same_casts

@@ -1,5 +1,6 @@
 """What is said of GPUs comes from tests/golden alone: generated lines are the generator's, and no other contradicts."""
 
+import json
 import re
 import sys
 
@@ -9,11 +10,13 @@ from readme import MANUAL, ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 
-from claims import _BLOCK, manual, pages, readme, report
+from claims import _BLOCK, confirmed, manual, pages, readme, report
 from settling.golden import Golden
 from settling.keep import COMPLETE, Keep
 from settling.plan import Scope
 from settling.stages import fp8
+
+from ampcheck.bench.confirmed import confirmation
 
 #: Sentences that claim a measurement on a GPU, and those that deny every one.
 _CLAIMS = (
@@ -56,6 +59,19 @@ def test_the_check_can_fail():
     denial = "Memory: no GPU has\nconfirmed it.\n<!-- gpu -->\nmeasured on an H100\n<!-- /gpu -->\n"
     assert by_hand(denial, measured=True) == ["no GPU has confirmed"]
     assert by_hand(denial, measured=False) == []
+
+
+def test_the_bench_says_of_its_predictions_what_the_files_say(tmp_path, monkeypatch):
+    assert confirmation("memory") == "no GPU has confirmed it" or Golden()
+    keep = Keep(tmp_path, "bench", {"device": "NVIDIA Pretended", "torch": "2", "day": "2000-01-01"})
+    keep.put("net", {"amp": {"memory, off by": -0.04}, "fp32": {"memory, off by": 0.12}})
+    keep.end(COMPLETE, 1.0)
+    found = json.loads(confirmed(Golden(tmp_path)))
+    monkeypatch.setattr("ampcheck.bench.confirmed._figures", lambda: found)
+    assert confirmation("memory") == (
+        "on NVIDIA Pretended it was off by median 8%, worst 12%; 1 of 2 within 10%"
+    )
+    assert confirmation("time") == "no GPU has confirmed it"
 
 
 def test_what_was_measured_is_said_with_its_machine_and_what_was_not_is_said_too(tmp_path):

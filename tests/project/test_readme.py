@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import forked
 import pytest
 from readme import LOOPS, MANUAL, README, ROOT, block, shape
 
@@ -26,7 +27,7 @@ def test_the_example_prints_what_the_readme_shows(tmp_path, monkeypatch):
 
 def test_a_known_model_prints_what_the_readme_shows(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    command = [sys.executable, "-m", "ampcheck", "torchvision:resnet18"]
+    command = [*forked.python(), "-m", "ampcheck", "torchvision:resnet18"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     printed = [shape(line) for line in done.stdout.splitlines()]
@@ -37,7 +38,7 @@ def test_a_known_model_prints_what_the_readme_shows(tmp_path, monkeypatch):
 def test_the_loop_prints_what_the_readme_shows(tmp_path, monkeypatch):
     (tmp_path / "loop.py").write_text(block("A loop of your own", LOOPS))
     monkeypatch.setenv("COLUMNS", "100")
-    command = [sys.executable, "loop.py"]
+    command = [*forked.python(), "loop.py"]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     expected = shape(block("<!-- output: python loop.py -->", LOOPS).rpartition("...")[0])

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import forked
 import pytest
 import torch
 from readme import block
@@ -415,8 +416,9 @@ def test_trains(amp_audit, name):
 """
 
 
-def test_a_sweep_over_models_is_shared_among_workers_and_tells_the_same(pytester, torch_is_loaded):
+def test_a_sweep_over_models_is_shared_among_workers_and_tells_the_same(pytester, monkeypatch):
     pytester.makepyfile(test_sweep=SWEEP)
+    monkeypatch.setattr(pytester, "_getpytestargs", lambda: (*forked.python(), "-mpytest"))
     shared = pytester.runpytest_subprocess(*COMMON, "-v", "-n", "2", "--junit-xml=shared.xml")
     shared.assert_outcomes(passed=4)
     text = str(shared.stdout)

@@ -96,12 +96,12 @@ def test_the_layer_table_is_that_of_the_report(made):
     assert bool(titles) == bool(layers)
     if layers:
         first = cells.index(titles[0]) + 1
-        shown = cells[first : first + min(len(layers), markdown.LAYERS)]
+        shown = cells[first : first + min(len(layers), markdown.LIMITS["layers"])]
         for row, layer in zip(shown, layers, strict=False):
             if len(layer.module) < 40:
                 assert row[0].replace("\u200b", "") == visible(layer.module) or not layer.module
-            if layer.underflow_backward and "underflowed backward" in titles[0]:
-                assert row[titles[0].index("underflowed backward")] == percent(layer.underflow_backward)
+            if layer.underflow_backward and "underflow backward" in titles[0]:
+                assert row[titles[0].index("underflow backward")] == percent(layer.underflow_backward)
 
 
 @given(st.text())
@@ -164,7 +164,7 @@ def test_parts_are_left_out_from_the_first_that_does_not_fit(sizes, limit):
 
 def test_what_is_not_shown_is_counted():
     text = render(many_layers(), "markdown")
-    assert f"and {len(layer_rows(many_layers())) - markdown.LAYERS} more layers" in text
+    assert f"and {len(layer_rows(many_layers())) - markdown.LIMITS['layers']} more layers" in text
     site = Site("net", "addmm", "output", Phase.BACKWARD, "float16", "model.py", 7)
     findings = tuple(finding(site) for _ in range(markdown.FINDINGS + 3))
     assert "… and 3 more findings" in render(replace(clean(), findings=findings), "markdown")

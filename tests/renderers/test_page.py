@@ -234,7 +234,7 @@ def test_findings_that_do_not_count_are_shown_as_such():
         finding(origin, severity=Severity.WARNING), How.COMMENT, "model.py:12", "known since May"
     )
     text = page(replace(made, suppressed=(held,))).text
-    assert "1 suppressed finding, not counted" in text
+    assert "Suppressed 1 finding that does not count" in text
     assert "comment at model.py:12: known since May" in text
 
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from loop_strategies import loops
 
 from ampcheck.renderers import RENDERERS, html, markdown, render
-from ampcheck.renderers.markdown_loop import CHANGES, course_svg
-from ampcheck.renderers.scale_curve import HEIGHT, WIDTH, curve
+from ampcheck.renderers.scale_curve import HEIGHT, WIDTH, course_svg, curve
 from ampcheck.renderers.words import corrected
 from ampcheck.values.loop import Cause, Loop, LoopObject, ScaleEvent
 from ampcheck.values.trace import Phase, Site
@@ -100,11 +99,11 @@ def test_skipped_steps_are_marked_and_their_cause_is_told():
 
 
 def test_what_is_not_shown_of_a_long_course_is_counted():
-    many = looped([2.0 ** (16 + index % 2) for index in range(1, 2001)])
+    many = looped([2.0 ** (16 + index % 2) for index in range(1, 6001)])
     made = replace(clean(), loop=many)
-    assert f"and {2000 - CHANGES:,} more changes" in markdown.render(made)
-    assert "and 1,488 more, in the JSON report" in html.render(made)
-    assert "<summary>1,988 more changes</summary>" in html.render(made)
+    assert f"and {6000 - markdown.LIMITS['loop']:,} more changes" in markdown.render(made)
+    assert "and 990 more, in the JSON report" in html.render(made)
+    assert "<summary>5,990 more changes</summary>" in html.render(made)
 
 
 @settings(max_examples=40, deadline=None)

@@ -16,6 +16,8 @@ from ampcheck.diagnose.tables import layer_rows, scale_curve
 from ampcheck.diagnose.verdict import diagnosed
 from ampcheck.renderers import terminal
 from ampcheck.renderers.drawing import NONE, TIMES, cells
+from ampcheck.renderers.terminal_blocks import LIMITS
+from ampcheck.values.loop import Loop
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.plan import Plan, ScalerPlan
 from ampcheck.values.trace import Failure, Phase, Site
@@ -45,13 +47,14 @@ def test_no_snapshot_is_an_orphan() -> None:
     assert {path.name for path in (SNAPSHOTS / "terminal").iterdir()} == expected
 
 
-@pytest.mark.parametrize("width", [60, 72, 80, 100, 140, 200])
 @pytest.mark.parametrize("name", REPORTS)
 @pytest.mark.parametrize("details", [False, True])
-def test_no_line_is_longer_than_the_width(name: str, width: int, *, details: bool) -> None:
-    lines = terminal.render(REPORTS[name](), width=width, details=details).splitlines()
-    assert max(map(cells, lines)) <= width
-    assert all(line == line.rstrip() for line in lines)
+def test_no_line_is_longer_than_the_width(name: str, *, details: bool) -> None:
+    made = REPORTS[name]()
+    for width in (60, 72, 80, 100, 140, 200):
+        lines = terminal.render(made, width=width, details=details).splitlines()
+        assert max(map(cells, lines)) <= width
+        assert all(line == line.rstrip() for line in lines)
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -136,7 +139,7 @@ def test_findings_are_counted_limited_and_shown_with_their_place() -> None:
     made = replace(clean(), findings=tuple(finding(site, code=f"AMP{i}") for i in range(15)))
     text = terminal.render(made)
     assert "Findings  15 warnings" in text
-    assert text.count("warning[AMP") == terminal.FINDINGS
+    assert text.count("warning[AMP") == LIMITS["findings"]
     assert "… and 3 more" in text
     assert "warning[AMP0] gradient-underflow  model.py:7" in text
     assert "net.head · addmm · fp16 · underflowed 38 % · suggested scale 2^18" in text
@@ -169,7 +172,36 @@ def test_the_plan_is_written_as_a_person_would_write_it() -> None:
     odd = replace(planned(), plan=Plan("bf16", scaler=ScalerPlan(3.0)), claims=())
     assert "Plan  not tried" in terminal.render(odd)
     assert "GradScaler(init_scale=3)" in terminal.render(odd)
-    assert "\nPlan" not in terminal.render(clean())
+    assert "Plan  none: the step was not run again" in terminal.render(clean())
+    assert "\nPlan" not in terminal.render(clean(), short=True)
+
+
+def advised(plan: Plan | None, **more: object) -> tuple[str, str]:
+    """Return what a safe report tells to do, and what it tells of its plan."""
+    text = terminal.render(replace(clean(), plan=plan, **more), width=120)
+    return text.split("Do this: ")[1].partition("\n")[0], text.split("\nPlan  ")[1].partition("\n")[0]
+
+
+def test_no_change_is_needed_is_never_said_beside_a_change() -> None:
+    loop = Loop(steps=3, first_scales={"scaler 1": 2.0**16})
+    scaler = "train in fp16: GradScaler(init_scale=2**{}); no other change is needed"
+    assert advised(Plan("fp16", scaler=ScalerPlan(2.0**15))) == (
+        scaler.format(15),
+        "the loss scale follows from the gradients in FP32, without a trial",
+    )
+    assert advised(None)[0] == scaler.format(16)
+    assert advised(Plan("fp16")) == (
+        "train in fp16: no change is needed",
+        "no change is needed, so there was nothing to try",
+    )
+    assert advised(None, log2_scale=0)[0] == "train in fp16: no change is needed"
+    assert advised(None, loop=loop)[0] == "train in fp16 as the script does: no change is needed"
+    assert "GradScaler" not in terminal.render(replace(clean(), loop=loop), short=True)
+    kept = Plan("fp16", ("head",), scaler=ScalerPlan(2.0**15))
+    assert advised(kept) == (
+        "train in fp16: GradScaler(init_scale=2**15), keep head (Linear) in FP32",
+        "not tried",
+    )
 
 
 def test_a_layer_that_overflowed_altogether_has_a_range_of_none() -> None:
@@ -200,7 +232,7 @@ def test_the_short_report_leaves_no_finding_and_no_change_out(name: str) -> None
     text, whole = terminal.render(made, short=True), terminal.render(made)
     assert len(text.splitlines()) <= len(whole.splitlines()) + 2
     assert "\nLayers" not in text
-    for one in made.findings[: terminal.FINDINGS]:
+    for one in made.findings[: LIMITS["findings"]]:
         assert visible(one.code) in text
     if made.findings and made.patch.startswith("---"):
         assert all(line.strip() in text for line in made.patch.splitlines())

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import forked
 import pytest
 import torch
 
@@ -54,7 +55,7 @@ if __name__ == "__main__":
 def python(*words, cwd):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, *words], check=False, cwd=cwd, env=env, capture_output=True, text=True
+        [*forked.python(), *words], check=False, cwd=cwd, env=env, capture_output=True, text=True
     )
 
 
@@ -75,7 +76,7 @@ def test_ranks_that_a_script_starts_print_what_they_print_alone_and_are_told_of(
 
 def test_what_a_process_did_before_it_died_is_told(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    words = ["train.py", "spawn", str(tmp_path / "store"), "dies"]
+    words = ["train.py", "fork", str(tmp_path / "store"), "dies"]  # spawned ones are told of above
     bare = python(*words, cwd=tmp_path)
     (tmp_path / "store").unlink(missing_ok=True)
     watched = python("-m", "ampcheck", "run", "-o", "out.json", *words, cwd=tmp_path)

@@ -10,6 +10,7 @@ import sys
 import termios
 from types import SimpleNamespace
 
+import forked
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,7 +58,7 @@ def on_a_terminal(folder, *words):
     """Run a command on a terminal of its own; return everything that reaches it."""
     main, side = pty.openpty()
     termios.tcsetwinsize(side, (24, 100))
-    command = [sys.executable, *words]
+    command = [*forked.python(), *words]
     with subprocess.Popen(command, cwd=folder, env=environment(), stdin=side, stdout=side, stderr=side):
         os.close(side)
         held = b""
@@ -97,7 +98,12 @@ def test_elsewhere_there_is_no_such_line(folder, words):
         text = on_a_terminal(folder, *run)
     else:
         ended = subprocess.run(
-            [sys.executable, *run], check=True, cwd=folder, env=environment(), capture_output=True, text=True
+            [*forked.python(), *run],
+            check=True,
+            cwd=folder,
+            env=environment(),
+            capture_output=True,
+            text=True,
         )
         text = ended.stdout + ended.stderr
     assert "\x1b" not in text
@@ -123,7 +129,7 @@ def test_scalars_are_read_by_tensorboard(folder):
         "r.json",
     ]
     words += ["train.py"]
-    subprocess.run([sys.executable, *words], check=True, cwd=folder, env=environment(), capture_output=True)
+    subprocess.run([*forked.python(), *words], check=True, cwd=folder, env=environment(), capture_output=True)
     from ampcheck.saved.report_json import read
 
     loop = read(folder / "r.json").loop

@@ -1,5 +1,6 @@
 """Numbers of a watched loop in the loggers that a script uses; what they hold is read by another hand."""
 
+import math
 import re
 import sys
 import types
@@ -73,20 +74,23 @@ def test_what_is_no_logger_is_refused(text):
         parsed(text)
 
 
-def test_the_gradient_norm_is_that_of_torch_without_the_loss_scale():
+@pytest.mark.parametrize("power", [10, 127])
+def test_the_gradient_norm_is_that_of_torch_without_the_loss_scale(power):
     torch.manual_seed(0)
     session, norms = Session(Schedule(first=2, every=0)), []
     with session.watching():
         model = nn.Linear(5, 3)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**power)
         for _ in range(2):
             optimizer.zero_grad()
-            scaler.scale(model(torch.randn(4, 5)).square().mean()).backward()
-            norms.append(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item() / 2**10)
+            scale = scaler.get_scale()
+            scaler.scale(100 * model(torch.randn(4, 5)).square().mean()).backward()
+            norms.append(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item() / scale)
             scaler.step(optimizer)
             scaler.update()
     found = [
         scalar.value for scalar in Numbers().fresh(session.watcher) if scalar.tag == "ampcheck/gradient norm"
     ]
-    assert found == pytest.approx(norms, rel=1e-5)
+    assert found == pytest.approx(norms, rel=1e-5, nan_ok=True)
+    assert math.isfinite(found[0]) is (power == 10)  # 100 times 2^127 is more than FP32 holds

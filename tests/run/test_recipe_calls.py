@@ -6,9 +6,9 @@ The witness is torchao: the gradients of the script's own backward, bit for bit.
 import dataclasses
 import json
 import subprocess
-import sys
 from importlib import import_module
 
+import forked
 import pytest
 import torch
 from torch import nn
@@ -149,7 +149,7 @@ def test_what_if_asks_for_a_recipe_on_the_command_line(tmp_path, command):
     words = [*command, "--what-if", "fp8:te-current", "-o", str(out)]
     words = [*words, str(script)] if command else [str(script), *words]
     done = subprocess.run(
-        [sys.executable, "-m", "ampcheck", *words], check=False, capture_output=True, text=True, timeout=120
+        [*forked.python(), "-m", "ampcheck", *words], check=False, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     loop, tried = (json.loads(path.read_text()) for path in (out, tmp_path / "out-2.json"))

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 
+import forked
 import pytest
 
 from ampcheck.errors import TargetError
@@ -49,16 +50,20 @@ sys.exit(7 if "--seven" in sys.argv else 0)
 """
 
 
-def python(*words, cwd, **more):
+def interpreter():
+    """Return the command of a new Python, for what hangs on how a script begins, and for what is done without torch."""
+    return (sys.executable,)
+
+
+def python(*words, cwd, start=forked.python):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *words], check=False, cwd=cwd, env=env, capture_output=True, text=True, **more
-    )
+    return subprocess.run([*start(), *words], check=False, cwd=cwd, env=env, capture_output=True, text=True)
 
 
-def both(folder, *words):
+def both(folder, *words, start=forked.python):
     """Run a command line bare, and under ampcheck."""
-    return python(*words, cwd=folder), python("-m", "ampcheck", "run", *words, cwd=folder)
+    run = ("-m", "ampcheck", "run")
+    return python(*words, cwd=folder, start=start), python(*run, *words, cwd=folder, start=start)
 
 
 @pytest.fixture
@@ -75,13 +80,14 @@ def folder(tmp_path):
 
 
 def test_a_script_finds_the_world_as_under_python(folder):
-    bare, run = both(folder, "about.py", "--every", "3", "-m", "x")
+    bare, run = both(folder, "about.py", "--every", "3", "-m", "x", start=interpreter)
     assert json.loads(run.stdout) == json.loads(bare.stdout)
 
 
 def test_two_dashes_end_our_options_and_no_others(folder):
-    bare = python("about.py", "--", "-x", cwd=folder)
-    run = python("-m", "ampcheck", "run", "--every", "3", "--", "about.py", "--", "-x", cwd=folder)
+    bare = python("about.py", "--", "-x", cwd=folder, start=interpreter)
+    words = ("--every", "3", "--", "about.py", "--", "-x")
+    run = python("-m", "ampcheck", "run", *words, cwd=folder, start=interpreter)
     assert json.loads(run.stdout) == json.loads(bare.stdout)
 
 
@@ -94,9 +100,9 @@ def test_two_dashes_end_our_options_and_no_others(folder):
     ],
 )
 def test_modules_commands_and_folders(folder, words):
-    bare, run = both(folder, *words)
+    bare, run = both(folder, *words, start=interpreter)
     if words[0] == "package":  # the interpreter gives a folder's __main__ no package
-        bare = python("package/__main__.py", "3", cwd=folder)
+        bare = python("package/__main__.py", "3", cwd=folder, start=interpreter)
     assert run.stdout == bare.stdout
 
 
@@ -114,7 +120,7 @@ def test_modules_commands_and_folders(folder, words):
 )
 def test_endings_are_the_scripts_own(folder, code):
     (folder / "ends.py").write_text(code)
-    bare, run = both(folder, "ends.py")
+    bare, run = both(folder, "ends.py", start=interpreter)
     said = "ampcheck: no training was seen: the script never imported torch\n"
     assert run.stdout == bare.stdout
     assert run.stderr.replace(said, "") == bare.stderr
@@ -134,7 +140,7 @@ def test_children_of_a_script_are_children_of_a_script(folder):
                     print(pool.map(work, [1, 2, 3]))
         """)
     )
-    bare, run = both(folder, "spawns.py")
+    bare, run = both(folder, "spawns.py", start=interpreter)
     assert run.stdout == bare.stdout == "[1, 4, 9]\n" * 2
 
 
@@ -152,7 +158,8 @@ def test_training_prints_the_same_bits_and_ends_the_same(folder, words):
 @pytest.mark.parametrize("asking", ["find_spec('torch')", "find_spec('torch').loader.get_filename('torch')"])
 def test_training_is_seen_where_a_library_first_asks_whether_torch_is_there(folder, asking):
     (folder / "asks.py").write_text(f"from importlib.util import find_spec\nassert {asking}\n{TRAINING}")
-    bare, run = both(folder, "asks.py")
+    bare = python("asks.py", cwd=folder)
+    run = python("-m", "ampcheck", "run", "asks.py", cwd=folder, start=interpreter)
     assert run.stdout == bare.stdout
     assert (run.returncode, "FP32" in run.stderr) == (0, True)
 
@@ -177,7 +184,7 @@ def test_a_report_is_written_beside_the_output(folder):
 def test_an_interrupted_script_keeps_what_there_is(folder):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}
     words = ["run", "-o", "r.json", "--format", "json", "train.py", "--amp", "--slow"]
-    command = [sys.executable, "-m", "ampcheck", *words]
+    command = [*forked.python(), "-m", "ampcheck", *words]
     with subprocess.Popen(
         command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as run:

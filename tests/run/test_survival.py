@@ -23,6 +23,16 @@ from ampcheck.run.keeping import PAUSE, Corner, Keeper, unfinished
 from ampcheck.saved.report_json import read
 from ampcheck.values.verdict import Health
 
+TRAINING = """
+import torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(2):
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 # -- kept while it runs
 
 
@@ -85,12 +95,12 @@ def test_a_full_disk_is_told_of_once_and_the_script_goes_on(tmp_path, capsys, mo
     keeper.write()
     told = capsys.readouterr().err
     assert told.count("No space left on device") == 1
-    assert "not kept while the script runs" in told
+    assert "cannot save the report while the script runs" in told
 
 
 def test_a_report_that_is_not_complete_says_so_and_which_step_was_the_last():
     half = unfinished(report([]), 13)
-    assert "the last step seen is 12" in half.notes[0]
+    assert "the last recorded step is 12" in half.notes[0]
     assert half.notes[0] in half.verdict.coverage.gaps
 
 
@@ -166,6 +176,26 @@ def test_a_script_that_listens_to_signals_itself_goes_on_listening():
     mouth.close()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
+def test_a_script_that_closes_all_files_and_opens_its_own_keeps_these(tmp_path):
+    child = os.fork()
+    if not child:
+        try:
+            endings = Endings(lambda _: None)
+            os.closerange(3, 32768)
+            files = [(tmp_path / str(number)).open("w") for number in range(8)]
+            endings.close()
+            time.sleep(0.1)
+            for file in files:
+                file.write("kept")
+                file.close()
+        except BaseException:  # noqa: BLE001  # the parent hears of it
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"kept"}
+
+
 def test_what_is_raised_while_publishing_is_not_raised_in_the_script(publishing):
     _, endings = publishing
     ran = []
@@ -174,6 +204,7 @@ def test_what_is_raised_while_publishing_is_not_raised_in_the_script(publishing)
     os.kill(os.getpid(), signal.SIGTERM)
     until(lambda: ran)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert ran == [True]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
@@ -215,6 +246,28 @@ def test_a_format_that_fails_leaves_the_others_and_the_screen(tmp_path, monkeypa
     assert "could not write" in told
     assert "TypeError: of our own" in told
     assert "torch" in told or "ampcheck" in told
+
+
+@pytest.mark.parametrize(("more", "status"), [((), 0), (("--fail-on", "error"), 2)])
+def test_a_report_that_cannot_be_written_leaves_the_script_its_exit_status(
+    tmp_path, monkeypatch, capsys, more, status
+):
+    def broken(_):
+        raise TypeError("of our own")
+
+    monkeypatch.setitem(writing.render.__globals__["RENDERERS"], "csv", broken)
+    (tmp_path / "train.py").write_text(TRAINING)
+    assert main(["run", "-o", str(tmp_path / "a.csv"), *more, str(tmp_path / "train.py")]) == status
+    assert "could not write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("instead", ["None", "type('Tee', (), {'write': lambda _, text: len(text)})()"])
+def test_a_script_that_replaces_its_standard_error_has_its_report(tmp_path, monkeypatch, capsys, instead):
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    (tmp_path / "train.py").write_text(f"{TRAINING}\nimport sys\nsys.stderr = {instead}\n")
+    assert main(["run", "-o", str(tmp_path / "a.json"), str(tmp_path / "train.py")]) == 0
+    assert read(tmp_path / "a.json").loop.steps == 2
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

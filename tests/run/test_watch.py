@@ -243,7 +243,7 @@ def test_of_steps_that_were_not_recorded_nothing_is_claimed():
     assert scaler["scale"] == 2.0**16
     assert answer(watching.report()) == (
         Health.UNKNOWN,
-        "no step was recorded, so nothing is known of its numbers; 0 of 7 steps skipped",
+        "no step was recorded, so nothing was judged; 0 of 7 steps skipped",
     )
 
 

@@ -13,70 +13,17 @@ import pytest
 from builders import finding, stats
 from examples import REPORTS, clean
 from hypothesis import given
-from hypothesis import strategies as st
-from loop_strategies import loops
-from trace_strategies import sites, traces
+from report_strategies import reports
 
 import ampcheck
 from ampcheck.errors import ReportError
 from ampcheck.saved.report_json import SCHEMA, from_json, read, schema, to_json, write
-from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.outcome import Outcome
-from ampcheck.values.plan import Claim, Plan, ScalerPlan, Tried
+from ampcheck.values.plan import Plan, ScalerPlan
 from ampcheck.values.report import Report
-from ampcheck.values.trace import ErrorJump, Failure, PairError, Phase, Site, StepSummary, Trace, UpdateLoss
+from ampcheck.values.trace import Failure, PairError, Phase, Site, StepSummary, Trace
 
 FILE = Path(ampcheck.__file__).parent / "saved" / "report.schema.json"
-texts = st.text(max_size=8)
-numbers = st.floats(allow_nan=False)
-sizes = st.floats(min_value=0, allow_nan=False)
-errors = st.builds(PairError, *[st.integers(0, 99)] * 3, sizes, numbers, sizes, numbers, st.integers(0, 9))
-findings = st.builds(
-    Finding,
-    texts,
-    texts,
-    texts,
-    st.sampled_from(Severity),
-    texts,
-    st.lists(sites, max_size=3).map(tuple),
-    st.dictionaries(texts, numbers, max_size=3),
-    st.lists(texts, max_size=3).map(tuple),
-)
-several = st.lists(texts, max_size=3).map(tuple)
-outcomes = st.builds(
-    Outcome,
-    st.integers(0, 24),
-    texts,
-    numbers,
-    numbers,
-    st.booleans(),
-    several,
-    numbers,
-    numbers,
-    st.dictionaries(texts, numbers, max_size=2),
-)
-scalers = st.builds(ScalerPlan, numbers, numbers, numbers, st.integers(1, 2000))
-plans = st.builds(Plan, st.sampled_from(["fp16", "bf16", "fp32"]), several, several, st.none() | scalers)
-reports = st.builds(
-    Report,
-    target=texts,
-    precision=st.sampled_from(["fp16", "bf16"]),
-    log2_scale=st.integers(-20, 24),
-    reference=traces,
-    low=traces,
-    errors=st.dictionaries(sites, errors, max_size=3),
-    findings=st.lists(findings, max_size=3).map(tuple),
-    stand_in_loss=st.booleans(),
-    refused_scales=st.lists(st.integers(0, 24), max_size=3).map(tuple),
-    notes=st.lists(texts, max_size=3).map(tuple),
-    environment=st.dictionaries(texts, texts, max_size=3),
-    outcomes=st.dictionaries(texts, outcomes, max_size=2),
-    error_jumps=st.lists(st.builds(ErrorJump, sites, numbers, numbers, sites), max_size=2).map(tuple),
-    updates=st.lists(st.builds(UpdateLoss, texts, *[st.integers(0, 9)] * 3), max_size=2).map(tuple),
-    plan=st.none() | plans,
-    claims=st.lists(st.builds(Claim, texts, st.sampled_from(Tried), texts, texts), max_size=2).map(tuple),
-    loop=st.none() | loops(),
-)
 
 
 def strict(text: str) -> dict:
@@ -271,7 +218,7 @@ def test_the_schema_in_the_package_is_that_of_the_classes(request):
 
 @given(reports)
 def test_every_saved_report_fits_the_schema(report):
-    validator().validate(strict(to_json(report)))
+    assert list(validator().iter_errors(strict(to_json(report)))) == []
 
 
 @pytest.mark.parametrize("path", sorted(Path(__file__).parent.glob("*.json")), ids=lambda path: path.stem)

@@ -22,9 +22,9 @@ TEXT = """\
 
 Made by `python tests/studies/bench_power.py --report reports/bench/power.md`. Simulated, not measured: {trials} benches
 for each cell, whose rounds drift together by {drift:.0%}, whose blocks spread by the share on the left, and whose
-neighbouring rounds resemble each other by {alike}. FP32 is timed a second time as in every bench, so that a difference
-within its interval is not called one. A cell says how often the slowed precision is called slower; the column 0 % is
-how often the bench is wrong.
+neighbouring rounds resemble each other by {alike}. FP32 is timed a second time as in every bench, and a difference
+is called one where it is seen beside both. A cell says how often the slowed precision is called slower; the column 0 %
+is how often the bench is wrong.
 
 | spread of blocks | rounds | {titles} |
 | --- | --- | {dashes} |

@@ -137,7 +137,7 @@ def main() -> int:
     parser.add_argument(
         "--redo", nargs="*", default=[], metavar="PATTERN", help="such as 'timm:* bf16' or '*'"
     )
-    parser.add_argument("--budget", type=float, default=10.0, help="seconds to look for a remedy, each")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds to search for a remedy, each")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []

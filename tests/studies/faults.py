@@ -5,6 +5,7 @@ python tests/studies/faults.py --report reports/faults.md        (from the root 
 
 import argparse
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -80,6 +81,11 @@ def test_two():
 """
 
 
+def listens():
+    """Hear of a terminal that is closed, whoever started this study."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def small_files():
     """Let no file grow: what a full disk does, and a quota."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
@@ -87,7 +93,6 @@ def small_files():
 
 def python(folder, how, *words):
     """Run Python in a folder until it dies as said."""
-    limits = {"preexec_fn": small_files} if how == "full disk" else {}
     return subprocess.run(
         [sys.executable, *words],
         check=False,
@@ -96,12 +101,12 @@ def python(folder, how, *words):
         capture_output=True,
         text=True,
         timeout=300,
-        **limits,
+        preexec_fn=small_files if how == "full disk" else listens,
     )
 
 
-def lost(ended, place):
-    """Return what a saved report lacks of the steps that the script printed."""
+def lost(ended, place, word="step"):
+    """Return what a saved report lacks of the steps that the script printed, each after a word."""
     if not place.is_file():
         return "all"
     try:
@@ -109,7 +114,7 @@ def lost(ended, place):
     except (ValueError, KeyError, TypeError):
         return "all: the file is damaged"
     marked = ", marked incomplete" if any("incomplete" in note for note in notes) else ""
-    seconds = deaths.seconds_lost(ended.stdout, steps)
+    seconds = deaths.seconds_lost(ended.stdout, steps, word)
     return (f"the last {seconds:.1f} s" if seconds > 0 else "nothing") + marked
 
 
@@ -139,7 +144,8 @@ def ranks(folder, how):
     ended = python(folder, how, *launch, "ampcheck", "run", "-o", "r.json", "train.py", how)
     first = told(ended, lost(ended, folder / "r.json"))
     other = folder / "r.rank1.json"
-    return f"rank 0: {first}; rank 1: {lost(ended, other) if other.is_file() else 'in the report of rank 0'}"
+    second = lost(ended, other, "other") if other.is_file() else "in the report of rank 0"
+    return f"rank 0: {first}; rank 1: {second}"
 
 
 def check(folder, how):
@@ -175,6 +181,8 @@ def cell(column, how):
             return COLUMNS[column](folder, how)
         except subprocess.TimeoutExpired:
             return "no end within 300 s"
+        except Exception as error:  # noqa: BLE001  # a cell that fails leaves the others
+            return f"**not measured**: {type(error).__name__}: {error}"
 
 
 def page(rows):
@@ -194,8 +202,15 @@ def page(rows):
         "| " + " | ".join(heads) + " |",
         "|" + "---|" * len(heads),
     ]
-    lines += [f"| {name}: {FAULTS[name]} | " + " | ".join(cells) + " |" for name, cells in rows]
+    lines += [f"| {name}: {FAULTS[name]} | " + " | ".join(cells) + " |" for name, cells in rows.items()]
     return "\n".join(lines) + "\n"
+
+
+def before(path):
+    """Return the rows of a table that was written before, by fault."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    return {first.partition(":")[0]: rest for first, *rest in cells if first.partition(":")[0] in FAULTS}
 
 
 def main():
@@ -207,13 +222,14 @@ def main():
     parser.add_argument("--faults", nargs="*", default=list(FAULTS))
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    with ThreadPoolExecutor(options.jobs) as pool:
-        running = {how: [pool.submit(cell, column, how) for column in COLUMNS] for how in options.faults}
-        rows = [(how, [one.result() for one in cells]) for how, cells in running.items()]
-    for row in rows:
-        print(*row, flush=True)
-    if options.report:
-        options.report.write_text(page(rows), encoding="utf-8")
+    rows = before(options.report) if options.report else {}
+    for how in options.faults:
+        with ThreadPoolExecutor(options.jobs) as pool:
+            rows[how] = list(pool.map(cell, COLUMNS, [how] * len(COLUMNS)))
+        print(how, *rows[how], sep=" | ", flush=True)
+        if options.report:
+            ordered = {name: rows[name] for name in FAULTS if name in rows}
+            options.report.write_text(page(ordered), encoding="utf-8")
 
 
 if __name__ == "__main__":

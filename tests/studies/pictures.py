@@ -11,7 +11,7 @@ from browser import launched
 
 HERE = Path(__file__).parents[1] / "helpers"
 PICTURE = HERE.parents[1] / "reports" / "report.png"
-SIZE = {"width": 1240, "height": 1060}
+SIZE = {"width": 1240, "height": 1500}
 
 
 def audited(target: str, page: Path) -> None:

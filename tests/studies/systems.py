@@ -6,7 +6,6 @@ The digest is of the losses, the parameters and the state of every random genera
 ranks runs under torchrun, on two "nodes" of one rank each where the row says so; its digest is that of both.
 """
 
-import json
 import os
 import re
 import socket
@@ -17,6 +16,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from ampcheck.diagnose.gaps import told_gaps
+from ampcheck.saved.report_json import read
+from ampcheck.values.loop import Loop
 from ampcheck.values.wording import plural
 
 PROGRAMS = Path(__file__).parent / "systems"
@@ -86,7 +88,11 @@ SYSTEMS = (
     System("autograd functions with custom_fwd", "kinds custom_functions"),
     System("operators of the script's own", "kinds custom_operators"),
     System("a wrapper subclass", "kinds wrapper_subclass"),
-    System("a subclass that hears of calls", "kinds function_subclass"),
+    System(
+        "a subclass that hears of calls",
+        "kinds function_subclass",
+        why="its numbers are the same, but it counts the calls that it hears, and those of ampcheck are among them",
+    ),
     System("nested tensors", "kinds nested_tensors"),
     System("fake tensors within a step", "kinds fake_tensors"),
     System("a process beside it", "kinds processes"),
@@ -165,14 +171,13 @@ def _last(said: str) -> str:
 def _seen(path: Path) -> tuple[str, str]:
     if not path.is_file():
         return "no report", "–"
-    report = json.loads(path.read_text(encoding="utf-8"))
-    loop = report.get("loop") or {}
-    steps, full = loop.get("steps", 0), len(loop.get("recorded", ()))
-    verdict = report.get("verdict")
-    health = str(verdict.get("word", "")) if isinstance(verdict, dict) else str(verdict or "")
-    missed = report["low"].get("not_audited", {})
-    listed = "; ".join(f"{count}× {what}" for what, count in missed.items()).replace("|", "/")
-    return f"{full} of {plural(steps, 'step')}, {health.upper()}", listed or "nothing"
+    report = read(path)
+    loop = report.loop or Loop()
+    counted = [f"{count}× {what}" for what, count in report.low.not_audited.items()]
+    gaps = [gap for gap in told_gaps(report) if not any(what in gap for what in report.low.not_audited)]
+    listed = "; ".join([*gaps, *counted]).replace("|", "/")
+    word = report.verdict.word.value.upper()
+    return f"{len(loop.recorded)} of {plural(loop.steps, 'step')}, {word}", listed or "nothing"
 
 
 def write(rows: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ import torch
 from ampcheck.cli import main
 from ampcheck.errors import TargetError
 from ampcheck.targets import load
+from ampcheck.targets.nested import tensors
 
 HEAD = "import torch\nfrom torch import nn\n"
 MODELS = {
@@ -49,6 +50,35 @@ MODELS = {
         "    def forward(self, obs, act):\n        return self.q(torch.cat([obs, act], 1))\n",
         [(8, 5), (8, 2), (8, 1)],
     ),
+    "a graph with weighted edges": (
+        HEAD + "class Net(nn.Module):\n    def __init__(self, num_features, hidden_channels, num_classes):\n"
+        "        super().__init__()\n        self.a = nn.Linear(num_features, hidden_channels)\n"
+        "        self.b = nn.Linear(hidden_channels, num_classes)\n"
+        "    def forward(self, x, edge_index, edge_weight):\n        src, dst = edge_index\n        h = self.a(x)\n"
+        "        h = torch.zeros_like(h).index_add(0, dst, h[src] * edge_weight[:, None])\n        return self.b(h)\n",
+        [(128, 16), (2, 512), (512,), (128,)],
+    ),
+    "graphs in one object": (
+        HEAD + "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.a, self.b = nn.Embedding(9, 4), nn.Embedding(3, 4)\n        self.out = nn.Linear(4, 1)\n"
+        "    def forward(self, data):\n        x, (src, dst) = self.a(data.x), data.edge_index\n"
+        "        x = x.index_add(0, dst, x[src] + self.b(data.edge_attr))\n"
+        "        sums = torch.zeros(data.num_graphs, 4).index_add(0, data.batch, x)\n        return self.out(sums)\n",
+        [(128,), (2, 512), (512,), (128,), (8, 1)],
+    ),
+    "a dense graph": (
+        HEAD + "class Net(nn.Module):\n    def __init__(self, nfeat=5):\n        super().__init__()\n"
+        "        self.w = nn.Parameter(torch.randn(nfeat, 3))\n"
+        "    def forward(self, x, adj):\n        return torch.spmm(adj, torch.mm(x, self.w))\n",
+        [(128, 5), (128, 128), (128, 3)],
+    ),
+    "a dictionary": (
+        HEAD + "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.conv, self.emb = nn.Conv2d(3, 4, 3), nn.Embedding(20, 4)\n"
+        "    def forward(self, batch):\n        i = self.conv(batch['image']).mean((2, 3))\n"
+        "        return i @ self.emb(batch['input_ids']).mean(1).T\n",
+        [(8, 3, 32, 32), (8, 16), (8, 8)],
+    ),
 }
 
 
@@ -58,7 +88,7 @@ def test_a_batch_and_a_loss_are_worked_out(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(text)
     target = load("net.py")
-    assert [tuple(part.shape) for part in target.batch(0)] == shapes
+    assert [tuple(part.shape) for part in tensors(target.batch(0))] == shapes
     loss = target.loss(target.model, target.batch(0))
     loss.backward()
     assert torch.isfinite(loss)
@@ -74,7 +104,7 @@ def test_what_init_writes_loads_as_it_is(tmp_path, monkeypatch, capsys, name):
     assert main(["init", "net.py"]) == 0
     assert "ampcheck net_audit.py" in capsys.readouterr().out
     target = load("net_audit.py")
-    assert [tuple(part.shape) for part in target.batch(0)] == shapes
+    assert [tuple(part.shape) for part in tensors(target.batch(0))] == shapes
     assert not target.stand_in_loss  # it is the user's from now on
     assert main(["init", "net.py"]) == 2  # and is not written over
 

@@ -95,16 +95,17 @@ class Golden:
         )
 
     def _error(self, name: str, found: torch.Tensor) -> float:
-        """Return the relative error of one gradient; what FP32 itself rounds away is no gradient to be relative to.
+        """Return the error of one gradient, relative to it, or to the mean of all where FP32 cannot tell it from zero.
 
-        A bias before a batch norm has a gradient of zero but for rounding: its size is what FP32 gets wrong.
+        A bias before a batch norm has a gradient of zero but for rounding.
         """
         golden = self._seen.gradients[name]
         if found.shape != golden.shape:
             return math.nan
         rounding = float((self._plain.gradients.get(name, golden) - golden).norm())
         root = math.sqrt(golden.numel() or 1)
-        size = max(float(golden.norm()), _ROUNDING * rounding, _SMALLEST * self._size * root)
+        norm, mean = float(golden.norm()), self._size * root
+        size = mean if norm <= _ROUNDING * rounding else max(norm, _SMALLEST * mean)
         error = float((found - golden).norm())
         return error / size if size else (math.inf if error else 0.0)
 

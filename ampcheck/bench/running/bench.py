@@ -13,6 +13,7 @@ from ampcheck.bench.request import PARTS, Request
 from ampcheck.bench.result import AGAIN, BASE, Bench, Case, Row
 from ampcheck.bench.running.about import device_of, has_random_labels, has_tf32, notes_of
 from ampcheck.bench.running.accuracy import Golden
+from ampcheck.bench.running.energy import uncounted
 from ampcheck.bench.running.machine import MachineLoad, environment
 from ampcheck.bench.running.memory import empty_cache
 from ampcheck.bench.running.one_case import Make, OneCase
@@ -152,6 +153,8 @@ class _Run:
             raised |= {lane.name: error for lane, error in done.raised}
             times = {lane.name: lane.result() for lane in lanes if lane.samples}
             again, notes = times.pop(AGAIN, None), load.notes()
+            missing = uncounted(lanes[0].arm.device)
+            notes = (*notes, f"no energy and no power: {missing}") if missing else notes
             for name, found in times.items():
                 rows[name] = replace(rows[name], time=found)
             del done

@@ -18,9 +18,9 @@ from ampcheck.observe.step import StepRaised
 BLOCK_SECONDS = 0.05
 #: Slow steps get fewer rounds than `FEWEST_ROUNDS`, with wider intervals and a warning, but never fewer than this.
 LEAST_ROUNDS = 4
-MOST_ROUNDS = 60
+MOST_ROUNDS = 120
 #: The measurement ends when every ratio is known to this share, or with the budget.
-PRECISE_ENOUGH = 0.03
+PRECISE_ENOUGH = 0.01
 
 
 @dataclass(slots=True)
@@ -103,8 +103,10 @@ class Timed:
     raised: tuple[tuple[Lane, StepRaised], ...] = ()
 
 
-def interleave(lanes: Sequence[Lane], budget: float, tick: Callable[[int], None] = lambda _: None) -> Timed:
-    """Time all lanes round by round within a budget of seconds.
+def interleave(
+    lanes: Sequence[Lane], budget: float, tick: Callable[[int], None] = lambda _: None, *, rounds: int = 0
+) -> Timed:
+    """Time all lanes round by round within a budget of seconds, or in just so many rounds.
 
     Every other round runs backwards and each pair of rounds starts with another lane, so that no lane always
     comes after the same one, or early, or late. A lane that raises is left out from there on, without samples:
@@ -114,11 +116,11 @@ def interleave(lanes: Sequence[Lane], budget: float, tick: Callable[[int], None]
     raised: list[tuple[Lane, StepRaised]] = []
     lanes = _going(lanes, _calibrate, raised)
     orders: list[tuple[str, ...]] = []
-    while lanes and len(orders) < MOST_ROUNDS:
+    while lanes and len(orders) < (rounds or MOST_ROUNDS):
         spent = slowest(time.monotonic() - begun)
         late = spent > budget and (len(orders) >= FEWEST_ROUNDS or spent > 2 * budget)
         enough = len(orders) >= (LEAST_ROUNDS if late else FEWEST_ROUNDS)
-        if enough and len(orders) % 2 == 0 and (late or _precise(lanes)):
+        if not rounds and enough and len(orders) % 2 == 0 and (late or _precise(lanes)):
             break
         order = turned(lanes, len(orders))
         there = {id(lane) for lane in _going(order, Lane.sample, raised)}

@@ -25,6 +25,8 @@ LAST_SHARE = 0.1
 READ = 8
 #: Losses kept of a run, evenly over its steps: enough for a curve.
 KEPT = 100
+#: The metric is read that often in a run, where there is one.
+LOOKS = 10
 
 
 @dataclass(slots=True)
@@ -32,6 +34,7 @@ class _Run:
     """What became of the steps of one run."""
 
     losses: list[float]
+    metrics: list[float]
     skipped: int = 0
     status: str = "ok"
     message: str = ""
@@ -62,6 +65,8 @@ def train(
         arm.scaler.get_scale(),
         message=run.message,
         settling=settled.skipped,
+        metrics=tuple(run.metrics),
+        metric_steps=tuple(_looks(steps)[: len(run.metrics)]),
     )
     course = _validated(
         course, arm
@@ -90,21 +95,35 @@ def _starting_at(chosen: Precision, settled: Settled) -> Precision:
 
 
 def _run(arm: Arm, steps: int) -> _Run:
-    run = _Run([])
+    run, looks = _Run([], []), _looks(steps)
+    reads = bool(arm.target.validation) and arm.target.metric is not None
     try:
-        with arm.running():
-            for _ in range(steps):
-                before = arm.applied
-                run.losses.append(float(arm.train().detach()))
-                run.skipped += arm.scaler.is_enabled() and arm.applied == before
+        for begin, end in itertools.pairwise((0, *looks)):
+            with arm.running():
+                for _ in range(begin, end):
+                    before = arm.applied
+                    run.losses.append(float(arm.train().detach()))
+                    run.skipped += arm.scaler.is_enabled() and arm.applied == before
+            if reads:
+                with torch.random.fork_rng():  # training goes on as if nobody had looked
+                    run.metrics.append(_scores(arm, _in_fp32(arm))[1] or 0.0)
     except StepRaised as raised:
         run.status, run.message = "raised", str(raised)
     return run
 
 
+def _looks(steps: int) -> list[int]:
+    """Return the steps after which a run is looked at, the last one among them."""
+    return sorted({round(steps * at / LOOKS) for at in range(1, LOOKS + 1)} - {0})
+
+
+def _in_fp32(arm: Arm) -> Precision:
+    return Precision("fp32", weights=arm.precision.weights)
+
+
 def _read(arm: Arm, seed: int) -> float:
     """Return the training loss that the run has come to, read in FP32: low precision rounds a small loss to nothing."""
-    full = Precision("fp32", weights=arm.precision.weights)
+    full = _in_fp32(arm)
     target, model = arm.target, arm.target.model
     with (
         target.active(),
@@ -122,7 +141,7 @@ def _validated(course: TrainingCurve, arm: Arm) -> TrainingCurve:
     if not arm.target.validation or course.status == "raised":
         return course
     low = _scores(arm, arm.precision)
-    full = _scores(arm, Precision("fp32", weights=arm.precision.weights))
+    full = _scores(arm, _in_fp32(arm))
     return replace(
         course,
         validation_loss=full[0],

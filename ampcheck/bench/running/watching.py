@@ -141,6 +141,7 @@ class Watch(TorchDispatchMode):
                 work.kernels(name, args, ins),
                 sum(_bytes(leaf) for leaf in ins if fusable and self._pointwise(leaf)),
                 fusable,
+                work.winograd(name, args),
             )
         )
         for leaf in fresh:

@@ -77,6 +77,17 @@ def product(
     return ()
 
 
+def winograd(name: str, args: Any) -> bool:
+    """Tell whether an operator is a convolution that Winograd's algorithm is for: 3x3, without stride or groups."""
+    if not name.startswith("convolution"):
+        return False
+    backward = name == "convolution_backward"
+    weight = args[2] if backward else args[1]
+    stride, dilation, transposed, groups = (args[at + backward] for at in (3, 5, 6, 8))
+    once = all(step == 1 for step in (*stride, *dilation))
+    return tuple(weight.shape[2:]) == (3, 3) and once and not transposed and groups == 1
+
+
 def _convolution(
     entering: torch.Tensor, weight: torch.Tensor, leaving: torch.Tensor, transposed: object, groups: int
 ) -> tuple[int, int, int, int]:

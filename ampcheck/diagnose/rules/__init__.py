@@ -25,7 +25,6 @@ from ampcheck.diagnose.rules.loop_order import (
     read_before_unscale,
     scale_not_updated,
     step_beside_scaler,
-    unscaled_twice,
 )
 from ampcheck.diagnose.rules.loop_ranks import ranks_disagree
 from ampcheck.diagnose.rules.loop_regions import (
@@ -42,6 +41,7 @@ from ampcheck.diagnose.rules.loop_rest import (
     undivided_accumulation,
 )
 from ampcheck.diagnose.rules.loop_scale import scale_collapse, scaler_made_anew
+from ampcheck.diagnose.rules.loop_unscaled import unscaled_in_part, unscaled_twice
 from ampcheck.diagnose.rules.range import forward_overflow, forward_underflow, near_overflow
 from ampcheck.diagnose.rules.recipes import (
     recipe_dimensions,
@@ -98,6 +98,7 @@ RULES: dict[str, Rule] = {
     "AMP415": ranks_disagree,
     "AMP416": read_before_unscale,
     "AMP417": scaler_made_anew,
+    "AMP418": unscaled_in_part,
     "AMP701": recipe_harm,
     "AMP702": recipe_dimensions,
     "AMP703": recipe_missed,

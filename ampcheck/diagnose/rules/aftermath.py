@@ -29,7 +29,7 @@ def state_left_behind(report: Report) -> list[Finding]:
     if settled is not None and settled.state and settled.next_error > HARM_ERROR:
         found.append(_left(report, dict(settled.state), settled.next_error))
     if carried is not None and carried.harmed:
-        message = f"a later step goes wrong only by what low precision left behind before it: {carried.words}"
+        message = f"a later step goes wrong because of state that low precision left behind: {carried.words}"
         numbers = {"grad_error": carried.grad_error}
         found.append(_finding(message, (), numbers))
     return found
@@ -41,7 +41,7 @@ def _left(report: Report, state: dict[str, float], error: float) -> Finding:
     what = "is not finite" if worst == float("inf") else f"is off by {percent(worst)}"
     others = f" (and {plural(len(state) - 1, 'more tensor')})" if len(state) > 1 else ""
     then = (
-        "what reads it next has no finite result"
+        "the next operation that reads it has no finite result"
         if error == float("inf")
         else f"the gradient of FP32's next step is off by {percent(error)} from there"
     )

@@ -69,8 +69,8 @@ def _finding(report: Report, rows: list[tuple[Constant, float]]) -> Finding:
     first, kept = (met or rows)[0]
     place = first.site.module or "the root or the loss"
     where = f" ({first.site.location})" if first.site.file else ""
-    near = "no value was seen in a dry run" if report.dry else "no value of this step comes near"
-    seen = "values of this step meet it" if met else near
+    near = "no value was seen in a dry run" if report.dry else "no value in this step comes near it"
+    seen = "values in this step reach it" if met else near
     ordered = dict.fromkeys(constant.site for constant, _ in met + rows)
     return Finding(
         "AMP104",

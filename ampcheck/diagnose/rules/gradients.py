@@ -1,6 +1,7 @@
 """Gradients that low precision cannot hold, and what a loss scale does for them."""
 
 from ampcheck.diagnose.rules.causes import lost_in_forward
+from ampcheck.diagnose.rules.loop_order import step_beside_scaler
 from ampcheck.diagnose.scaling.gradients import gradient_tensors
 from ampcheck.diagnose.scaling.window import ScaleLimits, scale_window
 from ampcheck.diagnose.suspects import healthy_forward, newly_nonfinite, origin_first
@@ -190,7 +191,7 @@ def gradient_overflow(report: Report) -> list[Finding]:
             where += f" that was recorded; {power(max(fits))} is the largest that is predicted to fit"
         if rescaled is not None:
             where = f"at loss scale 2^{report.log2_scale}; a loss scale of 2^{rescaled.log2_scale} heals it"
-        found = _found_below(report)
+        found = _found_below(report) or _past_the_scaler(report, settled, fits)
         return [_overflow(bad, Severity.WARNING if found else Severity.ERROR, found or where, report)]
     if len(report.refused_scales) >= MANY_SKIPS:
         bad = overflowing(report, min(report.refused_scales)) or overflowing(
@@ -209,6 +210,14 @@ def gradient_overflow(report: Report) -> list[Finding]:
         far_off = well and len(report.refused_scales) >= FAR_OFF_SKIPS
         return [_overflow(bad, _scale_severity(report) if far_off else Severity.WARNING, remedy, report)]
     return []
+
+
+def _past_the_scaler(report: Report, settled: Outcome, fits: list[int]) -> str:
+    """Return what overflowed at first, where the script then put it into the weights: the rest comes of that."""
+    if not fits or not any(finding.severity is Severity.ERROR for finding in step_beside_scaler(report)):
+        return ""
+    fit = f"{power(max(fits))} is the largest that is predicted to fit"
+    return f"at loss scale {power(settled.log2_scale)}; {fit}; later steps come of the step past the scaler (AMP403)"
 
 
 def _found_below(report: Report) -> str:
@@ -252,7 +261,7 @@ def overflowing(report: Report, log2_scale: int) -> list[Site]:
 
 
 def no_scale_fits(report: Report) -> list[Finding]:
-    """No loss scale suits all gradients: one overflows where another is still lost.
+    """No loss scale suits all gradients: one overflows where another still underflows.
 
     What it finds: a gradient that overflows at every scale which another one needs (to keep 95 % of the elements
     that matter, and of the energy), predicted from the FP32 run's exponents for every scale.
@@ -285,7 +294,7 @@ def no_scale_fits(report: Report) -> list[Finding]:
             tuple(_executed(report, limit) for limit in limits),
             {
                 "overflows_from": limits[0].overflows_from,
-                "lost_below": limits[1].lost_below,
+                "underflows_below": limits[1].lost_below,
                 "missing_octaves": -window.octaves,
             },
         )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.outcome import HARM_UNDERFLOW, Outcome, magnified
+from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW, Outcome, magnified
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 
@@ -32,7 +32,8 @@ def _severity(report: Report, settled: Outcome) -> Severity:
     lost = settled.finite and settled.underflow > HARM_UNDERFLOW
     if report.stand_in_loss and lost:
         return Severity.WARNING
-    tried = report.loop is None or settled.loss_nonfinite or lost
+    tried = report.loop is None or settled.loss_nonfinite or lost or "rounded" in report.outcomes
+    tried = tried or settled.next_error > HARM_ERROR
     return Severity.ERROR if tried else Severity.WARNING
 
 

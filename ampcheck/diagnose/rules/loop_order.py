@@ -1,10 +1,12 @@
 """Calls of a training loop that come in the wrong order."""
 
+import re
+
+from ampcheck.diagnose.rules.loop_by_hand import clipped_by_hand
 from ampcheck.diagnose.rules.loop_state import (
     Moment,
     active_scalers,
     first_by_place,
-    label,
     line_of,
     loop_finding,
     loop_of,
@@ -22,7 +24,7 @@ def clip_before_unscale(report: Report) -> list[Finding]:
     """Gradients are clipped while they are still multiplied by the loss scale.
 
     What it finds: torch.nn.utils.clip_grad_norm_ or clip_grad_value_ on gradients of a scaled loss, before
-    scaler.unscale_(optimizer).
+    scaler.unscale_(optimizer), or before the script divides them by a scale of its own.
 
     Why it matters: the limit is compared with gradients that are 65536 times too large, so that nearly every step is
     clipped, and to a length divided by the scale: training slows down without any message, and changes whenever
@@ -35,22 +37,27 @@ def clip_before_unscale(report: Report) -> list[Finding]:
     When to ignore it: when the limit is meant for scaled gradients and multiplied by scaler.get_scale().
     """
     loop = loop_of(report)
-    bad = [m for m in moments(loop) if m.event.kind is Kind.CLIP and _holds_scale(m)]
-    return [
+    clips = [m for m in moments(loop) if m.event.kind is Kind.CLIP and _holds_scale(m)]
+    bad: dict[
+        tuple[str, int], Moment
+    ] = {}  # one of a line: clip_grad_norm_ clips by operations of torch's own
+    for moment in clips:
+        bad.setdefault((moment.event.file, moment.event.line), moment)
+    return clipped_by_hand(loop) + [
         loop_finding(
             "AMP401 clip-before-unscale",
             Severity.ERROR,
-            f"{clean(event.name)} limits gradients that are still multiplied by the loss scale"
+            f"{clean(moment.event.name)} limits gradients that are still multiplied by the loss scale"
             f"{_scale_words(loop)}: unscale them first",
-            [event],
+            [moment.event],
             [
                 line_of(loop, Kind.BACKWARD, "scaler.scale(loss).backward()"),
-                f"{unscaling(loop, event.targets)}  # before clipping",
-                event.code or f"{event.name}(...)",
+                f"{unscaling(loop, set(moment.event.targets) & moment.scaled)}  # before clipping",
+                moment.event.code or f"{moment.event.name}(...)",
                 line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
             ],
         )
-        for event in first_by_place(moment.event for moment in bad)
+        for moment in bad.values()
     ]
 
 
@@ -181,12 +188,22 @@ def step_beside_scaler(report: Report) -> list[Finding]:
             [event],
             [
                 line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
+                *_stepped_by_scaler(loop, event, through),
                 line_of(loop, Kind.UPDATE, "scaler.update()"),
                 f"# without: {event.code or 'optimizer.step()'}",
             ],
         )
         for event in first_by_place(event for event in map(_event, direct) if event in bad)
     ]
+
+
+def _stepped_by_scaler(loop: Loop, event: Event, through: set[str]) -> list[str]:
+    """Return the line that steps an optimizer through the scaler, which nothing does so far."""
+    optimizer = re.match(r"([\w.\[\]]+)\.step\(", event.code)
+    scaler = re.match(r"([\w.\[\]]+)\.step\(", line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"))
+    if event.thing in through or optimizer is None or scaler is None:
+        return []
+    return [f"{scaler[1]}.step({optimizer[1]})"]
 
 
 def _skips_itself(loop: Loop) -> bool:
@@ -207,64 +224,6 @@ def _bypassed(moment: Moment) -> str:
     if moment.event.thing in moment.unscaled:
         return "steps past the scaler: a step whose gradients overflow is skipped only if this code does so"
     return "bypasses the scaler: it applies gradients that are still multiplied by the loss scale"
-
-
-def unscaled_twice(report: Report) -> list[Finding]:
-    """Gradients are unscaled twice, or go on growing after they were unscaled.
-
-    What it finds: two calls of scaler.unscale_(optimizer) without scaler.update() between them, and a backward of a
-    scaled loss into gradients that were unscaled already.
-
-    Why it matters: torch raises at the second call; gradients that are accumulated after unscale_ are a sum of parts
-    with and without the scale, in which the last part drowns all others.
-
-    What to do: unscale once, after the last backward of an accumulation, right before clipping.
-
-    Example: unscale_ inside the loop over micro-batches instead of behind it.
-
-    When to ignore it: when the backward after it fills the gradients of other parameters only.
-    """
-    loop = loop_of(report)
-    again = [
-        moment.event
-        for moment in moments(loop)
-        if moment.event.kind is Kind.UNSCALE and set(moment.event.targets) & moment.unscaled
-    ]
-    return [
-        loop_finding(
-            "AMP404 unscaled-twice",
-            Severity.ERROR,
-            "unscale_ is called again for an optimizer that was unscaled and not stepped since",
-            [event],
-            [
-                "if last_micro_batch:",
-                f"    {unscaling(loop, event.targets)}",
-                f"    {line_of(loop, Kind.SCALER_STEP, 'scaler.step(optimizer)')}",
-                f"    {line_of(loop, Kind.UPDATE, 'scaler.update()')}",
-            ],
-        )
-        for event in first_by_place([*again, *_grown_after_unscale(loop)])
-    ]
-
-
-def _grown_after_unscale(loop: Loop) -> list[Event]:
-    """Return the calls of unscale_ that a scaled backward follows before the step they are for, or its end."""
-    found: list[Event] = []
-    waiting: dict[str, Event] = {}
-    several = len(label(loop, "optimizer")) > 1
-    for moment in moments(loop):
-        event = moment.event
-        if event.kind is Kind.UNSCALE:
-            waiting |= dict.fromkeys(event.targets, event)
-        elif event.kind is Kind.SCALER_STEP:
-            for target in event.targets:
-                waiting.pop(target, None)
-        elif event.kind in {Kind.UPDATE, Kind.ZERO_GRAD}:  # a step that the loop has left out
-            waiting.clear()
-        elif event.kind is Kind.BACKWARD and event.scaled and not several:
-            found += waiting.values()
-            waiting.clear()
-    return found
 
 
 def scale_not_updated(report: Report) -> list[Finding]:
@@ -297,8 +256,9 @@ def _missing(loop: Loop, scalers: frozenset[str]) -> list[tuple[str, Event]]:
     events = [event for _, event in loop.sequence(1) if event.thing in scalers]
     steps = [event for event in events if event.kind is Kind.SCALER_STEP]
     updated = any(event.kind is Kind.UPDATE for event in events)
-    # One step may be the script's last act; torch raises at the second.
-    stopped = steps and not updated and (loop.count(Kind.SCALER_STEP) > 1 or loop.steps > 1)
+    # One step may be the script's last act; torch raises at the second, and where it is unscaled again.
+    again = any(m.event.kind is Kind.UNSCALE and m.used & set(m.event.targets) for m in moments(loop))
+    stopped = steps and not updated and (again or loop.count(Kind.SCALER_STEP) > 1 or loop.steps > 1)
     return [("scaler.step without scaler.update(): the scale never adapts", steps[0])] if stopped else []
 
 

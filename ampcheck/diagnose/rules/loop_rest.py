@@ -71,18 +71,22 @@ def _since_cleared(events: list[Event]) -> list[Event]:
 def schedule_on_skipped_steps(report: Report) -> list[Finding]:
     """The learning-rate schedule moves on in steps that the scaler has skipped.
 
-    What it finds: skipped steps in a loop that steps its scheduler as often as its scaler.
+    What it finds: skipped steps in a loop that steps its scheduler as often as its scaler; a scheduler that is stepped
+    between the backward and scaler.step, where nobody knows yet whether the step will be skipped.
 
     Why it matters: the warm-up passes while no weight moves; torch warns that the scheduler was called before the
-    optimizer.
+    optimizer, and the first learning rate is never used.
 
-    What to do: step the scheduler only when the scale has not fallen.
+    What to do: step the scheduler after scaler.update(), and only when the scale has not fallen.
 
     Example: scaler.step(optimizer); scaler.update(); scheduler.step(), with a loss scale that starts too high.
 
     When to ignore it: where a few steps at the start make no difference to the schedule.
     """
     loop = loop_of(report)
+    early = _before_the_step(loop)
+    if early:
+        return [_too_early(loop, event) for event in first_by_place(early)]
     schedules = [e for _, e in loop.sequence(1) if e.kind is Kind.SCHEDULE and not e.by]
     moved = sum(
         times
@@ -108,6 +112,32 @@ def schedule_on_skipped_steps(report: Report) -> list[Finding]:
             {"skipped": loop.skipped},
         )
     ]
+
+
+def _before_the_step(loop: Loop) -> list[Event]:
+    """Return where the schedule moves on between a backward and the scaler's step; of a loop with one optimizer."""
+    found: list[Event] = []
+    for events in rounds_of(loop).values() if len(label(loop, "optimizer")) == 1 else ():
+        kinds = [event.kind for event in events]
+        if Kind.BACKWARD not in kinds or Kind.SCALER_STEP not in kinds:
+            continue
+        between = events[kinds.index(Kind.BACKWARD) : kinds.index(Kind.SCALER_STEP)]
+        found += [event for event in between if event.kind is Kind.SCHEDULE and not event.by]
+    return found
+
+
+def _too_early(loop: Loop, event: Event) -> Finding:
+    return loop_finding(
+        "AMP412 schedule-on-skipped-steps",
+        Severity.WARNING,
+        "the schedule moves on before scaler.step, which may skip the step; the first learning rate is never used",
+        [event],
+        [
+            line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
+            line_of(loop, Kind.UPDATE, "scaler.update()"),
+            event.code or "scheduler.step()",
+        ],
+    )
 
 
 def scaler_not_saved(report: Report) -> list[Finding]:

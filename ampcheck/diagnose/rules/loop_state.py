@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from ampcheck.diagnose.rules.libraries import in_library
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import Event, Kind, Loop
 from ampcheck.values.report import Report
@@ -19,6 +20,9 @@ class Moment:
     scaled: frozenset[str]  #: optimizers whose gradients may hold the loss scale
     unscaled: frozenset[str]  #: optimizers that were unscaled since the scale was last updated
     stepped: frozenset[str]  #: optimizers that were stepped since the last backward
+    used: frozenset[str] = (
+        frozenset()
+    )  #: optimizers that a scaler has stepped since its scale was last updated
 
 
 class _State:
@@ -30,12 +34,12 @@ class _State:
         self.scaled: set[str] = set()
         self.unscaled: set[str] = set()
         self.stepped: set[str] = set()
+        self.used: set[str] = set()
 
     def moment(self, number: int, event: Event) -> Moment:
         """Return the event with the state before it."""
-        return Moment(
-            number, event, frozenset(self.scaled), frozenset(self.unscaled), frozenset(self.stepped)
-        )
+        held = self.scaled, self.unscaled, self.stepped, self.used
+        return Moment(number, event, *map(frozenset, held))
 
     def after(self, event: Event) -> None:
         """Take the effect of an event into account."""
@@ -58,8 +62,10 @@ class _State:
         elif event.kind is Kind.SCALER_STEP:
             self.scaled -= targets
             self.stepped |= targets
+            self.used |= targets
         elif event.kind is Kind.UPDATE:
             self.unscaled.clear()
+            self.used.clear()
 
 
 def moments(loop: Loop) -> Iterator[Moment]:
@@ -119,13 +125,23 @@ def loop_finding(
     fix: Iterable[str] = (),
     numbers: Mapping[str, float] | None = None,
 ) -> Finding:
-    """Return a finding about lines of a loop."""
+    """Return a finding about lines of a loop; a line of a library's is found at the user's that led there."""
     code, name = code_and_name.split()
-    sites = tuple(
-        Site("", event.name or str(event.kind), "", Phase.STATE, "", event.file, event.line)
-        for event in events
-    )
+    held = list(events)
+    sites = tuple(site for event in held for site in _places(event))
+    led = next((event for event in held if event.caller), None)
+    if led is not None:
+        message, fix = f"{message} (in {led.location})", in_library(code, led, list(fix))
     return Finding(code, name, "training-loop", severity, message, sites, numbers or {}, fix=tuple(fix))
+
+
+def _places(event: Event) -> Iterator[Site]:
+    """Yield the user's line, then the library's that it led to."""
+    op = event.name or str(event.kind)
+    if event.caller:
+        file, _, line = event.caller.rpartition(":")
+        yield Site("", op, "", Phase.STATE, "", file, int(line))
+    yield Site("", op, "", Phase.STATE, "", event.file, event.line)
 
 
 def unscaling(loop: Loop, optimizers: Iterable[str]) -> str:

@@ -42,7 +42,7 @@ def forward_overflow(report: Report) -> list[Finding]:
             "forward-overflow",
             _harm(report),
             f"{_overflowing(first, report, wide)}: {_elements(numbers['elements'], 'is', 'are')} finite in FP32"
-            f"{'' if wide is None else f' (largest {wide.amax:.4g})'}, {report.precision} ends at "
+            f"{'' if wide is None else f' (largest {wide.amax:.4g})'}; {report.precision} holds at most "
             f"{report.format.max:.5g}{_absorbed(report)}",
             tuple(bad),
             numbers if wide is None else numbers | {"largest_fp32_value": wide.amax},
@@ -54,7 +54,7 @@ def _overflowing(site: Site, report: Report, wide: TensorStats | None) -> str:
     """Return what overflows: an operation, or a cast, which FP32 does not have."""
     if wide is not None:
         return f"{site.op} in {_place(site)} overflows {report.precision}"
-    return f"a cast to {report.precision} in {_place(site)} gets numbers that do not fit"
+    return f"a cast to {report.precision} in {_place(site)} overflows"
 
 
 def forward_underflow(report: Report) -> list[Finding]:

@@ -109,8 +109,8 @@ def recipe_weak(report: Report) -> list[Finding]:
             "recipe-weak",
             "recipe",
             Severity.WARNING if _counts(report, result.outcome.recipe) else Severity.INFO,
-            f"{result.outcome.recipe}: this verdict is weak, one step says little about four bits; "
-            "let a short training decide (--verify-steps 100)",
+            f"{result.outcome.recipe}: this verdict is weak, because one step says little about a four-bit "
+            "format; decide by a short training (--verify-steps 100)",
         )
         for result in _results(report)
         if result.outcome.four_bit and result.ends_as_bf16 is None
@@ -152,13 +152,16 @@ def recipe_undetermined(report: Report) -> list[Finding]:
 def recipe_in_use(report: Report) -> list[Finding]:
     """A script trains layers in FP8, and what that rounding does is not in this report.
 
-    What it finds: layers that torchao or TransformerEngine made. Their casts run in the FP32 reference as well, so
-    no figure of the report shows what they lose.
+    What it finds: layers that torchao or TransformerEngine made, and casts to FP8 that the script writes itself. They
+    run in the FP32 reference as well, so no figure of the report shows what they lose. Of the script's own casts the
+    message says what each loses, and how far a product in FP8 is off from bf16's; what that does to training it does
+    not say.
 
     Why it matters: a report on bf16 says nothing of FP8.
 
     What to do: read the report that `ampcheck run` adds behind this one: there the recipe of these layers is tried
-    against bf16. Of TransformerEngine's layers there is none: ampcheck model.py --precision fp8:RECIPE.
+    against bf16. Of TransformerEngine's layers and of the script's own casts there is none, and the report is never
+    safe: ampcheck model.py --precision fp8:RECIPE.
 
     Example: convert_to_float8_training(model) without a filter, which converts the head and every router too.
 
@@ -167,7 +170,7 @@ def recipe_in_use(report: Report) -> list[Finding]:
     if not report.in_use:
         return []
     recipes = dict.fromkeys(layer.recipe for layer in report.in_use if layer.recipe)
-    named = " and ".join(recipes) or "a recipe that the layers do not tell"
+    named = " and ".join(recipes) or "an unknown recipe"
     asked = f"fp8:{next(iter(recipes))}" if len(recipes) == 1 else "fp8"
     still = [layer.module for layer in report.in_use if not layer.runs]
     silent = f"; the forward of {_listed(still)} never runs, so it trains in bf16" if still else ""
@@ -227,7 +230,7 @@ def _severity(asked: str, *, weak: bool, alternatives: bool) -> Severity:
 
 def _why(result: RecipeResult, layers: tuple[str, ...]) -> str:
     """Return what explains the harm: the layers whose exception heals it, and what their operands lose."""
-    shown = f"; the harm is done in {_listed(list(layers))}" if layers else ""
+    shown = f"; the harm comes from {_listed(list(layers))}" if layers else ""
     rows = [row for row in result.operands if not layers or row.module in layers]
     worst = max(rows, key=_loss, default=None)
     if worst is None or _loss(worst) < _TOLD:

@@ -24,6 +24,8 @@ FEW_PLACES = 4
 #: A gradient this far off, and so many times further than all results before it, is where the backward loses bits.
 BACKWARD_ERROR = 0.05
 BACKWARD_FACTOR = 8.0
+#: An error as large as the result itself: what comes later has nothing left to lose.
+ALL_LOST = 1.0
 #: Share of the elements FP32 would move that may stay where they are before updates count as lost.
 STUCK_SHARE = 0.5
 #: Share of FP32's result that is rounding of its own from which on it says nothing about another precision.
@@ -35,7 +37,7 @@ def precision_loss(report: Report) -> list[Finding]:
 
     What it finds: a step whose gradients or loss differ from FP32 by more than 15 %, without overflow and
     without underflow, and the few places whose promotion to FP32 heals it, tried by re-running; and the first
-    operation that gives NaN because rounding moved its input beyond where it is defined.
+    operation that gives NaN because rounding moved its input outside its domain.
 
     Why it matters: training runs, the loss falls, and the model learns something else.
 
@@ -47,7 +49,7 @@ def precision_loss(report: Report) -> list[Finding]:
 
     When to ignore it: where FP32 with nothing but its weights rounded is off by a sixth as much or more. Then it is a
     warning, and that is said: the model magnifies any rounding, as deep networks can at random initialisation, and
-    says little about how trained weights would fare. In a script, where nothing is run again, it is a warning at most.
+    says little about how trained weights would fare. In a script, where that was not tried, it is a warning at most.
     """
     settled = report.outcomes.get("settled")
     if settled is None or not settled.harmed or settled.raised:
@@ -105,9 +107,9 @@ def _kept_site(report: Report) -> tuple[Site, ...]:
 
 def _remedy(report: Report, healing: tuple[str, ...]) -> str:
     rest = report.outcomes.get("rest")
-    beside = ", with all but that it does" if rest is not None and rest.harmed else ""
-    line = f", or with {report.placed.location} alone," if report.placed is not None else ""
-    return f"; with {', '.join(healing)} in FP32{line} it does not happen{beside}"
+    beside = "; keeping everything else in FP32 does not" if rest is not None and rest.harmed else ""
+    line = f", and so does {report.placed.location} alone" if report.placed is not None else ""
+    return f"; keeping {', '.join(healing)} in FP32 prevents it{line}{beside}"
 
 
 def _severity(report: Report, *, proved: bool, placed: bool) -> Severity:
@@ -118,23 +120,26 @@ def _severity(report: Report, *, proved: bool, placed: bool) -> Severity:
     settled = report.outcomes["settled"]
     if proved or not settled.finite:
         return Severity.ERROR
-    if report.loop is not None and not placed:
-        return Severity.INFO
     known = "rounded" in report.outcomes  # without it, rounding anything may do the same
+    if report.loop is not None and not placed and (not known or magnified(report.outcomes)):
+        return Severity.INFO
     return Severity.ERROR if known and not magnified(report.outcomes) else Severity.WARNING
 
 
 def _unhealed(report: Report) -> str:
-    if report.loop is not None:
+    if report.loop is not None and "rounded" not in report.outcomes:
         return "; nothing was run again: the model may magnify any rounding"
     if magnified(report.outcomes):
         share = percent(report.outcomes["rounded"].error)
         return f"; no single place causes it: rounding only the FP32 weights moves the gradient by {share}"
+    if report.loop is not None:
+        share = percent(report.outcomes["rounded"].error)
+        return f"; rounding only the FP32 weights moves the gradient by {share}"
     planned = report.outcomes.get("planned")
     if planned is not None and _healing(report):
         places = ", ".join(_healing(report))
-        return f"; with {places} in FP32 it is {percent(planned.error)}, too little to say that the cause is there"
-    return "; no remedy was tried" if report.plan is None else "; no few places heal it"
+        return f"; keeping {places} in FP32 gives {percent(planned.error)}, too little to call it the cause"
+    return "; no remedy was tried" if report.plan is None else "; no small set of places heals it"
 
 
 def _undefined(report: Report) -> list[Finding]:
@@ -151,7 +156,7 @@ def _undefined(report: Report) -> list[Finding]:
             "precision-loss",
             Severity.ERROR,
             f"{first.op} in {first.module or 'the root or the loss'} gives {count:,} NaN that FP32 does not have: "
-            "rounding moved its input beyond where it is defined",
+            "rounding moved its input outside its domain",
             tuple(bad),
             {"elements": count, "spreads_to": len(bad) - 1},
         )
@@ -167,6 +172,8 @@ def lost_in_backward(report: Report) -> tuple[Site, float] | None:
     known, noise = 0.0, _noise_error(report)
     for site, pair in report.errors.items():
         error = pair.relative_rms
+        if known > ALL_LOST:
+            return None
         if not site.op or site.phase not in {Phase.FORWARD, Phase.BACKWARD} or noise < error < inf:
             continue
         if site.phase is Phase.BACKWARD and inf > error > max(BACKWARD_ERROR, BACKWARD_FACTOR * known):
@@ -276,7 +283,7 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
         "are rounded away" if stuck >= wrong else "are not finite, or more than twice as large as in FP32"
     )
     kept = "stay as they were" if stuck >= wrong else "moved wrongly"
-    kept = "fall short of where FP32 takes them" if course and stuck >= wrong else kept
+    kept = "fall short of the values that FP32 gives them" if course and stuck >= wrong else kept
     first = bad[0]
     return Finding(
         "AMP504",

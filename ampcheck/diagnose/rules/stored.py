@@ -50,7 +50,7 @@ _NAMES = {"AMP105": "cast-overflow", "AMP505": "cast-rounding"}
 def _finding(report: Report, code: str, one: Stored) -> Finding:
     kind = _kind(code, one)
     settled = report.outcomes["settled"]
-    message = f"casting {_thing(one)} to {report.precision} {_loss(one, report)}; FP32 with nothing else cast is harmed"
+    message = f"casting {_thing(one)} to {report.precision} {_loss(one, report)}; this cast alone harms the FP32 model"
     return Finding(
         code,
         _NAMES[code],
@@ -78,7 +78,7 @@ def _thing(one: Stored) -> str:
 
 def _loss(one: Stored, report: Report) -> str:
     if one.infinite:
-        most = f"largest {one.amax:.4g}, {report.precision} ends at {report.format.max:.5g}"
+        most = f"largest {one.amax:.4g}, {report.precision} holds at most {report.format.max:.5g}"
         return f"makes {plural(one.infinite, 'element')} infinite ({most})"
     if one.underflowed:
         return f"makes {count(one.underflowed)} of {plural(one.elements, 'element')} zero"

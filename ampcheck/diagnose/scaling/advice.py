@@ -47,14 +47,14 @@ class ScaleAdvice(Generic[Key]):
 
     @property
     def needed(self) -> bool:
-        """Tell whether gradients lose anything without a scaler."""
+        """Tell whether gradients underflow or become subnormal without a scaler."""
         return not self.unscaled_error <= self.best_error * AS_GOOD
 
     @property
     def message(self) -> str:
         """Return the advice in a sentence or two."""
         if not self.window.fits:
-            return f"{self.window.message}; 2^{self.log2_scale} loses least"
+            return f"{self.window.message}; at 2^{self.log2_scale} the fewest of them underflow"
         made = f"GradScaler(init_scale=2.0**{self.log2_scale})"
         return f"{made}: {self.window.message}; {self.advised.message}"
 

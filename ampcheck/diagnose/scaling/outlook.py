@@ -60,7 +60,7 @@ def _rounded(number: float) -> str:
 
 
 def outlook(settings: ScalerSettings, maxima: Sequence[float], lost_below: int, fmt: Format) -> Outlook:
-    """Return what a scaler does on steps with these maxima when gradients are lost below a log2 scale."""
+    """Return what a scaler does on steps with these maxima when gradients underflow below a log2 scale."""
     run = replay(settings, maxima, fmt)
     settled = run.settling_step
     later = [index for index, step in enumerate(run.steps) if step.skipped and index >= settled]

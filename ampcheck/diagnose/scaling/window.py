@@ -1,4 +1,4 @@
-"""The loss scales at which gradients neither overflow nor are lost, or what stands in their way."""
+"""The loss scales at which gradients neither overflow nor underflow, or what stands in their way."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -63,9 +63,9 @@ class ScaleWindow(Generic[Key]):
         over, kept = self.first_to_overflow, self.last_to_be_kept
         assert kept is not None, "a window that is empty has a lower limit"
         if over is None:
-            return f"no loss scale fits, because {described(kept.key)} is lost even at 2^{self.high}"
+            return f"no loss scale fits, because {described(kept.key)} underflows even at 2^{self.high}"
         first = f"{described(over.key)} overflows from 2^{over.overflows_from} on"
-        last = f"{described(kept.key)} is lost below 2^{kept.lost_below}"
+        last = f"{described(kept.key)} underflows below 2^{kept.lost_below}"
         missing = _octaves(kept.lost_below - over.overflows_from + 1)
         return f"no loss scale fits, because {first} and {last}: {missing} too far apart"
 

@@ -1,6 +1,6 @@
 """What is known of a recipe and a model before anything runs: dimensions that do not fit, layers a library misses."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +10,32 @@ from ampcheck.values.recipes import Recipe
 
 _LINEAR = torch.nn.Linear
 _MATRIX = 2
+#: Layers that a sentence names.
+_NAMED = 8
 #: Its weight is used by the attention around it, which calls F.linear itself.
 _NEVER_CALLED = torch.nn.modules.linear.NonDynamicallyQuantizableLinear
+
+
+def known_before(model: Any, chosen: Sequence[Recipe]) -> Iterator[str]:
+    """Yield what is sure of recipes and a model before a step of it runs, by name."""
+    shapes = linear_shapes(model)
+    same: dict[tuple[tuple[str, ...], str, bool], list[Recipe]] = {}
+    for one in chosen:
+        places = tuple(f"{name or 'the root'} ({why})" for name, why in misfits(one, shapes, {}).items())
+        if places:
+            same.setdefault((places, one.library, one.raises), []).append(one)
+    for (places, library, raises), ones in same.items():
+        does = "raises there" if raises else "leaves them in bf16, or pads them"
+        yield f"{', '.join(one.name for one in ones)}: {library} {does}: {_listed(places)}"
+    swapping = [one for one in chosen if one.library == "torchao"]
+    for name, why in missed_by_swapping(model, {}).items() if swapping else ():
+        yield f"torchao's conversion: {name or 'the root'} {why}"
+    yield from dict.fromkeys(text for one in swapping for text in chosen_by_frameworks(one, model))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def misfits(recipe: Recipe, layers: Mapping[str, tuple[int, ...]], rows: Mapping[str, int]) -> dict[str, str]:

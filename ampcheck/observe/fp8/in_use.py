@@ -5,10 +5,17 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.structure import named_modules
+from ampcheck.observe.structure import named_modules, own_parameters
 from ampcheck.values.recipe_audit import InUse
 
 _TE, _AO = "transformer_engine", "torchao"
+_RECIPES = {
+    "DelayedScaling": "te-delayed",
+    "Float8CurrentScaling": "te-current",
+    "Float8BlockScaling": "te-block",
+    "MXFP8BlockScaling": "te-mxfp8",
+    "NVFP4BlockScaling": "te-nvfp4",
+}
 _MX = ("MXLinear", "MXFP8Linear")
 
 
@@ -26,9 +33,20 @@ def in_use(model: torch.nn.Module, name: str) -> tuple[InUse, ...]:
             found.append(InUse(path, _AO, *_float8(module.config), runs=path not in attentions))
         elif library == _AO and kind in _MX:
             found.append(InUse(path, _AO, "ao-mxfp8", runs=path not in attentions))
-        elif library == _TE and kind.endswith("Linear"):
-            found.append(InUse(path, "TransformerEngine"))
+        elif library == _TE and any(one.dim() > 1 for _, one in own_parameters(module)):
+            found.append(InUse(path, "TransformerEngine", note=_asked()))
     return tuple(found)
+
+
+def _asked() -> str:
+    """Return the recipe that TransformerEngine's autocast asks for here, in a sentence."""
+    for name in ("quantization", "fp8"):  # where newer and older versions keep it
+        manager = getattr(sys.modules.get(f"{_TE}.pytorch.{name}"), "FP8GlobalStateManager", None)
+        if manager is not None and manager.is_fp8_enabled():
+            kind = type(manager.get_fp8_recipe()).__name__
+            known = f", which is emulated as {_RECIPES[kind]}" if kind in _RECIPES else ""
+            return f"its autocast asks for {kind}{known}"
+    return ""
 
 
 def _float8(config: Any) -> tuple[str, str]:

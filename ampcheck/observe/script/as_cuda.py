@@ -18,6 +18,7 @@ from torch.amp import autocast_mode, grad_scaler
 from ampcheck.observe.emulation import cuda_casting, prepare
 from ampcheck.observe.script.cuda_answers import answers
 from ampcheck.observe.script.cuda_jobs import jobs_on_cpu
+from ampcheck.observe.script.graphs import graphs_on_cpu
 from ampcheck.observe.script.patches import Patches
 from ampcheck.observe.wide import WideCompute
 
@@ -47,6 +48,7 @@ class AsCuda:
         self._amp()
         self._queries(available=available)
         jobs_on_cpu(self._patches, self._mapped)
+        graphs_on_cpu(self._patches)
         self._patches.wrap(torch.jit, "script", self._plainly)
 
     @property

@@ -45,6 +45,8 @@ def region(watcher: Watcher, kind: Kind, original: Callable[..., Any]) -> Callab
         if not inside and kind is Kind.AUTOCAST:
             off = dtype_name(self.fast_dtype) if self in watcher.off and not self._enabled else ""
             watcher.note(kind, name=str(self.device), dtype=off)
+            if self._enabled:
+                watcher.casts()
         return out
 
     return region

@@ -43,7 +43,7 @@ class Clock:
     @property
     def shown(self) -> str:
         """Return why a step was given up."""
-        return f"recorded steps given up: they took more than {self._times:g} times as long as others"
+        return f"recorded steps abandoned: they took more than {self._times:g} times as long as others"
 
     def start(self) -> None:
         """Begin to count."""

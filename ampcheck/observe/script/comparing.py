@@ -9,7 +9,10 @@ import torch
 
 from ampcheck.observe import modes
 from ampcheck.observe.execution import Execute, State
+from ampcheck.observe.fp8.by_hand import EIGHTHS, CastsByHand, product_of
+from ampcheck.observe.held import apart, held
 from ampcheck.observe.lineage import error_jumps
+from ampcheck.observe.ops import OpKind, plan_of
 from ampcheck.observe.pair import SAMPLES, pair_errors
 from ampcheck.observe.paired import PairedBook
 from ampcheck.observe.recorder import Recorder
@@ -17,6 +20,7 @@ from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.recording import (
     LOW_DTYPES,
     Beside,
+    Left,
     Named,
     Recorded,
     Recording,
@@ -25,21 +29,40 @@ from ampcheck.observe.script.recording import (
     summed_up,
     unseen,
 )
+from ampcheck.observe.script.roots import within_backward
+from ampcheck.observe.script.update_watch import MOST
 from ampcheck.observe.shadow import Shadow
 from ampcheck.observe.unusual import plain
+from ampcheck.observe.updates import update_loss
+from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.stats import TensorStats
-from ampcheck.values.trace import Site
+from ampcheck.values.trace import Site, UpdateLoss
 
+_LOW = frozenset({torch.float16, torch.bfloat16})
 #: From a gradient in FP32 and in the script's precision, scaled, to what is to be known of their difference.
 Compare = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+
+
+class _Placed(Recorder):
+    """A recorder that tells which module the running operation belongs to."""
+
+    @property
+    def module_now(self) -> str:
+        """Return that module: of the forward, or of the node that runs in the backward."""
+        node: Any = torch._C._current_autograd_node()
+        if node is None:
+            return self.tracker.path(self._where.current)
+        origin = self._nodes.get(node._sequence_nr())
+        return "" if origin is None else origin.module
 
 
 class Compared(Recording):
     """A step being recorded in full."""
 
     compares = True
+    recorder: _Placed
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # keywords, each a way to compare
         self,
         step: int,
         execute: Execute,
@@ -47,45 +70,146 @@ class Compared(Recording):
         used: Used = lambda *_: None,
         *,
         clock: Clock | None = None,
+        rounds_to: torch.dtype | None = None,
+        keeps_scale: bool = False,
     ) -> None:
-        """Prepare to record; `compare` says what is to be known of a gradient."""
+        """Prepare to record; `compare` says what is to be known of a gradient.
+
+        With a dtype, FP32 with weights rounded to it runs beside FP32: what any rounding does to the step. FP32 keeps
+        the loss scale where the script divides by it on the way, and not only at the end.
+        """
         clock = clock or Clock()
         self._shadow = Shadow(clock.timed(execute))
+        self._rounded = None if rounds_to is None else Shadow(self._shadow.run)
+        self._shadows = [self._shadow] if self._rounded is None else [self._rounded, self._shadow]
+        self._rounds_to, self._keeps_scale = rounds_to, keeps_scale
+        self._rounded_rows: dict[str, torch.Tensor] = {}
+        self._rounded_losses: list[torch.Tensor] = []
+        self._has_rounded: set[int] = set()  #: parameters
+        self._state: dict[str, Left] = {}
+        self._before_step: dict[str, torch.Tensor] = {}
+        self._updates: list[UpdateLoss] = []
         self.step_record = PairedBook(self._shadow, SAMPLES)
         self._compare = compare
         self._rows: dict[str, torch.Tensor] = {}
+        self.by_hand = CastsByHand()
+        self._products: dict[int, bool] = {}  #: by operation: it multiplies operands in FP8
         self._both: set[int] = set()  #: parameters whose gradient FP32 has as well
         self._measured: dict[int, torch.Tensor] = {}  #: by parameter, where its gradient is no longer its own
         super().__init__(step, execute, used, clock=clock)
-        self._shadow.gave_way = self.gave_way
+        for shadow in self._shadows:
+            shadow.gave_way = self.gave_way
 
-    def _recorder(self) -> Recorder:
-        return Recorder((), samples=SAMPLES, execute=self._run, step_record=self.step_record)
+    def _recorder(self) -> _Placed:
+        return _Placed((), samples=SAMPLES, execute=self._run, step_record=self.step_record)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._before(func, args)
-        return self._shadow.run(func, args, kwargs)
+        out = self._shadows[0].run(func, args, kwargs)
+        if type(out) is torch.Tensor and (out.dtype in EIGHTHS or self._multiplies(func)):
+            try:
+                self._in_eighths(func, args, out)
+            except Exception as error:  # noqa: BLE001  # of our own
+                self.gave_way(error)
+        return out
+
+    def _multiplies(self, func: Any) -> bool:
+        known = self._products.get(id(func))
+        if known is None:
+            known = self._products[id(func)] = product_of(func)
+        return known
+
+    def _in_eighths(self, func: Any, args: tuple[Any, ...], out: torch.Tensor) -> None:
+        """Take note of what the script itself casts to FP8, and of products of that."""
+        phase = "backward" if within_backward() else "forward"
+        with unseen():
+            if self._multiplies(func):
+                self.by_hand.product(self.recorder.module_now, phase, args, out)
+                return
+            source = args[1] if plan_of(func).kind is OpKind.COPY else args[0]
+            if plan_of(func).kind in {OpKind.COPY, OpKind.CAST} and isinstance(source, torch.Tensor):
+                self.by_hand.cast(self.recorder.module_now, phase, source, out)
 
     def scales(self, scale: torch.Tensor) -> None:
         """Take note of a loss that is about to be scaled: FP32's is compared with it at the same scale."""
-        self._shadow.forget(scale)
+        for shadow in self._shadows:
+            shadow.forget(scale)
 
     def scaled_by(self, scale: torch.Tensor) -> None:
         """Take note of the loss scale: in FP32 there is none."""
         first = self.scale == 1.0
         super().scaled_by(scale)
+        if self._keeps_scale:
+            return
         with unseen():
             if first:
                 self._added_to()
-            self._shadow.scale = self.scale
-            self._shadow.set(scale, 1.0)
+            for shadow in self._shadows:
+                shadow.scale = self.scale
+                shadow.set(scale, 1.0)
 
     def _added_to(self) -> None:
         """Unscale the gradients that there were when the recording began: this step's are added to them."""
         for _, _, parameter in self.recorder.tracker.parameters():
             grad = plain(parameter.grad)
-            if grad is not None and self._shadow.of(grad) is None:
-                self._shadow.keep(grad, grad.float() / self.scale)
+            for shadow in self._shadows:
+                if grad is not None and shadow.of(grad) is None:
+                    shadow.keep(grad, grad.float() / self.scale)
+
+    def round_weights(self) -> None:
+        """Let FP32 with rounded weights run beside it too, where that is wanted."""
+        if self._rounded is None or self._rounds_to is None:
+            return
+        with unseen():
+            for _, _, parameter in self.recorder.tracker.parameters():
+                own = plain(parameter)
+                if own is None or id(parameter) in self._has_rounded or not own.is_floating_point():
+                    continue
+                self._has_rounded.add(id(parameter))
+                self._rounded.replace(own.detach(), own.detach().to(self._rounds_to))
+
+    def resume(self) -> None:
+        """Go on where nothing was seen for a while: an optimizer may have changed weights."""
+        super().resume()
+        self._has_rounded.clear()
+        self.round_weights()
+
+    def keep_loss(self, loss: torch.Tensor) -> None:
+        """Keep a loss, as it is before it is scaled."""
+        super().keep_loss(loss)
+        if self._rounded is not None and loss.numel() == 1:
+            with unseen():
+                reference = self._rounded.of(loss)
+                self._rounded_losses.append((loss if reference is None else reference).detach().double())
+
+    def remember(self, models: Iterable[tuple[str, torch.nn.Module]]) -> None:
+        """Keep what models hold in half precision when the step begins."""
+        with unseen():
+            for name, model in models:
+                for path, one in held(model).items():
+                    if one.tensor.dtype in _LOW and one.tensor.numel() <= MOST:
+                        self._before_step.setdefault(f"{name}.{path}", one.tensor.detach().double())
+
+    def leaves(self, models: Iterable[tuple[str, torch.nn.Module]]) -> None:
+        """Compare what models hold at the end of the step."""
+        with unseen():
+            for name, model in models:
+                for path, one in held(model).items():
+                    reference = self._shadow.of(one.tensor)
+                    before = self._before_step.get(f"{name}.{path}")
+                    if reference is not None and before is not None and before.shape == one.tensor.shape:
+                        wide, low = reference.double() - before, one.tensor.detach().double() - before
+                        self._updates.append(update_loss(f"{name}.{path}", wide, low))
+                    error = 0.0 if reference is None else self._apart(reference, one.tensor)
+                    if reference is not None and error > HARM_ERROR:
+                        rounded = None if self._rounded is None else self._rounded.of(one.tensor)
+                        explained = 0.0 if rounded is None else apart(reference, rounded)
+                        self._state[f"{name}.{path}"] = Left(error, explained, one.saved)
+
+    def _apart(self, reference: torch.Tensor, tensor: torch.Tensor) -> float:
+        """Return how far a tensor is off; it may hold the loss scale itself, or what is multiplied by it."""
+        error = apart(reference, tensor)
+        return min(error, apart(reference * self.scale, tensor)) if error > HARM_ERROR else error
 
     def measured(self, leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         """Keep a low-precision gradient, and return what FP32 has beside it."""
@@ -120,11 +244,16 @@ class Compared(Recording):
             if grad.layout is torch.strided and not grad.is_complex():
                 reference = self._shadow.of(grad)
                 wide = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
-                before = wide / self.scale if reference is None else reference
+                by = self.scale if self._keeps_scale else 1.0
+                before = wide / self.scale if reference is None else reference / by
                 if reference is not None:
                     self._both.add(known[module, name])
                 row = self._compare(before, wide * self._correction(), self.log2_scale)
-                self._rows[f"{module}.{name}".lstrip(".")] = row
+                full = f"{module}.{name}".lstrip(".")
+                self._rows[full] = row
+                rounded = None if self._rounded is None else self._rounded.of(grad)
+                if rounded is not None:
+                    self._rounded_rows[full] = self._compare(before, rounded / by, 0)
 
     def _correction(self) -> float:
         """Return what a scale that is no power of two is off by."""
@@ -143,11 +272,13 @@ class Compared(Recording):
         precision = precision_of(trace, self.autocast)
         by = self.scaling.scale or 1.0
         losses = (math.fsum(fetched.losses) / by, math.fsum(reference.losses) / by)
+        kept = by > 1.0 or self._keeps_scale
         # A scale that is applied by hand multiplies FP32's loss too, so both are compared as they are.
-        errors = pair_errors(reference, fetched, 0 if by > 1.0 else log2_scale) if precision != "fp32" else {}
+        errors = pair_errors(reference, fetched, 0 if kept else log2_scale) if precision != "fp32" else {}
         low_dtype = LOW_DTYPES.get(precision, "float32")
-        self._shadow.clear()
-        sites = _without(reference.sites, log2_scale) if by > 1.0 else reference.sites
+        for shadow in self._shadows:
+            shadow.clear()
+        sites = _without(reference.sites, log2_scale) if kept else reference.sites
         wide = replace(trace, sites=sites, casts={}, not_audited={}, constants=())
         wide = replace(wide, steps=(summed_up(wide, losses[1], 0, "float32"),))
         beside = Beside(
@@ -156,6 +287,10 @@ class Compared(Recording):
             error_jumps(self.recorder.sources(), errors, low_dtype) if errors else (),
             dict(zip(self._rows, rows, strict=True)),
             frozenset(self._both),
+            self._state,
+            {name: row.tolist() for name, row in self._rounded_rows.items()},
+            sum(float(loss) for loss in self._rounded_losses) / by,
+            tuple(loss for loss in self._updates if loss.moved),
         )
         trace = replace(trace, steps=(summed_up(trace, losses[0], log2_scale, low_dtype),))
         return Recorded(self.step, trace, precision, log2_scale, losses, beside, self.scaling, self.last)

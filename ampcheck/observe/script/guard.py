@@ -25,7 +25,11 @@ def guarded(method: Method) -> Method:
     def tell(watcher: Any, *args: Any, **kwargs: Any) -> Any:
         thread = watcher.thread
         other = get_ident() != thread.ident and name not in _ANYWHERE
-        if watcher.broken or (other and thread.elsewhere(name, idle=not watcher.backwards)):
+        if (
+            watcher.broken
+            or watcher.capturing
+            or (other and thread.elsewhere(name, idle=not watcher.backwards))
+        ):
             return None
         compiling = set_eval_frame(None)  # where a whole step is compiled, what is ours must not be
         try:

@@ -48,7 +48,7 @@ class HalfAverages:
             known.update(map(id, _of_optimizer(optimizer)))
         for tensor in tensors:
             written = tensor._version - self._before.get(id(tensor), 0)
-            if tensor.dtype in _HALF and id(tensor) not in known and written >= steps and tensor.numel() > 1:
+            if tensor.dtype in _HALF and id(tensor) not in known and written >= steps:
                 dtype = str(tensor.dtype).removeprefix("torch.")
                 number, elements = self.found.get(dtype, (0, 0))
                 self.found[dtype] = number + 1, elements + tensor.numel()
@@ -56,7 +56,14 @@ class HalfAverages:
 
 def _leaves(objects: Iterable[Any]) -> Iterator[torch.Tensor]:
     """Yield the tensors among objects that nothing computes."""
-    return (one for one in objects if type(one) in _PLAIN and one.is_leaf and not one.is_inference())
+    return (one for one in objects if type(one) in _PLAIN and not one.is_inference() and _is_leaf(one))
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # a view that autograd lost track of; what it is a view of is there as well
+        return False
 
 
 def _of_optimizer(optimizer: Any) -> Iterator[torch.Tensor]:

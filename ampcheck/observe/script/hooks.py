@@ -25,6 +25,7 @@ from ampcheck.observe.modules import ModuleTracker
 from ampcheck.observe.script import autocast_hooks, open_watches
 from ampcheck.observe.script.compiling import hooks_of_others, let_modes_stay
 from ampcheck.observe.script.ear import Ear
+from ampcheck.observe.script.graphs import hear_graphs
 from ampcheck.observe.script.patches import Patches
 from ampcheck.observe.script.roots import RootFinder
 from ampcheck.observe.script.scaler_hooks import OF_SCALERS, made, subclasses
@@ -71,6 +72,7 @@ class Hooks:
         self._compiling()
         wrap(torch, "save", functools.partial(_noted, watcher, Kind.SAVE))
         wrap(multiprocessing.process.BaseProcess, "start", functools.partial(_child, watcher))
+        hear_graphs(self._patches, watcher)
         open_watches.add(self)
 
     def _compiling(self) -> None:
@@ -121,7 +123,7 @@ class Hooks:
         watcher = self._ear.turn()
         listened = self._own.roots.listening
         self._own.roots.stop_listening()
-        self._own.tape.discard("steps given up: an audit ran in the middle of them")
+        self._own.tape.discard("steps abandoned: an audit ran during them")
         try:
             yield
         finally:
@@ -151,7 +153,10 @@ def _engine(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any
             return original(outputs, seeds, *args, **kwargs)
         if not kwargs.get("accumulate_grad", True):
             create_graph, inputs = args[1:3]
-            if not create_graph and watcher.trains(inputs):
+            if create_graph:
+                watcher.differentiated(outputs)
+            # Under torch.func a graph is always made.
+            if (not create_graph or _functional()) and watcher.trains(inputs):
                 watcher.backward(outputs, seeds, RETURNED)
             return original(outputs, seeds, *args, **kwargs)
         seed = watcher.backward(outputs, seeds)
@@ -163,6 +168,10 @@ def _engine(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any
             watcher.backward_ends()
 
     return run_backward
+
+
+def _functional() -> bool:
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _add_group(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -241,7 +250,9 @@ def _clip(watcher: Watcher, name: str, original: Callable[..., Any]) -> Callable
     def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         watcher.changed(Kind.CLIP, name, held)
-        return original(held, *args, **kwargs)
+        out = original(held, *args, **kwargs)
+        watcher.clipped(held)
+        return out
 
     return clip
 

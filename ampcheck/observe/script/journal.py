@@ -41,8 +41,8 @@ class Journal:
     def note(self, kind: Kind, thing: str = "", **said: Any) -> None:
         """Write an event down, with the line of the script that it comes from."""
         grad = torch.is_grad_enabled()
-        if self._updated and kind in _BEGINNING and grad:
-            self.turn()
+        if kind in _BEGINNING and grad:
+            self.begins()
         if len(self._now) >= MOST_EVENTS:
             return
         spot = self._finder.spot(2)
@@ -54,7 +54,9 @@ class Journal:
             number = self._numbers[key] = len(self._events)
             file, line = self._finder.line(spot)
             text = self._finder.text(spot)
+            caller, method = self._finder.caller(spot)
             around: dict[str, Any] = {"by": by, "grad": grad, "autocast": autocast, **said}
+            around |= {"caller": caller, "method": method}
             self._events.append(Event(kind, thing, file=file, line=line, code=text, **around))
         self._now.append(number)
 
@@ -65,6 +67,11 @@ class Journal:
     def updated(self) -> None:
         """Say that the weights were updated, or would have been: what follows belongs to another round."""
         self._updated = True
+
+    def begins(self) -> None:
+        """Say that something runs that begins a round, if the weights have been updated."""
+        if self._updated:
+            self.turn()
 
     def turn(self) -> None:
         """End a round."""

@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,8 +12,10 @@ from ampcheck.observe.script.compiling import Compiler
 from ampcheck.observe.script.guard import guarded, not_seen_because
 from ampcheck.observe.script.half_averages import HalfAverages
 from ampcheck.observe.script.journal import Journal, dtype_name
+from ampcheck.observe.script.leftover import Leftovers
 from ampcheck.observe.script.losses import SMALLEST_SCALE, behind, factor, is_scaled
 from ampcheck.observe.script.optimizers import described, parameters_of
+from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import RootFinder, trains, within_backward
 from ampcheck.observe.script.scaled_by_hand import ScaleByHand, Scaling
 from ampcheck.observe.script.scales import Attempt, LateSkips, ScaleWatch
@@ -24,6 +25,7 @@ from ampcheck.observe.script.turns import Turns
 from ampcheck.observe.script.update_watch import UpdateWatch
 from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.observe.script.what_if import WhatIf
+from ampcheck.observe.unusual import unwrapped
 from ampcheck.values.loop import Kind, Loop
 from ampcheck.values.settings import Schedule
 
@@ -45,9 +47,10 @@ class LoopWatcher:
         self.journal = Journal()
         self.tape = Tape(schedule, compare, execute, what_if, self.used)
         self.scales = ScaleWatch(self.tape.name)
-        self.trained = Trained(self.tape.name)
+        self.trained = Trained(self.tape.name, self.tape.know)
         self.updates = UpdateWatch(self.tape.name)
         self.late = LateSkips()
+        self.leftovers = Leftovers()
         self.error: BaseException | None = None  #: what ended the script
         self.thread = WatchedThread()
         self.roots = RootFinder(self.called, self.thread)
@@ -69,10 +72,12 @@ class LoopWatcher:
         self._before: tuple[torch.Tensor, list[torch.Tensor]] | None = None
         self._scales = False  #: a loss has been scaled before
         self.broken = False  #: watching failed, and the script goes on alone
+        self.capturing = False  #: the script captures a CUDA graph, which nothing of ours may be part of
         self.averages: HalfAverages | None = None  #: changes beside training; None before it begins
         self._stepping = ""  #: label of the optimizer that steps
         self._stepped_within = False  #: an optimizer has stepped within the backward that is running
         self._pending = False  #: gradients were computed and no optimizer has stepped since
+        self._heard = False  #: a module that trains was called since, or nobody listened
 
     def begin(self) -> None:
         """Begin to watch."""
@@ -111,8 +116,8 @@ class LoopWatcher:
         self._asked_again()
         label = self.journal.label(module, "model") if self.tape.root(module).owns else ""
         self.journal.note(Kind.FORWARD, label, name=type(module).__name__, training=module.training)
-        begins = trains() and bool(label) and self.turns.fresh and self._wanted()
-        if begins or self.tape.now is not None:
+        self._heard = self._heard or bool(label)
+        if self.tape.now is not None or (trains() and label and self.turns.fresh and self._wanted()):
             self.tape.follow(module, args, kwargs, self.steps)
         elif label and not self._wanted() and self._owners:
             self.roots.stop_listening()
@@ -175,6 +180,8 @@ class LoopWatcher:
         self.journal.note(Kind.BACKWARD, scaled=scaled, dtype=dtype, name=name or behind(loss), by_hand=hand)
         self.backwards += 1
         self._pending = True
+        if scaled:
+            self.leftovers.backward_begins()
         if hand:
             self.hand.multiplied(self.steps, by)
         return self.tape.backward(loss if whole else None, scaled=scaled, by=by)
@@ -194,12 +201,15 @@ class LoopWatcher:
     def trains(self, inputs: Any) -> bool:
         """Tell whether an optimizer has one of these tensors."""
         given = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
-        leaves = (getattr(getattr(one, "node", None), "variable", one) for one in given)
+        leaves = (getattr(getattr(one, "node", None), "variable", unwrapped(one)) for one in given)
         return not self._owners.keys().isdisjoint(map(id, leaves))
 
     @guarded
     def backward_ends(self) -> None:
         """Take note of a backward that is over, and of a step that was taken within it."""
+        grown = self.leftovers.backward_ends()
+        if grown:
+            self.journal.note(Kind.GROWN, targets=grown)
         if self.tape.now is not None:
             self.tape.backward_ends()
         if self._stepped_within:
@@ -221,16 +231,11 @@ class LoopWatcher:
             what_if.give_back(None)
 
     @guarded
-    def changed(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:
-        """Take note of gradients about to be clipped."""
-        self._end_recording(used=parameters, label="")
-        self.used(kind, name, parameters)
-
-    @guarded
     def used(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:
         """Take note of gradients that are measured or limited."""
         targets = {self._owners.get(id(parameter), _OTHER_LABEL) for parameter in parameters}
-        self.journal.note(kind, name=name, targets=tuple(sorted(targets - {_OTHER_LABEL})))
+        known = tuple(sorted(targets - {_OTHER_LABEL}))
+        self.journal.note(kind, name=name, targets=known, by_hand=bool(self.hand.clipping))
 
     # -- optimizers
 
@@ -248,19 +253,21 @@ class LoopWatcher:
     @guarded
     def step_begins(self, optimizer: Any) -> None:
         """Take note of an optimizer that is about to change the weights."""
-        label = self.journal.label(optimizer, "optimizer")
+        label, parameters = self.journal.label(optimizer, "optimizer"), parameters_of(optimizer)
         if not self.journal.things[label].settings:
-            self.owns(optimizer, parameters_of(optimizer))
+            self.owns(optimizer, parameters)
             self.journal.describe(label, **described(optimizer))
         if self._scaler_step is not None:
             self._scaler_step.reached = True
-        self._end_recording(used=parameters_of(optimizer), label=label)
+        self._end_recording(used=parameters, label=label)
         if self.tape.now is not None:
             self.tape.pause()
-        self.trained.stepped(label, parameters_of(optimizer))
+        self.trained.stepped(label, parameters)
         self._stepping = label
-        self.updates.begins(label, optimizer, parameters_of(optimizer))
-        self.journal.note(Kind.STEP, label)
+        self.updates.begins(label, optimizer, parameters)
+        with unseen():
+            divided = self.hand.divided(parameters)
+        self.journal.note(Kind.STEP, label, by_hand=divided)
         self.journal.enter(label)
 
     @guarded
@@ -279,25 +286,29 @@ class LoopWatcher:
 
     def stepped(self, label: str = "") -> None:
         """Count an update by an optimizer, and listen for the next step if that is to be recorded."""
-        self._pending = False
+        unheard, self._pending = self._pending and not self._heard, False
         self.tape.pace.step_ends()
         self.turns.taken(label, self.steps)
         self.steps += 1
         self.journal.updated()
         self._on_step(self)
+        if unheard and not self.tape.before_calls:
+            self.tape.unheard(self.steps)
         wanted = self._wanted()
+        self._heard = not wanted
         self.tape.pace.step_begins(bare=not wanted)
         self.compiler.wait(wanted)
-        if wanted or not self._owners:
-            self.roots.listen()
-        else:
-            self.roots.stop_listening()
+        (self.roots.listen if wanted or not self._owners else self.roots.stop_listening)()
+        if wanted and self.turns.fresh:
+            self.tape.begins(self.steps)
 
     @guarded
     def zeroed(self, owner: Any, family: str) -> None:
         """Take note of gradients that are cleared."""
         self._asked_again()
-        self.journal.note(Kind.ZERO_GRAD, self.journal.label(owner, family))
+        label = self.journal.label(owner, family)
+        self.leftovers.zeroed(label)
+        self.journal.note(Kind.ZERO_GRAD, label)
 
     @guarded
     def note(
@@ -325,5 +336,5 @@ class LoopWatcher:
         first = dict(self.scales.first)
         if scaling.known and not first:
             first, scales = self.hand.first(), self.hand.events()
-        loop = Loop(*self.journal.rounds(), things, scales, first, self.steps, full, self.children)
-        return replace(loop, scaling=scaling.words)
+        loop = (*self.journal.rounds(), things, scales, first, self.steps, full, self.children)
+        return Loop(*loop, scaling=scaling.words)

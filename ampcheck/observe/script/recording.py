@@ -20,7 +20,8 @@ from ampcheck.observe.script.scaled_by_hand import Probe, Scaling, probes, scali
 from ampcheck.observe.unusual import plain
 from ampcheck.values.loop import Kind
 from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW
-from ampcheck.values.trace import ErrorJump, Failure, PairError, Phase, Site, StepSummary, Trace
+from ampcheck.values.parts import harmed_parts, outcome_of
+from ampcheck.values.trace import ErrorJump, Failure, PairError, Phase, Site, StepSummary, Trace, UpdateLoss
 
 #: Operations after which a step is given up: it is no step, but a script that never updates its weights.
 MOST_OPERATIONS = 100_000
@@ -34,6 +35,15 @@ LOW_DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """How far off a tensor is that a step leaves behind."""
+
+    error: float  #: relative to FP32's; inf: it has a new inf or NaN
+    rounded: float  #: the same of FP32 with rounded weights, 0 where that was not tried
+    saved: bool  #: it is part of the model's state dictionary
+
+
+@dataclass(frozen=True, slots=True)
 class Beside:
     """What FP32 had in one recorded step, and how far the script was from it."""
 
@@ -42,6 +52,12 @@ class Beside:
     error_jumps: tuple[ErrorJump, ...]
     rows: Mapping[str, Sequence[float]]  #: by parameter, what `Compare` said
     compared: frozenset[int] = frozenset()  #: identities of the parameters whose gradient FP32 has as well
+    state: Mapping[str, Left] = field(default_factory=dict)  #: what modules hold after the step
+    rounded: Mapping[str, Sequence[float]] = field(
+        default_factory=dict
+    )  #: rows of FP32 with rounded weights, where that ran too
+    rounded_loss: float = 0.0
+    updates: tuple[UpdateLoss, ...] = ()  #: of what modules hold in half precision and the step has written
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +84,15 @@ class Recorded:
         if self.beside is None:
             return any(step.nonfinite for step in self.low.steps)
         return any(bool(row[2]) for row in self.beside.rows.values())
+
+    @property
+    def far_off(self) -> bool:
+        """Whether it is finite and so far from FP32 that it matters what rounding alone would do."""
+        if self.beside is None or self.overflowed:
+            return False
+        outcome = outcome_of(self.beside.rows, *self.losses, self.log2_scale)
+        off = outcome.error > HARM_ERROR or harmed_parts(self.beside.rows, {}) or self.beside.state
+        return outcome.finite and bool(off)
 
     @property
     def matches_reference(self) -> bool:
@@ -108,10 +133,11 @@ class Recording:
         self.step = self.last = step
         self.scale = 1.0
         self._paused = False  #: it sees nothing for a while
+        self.before_calls = False  #: it began before a module was called
         self.backwards = 0
         self.by = 1.0  #: what the loss was multiplied by, where no GradScaler scaled it
         self.scaling = Scaling()
-        self._probes: list[Probe] = []
+        self.probes: list[Probe] = []
         self._looked = False  #: the script has measured gradients
         self.autocast = ""  #: the dtype of the regions that its modules are called in
         self._used = used
@@ -182,6 +208,20 @@ class Recording:
             self.recorder.resume()
             self.recorder.resumes()
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing was computed since that a gradient could flow through."""
+        return self.recorder.first_node == torch._C._autograd._get_sequence_nr()
+
+    def round_weights(self) -> None:
+        """Let FP32 with rounded weights run beside it too, where that is wanted."""
+
+    def remember(self, models: Iterable[tuple[str, torch.nn.Module]]) -> None:
+        """Keep what models hold in half precision when the step begins."""
+
+    def leaves(self, models: Iterable[tuple[str, torch.nn.Module]]) -> None:
+        """Compare what models hold at the end of the step."""
+
     def too_long(self) -> bool:
         """Tell whether this is no step any more."""
         return self.recorder.operations > MOST_OPERATIONS
@@ -211,15 +251,15 @@ class Recording:
             return
         held = list(self.recorder.tracker.parameters())
         with unseen():
-            self._probes = probes(parameter for _, _, parameter in held)
+            self.probes = probes(parameter for _, _, parameter in held)
         if self.by >= SMALLEST_SCALE:
             self.gradients(held)
 
     def stepped(self, parameters: Iterable[torch.Tensor]) -> None:
         """Take note of what an optimizer is about to step: whether the gradients have been divided since."""
-        if self._probes:
+        if self.probes:
             with unseen():
-                self.scaling = scaling_of(self.by, self._probes, parameters)
+                self.scaling = scaling_of(self.by, self.probes, parameters)
         if self.scaling.known:
             self.scale = self.scaling.scale
 

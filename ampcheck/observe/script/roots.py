@@ -11,7 +11,7 @@ from torch.nn.modules import module as module_hooks
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ampcheck.observe.script.watched_thread import WatchedThread
-from ampcheck.observe.source import frames_match, is_user_file
+from ampcheck.observe.source import frames_match, is_user_file, object_of
 from ampcheck.observe.structure import modules
 
 _current_node = torch._C._current_autograd_node
@@ -138,7 +138,7 @@ def holder_in_script(module: torch.nn.Module) -> torch.nn.Module | None:
         code = frame.f_code
         if is_user_file(code.co_filename) or code.co_filename.startswith("<"):
             seen += 1
-            holder = frame.f_locals.get("self")
+            holder = object_of(frame)
             if code.co_name == "__init__":
                 made.append(holder)
             elif isinstance(holder, torch.nn.Module) and any(part is module for part in modules(holder)):
@@ -150,10 +150,11 @@ def holder_in_script(module: torch.nn.Module) -> torch.nn.Module | None:
 
 def _name_in(frame: FrameType, module: torch.nn.Module) -> str:
     """Return a name from a frame: an attribute of self says more than a variable, which may be a loop's."""
-    held = getattr(frame.f_locals.get("self"), "__dict__", None)
+    own_name = frame.f_code.co_varnames[0] if object_of(frame) is not None else ""
+    held = getattr(frame.f_locals.get(own_name), "__dict__", None)
     own = [held, held.get("_modules") or {}] if isinstance(held, dict) else []
     for names in (*own, frame.f_locals, frame.f_globals):
         for name, value in list(names.items()):
-            if value is module and name != "self":
+            if value is module and name != own_name:
                 return str(name)
     return ""

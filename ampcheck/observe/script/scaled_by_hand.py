@@ -54,15 +54,12 @@ def probes(parameters: Iterable[torch.Tensor]) -> list[Probe]:
 def scaling_of(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tensor]) -> Scaling:
     """Return what is known of a step's scale: the loss was multiplied `by` a constant, and these were stepped."""
     own = {id(parameter) for parameter in stepped}
-    held = [(parameter, amax) for parameter, amax in before if parameter.grad is not None]
-    after = probes(parameter for parameter, _ in held)
-    pairs = [(float(amax), float(now)) for (_, amax), (_, now) in zip(held, after, strict=False)]
-    ratios = [was / now for was, now in pairs if was and now and isfinite(was) and isfinite(now)]
-    divided = median(ratios) if ratios else 1.0
+    held = [parameter for parameter, _ in before if parameter.grad is not None]
+    divided = _divided(before)
     if by >= SMALLEST_SCALE:
         if abs(divided / by - 1.0) < _CLOSE:
             return Scaling(by)
-        if not any(id(parameter) in own for parameter, _ in held) or divided >= SMALLEST_SCALE:
+        if not any(id(parameter) in own for parameter in held) or divided >= SMALLEST_SCALE:
             return Scaling(0.0, f"the loss is multiplied by {by:,g}; what divides its gradients was not seen")
     elif divided >= SMALLEST_SCALE and abs(frexp(divided)[0] - 0.5) < _CLOSE:
         return Scaling(
@@ -71,12 +68,40 @@ def scaling_of(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tenso
     return Scaling()
 
 
+def _divided(before: Sequence[Probe]) -> float:
+    """Return by how much gradients have become smaller."""
+    held = [(parameter, amax) for parameter, amax in before if parameter.grad is not None]
+    after = probes(parameter for parameter, _ in held)
+    pairs = [(float(amax), float(now)) for (_, amax), (_, now) in zip(held, after, strict=False)]
+    ratios = [was / now for was, now in pairs if was and now and isfinite(was) and isfinite(now)]
+    return median(ratios) if ratios else 1.0
+
+
 class ScaleByHand:
     """The constants that a script's losses are multiplied by, step by step."""
 
     def __init__(self) -> None:
         """Begin with none."""
         self._changes: list[tuple[int, float]] = []
+        #: What the loss was multiplied by, and gradients that were clipped before that was undone.
+        self._clipped: tuple[float, list[Probe]] | None = None
+        self.clipping = 0.0  #: what the gradients being clipped are still multiplied by, 0 for nothing known
+
+    def clips(self, by: float, before: Sequence[Probe]) -> None:
+        """Take note of gradients about to be clipped, as they were after the backward of a loss multiplied `by`."""
+        undivided = by >= SMALLEST_SCALE and before and abs(_divided(before) - 1.0) < _CLOSE
+        self.clipping = by if undivided else 0.0
+
+    def clipped(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Take note of gradients that have been clipped."""
+        if self.clipping:
+            self._clipped = self.clipping, probes(parameters)
+            self.clipping = 0.0
+
+    def divided(self, stepped: Iterable[torch.Tensor]) -> bool:
+        """Tell whether gradients that are about to be stepped were divided by the scale after they were clipped."""
+        clipped, self._clipped = self._clipped, None
+        return clipped is not None and scaling_of(*clipped, stepped).known
 
     def multiplied(self, step: int, by: float) -> None:
         """Take note of what a loss was multiplied by."""

@@ -60,7 +60,7 @@ def _unscale(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., An
         try:
             return original(self, optimizer)
         finally:
-            watcher.unscale_ends()
+            watcher.unscale_ends(self)
 
     return unscale_
 
@@ -86,8 +86,17 @@ def _update(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any
     return update
 
 
+def _get_scale(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+    def get_scale(self: Any) -> Any:
+        watcher.scale_read()
+        return original(self)
+
+    return get_scale
+
+
 #: What wraps the methods of a class of scalers.
 OF_SCALERS = {
+    "get_scale": _of_scaler("get_scale", _get_scale),
     "scale": _of_scaler("scale", _scale),
     "unscale_": _of_scaler("unscale_", _unscale),
     "step": _of_scaler("step", _scaler_step),

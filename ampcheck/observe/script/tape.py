@@ -1,8 +1,6 @@
 """The recorded steps of a script: which are wanted, the one that is open, and the ones that are done."""
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,22 +8,20 @@ import torch
 from ampcheck.gc_pause import no_collections
 from ampcheck.observe.compiled import on_cpu
 from ampcheck.observe.execution import Execute
-from ampcheck.observe.fp8.in_use import in_use
 from ampcheck.observe.script.clock import Clock, Pace
 from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
-from ampcheck.observe.script.left_behind import LeftBehind
+from ampcheck.observe.script.models import Models
 from ampcheck.observe.script.recording import MOST_OPERATIONS, Recorded, Recording, Used
-from ampcheck.observe.script.roots import holder_in_script, name_in_script
 from ampcheck.observe.script.what_if import WhatIf, kinds_that_cannot_be_read
-from ampcheck.observe.structure import modules, named_modules, own_parameters
+from ampcheck.observe.structure import modules
 from ampcheck.values.settings import Schedule
 
 if TYPE_CHECKING:
-    from ampcheck.values.recipe_audit import InUse
     from ampcheck.values.trace import Failure, ModuleInfo
 
 
+_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 #: Steps given up, after which no other is tried: each took longer than all that a script usually does.
 MOST_GIVEN_UP = 2
 #: Of a parameter's gradient, what is newly zero where a step makes the next one worth comparing.
@@ -34,16 +30,7 @@ MORE_ZEROS = 0.1
 _REFUSALS = ("unsafe to autocast", "scalar type", "same dtype", "to have the same", "Half", "BFloat16")
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
-    """An outermost module."""
-
-    module: Callable[[], torch.nn.Module | None]
-    name: str  #: what the script calls it
-    owns: bool  #: it has parameters
-
-
-class Tape:
+class Tape(Models):
     """Opens and closes recordings, under the names that the script uses."""
 
     def __init__(
@@ -58,6 +45,7 @@ class Tape:
 
         `used` hears of operations of a recorded step that measure or limit gradients.
         """
+        super().__init__()
         self._used = used
         self.what_if = what_if
         self.recorded: list[Recorded] = []
@@ -67,61 +55,53 @@ class Tape:
         self.failed_in = ""  #: the dtype of the region in which the script ended
         self.now: Recording | None = None  #: the step being recorded
         self._schedule, self._compare, self._execute = schedule, compare, execute
-        self._names: dict[int, tuple[Any, str, str]] = {}
-        self._roots: dict[int, Root] = {}
-        self.left_behind = LeftBehind()
-        self.in_use: dict[str, InUse] = {}  #: layers that the script trains in FP8 by itself
-        self._given: list[Root] = []
+        self.before_calls = False  #: a recording begins with the step, as no call tells of it
+        self._missed = -1  #: the step to begin to record so after one of which a part was not seen
         self._enough = -1  #: the step of which no more is wanted
+        self._keeps_scale = False  #: gradients of a scaled loss are part of the loss: FP32 keeps the scale
+        self._rounds_to: torch.dtype | None = None  #: to what weights are rounded beside a closer look
         self._closer = -1  #: the step to look closer at, after one without a reference
-        self.met: Callable[[torch.nn.Module], object] = lambda _: (
-            None
-        )  #: hears of outermost modules with parameters
         self.in_turn = 1  #: optimizers that step in turn
         self.pace = Pace()  #: of the script, where nothing is recorded
         if what_if is not None:
             what_if.refused = self.refused
 
-    def give(self, module: torch.nn.Module, name: str = "") -> None:
-        """Name a model from its top, whichever part of it the script calls; '' as the script does."""
-        self._given.append(self.root(module, name))
+    def unheard(self, step: int) -> None:
+        """Begin recordings with the step from here on: in the one before this, no module was called that trains."""
+        self.before_calls = True
+        self.look_at(step)
 
-    def root(self, module: torch.nn.Module, name: str = "") -> Root:
-        """Return what is known of an outermost module, looking into it when it is first seen."""
-        known = self._roots.get(id(module))
-        if known is not None and known.module() is module:
-            return known
-        holder = None if name else holder_in_script(module)
-        if holder is not None:
-            self.give(holder)
-        name = name or name_in_script(module)
-        owned = [
-            (f"{name}.{path}" if path else name, own, parameter)
-            for path, part in named_modules(module)
-            for own, parameter in own_parameters(part)
-        ]
-        found = Root(weakref.ref(module), name, owns=bool(owned))
-        self.in_use |= {layer.module: layer for layer in in_use(module, name)}
-        whole = self._holds_others(module)
-        for layer, own, parameter in owned:
-            if whole or id(parameter) not in self._names:
-                self._names[id(parameter)] = (weakref.ref(parameter), layer, own)
-        if whole:
-            # What was seen were its parts, run alone: a model that tries its layers while it is made.
-            self.discard()
-            self._given.insert(0, found)
-        self._roots[id(module)] = found
-        if found.owns:
-            self.met(module)
-            self.left_behind.first_seen(module, name)
-        return found
+    def begins(self, step: int) -> None:
+        """Record a step from where it begins, before any call, where calls do not tell of all that it does."""
+        if self.now is None and (self.before_calls or step == self._missed):
+            for module, name in self.uncalled.modules():
+                self.give(module, name)
+                self._refuse_what_if(module)
+            self._open(step)
+            if self.what_if is not None:
+                self.what_if.enter()
 
-    def name(self, parameter: torch.Tensor) -> tuple[str, str]:
-        """Return the layer that owns a parameter, and the parameter's full name."""
-        known = self._names.get(id(parameter))
-        if known is None or known[0]() is not parameter:
-            return "", f"a parameter of shape {tuple(parameter.shape)}"
-        return known[1], f"{known[1]}.{known[2]}"
+    def casts(self, step: int, parameters: Callable[[], Iterable[Any]]) -> None:
+        """Record a step from where a region of autocast begins, until a call shows that calls tell of it."""
+        if self.now is None and self.what_if is None:
+            self._open(step, parameters)
+
+    def _open(self, step: int, parameters: Callable[[], Iterable[Any]] | None = None) -> None:
+        """Begin to record before any call; modules are looked for by parameters once something uses one."""
+        recording = self.now = self._recording(step, compiled=False)
+        tracker, looked = recording.recorder.tracker, parameters is None
+        recording.before_calls = True
+
+        def running() -> int:
+            nonlocal looked
+            if not looked and parameters is not None and not recording.idle:
+                looked = True
+                self.adopt_uncalled(recording, parameters())
+            return tracker.by_frame()
+
+        recording.recorder.by_frames = running
+        recording.open()
+        self.adopt_uncalled(recording)
 
     def wants(self, step: int) -> bool:
         """Tell whether a step is to be recorded."""
@@ -131,8 +111,8 @@ class Tape:
         wanted = step == self._closer or any(self._schedule.wants(at, self.in_turn) for at in turn)
         return wanted and len(self.recorded) < self._schedule.most
 
-    def _recording(self, step: int, module: torch.nn.Module) -> Recording:
-        """Return what is to record a step that begins with a module, in full where that is wanted."""
+    def _recording(self, step: int, *, compiled: bool) -> Recording:
+        """Return what is to record a step, in full where that is wanted; else `compiled` lets C do it."""
         matches_reference = all(
             recorded.matches_reference for recorded in self.recorded if recorded.beside is not None
         )
@@ -141,37 +121,46 @@ class Tape:
         )
         clock = Clock(self.pace.seconds, self._schedule.slowest)
         if compares or self.what_if is not None:
-            return Compared(step, self._execute(), self._compare, self._used, clock=clock)
-        return Recording(step, self._execute(), self._used, clock=clock, compiled=on_cpu(modules(module)))
+            rounds_to = self._rounds_to if step == self._closer else None
+            return Compared(
+                step,
+                self._execute(),
+                self._compare,
+                self._used,
+                clock=clock,
+                rounds_to=rounds_to,
+                keeps_scale=self._keeps_scale,
+            )
+        return Recording(step, self._execute(), self._used, clock=clock, compiled=compiled)
 
     def follow(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], step: int
     ) -> None:
         """Record a module's call as part of a step, from here on if nothing is recorded yet."""
         given, root = len(self._given), self.root(module)
+        if self.now is not None and self.now.before_calls and self.now.idle and not self.before_calls:
+            self.discard()  # calls tell of this step
         opens = self.now is None
         if self.now is None:
             self._refuse_what_if(module)
-            self.now = self._recording(step, module)
+            with torch._C.DisableTorchFunction():  # the script's own modes hear nothing of it
+                on_a_cpu = on_cpu(modules(module))
+            self.now = self._recording(step, compiled=on_a_cpu)
             self.now.open()
         if opens or len(self._given) > given:
-            self._adopt_given(self.now)
+            self.adopt_given(self.now)
         if self.what_if is not None:
             self.what_if.enter()
         self.now.autocast = self.now.autocast or autocast_dtype()
         self.now.recorder.adopt(module, root.name)
+        self.now.round_weights()
+        if opens:
+            self.now.remember(self.models())
         if opens:
             self.now.recorder.tracker.call(module, args, kwargs)
         elif self.now.too_long():
             self._enough = step
             self.discard(f"steps of more than {MOST_OPERATIONS:,} operations, too long to be recorded")
-
-    def _adopt_given(self, recording: Recording) -> None:
-        """Follow the models that are named from their top."""
-        for given in self._given:
-            model = given.module()
-            if model is not None:
-                recording.recorder.adopt(model, given.name)
 
     def _refuse_what_if(self, module: torch.nn.Module) -> None:
         """Try no other precision on parameters whose gradients could not be given back as FP32 has them."""
@@ -196,9 +185,13 @@ class Tape:
             return None
         return self.what_if.seed(loss, self.now)
 
-    def _holds_others(self, module: torch.nn.Module) -> bool:
-        inside = {id(part) for _, part in named_modules(module)} - {id(module)}
-        return any(key in inside and root.module() is not None for key, root in self._roots.items())
+    def scaled_within(self, step: int) -> None:
+        """Take note of gradients of a scaled loss that are part of a loss: the script divides them by the scale."""
+        if not self._keeps_scale:
+            self._keeps_scale = True
+            self.discard()
+            self.recorded.clear()
+            self.look_at(step + 1)
 
     def look_at(self, step: int) -> None:
         """Record a step in full, where the user has not said which ones."""
@@ -220,8 +213,10 @@ class Tape:
         if recording is None:
             return
         with no_collections():  # what is made here is kept: a full collection would take as long as the rest
-            recording.stepped(stepped)
-            self._close(recording, parameters)
+            held, given = list(stepped), None if parameters is None else list(parameters)
+            recording.stepped(held)
+            self.hold(recording, [*held, *(given or ())])
+            self._close(recording, given)
 
     def backward_ends(self) -> None:
         """Look at the gradients that a backward has left."""
@@ -245,22 +240,28 @@ class Tape:
 
     def _close(self, recording: Recording, parameters: Iterable[torch.Tensor] | None) -> None:
         self._stop(recording)
-        if recording.left:
+        if recording.left and (recording.backwards or not recording.before_calls):
             self._give_up(recording.left)
             return
-        if not recording.backwards:
+        if not recording.backwards or recording.left:
             return
         recording.gradients(_of(recording, parameters))
         if self.what_if is not None and isinstance(recording, Compared):
             self.what_if.settle(recording)
+        recording.leaves(self.models())
         done = recording.finish()
+        if isinstance(recording, Compared):
+            self.in_use = recording.by_hand.beside(self.in_use) | self.in_use
         if done.beside is not None and done.whole:  # what was missed of a step before has been seen now
             self.recorded = [one for one in self.recorded if one.whole or one.overflowed]
         self.recorded.append(done)
         if not done.whole:
-            self._closer = done.last + 1
+            self._closer = self._missed = done.last + 1
         elif done.beside is None and self._strange(done):
             self._closer = done.step + self.in_turn
+        elif self._rounds_to is None and self.what_if is None and done.far_off:
+            self._rounds_to = _DTYPES.get(done.precision)
+            self.look_at(done.last + 1)
 
     def _strange(self, done: Recorded) -> bool:
         """Tell whether a step has what no step that FP32 ran beside has shown."""
@@ -302,7 +303,7 @@ class Tape:
         recording, self.now = self.now, None
         if recording is not None:
             self._stop(recording)
-            if why or recording.left:
+            if why or (recording.left and not recording.before_calls):
                 self._give_up(recording.left or why)
 
     def _give_up(self, why: str) -> None:

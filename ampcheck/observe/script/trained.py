@@ -12,9 +12,9 @@ Named = Callable[[torch.Tensor], tuple[str, str]]
 class Trained:
     """The parameters that were stepped: those with a gradient when their optimizer stepped."""
 
-    def __init__(self, named: Named) -> None:
-        """Begin with none; `named` says what a parameter is called."""
-        self._named = named
+    def __init__(self, named: Named, know: Callable[[Iterable[torch.Tensor]], None]) -> None:
+        """Begin with none; `named` says what a parameter is called, and `know` hears of those that are new."""
+        self._named, self._know = named, know
         self._idle: dict[
             str, list[weakref.ref[torch.Tensor]]
         ] = {}  #: by optimizer, without a gradient so far
@@ -26,6 +26,7 @@ class Trained:
         held = list(parameters)
         if self._known.get(optimizer) != len(held):
             self._known[optimizer] = len(held)
+            self._know(held)
             self._idle[optimizer] = [weakref.ref(parameter) for parameter in held]
         if self._idle[optimizer]:
             self._idle[optimizer] = [ref for ref in self._idle[optimizer] if not self._has_gradient(ref())]

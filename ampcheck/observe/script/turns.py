@@ -3,6 +3,8 @@
 import weakref
 from typing import Any
 
+from ampcheck.observe.script.optimizers import parameters_of
+
 #: Steps after which an optimizer that has taken none of them is no longer waited for.
 _MOST_BETWEEN = 8
 
@@ -21,6 +23,11 @@ class Turns:
     def count(self) -> int:
         """Return how many optimizers there have been."""
         return len(self._last)
+
+    def parameters(self) -> list[Any]:
+        """Return what the optimizers update that are still there."""
+        held = [known() for known, _ in self._last.values()]
+        return [parameter for optimizer in held for parameter in parameters_of(optimizer)]
 
     @property
     def fresh(self) -> bool:

@@ -1,4 +1,4 @@
-"""The watcher of a training script: of its loop, and of the scalers in it."""
+"""The watcher of a training script: of its loop, and of the scalers and the CUDA graphs in it."""
 
 from typing import Any
 
@@ -6,14 +6,29 @@ import torch
 
 from ampcheck.observe.script.guard import guarded
 from ampcheck.observe.script.loop_watcher import LoopWatcher
-from ampcheck.observe.script.losses import mark_scaled
+from ampcheck.observe.script.losses import is_scaled, mark_scaled
 from ampcheck.observe.script.optimizers import parameters_of
+from ampcheck.observe.script.own_unscaling import OwnUnscaling
+from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.roots import trains
 from ampcheck.observe.script.scales import Attempt, about_to_update, overflowed
 from ampcheck.values.loop import GIVEN, Kind
+
+#: What is not seen of a script that has steps replayed.
+GRAPHS = "replays of CUDA graphs: what runs in one is not seen"
 
 
 class Watcher(LoopWatcher):
     """Follows a training loop through its events; the hooks of `hooks` call it."""
+
+    _scaled_within = (
+        -1
+    )  #: backwards so far, when gradients of a scaled loss were taken to be part of another one
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        """Begin before the first step."""
+        super().__init__(*given, **named)
+        self.unscaling = OwnUnscaling()
 
     @guarded
     def scale(self, scaler: Any, outputs: Any) -> None:
@@ -49,6 +64,7 @@ class Watcher(LoopWatcher):
     @guarded
     def unscale(self, scaler: Any, optimizer: Any) -> None:
         """Take note of gradients about to be unscaled."""
+        self.unscaling.begins(self.journal.label(scaler, "scaler"), scaler, parameters_of(optimizer))
         if self._scaler_step is not None:  # from within the scaler's own step
             return
         label = self.owns(optimizer, parameters_of(optimizer))
@@ -57,8 +73,10 @@ class Watcher(LoopWatcher):
         self.tape.pause()
 
     @guarded
-    def unscale_ends(self) -> None:
+    def unscale_ends(self, scaler: Any) -> None:
         """Take note of gradients that have been unscaled: in FP32 they never were."""
+        if (found := self.unscaling.ends()) is not None:
+            self.journal.describe(self.journal.label(scaler, "scaler"), **found)
         if self._scaler_step is None:
             self.tape.resume()
 
@@ -88,6 +106,8 @@ class Watcher(LoopWatcher):
         if self.late.second_skip(skips=skips):
             self.tape.look_at(self.steps + 1)
         if update is not None:
+            if scaler.is_enabled():
+                self.leftovers.stepped(update.label, parameters_of(optimizer))
             self.stepped(update.label)
 
     @guarded
@@ -103,3 +123,60 @@ class Watcher(LoopWatcher):
             before, found = self._before
             label = self.journal.label(scaler, "scaler")
             self.scales.updated(max(0, self.steps - 1), label, before, scaler._scale, found)
+
+    @guarded
+    def changed(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:
+        """Take note of gradients about to be clipped."""
+        if self.tape.now is not None:
+            with unseen():
+                self.hand.clips(self.tape.now.by, self.tape.now.probes)
+        self._end_recording(used=parameters, label="")
+        self.used(kind, name, parameters)
+
+    @guarded
+    def clipped(self, parameters: list[torch.Tensor]) -> None:
+        """Take note of gradients that have been clipped."""
+        with unseen():
+            self.hand.clipped(parameters)
+
+    @guarded
+    def differentiated(self, outputs: Any) -> None:
+        """Take note of gradients that are to be part of a loss, as in a gradient penalty."""
+        first = outputs if isinstance(outputs, torch.Tensor) else next(iter(outputs), None)
+        if self._scales and isinstance(first, torch.Tensor) and is_scaled(first):
+            self._scaled_within = self.backwards
+
+    @guarded
+    def scale_read(self) -> None:
+        """Take note of a scale that the script reads: right after such gradients, in order to divide these by it."""
+        if self._scaled_within == self.backwards:
+            self.tape.scaled_within(self.steps)
+
+    @guarded
+    def casts(self) -> None:
+        """Take note of a region of autocast that has begun outside of any module."""
+        if self.tape.before_calls and trains():
+            self.journal.note(Kind.FORWARD)
+        elif trains() and self._owners and not (self.steps or self._heard) and self._wanted():
+            self.tape.casts(self.steps, self.turns.parameters)
+
+    # -- CUDA graphs
+
+    @guarded
+    def capture_begins(self) -> None:
+        """Take note of a graph that is about to be captured: nothing of ours may run until that is done."""
+        if self.tape.now is not None:
+            self.tape.now.leave("steps given up: a CUDA graph was captured in them")
+        self.capturing = True
+
+    def capture_ends(self) -> None:
+        """Go on."""
+        self.capturing = False
+
+    @guarded
+    def replays(self) -> None:
+        """Take note of a graph that runs."""
+        if self.tape.now is not None:
+            self.tape.now.leave("steps given up: a CUDA graph ran in them")
+        self.journal.begins()
+        self.not_seen[GRAPHS] = self.not_seen.get(GRAPHS, 0) + 1

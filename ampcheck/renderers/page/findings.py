@@ -5,51 +5,15 @@ from collections.abc import Mapping
 from ampcheck.diagnose.rules import RULES
 from ampcheck.diagnose.rules.manual import page
 from ampcheck.renderers.page.elements import Html, joined, shown, tag
-from ampcheck.renderers.words import corrected, figures, tally
+from ampcheck.renderers.words import corrected, figures, operation
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.formats import SHORT_DTYPE
-from ampcheck.values.report import Report
-from ampcheck.values.trace import Site
-from ampcheck.values.wording import ROOT, clean, count, location, plural
+from ampcheck.values.wording import ROOT, clean, location
 
 _SEVERITY = {Severity.ERROR: "✕", Severity.WARNING: "!", Severity.INFO: "i"}
-#: Findings shown at once; the others wait behind a line to open.
-_FIRST = 8
 
 
-def findings(report: Report, rows: Mapping[str, int]) -> Html:
-    """Return every finding, most important first; `rows` tells which row of the table shows a module."""
-    found = report.findings
-    items = [_finding(finding, rows) for finding in found]
-    rest = items[_FIRST:]
-    return tag(
-        "section",
-        tag("h2", "Findings ", tag("small", tally(report) or "none"), id="findings-title"),
-        tag("ol", items[:_FIRST], class_="findings") if items else None,
-        tag("details", tag("summary", f"{count(len(rest))} more"), tag("ol", rest, class_="findings"))
-        if rest
-        else None,
-        _suppressed(report),
-        id="findings",
-        aria_labelledby="findings-title",
-    )
-
-
-def _suppressed(report: Report) -> Html | None:
-    """Return the findings that were kept from counting, and who said so."""
-    if not report.suppressed:
-        return None
-    lines = []
-    for one in report.suppressed:
-        origin = one.finding.origin
-        at = (location(origin.file, origin.line) or clean(origin.module) or ROOT) if origin else ""
-        name = f"{one.finding.severity} {clean(one.finding.code)} {clean(one.finding.name)}"
-        lines.append(tag("li", " · ".join(part for part in (name, at, clean(one.words)) if part)))
-    title = f"{plural(len(lines), 'suppressed finding')}, not counted"
-    return tag("details", tag("summary", title), tag("ul", lines, class_="muted suppressed"))
-
-
-def _finding(finding: Finding, rows: Mapping[str, int]) -> Html:
+def finding_item(finding: Finding, rows: Mapping[str, int]) -> Html:
+    """Return a finding as an item of a list; `rows` tells which row of the table shows a module."""
     origin = finding.origin
     at = location(origin.file, origin.line) if origin else ""
     severity = finding.severity
@@ -82,8 +46,9 @@ def _finding(finding: Finding, rows: Mapping[str, int]) -> Html:
 
 def _details(finding: Finding, rows: Mapping[str, int]) -> Html | None:
     """Return the place and the figures; lines of a training loop lie in no module."""
-    origin = finding.origin
-    parts = [*([_where(origin, rows)] if origin and origin.dtype else []), *map(shown, figures(finding))]
+    where = operation(finding)
+    module = [_module(finding.origin.module, rows)] if finding.origin and where else []
+    parts = [*module, *map(shown, [*where, *figures(finding)])]
     return tag("p", joined(parts, " · "), class_="muted") if parts else None
 
 
@@ -115,10 +80,7 @@ def _coded(text: str) -> Html:
     return joined(tag("code", piece) if index % 2 else shown(piece) for index, piece in pieces)
 
 
-def _where(site: Site, rows: Mapping[str, int]) -> Html:
-    """Return a link to the module's row, then the operation and its dtype."""
-    name = clean(site.module) or ROOT
-    row = rows.get(site.module)
-    module = tag("a", name, href=f"#m{row}") if row is not None else shown(name)
-    rest = (clean(site.op or site.slot), SHORT_DTYPE.get(site.dtype, clean(site.dtype)))
-    return joined([module, *filter(None, rest)], " · ")
+def _module(path: str, rows: Mapping[str, int]) -> Html:
+    """Return the name of a module, a link to its row where it has one."""
+    name, row = clean(path) or ROOT, rows.get(path)
+    return tag("a", name, href=f"#m{row}") if row is not None else shown(name)

@@ -1,4 +1,4 @@
-"""The table of the layers: every module with its dtypes, ranges, losses and casts, as a tree."""
+"""The table of the layers: every module with its dtypes, ranges, underflow and casts, as a tree."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,10 @@ from ampcheck.diagnose.tables import LayerRow
 from ampcheck.renderers.drawing import NONE
 from ampcheck.renderers.page.elements import Html, tag
 from ampcheck.renderers.page.tree import Node
+from ampcheck.renderers.sections.tables import layer_cells
 from ampcheck.values.findings import Severity
 from ampcheck.values.report import Report
-from ampcheck.values.wording import ROOT, clean, count, exponent_range, percent, power, short_count
+from ampcheck.values.wording import ROOT, clean, count, percent, power
 
 #: Deeper levels are not indented any further.
 _DEEPEST = 12
@@ -16,12 +17,12 @@ _DEEPEST = 12
 COLUMNS = (
     ("path", "Module", "in order of execution"),
     ("kind", "Class", ""),
-    ("state", "Trouble", "overflow first, then the share that was lost"),
+    ("state", "Trouble", "overflow first, then the share that underflows"),
     ("dtype", "Dtype", "of the results in the forward"),
     ("activation", "Activations", "powers of two that the magnitudes span"),
     ("gradient", "Gradients", "powers of two that the magnitudes span, without the loss scale"),
-    ("forward", "Lost forward", "non-zero in FP32, zero in low precision"),
-    ("backward", "Lost backward", "non-zero in FP32, zero in low precision"),
+    ("forward", "Underflow forward", "non-zero in FP32, zero in low precision"),
+    ("backward", "Underflow backward", "non-zero in FP32, zero in low precision"),
     ("over", "Overflow", "elements that are finite in FP32 only"),
     ("casts", "Casts", "calls"),
     ("error", "Error", "worst relative RMS error of a forward result"),
@@ -119,18 +120,10 @@ def _cells(node: Node, codes: str, *, passed: bool) -> list[tuple[str, str | Htm
     if row is None:
         inside = f"{count(node.troubled)} with trouble" if node.troubled else ""
         return [kind, ("state", inside, " muted"), *((key, "", "") for key, *_ in COLUMNS[3:])]
-    return [
-        kind,
-        ("state", *_state(row, codes, passed=passed)),
-        ("dtype", "+".join(map(clean, row.dtypes)), ""),
-        ("activation", exponent_range(row.activations) or NONE, ""),
-        ("gradient", exponent_range(row.gradients) or NONE, ""),
-        ("forward", _share(row.underflow_forward), ""),
-        ("backward", _share(row.underflow_backward), ""),
-        ("over", short_count(row.overflowed) if row.overflowed else NONE, ""),
-        ("casts", short_count(row.casts) if row.casts else NONE, ""),
-        ("error", _share(row.error), ""),
-    ]
+    _, _, *texts = layer_cells(row)
+    state = ("state", *_state(row, codes, passed=passed))
+    keys = (key for key, *_ in COLUMNS[3:])
+    return [kind, state, *((key, clean(text) or NONE, "") for key, text in zip(keys, texts, strict=True))]
 
 
 def _state(row: LayerRow, codes: str, *, passed: bool) -> tuple[str | Html, str]:
@@ -144,7 +137,7 @@ def _state(row: LayerRow, codes: str, *, passed: bool) -> tuple[str | Html, str]
     if row.overflowed:
         return "✕ overflow", " bad"
     if row.troubled:
-        return f"! lost {percent(max(row.underflow_forward, row.underflow_backward))}", " warn"
+        return f"! underflow {percent(max(row.underflow_forward, row.underflow_backward))}", " warn"
     return NONE, " muted"
 
 
@@ -155,7 +148,3 @@ def _origins(report: Report) -> dict[str, str]:
         if finding.origin is not None and finding.severity is not Severity.INFO:
             found.setdefault(finding.origin.module, {})[clean(finding.code)] = None
     return {module: " ".join(codes) for module, codes in found.items()}
-
-
-def _share(value: float) -> str:
-    return percent(value) if value else NONE

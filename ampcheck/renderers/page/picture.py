@@ -5,20 +5,13 @@ from itertools import groupby
 from math import log10
 
 from ampcheck.diagnose.landscape import Column, Landscape, Zone, landscape, operand_landscape
-from ampcheck.renderers.drawing import module_name
+from ampcheck.renderers.drawing import ZONES, module_name
 from ampcheck.renderers.page.elements import Html, tag
 from ampcheck.values.recipe_audit import RecipeResult
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase
 from ampcheck.values.wording import percent, plural, power
 
-#: What becomes of a magnitude, in the words of the page; the longest that fits stands above a zone.
-ZONES = {
-    Zone.UNDERFLOWED: ("underflow", "lost"),
-    Zone.SUBNORMAL: ("fewer bits", "fewer"),
-    Zone.NORMAL: ("full precision", "full"),
-    Zone.OVERFLOW: ("overflow", "over"),
-}
 #: The same of an operand: a recipe's format saturates.
 OPERAND_ZONES = {**ZONES, Zone.UNDERFLOWED: ("zero",), Zone.OVERFLOW: ("cut off", "cut")}
 #: Shares are drawn in so many shades, from one element in a hundred thousand to all.

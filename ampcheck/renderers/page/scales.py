@@ -5,9 +5,9 @@ from math import isfinite, log2, log10
 
 from ampcheck.diagnose.landscape import Zone
 from ampcheck.diagnose.tables import SCALES, CurvePoint, best_scale
-from ampcheck.renderers.drawing import NONE
+from ampcheck.renderers.drawing import NONE, ZONES
 from ampcheck.renderers.page.elements import Html, tag
-from ampcheck.renderers.page.picture import ZONES, still
+from ampcheck.renderers.page.picture import still
 from ampcheck.renderers.pictures import DEFAULT_LOG2_SCALE
 from ampcheck.values.report import Report
 from ampcheck.values.stats import Bounds
@@ -59,7 +59,10 @@ def _legend() -> Html:
         tag("li", tag("span", class_=f"swatch {zone}", aria_hidden="true"), words[0])
         for zone, words in ZONES.items()
     ]
-    dark = tag("li", "The darker, the larger the share of the layer's elements, as the FP32 run has them.")
+    dark = tag(
+        "li",
+        "The stronger the colour, the larger the share of the layer's elements, as the FP32 run has them.",
+    )
     return tag("ul", names, dark, class_="legend")
 
 
@@ -102,7 +105,7 @@ def _marks(report: Report, points: Sequence[CurvePoint]) -> Iterator[Html]:
     named = {report.log2_scale: ["used"]}
     advised = _advised(report, points)
     if advised is not None:
-        named.setdefault(advised, []).append("advised" if report.plan else "fewest lost")
+        named.setdefault(advised, []).append("advised" if report.plan else "least underflow")
     named.setdefault(DEFAULT_LOG2_SCALE, []).append("GradScaler's default")
     for scale, words in named.items():
         if points[0].log2_scale <= scale <= points[-1].log2_scale:
@@ -111,7 +114,7 @@ def _marks(report: Report, points: Sequence[CurvePoint]) -> Iterator[Html]:
 
 
 def _advised(report: Report, points: Sequence[CurvePoint]) -> int | None:
-    """Return the plan's scale, or without a plan the one that loses the fewest elements."""
+    """Return the plan's scale, or without a plan the one at which the fewest elements underflow."""
     scaler = report.plan.scaler if report.plan else None
     if scaler is not None and isfinite(scaler.init_scale) and scaler.init_scale > 0:
         return round(log2(scaler.init_scale))
@@ -175,7 +178,7 @@ def _curve(points: Sequence[CurvePoint], used: int) -> Html:
         viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
         preserveAspectRatio="none",
         role="img",
-        aria_label="Shares of the gradient elements that are lost, lose bits or overflow at each loss scale; "
+        aria_label="Shares of the gradient elements that underflow, become subnormal or overflow at each loss scale; "
         "the figures are in the table below",
     )
     return tag("div", axis, drawn, class_="plot")

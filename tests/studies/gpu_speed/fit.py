@@ -35,9 +35,10 @@ GPUS = {
     "H100 80GB SXM5": "h100", "H200 140GB SXM": "h200", "GH200 96GB": "gh200", "B200 192GB": "b200",
 }  # fmt: skip
 NAMES = [field.name for field in fields(Constants)]
-START = Constants(0.5, 0.3, 0.9, 0.4, 0.1, 0.5, 0.85, 2.0, 8.0, 45.0, 0.4, 0.1, 0.5)
-LOW = Constants(0.1, 0.05, 0.2, 0.1, 0.01, 0.01, 0.4, 0.01, 0.5, 2.0, 0.1, 0.1, 0.1)
-HIGH = Constants(1.0, 1.0, 1.6, 1.0, 1.0, 1.0, 1.0, 6.0, 20.0, 80.0, 1.0, 1.0, 1.0)
+START = Constants(0.5, 0.3, 0.6, 0.4, 0.1, 0.5, 0.85, 2.0, 8.0, 45.0, 0.4, 1.5)
+LOW = Constants(0.1, 0.05, 0.2, 0.1, 0.01, 0.01, 0.4, 0.01, 0.5, 2.0, 0.1, 1.0)
+#: Nothing exceeds a peak; Winograd's algorithm makes four multiplications of sixteen, for tiles of four by four.
+HIGH = Constants(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 6.0, 30.0, 80.0, 1.0, 4.0)
 #: Throughputs steer the constants towards real milliseconds; speed-ups are what is scored.
 THROUGHPUT_WEIGHT = 0.25
 RANGE = (0.05, 0.95)
@@ -69,7 +70,8 @@ def merged_by_shape(ops):
     sums = {}
     for op in ops:
         calls = max(op.calls, 1)
-        key = (op.op, op.phase, op.dtype, op.product, op.cast, op.layout, op.flops / calls, op.bytes / calls)
+        kind = (op.op, op.phase, op.dtype, op.product, op.cast, op.layout, op.winograd)
+        key = (*kind, op.flops / calls, op.bytes / calls)
         sums.setdefault(key, []).append(op)
     numbers = ("calls", "flops", "bytes", "kernels", "chained")
     totals = [{name: sum(getattr(op, name) for op in same) for name in numbers} for same in sums.values()]
@@ -89,15 +91,14 @@ class Work:
         self.depthwise = self.grouped & np.array([product[2] == 1 for product in products])
         self.low = np.array([op.dtype in {"float16", "bfloat16"} for op in ops])
         self.contiguous = np.array([op.layout.startswith("contiguous") for op in ops])
-        self.volume = np.array([op.layout.endswith("_3d") for op in ops])
-        self.cast = np.array([op.cast for op in ops])
-        self.engine = np.array([op.phase != "forward" for op in ops])
+        self.winograd = np.array([op.winograd for op in ops])
+        self.bare = np.array([op.cast or op.phase != "forward" for op in ops])
 
     def seconds(self, card, known, *, tf32):
         """Return the predicted seconds."""
         tensor = np.where(self.low, card.half > 0 and ~self.depthwise, tf32 and card.tf32 > card.fp32)
         peak = np.where(tensor, np.where(self.low, card.half, card.tf32), card.fp32)
-        plain = np.where(self.volume, known.convolution * known.volume, known.convolution)
+        plain = np.where(self.winograd, known.convolution * known.winograd, known.convolution)
         conv = np.where(tensor, known.tensor_convolution, plain)
         grouped = np.where(tensor, known.tensor_grouped, known.grouped)
         product = np.where(tensor, known.tensor_product, known.product)
@@ -107,7 +108,7 @@ class Work:
         halved = tensor & self.low
         rate = np.where(halved, np.minimum(peak, card.full * share), peak * share)
         device = np.maximum(self.flops / rate, memory) + self.kernels * known.kernel * 1e-6
-        own = np.where(self.engine, known.engine_launch, np.where(self.cast, known.cast_launch, 1.0))
+        own = np.where(self.bare, known.bare_launch, 1.0)
         host = np.sum(self.kernels * own) * known.launch * 1e-6
         return max(float(device.sum()), float(host))
 

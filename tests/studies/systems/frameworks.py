@@ -238,7 +238,7 @@ def speechbrain():
 def ultralytics():
     from ultralytics.nn.tasks import DetectionModel
 
-    torch.manual_seed(0)
+    net()  # seeds every generator
     model = DetectionModel("yolov8n.yaml", nc=2, verbose=False)
     from types import SimpleNamespace
 

@@ -17,7 +17,7 @@ function underflowed(stats, format, scale) {
   return [sure, sure + edge + (unsure ? stats.counts[0] : 0)];
 }
 
-/** Return [low, high]: the elements that stay above zero and lose bits. */
+/** Return [low, high]: the elements that become subnormal. */
 function subnormal(stats, format, scale) {
   let sure = 0;
   let edge = 0;

@@ -82,7 +82,7 @@ function figures(site) {
   }
   if (site.counted && site.phase === "backward") {
     const [away, over] = ["underflowed", "overflow"].map((kind) => span(summed(kind, [site], format, chosen.scale)));
-    words.push(`at ${power(chosen.scale)}: ${away} lost, ${over} overflow`);
+    words.push(`at ${power(chosen.scale)}: underflow ${away}, overflow ${over}`);
   }
   return words.join(" · ");
 }

@@ -8,10 +8,10 @@ const PHASES = ["forward", "backward"];
 const FAINTEST = -5;
 const ZONES = ["underflowed", "subnormal", "normal", "overflow"];
 const ZONE_WORDS = {
-  underflowed: ["underflow", "lost"],
-  subnormal: ["fewer bits", "fewer"],
-  normal: ["full precision", "full"],
-  overflow: ["overflow", "over"],
+  underflowed: ["underflow", "under"],
+  subnormal: ["subnormal", "subn."],
+  normal: ["full precision", "normal", "full"],
+  overflow: ["overflow", "over", "inf"],
 };
 const MONO = "11px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace";
 const SANS = "11px system-ui, sans-serif";
@@ -192,7 +192,7 @@ function drawAxis(pen, panel, colors) {
   }
 }
 
-/** Write the names at the left, and at the right what a group of layers loses. */
+/** Write the names at the left, and at the right what underflows or overflows in a group of layers. */
 function drawNames(pen, panel, colors) {
   let free = 0;
   for (const { label, start, end } of panel.groups) {
@@ -219,14 +219,14 @@ function drawShare(pen, panel, colors, start, end, y) {
   const among = layers.slice(start, end).flatMap((module) => held(panel.phase, module.sites));
   const whole = among.reduce((sum, site) => sum + site.nonzero, 0);
   const scale = scaleOf(panel.phase);
-  const lost = summed("underflowed", among, format, scale)[0];
+  const under = summed("underflowed", among, format, scale)[0];
   const over = summed("overflow", among, format, scale)[0];
-  if (!lost && !over) return;
+  if (!under && !over) return;
   pen.font = SANS;
   pen.textAlign = "left";
-  const tone = `rgb(${colors[lost >= over ? "underflowed" : "overflow"].slice(0, 3).join(" ")})`;
-  pen.fillStyle = lost + over < 1e-4 * whole ? colors.ink : tone;
-  pen.fillText(percent((lost + over) / whole), panel.left + panel.step * panel.columns + 18, y);
+  const tone = `rgb(${colors[under >= over ? "underflowed" : "overflow"].slice(0, 3).join(" ")})`;
+  pen.fillStyle = under + over < 1e-4 * whole ? colors.ink : tone;
+  pen.fillText(percent((under + over) / whole), panel.left + panel.step * panel.columns + 18, y);
 }
 
 /** Return a path cut in its middle to a number of characters. */

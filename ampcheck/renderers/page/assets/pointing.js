@@ -22,7 +22,7 @@ function pointedWords() {
     words.push(`${count(number)} elements (${percent(number / whole.nonzero)}) at ${power(pointed.exponent)}`);
   }
   const scale = scaleOf(pointed.phase);
-  words.push(`lost ${percent(summed("underflowed", among, format, scale)[0] / whole.nonzero)}`);
+  words.push(`underflow ${percent(summed("underflowed", among, format, scale)[0] / whole.nonzero)}`);
   words.push(`overflow ${span(summed("overflow", among, format, scale))}`);
   return words.join(" · ");
 }

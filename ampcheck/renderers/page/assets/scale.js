@@ -1,4 +1,4 @@
-/* The slider: what each loss scale would lose, in figures. */
+/* The slider: what underflows and overflows at each loss scale, in figures. */
 
 const gradients = held("backward");
 const allGradients = gradients.reduce((sum, site) => sum + site.nonzero, 0);

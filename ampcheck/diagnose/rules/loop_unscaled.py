@@ -1,0 +1,155 @@
+"""Gradients that a loop unscales twice, goes on adding to, or unscales in part."""
+
+from ampcheck.diagnose.rules.loop_state import (
+    Moment,
+    first_by_place,
+    label,
+    line_of,
+    loop_finding,
+    loop_of,
+    moments,
+    unscaling,
+)
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.loop import Event, Kind, Loop, LoopObject
+from ampcheck.values.report import Report
+from ampcheck.values.wording import clean
+
+
+def unscaled_twice(report: Report) -> list[Finding]:
+    """Gradients are unscaled twice, or go on growing after they were unscaled.
+
+    What it finds: two calls of scaler.unscale_(optimizer) without scaler.update() between them, and a backward of a
+    scaled loss into gradients that were unscaled already.
+
+    Why it matters: torch raises at the second call; gradients that are accumulated after unscale_ are a sum of parts
+    with and without the scale, in which the last part drowns all others. scaler.step unscales as well: what it leaves
+    has to be cleared before the next backward.
+
+    What to do: unscale once, after the last backward of an accumulation, right before clipping; clear after the step.
+
+    Example: unscale_ inside the loop over micro-batches instead of behind it.
+
+    When to ignore it: when the backward after it fills the gradients of other parameters only.
+    """
+    loop = loop_of(report)
+    again = [
+        moment.event
+        for moment in moments(loop)
+        if moment.event.kind is Kind.UNSCALE
+        and set(moment.event.targets) & moment.unscaled - _unupdated(loop, moment)
+    ]
+    return [
+        *_grown_after_step(loop),
+        *(
+            loop_finding(
+                "AMP404 unscaled-twice",
+                Severity.ERROR,
+                "unscale_ is called again for an optimizer that was unscaled and not stepped since",
+                [event],
+                [
+                    "if last_micro_batch:",
+                    f"    {unscaling(loop, event.targets)}",
+                    f"    {line_of(loop, Kind.SCALER_STEP, 'scaler.step(optimizer)')}",
+                    f"    {line_of(loop, Kind.UPDATE, 'scaler.update()')}",
+                ],
+            )
+            for event in first_by_place([*again, *_grown_after_unscale(loop)])
+        ),
+    ]
+
+
+def unscaled_in_part(report: Report) -> list[Finding]:
+    """A scaler of the script's own leaves some gradients multiplied by the loss scale.
+
+    What it finds: a subclass of GradScaler that unscales gradients with code of its own, after which some of them
+    are as large as before.
+
+    Why it matters: the optimizer applies gradients to these parameters that are as many times too large as the scale
+    says. The loss may still fall, since the other parameters train as they should.
+
+    What to do: unscale every gradient of every parameter group, or call super() and change nothing there.
+
+    Example: an _unscale_grads_ that collects the gradients of matrices and forgets the biases.
+
+    When to ignore it: when the script divides the rest itself before the step.
+    """
+    loop = loop_of(report)
+    bad = [thing for thing in loop.things if thing.settings.get("left_scaled")]
+    return [
+        loop_finding(
+            "AMP418 unscaled-in-part",
+            Severity.ERROR,
+            f"{clean(thing.kind)} leaves {int(thing.settings['left_scaled'])} of "
+            f"{int(thing.settings['unscaled'])} gradients multiplied by the loss scale: the optimizer applies them "
+            "as they are",
+            [_unscaling_code(thing)],
+            [
+                "class MyScaler(torch.amp.GradScaler):",
+                "    ...  # without _unscale_grads_ and unscale_ of its own",
+            ],
+        )
+        for thing in bad
+    ]
+
+
+def _unscaling_code(thing: LoopObject) -> Event:
+    """Return the line at which a scaler's own unscaling begins."""
+    file, _, line = str(thing.settings["unscales_at"]).rpartition(":")
+    return Event(Kind.UNSCALE, thing.label, "unscale_", file=file, line=int(line))
+
+
+def _unupdated(loop: Loop, moment: Moment) -> frozenset[str]:
+    """Return the optimizers that were unscaled, stepped, and left so by a loop that never updates: AMP405."""
+    updates = any(event.kind is Kind.UPDATE for _, event in loop.sequence(1))
+    return frozenset() if updates else moment.used
+
+
+def _grown_after_step(loop: Loop) -> list[Finding]:
+    """Return what is wrong where a backward adds to what scaler.step has left, and the sum is stepped."""
+    found: list[Event] = []
+    waiting: dict[str, Event] = {}
+    for _, event in loop.sequence():
+        if event.kind is Kind.GROWN:
+            waiting |= dict.fromkeys(event.targets, event)
+        elif event.kind is Kind.ZERO_GRAD:
+            waiting = (
+                {} if event.thing not in waiting else {k: v for k, v in waiting.items() if k != event.thing}
+            )
+        elif event.kind is Kind.SCALER_STEP:
+            found += [waiting.pop(target) for target in event.targets if target in waiting]
+    return [
+        loop_finding(
+            "AMP404 unscaled-twice",
+            Severity.ERROR,
+            "this backward adds to the gradients of the step before: scaler.step has divided those by the loss scale, "
+            "and divides the sum once more",
+            [event],
+            [
+                line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
+                line_of(loop, Kind.UPDATE, "scaler.update()"),
+                f"{line_of(loop, Kind.ZERO_GRAD, 'optimizer.zero_grad()')}  # after every step",
+            ],
+        )
+        for event in first_by_place(found)
+    ]
+
+
+def _grown_after_unscale(loop: Loop) -> list[Event]:
+    """Return the calls of unscale_ that a scaled backward follows before the step they are for, or its end."""
+    found: list[Event] = []
+    waiting: dict[str, Event] = {}
+    several = len(label(loop, "optimizer")) > 1
+    for moment in moments(loop):
+        event = moment.event
+        if event.kind is Kind.UNSCALE:
+            waiting |= dict.fromkeys(event.targets, event)
+        elif event.kind is Kind.SCALER_STEP:
+            for target in event.targets:
+                waiting.pop(target, None)
+        elif event.kind in {Kind.UPDATE, Kind.ZERO_GRAD}:  # a step that the loop has left out
+            waiting.clear()
+        elif event.kind is Kind.BACKWARD and event.scaled and not several:
+            found += waiting.values()
+            waiting.clear()
+    return found

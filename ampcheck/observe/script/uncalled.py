@@ -1,0 +1,114 @@
+"""What a script trains without calling a module that holds it: through `.forward`, or as bare tensors.
+
+A call is what a recording begins with and what names its parts. Where there is none, the modules are looked for in
+memory and the tensors among the script's variables.
+"""
+
+import gc
+import sys
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ampcheck.observe.script.roots import name_in_script
+from ampcheck.observe.source import is_user_file
+from ampcheck.observe.structure import named_modules, own_parameters
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+#: Frames of the script in which variables are looked for.
+_FRAMES = 6
+_TABLES = (dict, list, tuple)
+
+
+class Uncalled:
+    """Parameters that no module was called with, and the modules that hold them."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._modules: list[tuple[weakref.ref[torch.nn.Module], str]] = []
+        #: By identity: the tensor, the path of what holds it and its name there.
+        self._bare: dict[int, tuple[weakref.ref[torch.Tensor], str, str]] = {}
+
+    def look_for(self, parameters: Iterable[torch.Tensor]) -> Iterator[tuple[torch.Tensor, str, str]]:
+        """Yield parameters with the path of what holds them and their name there."""
+        wanted = {id(parameter): parameter for parameter in parameters}
+        for module in _holders(wanted):
+            name = name_in_script(module)
+            self._modules.append((weakref.ref(module), name))
+            for path, part in named_modules(module):
+                for own, parameter in own_parameters(part):
+                    if wanted.pop(id(parameter), None) is not None:
+                        yield parameter, f"{name}.{path}" if path else name, own
+        for parameter, path, name in _among_variables(wanted):
+            self._bare[id(parameter)] = (weakref.ref(parameter), path, name)
+            yield parameter, path, name
+
+    def modules(self) -> Iterator[tuple[torch.nn.Module, str]]:
+        """Yield the modules that were found and are still there, with what the script calls them."""
+        for known, name in self._modules:
+            module = known()
+            if module is not None:
+                yield module, name
+
+    def bare(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """Yield the tensors that no module holds: path, name and themselves."""
+        for known, path, name in self._bare.values():
+            tensor = known()
+            if tensor is not None:
+                yield path, name, tensor
+
+
+def _holders(wanted: Iterable[int]) -> list[torch.nn.Module]:
+    """Return the outermost modules in memory that hold tensors with these identities."""
+    keys = set(wanted)
+    objects = gc.get_objects()
+    # A process may hold millions of objects: their types are few.
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.nn.Module)}
+    modules = [one for one in objects if type(one) in kinds]
+    del objects
+    above: dict[int, list[torch.nn.Module]] = {}
+    for module in modules:
+        for child in (module.__dict__.get("_modules") or {}).values():
+            above.setdefault(id(child), []).append(module)
+    found, seen = [], set()
+    waiting = [module for module in modules if not keys.isdisjoint(map(id, _own(module)))]
+    while waiting:
+        module = waiting.pop()
+        if id(module) not in seen:
+            seen.add(id(module))
+            waiting += above.get(id(module), ())
+            if id(module) not in above:
+                found.append(module)
+    return found
+
+
+def _own(module: torch.nn.Module) -> Iterable[Any]:
+    table = module.__dict__.get("_parameters")
+    return table.values() if isinstance(table, dict) else ()
+
+
+def _among_variables(wanted: dict[int, torch.Tensor]) -> Iterator[tuple[torch.Tensor, str, str]]:
+    """Yield tensors that a variable of the script's holds, or a table behind one; the others by their shape."""
+    left = dict(wanted)
+    for name, value in _variables():
+        parts = value.items() if type(value) is dict else enumerate(value) if type(value) in _TABLES else ()
+        for path, own, tensor in (("", name, value), *((name, str(key), held) for key, held in parts)):
+            if left.pop(id(tensor), None) is not None:
+                yield tensor, path, own
+    for number, tensor in enumerate(left.values()):
+        yield tensor, "", f"tensor {number} of shape {tuple(tensor.shape)}"
+
+
+def _variables() -> Iterator[tuple[str, Any]]:
+    """Yield the variables of the script's frames that run now."""
+    frame: FrameType | None = sys._getframe(1)
+    seen = 0
+    while frame is not None and seen < _FRAMES:
+        if is_user_file(frame.f_code.co_filename) or frame.f_code.co_filename.startswith("<"):
+            seen += 1
+            yield from [*frame.f_locals.items(), *frame.f_globals.items()]
+        frame = frame.f_back

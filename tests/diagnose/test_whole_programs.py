@@ -1,0 +1,24 @@
+"""Whole programs with known answers: no failure is called safe, and no healthy one an error."""
+
+import tomllib
+
+import pytest
+import score_programs
+
+TRUTHS = tomllib.loads((score_programs.HERE / "truth.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TRUTHS)
+def test_no_failure_is_safe_and_no_healthy_program_an_error(name):
+    row = score_programs.mark(name, TRUTHS[name])
+    assert row["word"] not in {"", "no report"}, row["said"]
+    assert not score_programs.is_wrong(row, TRUTHS[name])
+
+
+def test_the_judge_can_fail():
+    wrong = score_programs.is_wrong
+    assert wrong({"word": "safe", "errors": []}, {"failure": True})
+    assert wrong({"word": "unsafe", "errors": []}, {"failure": False})
+    assert not wrong({"word": "partly audited", "errors": []}, {"failure": True})
+    assert {truth["failure"] for truth in TRUTHS.values()} == {True, False}
