@@ -18,7 +18,7 @@ from ampcheck.diagnose.rules.loop_ranks import DISAGREEMENT, ranks_disagree
 from ampcheck.diagnose.verdict import judged
 from ampcheck.errors import ReportError
 from ampcheck.values.findings import Finding, Suppressed
-from ampcheck.values.loop import ScaleEvent
+from ampcheck.values.loop import Loop, ScaleEvent
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.plan import Claim, Plan, ScalerPlan, Tried
 from ampcheck.values.report import Rank, Report, at_scale
@@ -131,7 +131,7 @@ def _sum(a: Report, b: Report) -> Report:
         claims=_claims((*a.claims, *b.claims, *((_TOGETHER,) if differ else ()))),
         patch=a.patch if a.patch == b.patch else "",
         advice=_common(a.advice, b.advice),
-        loop=_first(a.loop, b.loop),
+        loop=_longer(a.loop, b.loop),
     )
 
 
@@ -196,6 +196,11 @@ def _module(a: ModuleInfo, b: ModuleInfo) -> ModuleInfo:
 def _first(a: Item | None, b: Item | None) -> Item | None:
     """Return what is there; of two the one whose text comes first, whatever their order."""
     return min((item for item in (a, b) if item is not None), key=repr, default=None)
+
+
+def _longer(a: Loop | None, b: Loop | None) -> Loop | None:
+    """Return the loop with more steps: where a rank dies, the others were ended in the middle of a step."""
+    return min((loop for loop in (a, b) if loop), key=lambda loop: (-loop.steps, repr(loop)), default=None)
 
 
 def _findings(a: Iterable[Finding], b: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -160,6 +160,12 @@ def test_no_field_of_a_part_is_forgotten(seed):
             assert getattr(whole, field.name) != getattr(bare, field.name), field.name
 
 
+def test_the_loop_of_the_rank_that_came_furthest_is_shown():
+    parts = {name: replace(part(0), loop=Loop((), steps=steps)) for name, steps in [("a", 1), ("b", 2)]}
+    assert merge(parts).loop.steps == 2
+    assert merge(dict(reversed(parts.items()))).loop.steps == 2
+
+
 def test_findings_say_on_which_ranks_they_are():
     made = two_ranks()
     assert [(found.code, found.ranks) for found in made.findings] == [
