@@ -70,8 +70,8 @@ def resumed(folder: Path, name: str, empty: Bench) -> Bench:
     found = saved.read(path)
     if found.fingerprint != empty.fingerprint:
         raise ReportError(
-            f"expected the partial results of this very bench, got those of another one in {str(path)!r}; "
-            "ask for the same again, or leave --resume out"
+            f"the partial results of another bench are in {str(path)!r}; "
+            "repeat the options of that bench, or leave --resume out"
         )
     return replace(found, command=empty.command)
 

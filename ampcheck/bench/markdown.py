@@ -39,7 +39,7 @@ def to_markdown(
     if bench.command:
         out += [f"Made by `{clean(bench.command).replace('`', '')}`.", ""]
     if bench.interrupted:
-        out += ["**Interrupted**: what was done until then.", ""]
+        out += ["**Interrupted**: this is what was done by then.", ""]
     out += [" · ".join(f"{inline(name)} {inline(value)}" for name, value in bench.environment.items()), ""]
     out += [f"- {inline(note)}" for note in (*legend(bench), *gpu_time.legend(bench), *bench.notes)]
     out += ["", *_summary(bench), *_linked(pictures, "")] if bench.cases else []
@@ -66,7 +66,7 @@ def _case(bench: Bench, case: Case) -> Iterable[str]:
     yield from _one_step(case)
     yield from _courses(case)
     if case.reasons:
-        yield from ("", "### What stands in the way of a speed-up", "")
+        yield from ("", "### What limits the speed-up", "")
         for reason in case.reasons:
             yield f"- **{inline(reason.message)}**: {inline(reason.evidence)}; {inline(reason.gain)}."
 

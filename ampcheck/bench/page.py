@@ -60,7 +60,7 @@ def _body(bench: Bench, changes: Sequence[Change]) -> Iterable[Html]:
     if bench.command:
         yield tag("p", "Made by ", tag("code", bench.command))
     if bench.interrupted:
-        yield tag("p", "Interrupted: what was done until then.", class_="bad")
+        yield tag("p", "Interrupted: this is what was done by then.", class_="bad")
     for case in bench.cases:
         yield from _case(bench, case)
     if changes:
@@ -88,7 +88,7 @@ def _case(bench: Bench, case: Case) -> Iterable[Html]:
             caption = Html(chart.partition("<title>")[2].partition("</title>")[0])
             yield tag("figure", tag("figcaption", caption, class_="dim"), _scroll(Html(chart), caption))
     if case.reasons:
-        yield tag("h3", "What stands in the way of a speed-up")
+        yield tag("h3", "What limits the speed-up")
         yield tag(
             "ul",
             [

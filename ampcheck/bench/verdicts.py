@@ -18,7 +18,7 @@ SAME_MEMORY = 0.02
 TRAINS_SHARE = 0.1
 #: Courses that ended in nothing that could be compared.
 FAILED = {
-    "diverged": "the loss is no number",
+    "diverged": "the loss is not finite",
     "skipped": "every update is skipped",
     "raised": "the step raises",
 }
@@ -68,7 +68,7 @@ class Judgement:
             f"{runs}a difference of {share} would have been seen with a probability of {percent(self.power)}"
         )
         if self.needed is not None and self.needed > self.seeds:
-            text += f"; {self.needed} seeds would see it in four of five times"
+            text += f"; {self.needed} seeds would show it with a probability of 80 %"
         return text
 
 
@@ -192,7 +192,7 @@ def against(bench: Bench, case: Case, row: Row) -> str:
         return {"oom": "out of memory", "overflow": "no loss scale fits"}.get(row.status, "does not run")
     found = judgement(bench, case, row)
     if found is not None and found.word in {"fails", "stuck"}:
-        how = "the loss stays" if found.word == "stuck" else found.how or FAILED["diverged"]
+        how = "the loss does not fall" if found.word == "stuck" else found.how or FAILED["diverged"]
         return f"training fails: {how}"
     lost = _lost(row)
     if lost or found is None or found.word != "worse" or bench.random_labels:

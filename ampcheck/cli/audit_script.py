@@ -88,7 +88,9 @@ def run_words(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str
     if not ours:
         return list(words)
     shown = shlex.join(ours)
-    print(f"ampcheck: {shown} is taken as ampcheck's: {words[at]} has no such option", file=sys.stderr)
+    print(
+        f"ampcheck: {shown} is read as an option of ampcheck: {words[at]} has no such option", file=sys.stderr
+    )
     return [*words[:at], *ours, words[at], *theirs]
 
 

@@ -100,7 +100,7 @@ def _add_recording(watch: Any) -> None:
         type=count,
         default=20,
         metavar="N",
-        help="give a recorded step up that takes more than N times as long as one that is not recorded (default: 20)",
+        help="abandon a recorded step that takes more than N times as long as one that is not recorded (default: 20)",
     )
     watch.add_argument(
         "--as-cuda",

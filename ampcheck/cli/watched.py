@@ -104,7 +104,7 @@ class Watched:
         self._log(watcher)
 
     def _log(self, watcher: Any) -> None:
-        """Give the numbers that have become known to every logger; one that fails is given up, the script goes on."""
+        """Give the known numbers to every logger; one that fails is left out from then on, and the script goes on."""
         numbers = list(self._numbers.fresh(watcher)) if self._sinks else []
         for sink in list(self._sinks if numbers else ()):
             try:

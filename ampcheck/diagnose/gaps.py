@@ -11,7 +11,7 @@ from ampcheck.values.wording import clean, location, percent, place, plural
 
 #: Groups of parameters that are named; of more, how many there are.
 NAMED = 3
-_NOT_TRIED = "whether that does harm was not tried"
+_NOT_TRIED = "ampcheck did not test whether that does harm"
 
 
 def told_gaps(report: Report) -> list[str]:

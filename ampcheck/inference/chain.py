@@ -131,7 +131,7 @@ class Chain(OwnMode):
             return
         with unseen():
             if output is None:
-                self.end("a call gave nothing, or raised")
+                self.end("a call returned nothing, or raised")
                 self.events.pop()
                 return
             for name, tensor in tensors_in(output, "output"):
@@ -229,7 +229,7 @@ class Chain(OwnMode):
             self._weigh(tensor)
             return self._known(tensor)
         if _place(tensor) in self._places:
-            self.end("what it gave goes on in a way that is not seen")
+            self.end("its result is used in a way that ampcheck does not see")
         number = self._constant(tensor)
         self._numbers[id(tensor)] = (tensor, number)
         return number
@@ -248,13 +248,13 @@ class Chain(OwnMode):
     def _weigh(self, tensor: torch.Tensor) -> None:
         self._bytes += tensor.numel() * tensor.element_size()
         if self._bytes > MOST_BYTES:
-            self.end("what lies between its calls takes too much memory")
+            self.end("the operations between its calls need too much memory")
 
     def _sealed(self, value: Any, depth: int = 0) -> Any:
         """Return arguments with a stand-in for every tensor and every object that has a state."""
         if isinstance(value, torch.Tensor):
             if value.requires_grad:
-                self.end("a gradient is wanted of what it is called on")
+                self.end("its input needs a gradient")
             return Ref(self._number(value), value.dtype in _LOW)
         if isinstance(value, (_PLAIN, type)) or depth > _DEPTH:
             return value

@@ -138,5 +138,5 @@ def _entrance(found: Iterated) -> str:
         return ""
     if last == first:
         return f"; it enters at {place(first)}"
-    late = "with what it is called on" if last == sites[0] else f"at {place(last)}"
+    late = "with its input" if last == sites[0] else f"at {place(last)}"
     return f"; in call 1 it enters at {place(first)}, in call {len(found.errors)} {late}"

@@ -104,7 +104,7 @@ class Forwards:
         if before is not None and before is not called and before.chain is not None:
             before.chain.pause()
             if before.chain.passes([args, kwargs]):
-                before.chain.end("what it gives goes through another model")
+                before.chain.end("its result goes through another model")
             elif before.chain.follows and (before.chain.calls > 1 or called.calls <= 1):
                 return
         if called.chain is None:
@@ -212,17 +212,17 @@ def _chain_of(called: Called, model: Any) -> tuple[Chain | None, list[str]]:
     rerun = Rerun(chain, low=low)
     subject = Subject(model, [_in_a_row(chain)], rerun)
     if not runs_again(rerun, subject, way):
-        why = "run again they do not give what they gave to the script"
+        why = "run again, they do not give the results they gave in the script"
         return None, [f"the error of {kind} from call to call is not known: {why}"]
     whole = chain.calls == called.calls
     first = f"the {chain.calls} calls" if whole else f"the first {chain.calls} of {called.calls} calls"
     said = [
-        f"batch 1 is {first} in a row, each on what came of those before; the other batches are single calls"
+        f"batch 1 is {first} in a row, each on the results of those before; the other batches are single calls"
     ]
     if not whole and chain.ended not in {"", ENOUGH}:
         said.append(f"after {chain.calls} calls of {kind} the state was not followed: {chain.ended}")
     if chain.numbers_read:
         said.append(
-            f"{plural(chain.numbers_read, 'number')} that the script read on the way count as they were"
+            f"{plural(chain.numbers_read, 'number')} that the script read between the calls keep their values"
         )
     return chain, said

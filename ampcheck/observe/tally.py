@@ -70,7 +70,7 @@ class Tally:
     def took_apart(self, kinds: Any) -> None:
         """Note an operation of which only the parts are seen."""
         kinds = [kind for kind in kinds if kind.__name__ not in _SEEN_WHOLE]
-        text = "operations on {}, seen in the parts it takes them apart into"
+        text = "operations on {}, seen only as the smaller operations it runs"
         self.not_audited.update(text.format(kind.__name__) for kind in kinds)
 
     def measure(self, origin: Origin, phase: Phase, op: str, slot: str, tensor: torch.Tensor) -> None:
@@ -86,7 +86,7 @@ class Tally:
                 self.lineage.passed(tensor)  # what an index or a mask was made of makes what it picks
             return
         if not tensor.data_ptr() and tensor.numel():
-            self.not_audited["tensors without memory, as transforms make them"] += 1
+            self.not_audited["tensors without storage, made by function transforms"] += 1
             return
         key = (op, slot, phase, name)
         number = origin.numbers.get(key)

@@ -143,7 +143,7 @@ class Audited:
         for pattern, dtype in dtypes.items():
             names = [name for name in handed if _matches(name, [pattern])]
             if not names:
-                wrong[pattern] = f"{clean(pattern)}  handed on no tensor{close(pattern, list(handed))}"
+                wrong[pattern] = f"{clean(pattern)}  returned no tensor{close(pattern, list(handed))}"
             for name in names:
                 if handed[name] != {_short(dtype)}:
                     found = " and ".join(sorted(handed[name]))

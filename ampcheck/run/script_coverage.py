@@ -148,7 +148,7 @@ def _left(judged: Sequence[Recorded]) -> Iterator[str]:
         name = max(found, key=lambda key: found[key])
         what = "is not finite" if found[name] == inf else f"is off by {percent(found[name])}"
         more = f" (and {plural(len(found) - 1, 'more tensor')})" if len(found) > 1 else ""
-        yield f"{clean(name)}{more} {what} after the step: whether that does harm was not tried"
+        yield f"{clean(name)}{more} {what} after the step: ampcheck did not test whether that does harm"
 
 
 def _badness(outcome: Outcome) -> tuple[bool, bool, float]:

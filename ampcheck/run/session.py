@@ -163,7 +163,7 @@ class Session:
         if self._what_if:
             yield (
                 f"the script trains without {self._what_if}: its recorded steps ran under {self._what_if} autocast, "
-                "with CUDA's casting rules, and were given back the gradients and running averages of FP32"
+                "with CUDA's casting rules, and then got the gradients and running averages of FP32"
             )
         if self._stand_in is not None and self._stand_in.used:
             rules = ", with CUDA's casting rules and a live scaler" if self._stand_in.emulating else ""

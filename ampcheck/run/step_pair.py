@@ -158,7 +158,7 @@ def reproduced(coverage: Coverage, report: Report, worst: Judged) -> Coverage:
     if again.harmed == worst.outcome.harmed or (again.finite and (again.parts or again.state)):
         return coverage
     gap = (
-        f"the step comes out differently when it is run again ({clean(worst.outcome.words)}; then "
+        f"the step gives another result when it is run again ({clean(worst.outcome.words)}; then "
         f"{clean(again.words)}): something outside of the model changes it"
     )
     return replace(coverage, gaps=(*coverage.gaps, gap))

@@ -81,7 +81,7 @@ class Schedule:
     steps: frozenset[int] | None = None  #: these and no others
     most: int = 64  #: recorded steps in all
     beside: str = "few"  #: FP32 runs beside few of them, or all
-    slowest: float = 20.0  #: a recorded step that takes so many times as long as the others is given up
+    slowest: float = 20.0  #: a recorded step that takes so many times as long as the others is abandoned
 
     def wants(self, step: int, in_turn: int = 1) -> bool:
         """Tell whether a step is recorded; optimizers that step in turn have each of theirs."""

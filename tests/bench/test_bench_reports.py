@@ -220,7 +220,7 @@ def test_partial_results_of_another_bench_are_not_gone_on_with(tmp_path):
     path.write_text(saved.to_json(dataclasses.replace(example(), fingerprint="a")))
     assert files.resumed(tmp_path, "net", empty).cases
     path.write_text(saved.to_json(dataclasses.replace(example(), fingerprint="b")))
-    with pytest.raises(ReportError, match="partial results of this very bench"):
+    with pytest.raises(ReportError, match="partial results of another bench"):
         files.resumed(tmp_path, "net", empty)
     path.rename(tmp_path / "net.json")
     assert files.resumed(tmp_path, "net", empty) == empty, "a report of something else is made anew"

@@ -152,7 +152,7 @@ def test_a_small_loss_needs_scaling():
     """The published experiment: without scaling the gradients are zero in fp16, with it training is as FP32's."""
     found = rows(lambda size, seed: perceptron(64, seed, factor=1e-6), quick())
     assert found["fp16"][0].word == "stuck"
-    assert found["fp16"][1] == "training fails: the loss stays"
+    assert found["fp16"][1] == "training fails: the loss does not fall"
     assert found["amp"][0].word in {"equivalent", "better"}
     assert found["fp32"][0].own > 0.9
     assert found["fp16"][0].own < 0.5
@@ -161,7 +161,7 @@ def test_a_small_loss_needs_scaling():
 def test_a_run_that_ends_in_no_number_is_a_row():
     found = rows(lambda size, seed: perceptron(64, seed, factor=1e6), quick())
     assert found["fp16"][0].word == "fails"
-    assert found["fp16"][1] == "training fails: the loss is no number"
+    assert found["fp16"][1] == "training fails: the loss is not finite"
     assert found["amp"][0].word != "fails"
 
 

@@ -62,7 +62,7 @@ def test_an_option_of_ours_behind_a_script_is_ours_and_that_is_said(tmp_path, mo
     (tmp_path / "argv.py").write_text("import sys\nprint(sys.argv[1:])\n")
     words = main_run("train.py", "--lr", "0.5", "-o", "r.html")
     assert words == ["run", "-o", "r.html", "train.py", "--lr", "0.5"]
-    assert "-o r.html is taken as ampcheck's" in capsys.readouterr().err
+    assert "-o r.html is read as an option of ampcheck" in capsys.readouterr().err
     # What the script has itself, or may have, stays the script's.
     assert main_run("own.py", "-o", "r.html") == ["run", "own.py", "-o", "r.html"]
     assert main_run("argv.py", "-o", "r.html") == ["run", "argv.py", "-o", "r.html"]

@@ -32,7 +32,7 @@ SAYS = {
     "bf16": (Health.SAFE, "bf16 is safe here: none of"),
     "many_layers": (
         Health.PARTLY_AUDITED,
-        "2.0 % of the gradient elements became zero: whether that does harm",
+        "2.0 % of the gradient elements became zero: ampcheck did not test",
     ),
     "nasty": (Health.RISK, "works here, with 11 warnings: none of"),
     "two_ranks": (
@@ -70,7 +70,7 @@ def test_warnings_are_counted_and_information_is_not() -> None:
 
 
 def test_what_was_not_compared_is_never_called_safe() -> None:
-    told = "is not finite in fp16 and finite in FP32: whether that does harm was not tried"
+    told = "is not finite in fp16 and finite in FP32: ampcheck did not test whether that does harm"
     for made in (
         paired({"fine": [1.0], "hot": [1000.0, 1.0]}, log2_scale=8),
         paired({"hot": [1e6]}, log2_scale=4),
@@ -80,7 +80,7 @@ def test_what_was_not_compared_is_never_called_safe() -> None:
         assert sentence.startswith(f"mm in hot {told}; what was seen of fp16 with loss scale")
     lost = paired({"a": [2.0**-70] * 5 + [1.0] * 5}, log2_scale=4)
     assert answer(lost)[0] is Health.PARTLY_AUDITED
-    assert sentence_of(lost).startswith("50 % of the gradient elements became zero: whether that does harm")
+    assert sentence_of(lost).startswith("50 % of the gradient elements became zero: ampcheck did not test")
     well = {"settled": Outcome(4, grad_error=0.01)}
     assert answer(replace(lost, outcomes=well))[0] is Health.SAFE
 

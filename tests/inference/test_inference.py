@@ -372,7 +372,7 @@ class Loop(nn.Module):
 def test_the_module_by_which_an_error_enters_an_iteration_is_named():
     report = inferred(Loop(2.5).eval(), (torch.rand(4, 8),), "bf16")
     [note] = [note for note in report.notes if note.startswith("step is called 6 times")]
-    assert "in call 1 it enters at sub in step.coarse, in call 6 with what it is called on" in note
+    assert "in call 1 it enters at sub in step.coarse, in call 6 with its input" in note
     steady = inferred(Loop(0.2).eval(), (torch.rand(4, 8),), "bf16")
     [note] = [note for note in steady.notes if note.startswith("step is called 6 times")]
     assert "the error does not grow" in note

@@ -217,7 +217,8 @@ def _past_the_scaler(report: Report, settled: Outcome, fits: list[int]) -> str:
     if not fits or not any(finding.severity is Severity.ERROR for finding in step_beside_scaler(report)):
         return ""
     fit = f"{power(max(fits))} is the largest that is predicted to fit"
-    return f"at loss scale {power(settled.log2_scale)}; {fit}; later steps come of the step past the scaler (AMP403)"
+    then = "later overflows follow from the step that bypasses the scaler (AMP403)"
+    return f"at loss scale {power(settled.log2_scale)}; {fit}; {then}"
 
 
 def _found_below(report: Report) -> str:

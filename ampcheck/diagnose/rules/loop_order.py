@@ -222,7 +222,7 @@ def _bypassed(moment: Moment) -> str:
     if moment.event.thing in moment.stepped:
         return "applies the same gradients a second time, after scaler.step"
     if moment.event.thing in moment.unscaled:
-        return "steps past the scaler: a step whose gradients overflow is skipped only if this code does so"
+        return "bypasses the scaler: a step whose gradients overflow is skipped only if this code does so"
     return "bypasses the scaler: it applies gradients that are still multiplied by the loss scale"
 
 

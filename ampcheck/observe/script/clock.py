@@ -42,7 +42,7 @@ class Clock:
 
     @property
     def shown(self) -> str:
-        """Return why a step was given up."""
+        """Return why a step was abandoned."""
         return f"recorded steps abandoned: they took more than {self._times:g} times as long as others"
 
     def start(self) -> None:

@@ -267,7 +267,10 @@ class Compared(Recording):
         trace = self.recorder.trace(fetched)
         log2_scale = self.log2_scale
         rows = torch.stack(list(self._rows.values())).cpu().tolist() if self._rows else []
-        failed = {f"results of {name} that FP32 takes over": n for name, n in self._shadow.failed.items()}
+        failed = {
+            f"results of {name} that the FP32 reference takes from the script": n
+            for name, n in self._shadow.failed.items()
+        }
         trace = replace(trace, not_audited={**trace.not_audited, **failed})
         precision = precision_of(trace, self.autocast)
         by = self.scaling.scale or 1.0

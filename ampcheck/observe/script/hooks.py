@@ -119,7 +119,7 @@ class Hooks:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Hear nothing for a while; a step that is being recorded is given up."""
+        """Hear nothing for a while; a step that is being recorded is abandoned."""
         watcher = self._ear.turn()
         listened = self._own.roots.listening
         self._own.roots.stop_listening()

@@ -23,7 +23,7 @@ from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW
 from ampcheck.values.parts import harmed_parts, outcome_of
 from ampcheck.values.trace import ErrorJump, Failure, PairError, Phase, Site, StepSummary, Trace, UpdateLoss
 
-#: Operations after which a step is given up: it is no step, but a script that never updates its weights.
+#: Operations after which a step is abandoned: it is no step, but a script that never updates its weights.
 MOST_OPERATIONS = 100_000
 
 #: Listens to the use of gradients: what kind, by which operation, whose.
@@ -144,7 +144,7 @@ class Recording:
         self._compiled = compiled
         self.clock = clock or Clock()
         self._execute = self.clock.timed(execute)
-        self.left = ""  #: why it was given up on the way, if it was
+        self.left = ""  #: why it was abandoned, if it was
         self._uses_seen: set[str] = set()  #: parameters whose gradients were measured
         self.recorder = self._recorder()
         self.recorder.spared = self.gave_way
@@ -168,7 +168,7 @@ class Recording:
 
     def gave_way(self, error: Exception) -> None:
         """Take note of an error of our own: the script goes on, its step is not recorded."""
-        self.leave(f"steps given up: {not_seen_because(error)}")
+        self.leave(f"steps abandoned: {not_seen_because(error)}")
 
     def leave(self, why: str) -> None:
         """Let the rest of the step run as if nothing were recorded."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-#: Steps given up, after which no other is tried: each took longer than all that a script usually does.
+#: Steps abandoned, after which no other is tried: each took longer than all that a script usually does.
 MOST_GIVEN_UP = 2
 #: Of a parameter's gradient, what is newly zero where a step makes the next one worth comparing.
 MORE_ZEROS = 0.1
@@ -241,7 +241,7 @@ class Tape(Models):
     def _close(self, recording: Recording, parameters: Iterable[torch.Tensor] | None) -> None:
         self._stop(recording)
         if recording.left and (recording.backwards or not recording.before_calls):
-            self._give_up(recording.left)
+            self._abandon(recording.left)
             return
         if not recording.backwards or recording.left:
             return
@@ -304,9 +304,9 @@ class Tape(Models):
         if recording is not None:
             self._stop(recording)
             if why or (recording.left and not recording.before_calls):
-                self._give_up(recording.left or why)
+                self._abandon(recording.left or why)
 
-    def _give_up(self, why: str) -> None:
+    def _abandon(self, why: str) -> None:
         self.given_up[why] = self.given_up.get(why, 0) + 1
 
 

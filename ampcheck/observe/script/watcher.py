@@ -166,7 +166,7 @@ class Watcher(LoopWatcher):
     def capture_begins(self) -> None:
         """Take note of a graph that is about to be captured: nothing of ours may run until that is done."""
         if self.tape.now is not None:
-            self.tape.now.leave("steps given up: a CUDA graph was captured in them")
+            self.tape.now.leave("steps abandoned: a CUDA graph was captured in them")
         self.capturing = True
 
     def capture_ends(self) -> None:
@@ -177,6 +177,6 @@ class Watcher(LoopWatcher):
     def replays(self) -> None:
         """Take note of a graph that runs."""
         if self.tape.now is not None:
-            self.tape.now.leave("steps given up: a CUDA graph ran in them")
+            self.tape.now.leave("steps abandoned: a CUDA graph ran in them")
         self.journal.begins()
         self.not_seen[GRAPHS] = self.not_seen.get(GRAPHS, 0) + 1

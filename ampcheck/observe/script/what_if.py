@@ -75,7 +75,7 @@ class WhatIf:
     def give_back(self, recording: Compared | None) -> None:
         """Measure the gradients of a backward, and leave those of FP32 in their place.
 
-        Without a recording, which was given up on the way, they are only brought back to the script's scale.
+        Without a recording, which was abandoned, they are only brought back to the script's scale.
         """
         with unseen():
             for key, (leaf, grad) in list(self._before.items()):
