@@ -1,19 +1,30 @@
 """Two benches of one target, the new one beside the old one: ratios only, as machines differ."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
+from ampcheck.bench.intervals import Interval
 from ampcheck.bench.result import BASE, Bench, Case, Row
-from ampcheck.bench.verdicts import judgement, speed
+from ampcheck.bench.verdicts import judgement, seen, speed
 from ampcheck.errors import AmpcheckError
+from ampcheck.values.wording import percent
 
 #: Ratios of memory are exact, so that even a small change is one.
 MEMORY_CHANGE = 0.02
+#: An error this many times as large has lost a bit.
+ERROR_CHANGE = 2
+#: An error below this is shown as next to nothing, and a change of it is none.
+SMALL_ERROR = 1e-4
 #: Words of a change that let `--compare` fail: a figure that got worse, or that is not there any more.
-WORSE = frozenset({"slower", "more memory", "worse", "missing"})
+WORSE = frozenset({"slower", "more memory", "worse", "missing", "not comparable"})
 #: What training came to, from the worst on.
 _ORDER = ("fails", "stuck", "worse", "undecided", "equivalent", "better")
 _MISSING = "missing"
+_Found: TypeAlias = tuple[Bench, Case, Row]
+#: Returns a figure of a row: how it is shown, and what is compared; None where it was not measured.
+_Figure: TypeAlias = Callable[[Bench, Case, Row], tuple[str, Any] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +44,6 @@ class Change:
     @property
     def failed(self) -> str | None:
         """Return what a gate says about it; None where nothing got worse."""
-        if self.word == _MISSING:
-            return f"{self.what} was {self.before} and is missing now"
         return f"{self.what} was {self.before} and is {self.now} now" if self.word in WORSE else None
 
 
@@ -50,59 +59,100 @@ def compare(old: Bench, new: Bench) -> tuple[Change, ...]:
     """Return what became of every row that the old bench has; FP32's own ratios are one."""
     check(old, new.target)
     now = {(case.key, row.precision): (case, row) for case in new.cases for row in case.rows}
-    found = list(_conditions(old, new))
+    found: list[Change] = []
     for case in old.cases:
         for row in case.rows:
             name, there = f"{case.key}: {row.precision}", now.get((case.key, row.precision))
             if there is None:
                 found.append(Change(name, "measured", _MISSING, _MISSING))
-            elif row.precision != BASE:
+            else:
                 found += _changes(name, (old, case, row), (new, *there))
-    return tuple(found)
+    if not found:
+        found.append(Change("the comparison", "without a figure", "not to be judged", "worse"))
+    return (*_conditions(old, new), *found)
 
 
 def _conditions(old: Bench, new: Bench) -> Iterator[Change]:
-    """Yield what was run under other conditions, so that figures cannot be compared."""
+    """Yield what was run under other conditions, or under unknown ones, so that figures cannot be compared."""
     before, now = (bench.environment.get("device", "CPU") for bench in (old, new))
     if before != now:
         yield Change("the device", before, now, "worse")
-    for name, setting in old.settings.items():
-        if name in new.settings and new.settings[name] != setting:
-            yield Change(f"the setting {name}", setting, new.settings[name], "worse")
+    for name, setting in new.settings.items():
+        if (was := old.settings.get(name, "not saved")) != setting:
+            yield Change(f"the setting {name}", was, setting, "worse")
 
 
-def _changes(name: str, old: tuple[Bench, Case, Row], new: tuple[Bench, Case, Row]) -> Iterator[Change]:
+def _changes(name: str, old: _Found, new: _Found) -> Iterator[Change]:
     if old[2].status == "ok" != new[2].status:
         yield Change(f"{name}, status", "ok", new[2].status, "worse")
-    fast, faster = speed(*old[1:]), speed(*new[1:])
-    if fast is not None:
-        a = fast.interval
-        before = f"{a.estimate:.2f} [{a.low:.2f}, {a.high:.2f}]"
-        if faster is None:
-            yield Change(f"{name}, × as fast", before, _MISSING, _MISSING)
-        else:
-            b = faster.interval
-            word = "faster" if b.low > a.high else "slower" if b.high < a.low else "same"
-            yield Change(f"{name}, × as fast", before, f"{b.estimate:.2f} [{b.low:.2f}, {b.high:.2f}]", word)
-    less, lesser = old[1].memory_ratio(old[2]), new[1].memory_ratio(new[2])
-    if less is not None:
-        word = _MISSING if lesser is None else _memory_word(lesser - less)
-        yield Change(
-            f"{name}, × memory", f"{less:.2f}", _MISSING if lesser is None else f"{lesser:.2f}", word
-        )
-    said, says = judgement(*old), judgement(*new)
-    if said is not None:
-        now = _MISSING if says is None else says.word
-        yield Change(
-            f"{name}, trained", said.word, now, _MISSING if says is None else _trained(said.word, now)
-        )
+    if old[2].precision == BASE:
+        return
+    for what, figure, word in _FIGURES:
+        before, now = figure(*old), figure(*new)
+        if before is not None:
+            shown = (_MISSING, _MISSING) if now is None else (now[0], word(before[1], now[1]))
+            yield Change(f"{name}, {what}", before[0], *shown)
 
 
-def _memory_word(apart: float) -> str:
+def _speed(_: Bench, case: Case, row: Row) -> tuple[str, Interval] | None:
+    """Return the speed and its interval; updates that were skipped while it was timed took no time."""
+    fast = speed(case, row)
+    if fast is None or row.time is None:
+        return None
+    low, high = (0.0, math.inf) if row.time.skipped else (fast.interval.low, fast.interval.high)
+    return f"{fast.interval.estimate:.2f} [{low:.2f}, {high:.2f}]", replace(fast.interval, low=low, high=high)
+
+
+def _speed_word(before: Interval, now: Interval) -> str:
+    if not 0 < min(before.low, now.low) <= max(before.high, now.high) < math.inf:
+        return "not comparable"
+    return "faster" if now.low > before.high else "slower" if now.high < before.low else "same"
+
+
+def _memory(_: Bench, case: Case, row: Row) -> tuple[str, float] | None:
+    share = case.memory_ratio(row)
+    return None if share is None else (f"{share:.2f}", share)
+
+
+def _memory_word(before: float, now: float) -> str:
+    apart = now - before
     return "same" if abs(apart) <= MEMORY_CHANGE else "more memory" if apart > 0 else "less memory"
 
 
-def _trained(before: str, now: str) -> str:
+def _error(_: Bench, __: Case, row: Row) -> tuple[str, float] | None:
+    """Return the error of one step: of the gradients, and in inference of the outputs."""
+    what, error = seen(row)
+    if error is None:
+        return None
+    return (
+        f"{what}s {percent(error.relative_rms)}" if error.finite else f"{what}s not finite",
+        error.relative_rms,
+    )
+
+
+def _error_word(before: float, now: float) -> str:
+    if not math.isfinite(now):
+        return "same" if not math.isfinite(before) else "worse"
+    if not math.isfinite(before):
+        return "improved"
+    before, now = max(before, SMALL_ERROR), max(now, SMALL_ERROR)
+    return "worse" if now > ERROR_CHANGE * before else "improved" if before > ERROR_CHANGE * now else "same"
+
+
+def _trained(bench: Bench, case: Case, row: Row) -> tuple[str, str] | None:
+    found = judgement(bench, case, row)
+    return None if found is None else (found.word, found.word)
+
+
+def _trained_word(before: str, now: str) -> str:
     if before == now:
         return "same"
     return "worse" if _ORDER.index(now) < _ORDER.index(before) else "improved"
+
+
+_FIGURES: tuple[tuple[str, _Figure, Callable[[Any, Any], str]], ...] = (
+    ("× as fast", _speed, _speed_word),
+    ("× memory", _memory, _memory_word),
+    ("error", _error, _error_word),
+    ("trained", _trained, _trained_word),
+)

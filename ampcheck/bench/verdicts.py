@@ -202,7 +202,7 @@ def against(bench: Bench, case: Case, row: Row) -> str:
 
 def _lost(row: Row) -> str:
     """Return that a step's gradients, or in inference its outputs, are not there; "" where they are."""
-    what, error = _seen(row)
+    what, error = seen(row)
     if error is None:
         return ""
     if not error.finite:
@@ -210,7 +210,7 @@ def _lost(row: Row) -> str:
     return f"{what}s are lost: error {percent(error.relative_rms)}" if error.relative_rms >= LOST else ""
 
 
-def _seen(row: Row) -> tuple[str, Closeness | None]:
+def seen(row: Row) -> tuple[str, Closeness | None]:
     """Return what one step is judged by, and how far off that is."""
     step = row.one_step
     if step is None:
@@ -219,7 +219,7 @@ def _seen(row: Row) -> tuple[str, Closeness | None]:
 
 
 def _agreement(row: Row) -> str:
-    what, error = _seen(row)
+    what, error = seen(row)
     return "" if error is None else f"{what} error {percent(error.relative_rms)}"
 
 

@@ -122,14 +122,24 @@ def test_a_gate_fails_the_test_and_says_by_how_much(folder):
     result = folder.runpytest_subprocess("--ampcheck-min-speedup=1000", "--ampcheck-max-memory=0.01")
     result.assert_outcomes(passed=1, failed=1)
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["bf16 is * times as fast as FP32 *, expected at least 1000"])
-    result.stdout.fnmatch_lines(["bf16 needs * times the memory of FP32, expected at most 0.01"])
+    result.stdout.fnmatch_lines(["batch *: bf16 is * times as fast as FP32 *, expected at least 1000"])
+    result.stdout.fnmatch_lines(["batch *: bf16 needs * times the memory of FP32, expected at most 0.01"])
     assert "Traceback" not in result.stdout.str()
 
 
 def test_a_gate_of_the_ini_file_holds(folder):
     folder.makeini("[pytest]\naddopts = -p ampcheck.bench.pytest_plugin\nampcheck_max_memory = 0.01")
     folder.runpytest_subprocess().assert_outcomes(passed=1, failed=1)
+
+
+@pytest.mark.parametrize("limit", ["nan", "-1", "much"])
+def test_a_limit_that_nothing_could_break_is_refused(folder, limit):
+    folder.makeini(f"[pytest]\naddopts = -p ampcheck.bench.pytest_plugin\nampcheck_max_memory = {limit}")
+    result = folder.runpytest_subprocess()
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(
+        [f"*expected zero or a number above it in the ini key ampcheck_max_memory, got '{limit}'"]
+    )
 
 
 def test_disabled_benchmarks_take_no_time_and_gates_on_memory_still_hold(folder):
@@ -142,7 +152,9 @@ def test_workers_measure_no_time_and_a_gate_on_it_fails(folder):
     folder.runpytest_subprocess("-n1", "-W", "ignore").assert_outcomes(passed=2)
     result = folder.runpytest_subprocess("-n1", "--ampcheck-min-speedup=1", "-W", "ignore")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["the speed of bf16 cannot be judged: the part 'time' was not measured"])
+    result.stdout.fnmatch_lines(
+        ["batch *: the speed of bf16 cannot be judged: the part 'time' was not measured"]
+    )
 
 
 def test_a_gate_on_training_trains_and_without_training_it_fails(folder):
@@ -161,7 +173,7 @@ def test_a_gate_on_training_trains_and_without_training_it_fails(folder):
     result = folder.runpytest_subprocess("--ampcheck-max-loss=100", "--benchmark-disable")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
-        ["the training of bf16 cannot be judged: the part 'training' was not measured"]
+        ["batch *: the training of bf16 cannot be judged: the part 'training' was not measured"]
     )
 
 

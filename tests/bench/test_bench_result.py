@@ -1,4 +1,4 @@
-"""Benches as values: saved and loaded, judged, compared, gated."""
+"""Benches as values: saved and loaded, judged."""
 
 import dataclasses
 import json
@@ -10,14 +10,12 @@ import statistics
 import pytest
 
 from ampcheck.bench import saved
-from ampcheck.bench.compare import compare
 from ampcheck.bench.confirmed import confirmation
-from ampcheck.bench.gates import Gates, broken
 from ampcheck.bench.request import Request
 from ampcheck.bench.result import Bench, Case, Closeness, Memory, OneStep, Row, Split, Time, TrainingCurve
 from ampcheck.bench.table import caveats, headings, legend
 from ampcheck.bench.verdicts import judgement, speed, verdict
-from ampcheck.errors import AmpcheckError, ReportError
+from ampcheck.errors import ReportError
 
 
 def time(scale=1.0, seed=0, rounds=15, noise=0.02):
@@ -194,9 +192,6 @@ def test_random_labels_are_no_accuracy():
     assert "accuracy not judged (random labels)" in said
     assert "equivalent" not in said
     assert headings(bench)["training"].startswith("training loss (random labels)")
-    assert broken(Gates(max_loss=0.5), dataclasses.replace(bench, cases=(without(bench, "fp16"),))) == (
-        "batch 8: the training of amp cannot be judged: the labels are random",
-    )
 
 
 def test_identical_runs_count_once_and_decide_nothing():
@@ -218,91 +213,6 @@ def test_the_margin_is_never_widened_by_the_spread_of_the_seeds():
     assert found.margin == pytest.approx(0.02 * (1 + 1 / 3))
     assert found.word == "worse"
     assert "would have been seen" in found.statement
-
-
-def test_gates_are_ratios_and_name_the_figures():
-    bench = example()
-    assert broken(Gates(), bench) == ()
-    assert broken(Gates(1.5, 0.8, 0.05), dataclasses.replace(bench, cases=(without(bench, "fp16"),))) == ()
-    texts = broken(Gates(5.0, 0.5, 0.0), bench)
-    assert any("amp is 2." in text or "amp is 1.9" in text for text in texts)
-    assert "batch 8: amp needs 0.75 times the memory of FP32, expected at most 0.5" in texts
-    assert any("amp trains to a training loss of 1.011, FP32 to 1.01" in text for text in texts)
-
-
-@pytest.mark.parametrize(
-    ("gates", "what"),
-    [
-        (Gates(min_speedup=0.1), "speed"),
-        (Gates(max_memory=9.0), "memory"),
-        (Gates(max_loss=9.0), "training"),
-    ],
-)
-def test_a_gate_without_a_value_fails_and_says_why(gates, what):
-    bench = example()
-    (raised,) = broken(gates, bench)
-    assert raised.startswith(f"batch 8: the {what} of fp16 cannot be judged: it does not run (a.py:3")
-    bare = dataclasses.replace(bench.cases[0], rows=(Row("fp32"), Row("amp")), parts=())
-    (unasked,) = broken(gates, dataclasses.replace(bench, cases=(bare,)))
-    part = {"speed": "time"}.get(what, what)
-    assert unasked == f"batch 8: the {what} of amp cannot be judged: the part '{part}' was not measured"
-    alone = dataclasses.replace(bench.cases[0], rows=bench.cases[0].rows[:1])
-    (nothing,) = broken(gates, dataclasses.replace(bench, cases=(alone,)))
-    assert nothing == "the gates cannot be judged: no precision was measured beside FP32"
-
-
-def without(bench, name):
-    case = bench.cases[0]
-    return dataclasses.replace(case, rows=tuple(row for row in case.rows if row.precision != name))
-
-
-def test_comparing_a_bench_with_itself_changes_nothing():
-    changes = compare(example(), example())
-    assert {change.word for change in changes} == {"same"}
-    assert not any(change.failed for change in changes)
-
-
-def test_a_change_for_the_worse_is_seen():
-    old = example()
-    case = old.cases[0]
-    slow = dataclasses.replace(
-        rows(old)["amp"], time=time(2.0, 1), memory=Memory(rows(old)["fp32"].memory.predicted)
-    )
-    new = dataclasses.replace(old, cases=(dataclasses.replace(case, rows=(*case.rows[:2], slow)),))
-    found = {change.what: change for change in compare(old, new)}
-    assert found["batch 8: amp, × as fast"].word == "slower"
-    assert found["batch 8: amp, × memory"].failed == "batch 8: amp, × memory was 0.75 and is 1.00 now"
-    assert found["batch 8: amp, trained"].word == "same"
-    better = {change.what: change for change in compare(new, old)}
-    assert {change.word for change in better.values()} == {"faster", "less memory", "same"}
-    assert not any(change.failed for change in better.values())
-
-
-def test_what_is_missing_beside_an_older_bench_fails():
-    old = example()
-    gone = dataclasses.replace(old, cases=(without(old, "amp"),))
-    assert [change.failed for change in compare(old, gone) if change.failed] == [
-        "batch 8: amp was measured and is missing now"
-    ]
-    assert len([change for change in compare(old, dataclasses.replace(old, cases=())) if change.failed]) == 3
-    amp = dataclasses.replace(rows(old)["amp"], time=None)
-    part = dataclasses.replace(
-        old, cases=(dataclasses.replace(old.cases[0], rows=(*old.cases[0].rows[:2], amp)),)
-    )
-    (found,) = (change.failed for change in compare(old, part) if change.failed)
-    assert found.startswith("batch 8: amp, × as fast was ")
-    assert found.endswith("and is missing now")
-
-
-def test_benches_of_other_targets_devices_or_settings_are_not_compared():
-    old = dataclasses.replace(example(), settings={"steps": "30"})
-    with pytest.raises(AmpcheckError, match="name the same target"):
-        compare(old, dataclasses.replace(old, target="other.py"))
-    other = dataclasses.replace(old, environment={"device": "NVIDIA H100"}, settings={"steps": "60"})
-    assert [change.failed for change in compare(old, other)][:2] == [
-        "the device was CPU and is NVIDIA H100 now",
-        "the setting steps was 30 and is 60 now",
-    ]
 
 
 def test_a_row_whose_timed_updates_were_skipped_says_that_it_cannot_be_compared():

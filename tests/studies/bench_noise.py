@@ -113,7 +113,7 @@ def slowdowns(rounds, repeats, *, cpu_time):
         "# Slow-downs that were put in", "",
         f"Made by `python tests/studies/bench_noise.py --slowdowns reports/bench/slowdowns.md --rounds {rounds} "
         f"--repeats {repeats}" + " --cpu-time" * cpu_time + f"` in {time.monotonic() - begun:.0f} s.", "",
-        f"torch {about['torch']}, {about['processor']}, {about['threads']} thread, {platform.system()}; "
+        f"torch {about['torch']}, {about['processor']}, threads {about['threads']}, {platform.system()}; "
         + ("; ".join(load.notes()) or "nothing else ran") + ".",
         f"Steps of a small vision transformer, batch 2, by {clock}, in {rounds} rounds.",
         "FP32 beside itself, with a share of its own step spent waiting after each step. 0 % is how often the bench",
@@ -147,7 +147,7 @@ def report():
     lines = [
         "# Noise of the bench", "",
         "Made by `python tests/studies/bench_noise.py --report reports/bench/noise.md`.", "",
-        f"torch {about['torch']}, {about['processor']}, {about['threads']} thread, {platform.system()}; "
+        f"torch {about['torch']}, {about['processor']}, threads {about['threads']}, {platform.system()}; "
         + ("; ".join(machine_load.notes()) or "nothing else ran") + ". A small vision transformer, batch 2.", "",
         f"Identical precisions: **no difference measured in {quiet} of {REPETITIONS} repetitions**.", "",
         "| repetition | × as fast [95 %] | said |", "| --- | --- | --- |",

@@ -97,7 +97,7 @@ class Bencher:
         except AmpcheckError as error:
             rows = tuple(Row(name, "raised", str(error)) for name in self.request.rows)
             return replace(case, rows=rows, parts=self.request.parts)
-        return replace(found, parts=self.request.parts, notes=(*found.notes, RANKS_NOTE))
+        return replace(found, notes=(*found.notes, RANKS_NOTE))
 
     def _one(self, case: Case, size: int) -> OneCase:
         return OneCase(self.make, self.request, case, size or None, self.seed, self.say)
