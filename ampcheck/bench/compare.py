@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from ampcheck.bench.intervals import Interval
 from ampcheck.bench.result import BASE, Bench, Case, Row
-from ampcheck.bench.verdicts import judgement, seen, speed
+from ampcheck.bench.verdicts import NOT_JUDGED, judgement, seen, speed
 from ampcheck.errors import AmpcheckError
 from ampcheck.values.wording import percent
 
@@ -20,7 +20,7 @@ SMALL_ERROR = 1e-4
 #: Words of a change that let `--compare` fail: a figure that got worse, or that is not there any more.
 WORSE = frozenset({"slower", "more memory", "worse", "missing", "not comparable"})
 #: What training came to, from the worst on.
-_ORDER = ("fails", "stuck", "worse", "undecided", "equivalent", "better")
+_ORDER = ("fails", "stuck", "worse", "undecided", NOT_JUDGED, "equivalent", "better")
 _MISSING = "missing"
 _Found: TypeAlias = tuple[Bench, Case, Row]
 #: Returns a figure of a row: how it is shown, and what is compared; None where it was not measured.
@@ -68,7 +68,7 @@ def compare(old: Bench, new: Bench) -> tuple[Change, ...]:
             else:
                 found += _changes(name, (old, case, row), (new, *there))
     if not found:
-        found.append(Change("the comparison", "without a figure", "not to be judged", "worse"))
+        found.append(Change("a figure to compare", "asked for", _MISSING, _MISSING))
     return (*_conditions(old, new), *found)
 
 

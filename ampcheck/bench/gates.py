@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from ampcheck.bench.result import BASE, Bench, Case, Row
-from ampcheck.bench.verdicts import Judgement, judgement, speed
+from ampcheck.bench.verdicts import NOT_JUDGED, Judgement, judgement, speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Gates:
         share, most = found.difference.estimate / size, found.difference.high / size
         if found.word in {"fails", "stuck"} or not isfinite(share):
             yield f"training in {row.precision} fails in {found.failed or found.seeds} of {found.seeds} runs"
-        elif bench.random_labels:
+        elif found.word == NOT_JUDGED:
             yield f"the training of {row.precision} cannot be judged: the labels are random"
         elif share > limit:
             yield (

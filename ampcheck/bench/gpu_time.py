@@ -6,9 +6,9 @@ from ampcheck.bench.confirmed import confirmation
 from ampcheck.bench.ledger import Operation
 from ampcheck.bench.result import BASE, Bench, Case, GpuTime, Row
 from ampcheck.bench.roofline import calibration, constants, gpu, named_by, step_time
+from ampcheck.bench.table import ms
 from ampcheck.values.wording import percent
 
-MILLI = 1e-3
 #: The range of a predicted speed-up holds this share of the published ones, of models that were not fitted.
 RANGE = 0.9
 TITLES = (
@@ -54,6 +54,22 @@ def rates(case: Case, row: Row, found: GpuTime) -> tuple[float, float, float] | 
     return factor, factor * low, factor * high
 
 
+def named(bench: Bench) -> tuple[str, ...]:
+    """Return the GPUs that times are predicted on."""
+    return tuple(
+        dict.fromkeys(time.gpu for case in bench.cases for row in case.rows for time in row.gpu_times)
+    )
+
+
+def cells(case: Case, row: Row, name: str) -> tuple[str, str]:
+    """Return ms a step and the speed-up on a GPU, with its range."""
+    time = next((time for time in row.gpu_times if time.gpu == name), None)
+    if time is None:
+        return "–", "–"
+    found = rates(case, row, time)
+    return ms(time.seconds), "1" if found is None else "{:.2f} [{:.2f}, {:.2f}]".format(*found)
+
+
 def titles(bench: Bench) -> tuple[str, ...]:
     """Return the columns of the table."""
     hour = ("cost of an epoch",) if bench.price is not None and bench.epoch else ()
@@ -64,8 +80,7 @@ def titles(bench: Bench) -> tuple[str, ...]:
 def _here(bench: Bench) -> str:
     """Return the name of the GPU that the bench was measured on, where times were predicted for it."""
     card = named_by(bench.environment["device"]) if bench.cuda else None
-    predicted = {time.gpu for case in bench.cases for row in case.rows for time in row.gpu_times}
-    return card.name if card is not None and card.name in predicted else ""
+    return card.name if card is not None and card.name in named(bench) else ""
 
 
 def table(bench: Bench, case: Case) -> list[tuple[str, ...]]:
@@ -81,13 +96,11 @@ def table(bench: Bench, case: Case) -> list[tuple[str, ...]]:
 
 
 def _line(case: Case, row: Row, time: GpuTime) -> tuple[str, ...]:
-    found = rates(case, row, time)
     return (
-        time.gpu, row.precision, _ms(time.seconds),
-        "–" if found is None else "{:.2f} [{:.2f}, {:.2f}]".format(*found),
+        time.gpu, row.precision, *cells(case, row, time.gpu),
         f"{case.batch_size / time.seconds:,.0f}", _share(row, time),
-        ", ".join(map(_ms, time.phases)),
-        time.bound, _ms(time.compiled), "yes" if time.fits else "no",
+        ", ".join(map(ms, time.phases)),
+        time.bound, ms(time.compiled), "yes" if time.fits else "no",
     )  # fmt: skip
 
 
@@ -96,7 +109,7 @@ def _beside(bench: Bench, row: Row, time: GpuTime) -> tuple[str, ...]:
     here = _here(bench)
     if not here:
         return ()
-    return (_ms(row.time.median) if row.time is not None and time.gpu == here else "–",)
+    return (ms(row.time.median) if row.time is not None and time.gpu == here else "–",)
 
 
 def _epoch(bench: Bench, case: Case, time: GpuTime) -> tuple[str, ...]:
@@ -135,7 +148,3 @@ def _ranges() -> Mapping[str, tuple[float, float]]:
 def _share(row: Row, time: GpuTime) -> str:
     """Return the model's FLOPs as a share of what the GPU could compute meanwhile."""
     return percent(row.flops / time.seconds / gpu(time.gpu).peak(row.precision)) if row.flops else "–"
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds / MILLI:.3g}" if seconds < 1 else f"{seconds / MILLI:,.0f}"

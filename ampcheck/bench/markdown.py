@@ -29,6 +29,8 @@ _TERMINAL = {
 _SPARE = ("memory", "error", "fits")
 #: A verdict is given that much room, however narrow the terminal.
 _NARROWEST = 24
+#: A title of the articles' table goes on below itself from there on, or from as many characters as its column has.
+_TITLE = 9
 
 
 def to_markdown(
@@ -79,7 +81,7 @@ def _linked(pictures: Sequence[tuple[str, str, str]], case: str) -> list[str]:
 
 def _summary(bench: Bench) -> Iterable[str]:
     """Yield the layout that articles print, and for a sweep a table with a column for each precision."""
-    yield from ("## Summary", "", *_table(views.ARTICLE, views.article(bench)))
+    yield from ("## Summary", "", *_table(*views.article(bench)))
     for value, title in views.sweep(bench):
         names, rows = views.pivot(bench, value)
         yield from ("", f"{title}, by case and precision:", "", *_table(("case", *names), rows))
@@ -210,7 +212,10 @@ def to_text(bench: Bench, width: int = 100, view: str = "sweep") -> str:
 def _article(bench: Bench, width: int) -> Iterable[str]:
     """Yield the table that articles print: accuracy, time and memory, each beside FP32's."""
     yield clean(bench.target)
-    yield from aligned([views.ARTICLE, *views.article(bench)])
+    titles, rows = views.article(bench)
+    widths = [max(_TITLE, *map(len, column)) for column in zip(*rows, strict=True)]
+    wrapped = [textwrap.fill(title, room) for title, room in zip(titles, widths, strict=True)]
+    yield from aligned([wrapped, *rows])
     yield ""
     where = () if bench.cuda else legend(bench)[-3:]
     yield from _hanging("  ", [*where, *gpu_time.legend(bench)[:1]], width)

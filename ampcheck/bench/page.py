@@ -4,10 +4,10 @@ import base64
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from ampcheck.bench import gpu_time, svg
+from ampcheck.bench import gpu_time, svg, views
 from ampcheck.bench.compare import Change
 from ampcheck.bench.result import Bench, Case
-from ampcheck.bench.shapes import STYLE
+from ampcheck.bench.shapes import STYLE, title
 from ampcheck.bench.table import TIMES, caveats, columns, headings, legend, lines
 from ampcheck.renderers.page.elements import Html, joined, tag
 
@@ -61,6 +61,11 @@ def _body(bench: Bench, changes: Sequence[Change]) -> Iterable[Html]:
         yield tag("p", "Made by ", tag("code", bench.command))
     if bench.interrupted:
         yield tag("p", "Interrupted: this is what was done by then.", class_="bad")
+    if bench.cases:
+        titles, rows = views.article(bench)
+        dim = () if bench.cuda else [at for at, title in enumerate(titles) if title.endswith("here")]
+        yield tag("h2", "Summary")
+        yield _table(titles, rows, "Summary", dim=dim)
     for case in bench.cases:
         yield from _case(bench, case)
     if changes:
@@ -83,10 +88,9 @@ def _case(bench: Bench, case: Case) -> Iterable[Html]:
         yield _table(gpu_time.titles(bench), predicted, "Time on GPUs, predicted")
     yield _list(caveats(bench, case))
     steps = int(bench.settings.get("steps", 0))
-    for chart in (svg.ratios(case), svg.memory(case), svg.curves(case, steps), svg.metrics(case)):
-        if chart:
-            caption = Html(chart.partition("<title>")[2].partition("</title>")[0])
-            yield tag("figure", tag("figcaption", caption, class_="dim"), _scroll(Html(chart), caption))
+    for chart in svg.charts(case, steps).values():
+        caption = title(chart)
+        yield tag("figure", tag("figcaption", caption, class_="dim"), _scroll(Html(chart), caption))
     if case.reasons:
         yield tag("h3", "What limits the speed-up")
         yield tag(

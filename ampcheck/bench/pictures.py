@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ampcheck.bench import svg
 from ampcheck.bench.gpu_time import rates
 from ampcheck.bench.result import BASE, Bench, Case
-from ampcheck.bench.shapes import standalone
+from ampcheck.bench.shapes import standalone, title
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,10 @@ def pictures(bench: Bench) -> tuple[Picture, ...]:
     found = [
         (case.key, f"{at + 1}-{kind}", chart)
         for at, case in enumerate(bench.cases)
-        for kind, chart in (
-            ("memory", svg.memory(case)), ("speed", svg.ratios(case)), ("training", svg.curves(case, steps)),
-            ("metric", svg.metrics(case)),
-        )
-    ]  # fmt: skip
-    found += [("", f"batches-{kind}", chart) for kind, chart in _batches(bench)]
-    return tuple(
-        Picture(case, suffix, _title(chart), standalone(chart)) for case, suffix, chart in found if chart
-    )
+        for kind, chart in svg.charts(case, steps).items()
+    ]
+    found += [("", f"batches-{kind}", chart) for kind, chart in _batches(bench) if chart]
+    return tuple(Picture(case, suffix, title(chart), standalone(chart)) for case, suffix, chart in found)
 
 
 def _batches(bench: Bench) -> list[tuple[str, str]]:
@@ -67,7 +62,3 @@ def _speeds(case: Case) -> list[tuple[str, str, float]]:
             if rate is not None:
                 found.append((time.gpu, row.precision, rate[0]))
     return found
-
-
-def _title(chart: str) -> str:
-    return chart.partition("<title>")[2].partition("</title>")[0]

@@ -130,6 +130,11 @@ def svg(height: float, title: str, parts: Iterable[Html]) -> str:
     return tag("svg", tag("title", title), parts, viewBox=box, role="img", aria_label=title)
 
 
+def title(chart: str) -> Html:
+    """Return what a drawing is called."""
+    return Html(chart.partition("<title>")[2].partition("</title>")[0])
+
+
 def rect(x: float, y: float, width: float, height: float, style: str, tip: str = "") -> Html:
     """Return a rectangle."""
     places = {"x": x, "y": y, "width": width, "height": height}

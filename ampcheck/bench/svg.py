@@ -27,6 +27,17 @@ _ROW = 26
 _NUMBERED = 14  #: a part of a bar that is narrower has no room for its number
 
 
+def charts(case: Case, steps: int) -> dict[str, str]:
+    """Return the charts of a case that have something to show; its training took so many steps."""
+    found = {
+        "memory": memory(case),
+        "speed": ratios(case),
+        "training": curves(case, steps),
+        "metric": metrics(case),
+    }
+    return {kind: chart for kind, chart in found.items() if chart}
+
+
 def ratios(case: Case) -> str:
     """Return the chart of how many times as fast as FP32 each precision is, '' where nothing was timed."""
     found = {row.precision: case.speedup(row) for row in case.rows}
@@ -65,7 +76,8 @@ def memory(case: Case) -> str:
         return ""
     roles = list(dict.fromkeys(role for split in splits.values() for role in split.roles))
     axis = Axis(0, max(split.peak_bytes for split in splits.values()), 0, PLOT)
-    parts: list[Html] = []
+    bottom = _ROW * len(splits) + 4
+    parts = list(_sizes(axis, bottom))
     for at, (name, split) in enumerate(splits.items()):
         y, x = 4 + _ROW * at, float(LEFT)
         parts.append(text(LEFT - 8, y + 17, name, "end"))
@@ -78,12 +90,21 @@ def memory(case: Case) -> str:
                 parts.append(text(x + width / 2, y + 17, str(number + 1), "middle", "inside"))
             x += width
         parts.append(text(WIDTH - RIGHT + 8, y + 17, f"{split.peak_bytes / MIB:.4g} MiB"))
-    keys = list(_keys(roles, _ROW * len(splits) + 14))
+    keys = list(_keys(roles, bottom + 30))
     return svg(
-        _ROW * len(splits) + 14 + 18 * len(keys),
+        bottom + 30 + 18 * len(keys),
         "Predicted CUDA peak by what the memory is for",
         [*parts, *keys],
     )
+
+
+def _sizes(axis: Axis, bottom: float) -> Iterable[Html]:
+    """Yield the numbered lines of an axis of bytes."""
+    in_mib = Axis(axis.low / MIB, axis.high / MIB, LEFT, LEFT + PLOT)
+    for tick in round_numbers(in_mib, 52):
+        yield line(in_mib(tick), 4, in_mib(tick), bottom, "grid")
+        yield text(in_mib(tick), bottom + 16, f"{tick:g}", "middle")
+    yield text(LEFT + PLOT + 8, bottom + 16, "MiB", style="dim")
 
 
 def _keys(names: Sequence[str], y: float) -> Iterable[Html]:

@@ -85,11 +85,11 @@ def headings(bench: Bench) -> dict[str, str]:
         "speedup": f"× as fast on {where} [95 %]",
         "memory": f"CUDA peak, {kind}, MiB",
         "error": f"gradient error{rules}",
-        "training": f"{_measure_of(bench)}{rules}",
+        "training": f"{measure_of(bench)}{rules}",
     }
 
 
-def _measure_of(bench: Bench) -> str:
+def measure_of(bench: Bench) -> str:
     """Return what training was judged by."""
     found = {j.measure for case in bench.cases for row in case.rows if (j := judgement(bench, case, row))}
     return (
@@ -106,7 +106,7 @@ def _line(bench: Bench, case: Case, row: Row) -> Line:
     return Line(
         row.precision,
         verdict(bench, case, row),
-        _NONE if time is None else f"{_ms(time.median)} ({percent(time.spread)})",
+        _NONE if time is None else f"{ms(time.median)} ({percent(time.spread)})",
         "1" if row.precision == BASE and time else _NONE if fast is None else _interval(fast.interval),
         _NONE if memory is None or memory.cuda_bytes is None else f"{memory.cuda_bytes / MIB:.4g}",
         _NONE if ratio is None else f"{ratio:.2f}",
@@ -119,7 +119,8 @@ def _line(bench: Bench, case: Case, row: Row) -> Line:
     )
 
 
-def _ms(seconds: float) -> str:
+def ms(seconds: float) -> str:
+    """Return seconds as milliseconds."""
     return f"{seconds * 1000:.3g}" if seconds < 1 else f"{seconds * 1000:,.0f}"
 
 
@@ -168,7 +169,7 @@ def caveats(bench: Bench, case: Case) -> tuple[str, ...]:
             if course.message:
                 found.append(f"{row.precision}, seed {course.seed}: {clean(course.message)}")
         if row.time is not None and row.time.device_samples:
-            device = _ms(median(row.time.device_samples))
+            device = ms(median(row.time.device_samples))
             found.append(f"{row.precision}: {device} ms a step on the device itself, between events")
         if row.time is not None and row.time.joules is not None:
             found.append(
@@ -183,7 +184,7 @@ def caveats(bench: Bench, case: Case) -> tuple[str, ...]:
 def _certainty(bench: Bench, case: Case, row: Row) -> Iterator[str]:
     """Yield how sure a row's figures are: what its runs could have shown, how often it was timed."""
     judged = judgement(bench, case, row)
-    if judged is not None and judged.word in {"equivalent", "undecided"} and not bench.random_labels:
+    if judged is not None and judged.word in {"equivalent", "undecided"}:
         yield from [f"{row.precision}: {judged.measure}: {judged.statement}"] if judged.statement else []
     if row.time is not None and len(row.time.samples) < FEWEST_ROUNDS:
         yield f"{row.precision}: timed in {len(row.time.samples)} rounds only; a larger --budget gives it more"

@@ -24,6 +24,9 @@ FAILED = {
 }
 #: A relative error of the gradients from which they are called lost: less than half of them arrives.
 LOST = 0.5
+#: What is said of training on labels that were made up: it can only memorise noise.
+NOT_JUDGED = "not judged"
+_ACCURACY = ("equivalent", "better", "worse", "undecided")
 _TWO = 2
 
 
@@ -42,7 +45,7 @@ class Speed:
 class Judgement:
     """Whether training in a precision comes to what FP32 comes to, over paired seeds."""
 
-    word: str  #: equivalent, better, worse, undecided, stuck, fails, reference
+    word: str  #: equivalent, better, worse, undecided, not judged, stuck, fails, reference
     measure: str  #: what was compared, each read in FP32: metric, validation loss or training loss
     own: float  #: mean over the seeds
     reference: float
@@ -116,6 +119,8 @@ def judgement(bench: Bench, case: Case, row: Row) -> Judgement | None:
         if len(differences) >= _TWO and margin:
             spread = stdev(differences)
             seen, needed = power(spread, len(differences), margin), enough(spread, margin)
+    if bench.random_labels and word in _ACCURACY:
+        word = NOT_JUDGED
     finite = [value for value in own if math.isfinite(value)]
     mean = fmean(finite) if finite else math.nan
     return Judgement(
@@ -166,7 +171,7 @@ def _trained(found: Judgement) -> str:
 
 def said(found: Judgement) -> str:
     """Return a judgement in words."""
-    if found.word == "reference":
+    if found.word in {"reference", NOT_JUDGED}:
         return f"{found.own:.4g}"
     if found.word == "fails":
         return f"fails: {found.failed or found.seeds} of {found.seeds} runs"
@@ -195,7 +200,7 @@ def against(bench: Bench, case: Case, row: Row) -> str:
         how = "the loss does not fall" if found.word == "stuck" else found.how or FAILED["diverged"]
         return f"training fails: {how}"
     lost = _lost(row)
-    if lost or found is None or found.word != "worse" or bench.random_labels:
+    if lost or found is None or found.word != "worse":
         return lost
     return f"{found.measure} worse: {found.own:.4g}, FP32 {found.reference:.4g}"
 
@@ -227,7 +232,7 @@ def _accuracy(bench: Bench, case: Case, row: Row) -> str:
     found = judgement(bench, case, row)
     if found is None:
         return ""
-    return "accuracy not judged (random labels)" if bench.random_labels else _trained(found)
+    return "accuracy not judged (random labels)" if found.word == NOT_JUDGED else _trained(found)
 
 
 def _memory(case: Case, row: Row) -> str:

@@ -4,17 +4,15 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ampcheck.bench.gpu_time import rates
+from ampcheck.bench import gpu_time
 from ampcheck.bench.result import Bench
-from ampcheck.bench.table import MIB, records
+from ampcheck.bench.table import lines, measure_of, records
 from ampcheck.values.wording import percent
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _NONE = "–"
-#: The layout of articles; on a CPU the times are the CPU's own.
-ARTICLE = ("case", "precision", "accuracy", "ms a step here", "× speed here", "CUDA MiB", "× memory")
 #: What a pivot shows, what it is called, and how a number is written.
 VALUES: dict[str, tuple[str, Callable[[float], str]]] = {
     "memory_ratio": ("× CUDA memory", "{:.2f}".format),
@@ -35,7 +33,7 @@ def frame(bench: Bench) -> "pd.DataFrame":
     pairs = [(case, row) for case in bench.cases for row in case.rows]
     for record, (case, row) in zip(rows, pairs, strict=True):
         for time in row.gpu_times:
-            found = rates(case, row, time)
+            found = gpu_time.rates(case, row, time)
             record[f"predicted_s {time.gpu}"] = time.seconds
             record[f"predicted_speedup {time.gpu}"] = found[0] if found else None
     return pd.DataFrame(rows)
@@ -60,23 +58,36 @@ def pivot(bench: Bench, value: str) -> tuple[list[str], list[tuple[str, ...]]]:
     return [str(name) for name in wide.columns], rows
 
 
-def article(bench: Bench) -> list[tuple[str, ...]]:
-    """Return precision, accuracy, time and memory for each row, the last two also as multiples of FP32's."""
-    writers = {
-        "trained_mean": "{:.4g}".format,
-        "median_s": lambda seconds: f"{1000 * seconds:.3g}",
-        "speedup": "{:.2f}".format,
-        "cuda_bytes": lambda size: f"{size / MIB:.4g}",
-        "memory_ratio": "{:.2f}".format,
+def article(bench: Bench) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the titles and the rows of the table that articles print: accuracy, time and memory beside FP32's.
+
+    Where times are predicted, they stand in the place of a CPU's own, which say nothing about a GPU.
+    """
+    gpus = gpu_time.named(bench)
+    sweeps, timed = len(bench.cases) > 1, bench.cuda or not gpus
+    titles = {
+        "case": ["case"] * sweeps,
+        "accuracy": ["precision", measure_of(bench).replace("metric", "accuracy")],
+        "predicted": [title for name in gpus for title in (f"ms on {name}, predicted", f"× speed on {name}")],
+        "memory": ["CUDA MiB" + ("" if bench.cuda else ", predicted"), "× memory"],
+        "here": ["ms a step here", "× speed here"] * timed,
     }
-    return [
-        (
-            record["case"],
-            record["precision"],
-            *(_cell(record[name], write) for name, write in writers.items()),
-        )
-        for record in records(bench)
-    ]
+    order = ["case", "accuracy", *(["here"] if bench.cuda else []), "predicted", "memory"]
+    order += [] if bench.cuda else ["here"]
+    rows = []
+    for case in bench.cases:
+        for row, line in zip(case.rows, lines(bench, case), strict=True):
+            cells = {
+                "case": (case.key,) * sweeps,
+                "accuracy": (line.precision, line.training),
+                "predicted": [cell for name in gpus for cell in gpu_time.cells(case, row, name)],
+                "memory": (line.memory, line.share),
+                "here": (line.step.partition(" ")[0], line.speedup.partition(" ")[0]) * timed,
+            }
+            rows.append([cell for part in order for cell in cells[part]])
+    names = [title for part in order for title in titles[part]]
+    told = [at for at in range(len(names)) if any(row[at] != _NONE for row in rows)]
+    return [names[at] for at in told], [tuple(row[at] for at in told) for row in rows]
 
 
 def _title(name: str) -> str:

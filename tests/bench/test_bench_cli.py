@@ -12,7 +12,6 @@ import forked
 import pytest
 from test_bench_plugin import TARGET
 
-from ampcheck.bench.views import ARTICLE
 from ampcheck.cli import main
 
 QUICK = [
@@ -260,7 +259,29 @@ def test_what_to_compare_with_is_read_before_anything_is_measured(net, tmp_path,
 
 def test_the_articles_view_is_its_table_and_nothing_else(net, capsys):
     assert main(["bench", "net.py", *QUICK, "--view", "article"]) == 0
-    title, heads, *rows = capsys.readouterr().out.splitlines()
+    title, *heads = capsys.readouterr().out.partition("\n\n")[0].splitlines()
     assert title == "net.py"
-    assert re.split(r"  +", heads.strip()) == [*ARTICLE]
-    assert [row.split()[:3] for row in rows[:2]] == [["batch", "16", "fp32"], ["batch", "16", "amp"]]
+    assert {"precision", "training", "loss", "CUDA", "×", "memory", "step"} <= set(" ".join(heads).split())
+    assert [row.split()[0] for row in heads[-2:]] == ["fp32", "amp"]
+
+
+def test_the_articles_view_has_a_column_for_each_gpu_in_place_of_the_cpus_times(net, capsys):
+    words = [
+        "--parts",
+        "memory",
+        "--precisions",
+        "fp32,amp,bf16",
+        "--gpu",
+        "a100-80g,t4",
+        "--view",
+        "article",
+    ]
+    assert main(["bench", "net.py", *words]) == 0
+    out = capsys.readouterr().out
+    heads = " ".join(out.partition("fp32")[0].split())
+    assert heads.count("× speed on") == heads.count("ms on") == 2
+    assert not {"here", "trained"} & {*heads.split()}
+    assert re.search(r"amp +[\d.]+ +[\d.]+ \[[\d.]+, [\d.]+\] ", out)
+    assert re.search(r"bf16 .* –  +–  ", out), "a T4 has no bf16"
+    page = (net.parent / "reports" / "net.html").read_text()
+    assert "ms on t4, predicted" in page.partition("<h2>Summary")[2].partition("<h2>")[0]

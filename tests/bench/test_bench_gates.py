@@ -202,9 +202,9 @@ def test_gradients_that_got_worse_are_seen():
 def test_a_comparison_without_a_figure_fails():
     bench = alone(example())
     empty = dataclasses.replace(bench, cases=())
-    assert failures(empty, bench) == ["the comparison was without a figure and is not to be judged now"]
+    assert failures(empty, bench) == ["a figure to compare was asked for and is missing now"]
     bare = dataclasses.replace(bench, cases=(Case(8, rows=(Row("fp32"), Row("amp"))),))
-    assert failures(bare, bench) == ["the comparison was without a figure and is not to be judged now"]
+    assert failures(bare, bench) == ["a figure to compare was asked for and is missing now"]
 
 
 def test_fp32_that_does_not_run_any_more_is_seen():

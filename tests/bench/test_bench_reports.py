@@ -111,12 +111,23 @@ def test_a_sweep_is_one_table_and_a_line_against_the_batch_size():
 
 
 def test_the_articles_layout_is_taken_from_the_rows():
-    rows = {line[1]: line for line in views.article(example())}
-    assert rows["amp"][6] == "0.75"
-    assert rows["fp32"][2] == "1.01"
-    assert rows["fp16"][2:] == ("–",) * 5
+    titles, found = views.article(example())
+    rows = {line[0]: dict(zip(titles, line, strict=True)) for line in found}
+    assert titles == [
+        "precision", "training loss", "CUDA MiB, predicted", "× memory", "ms a step here", "× speed here",
+    ]  # fmt: skip
+    assert rows["amp"]["× memory"] == "0.75"
+    assert rows["fp32"]["training loss"] == "1.01"
+    assert rows["fp16"]["training loss"] == "fails: 3 of 3 runs"
+    assert [*rows["fp16"].values()][2:] == ["–"] * 4
     heads = [re.split(r" *\| *", line)[1:-1] for line in to_markdown(example()).splitlines()]
-    assert [*views.ARTICLE] in heads
+    assert titles in heads
+    gpu = dataclasses.replace(example(), environment={"device": "NVIDIA H100"})
+    assert views.article(gpu)[0] == [
+        "precision", "training loss", "ms a step here", "× speed here", "CUDA MiB", "× memory",
+    ]  # fmt: skip
+    two = dataclasses.replace(gpu, cases=gpu.cases * 2)
+    assert views.article(two)[0][0] == "case"
 
 
 def test_the_bars_of_a_memory_chart_are_as_long_as_the_peak_says():

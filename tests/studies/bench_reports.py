@@ -13,11 +13,10 @@ from pathlib import Path
 
 from ampcheck.bench import files, saved
 from ampcheck.bench.confirmed import confirmation
-from ampcheck.bench.gpu_time import rates
 from ampcheck.bench.request import Request
 from ampcheck.bench.result import Bench
 from ampcheck.bench.running.bench import Bencher
-from ampcheck.bench.table import lines
+from ampcheck.bench.views import article
 from ampcheck.cli import main
 from ampcheck.renderers.markup import inline
 from ampcheck.saved.report_json import write
@@ -62,34 +61,20 @@ CLASSIC_GPUS = ("a100-80g", "t4")
 
 def classic(folder):
     """Write the table of the three classic reports: the layout of the article, with two GPUs."""
-    titles = ["experiment", "precision", "accuracy"]
-    titles += [f"{what}, {name}" for name in CLASSIC_GPUS for what in ("ms", "× speed")] + ["MiB", "× memory"]
-    rows = [titles, [":--", ":--", *["--:"] * (len(titles) - 2)]]
     benches = {name.removeprefix("classic_"): saved.read(folder / f"{name}.json") for name in CLASSICS}
+    shown: list[list[str]] = []
     for name, bench in benches.items():
-        (case,) = bench.cases
-        for line, row in zip(lines(bench, case), case.rows, strict=True):
-            times = (cell for gpu in CLASSIC_GPUS for cell in _gpu_cells(case, row, gpu))
-            link = f"[{name}](classic_{name}.md)" if row is case.rows[0] else ""
-            cells = (line.precision, line.training, *times, line.memory, line.share)
-            rows.append(
-                [link, *(inline(cell).replace(" ", "&nbsp;").replace("–", "–&#8288;") for cell in cells)]
-            )  # a line a row
+        titles, rows = article(bench)
+        shown = shown or [["experiment", *titles], [":--", ":--", *["--:"] * (len(titles) - 1)]]
+        for row in rows:
+            link = f"[{name}](classic_{name}.md)" if row is rows[0] else ""
+            shown.append([link, *(inline(cell).replace(" ", "&nbsp;") for cell in row)])  # a line a row
     steps = sorted({int(re.search(r"--steps (\d+)", bench.command)[1]) for bench in benches.values()})
     seeds = sorted({len(row.courses) for bench in benches.values() for row in bench.cases[0].rows})
     text = CLASSIC_TEXT.format(steps=" to ".join(map(str, steps)), seeds=" to ".join(map(str, seeds)))
-    text += "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    text += "".join(f"| {' | '.join(row)} |\n" for row in shown)
     said = {"memory": confirmation("memory"), "time": confirmation("time"), "gpus": ",".join(CLASSIC_GPUS)}
     write(folder / "classic.md", text + CLASSIC_NOTES.format(**said))
-
-
-def _gpu_cells(case, row, name):
-    """Return ms a step and the speed-up on a GPU."""
-    time = next((time for time in row.gpu_times if time.gpu == name), None)
-    if time is None:
-        return "–", "–"
-    found = rates(case, row, time)
-    return f"{1000 * time.seconds:.3g}", "1" if found is None else "{:.2f} ({:.2f}–{:.2f})".format(*found)
 
 
 def predict_times(folder, name):
