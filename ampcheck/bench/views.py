@@ -86,8 +86,8 @@ def article(bench: Bench) -> tuple[list[str], list[tuple[str, ...]]]:
             }
             rows.append([cell for part in order for cell in cells[part]])
     names = [title for part in order for title in titles[part]]
-    told = [at for at in range(len(names)) if any(row[at] != _NONE for row in rows)]
-    return [names[at] for at in told], [tuple(row[at] for at in told) for row in rows]
+    filled = [at for at in range(len(names)) if any(row[at] != _NONE for row in rows)]
+    return [names[at] for at in filled], [tuple(row[at] for at in filled) for row in rows]
 
 
 def _title(name: str) -> str:

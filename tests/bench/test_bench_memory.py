@@ -66,6 +66,59 @@ def test_a_prediction_for_fp32_is_what_real_tensors_take(size):
     assert predicted == measured_on_cpu(lambda: perceptron(size))
 
 
+#: Numbers in resnet18's parameters: all, those of its norms, of the last layer, and of the layers up to layer1.
+PARAMETERS, NORMS, LAST, FIRST = 11_689_512, 9_600, 513_000, 157_504
+#: Of its four layers the channels, how many times smaller their images are than the batch's, and their convolutions.
+LAYERS = ((64, 4, 4), (128, 8, 5), (256, 16, 5), (512, 32, 5))
+
+
+def resnet18(batch, side):
+    import torchvision
+
+    def make():
+        data = torch.zeros(batch, 3, side, side), torch.zeros(batch, dtype=torch.long)
+        loss = lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1])  # noqa: E731
+        momentum = lambda model: torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)  # noqa: E731
+        return Target("resnet18", torchvision.models.resnet18(), [data], loss, momentum)
+
+    return make
+
+
+def kept_by_resnet18(image, size, layers):
+    """Return the bytes that the forward keeps up to the last of some layers.
+
+    A norm keeps its input, which is a convolution's output. An in-place ReLU keeps its output, which the next
+    convolution keeps too; after a norm that leads to no ReLU nothing is kept. Pooling keeps indices of eight bytes.
+    """
+    stem = 2 * image(64, 2) + image(64, 4) + image(64, 4) // size * 8
+    cast = 0 if size == 4 else image(3, 1)
+    return stem + cast + sum(image(wide, small) * (convs + 4) for wide, small, convs in layers)
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize(("batch", "side"), [(128, 224), (2, 64)])
+def test_resnet18_needs_what_a_hand_counts(name, batch, side):
+    """Images decide the peak of a large batch, as the backward begins; in a small one it comes with the gradients."""
+    size = 4 if name == "fp32" else 2
+
+    def image(channels, smaller):
+        return batch * channels * (side // smaller) ** 2 * size
+
+    lasting = 2 * 4 * PARAMETERS + 4 * batch * 3 * side**2  # parameters, momentum, batch
+    if batch > 2:
+        casts = 0 if size == 4 else 2 * (PARAMETERS - NORMS)
+        wide, small, _ = LAYERS[-1]  # one gradient enters its last norm, another leaves it
+        expected = casts + kept_by_resnet18(image, size, LAYERS) + 4 * LAST + 2 * image(wide, small)
+    else:
+        casts = 0 if size == 4 else 2 * FIRST
+        wide, small, _ = LAYERS[0]
+        gradients = 4 * (PARAMETERS - FIRST)
+        expected = casts + kept_by_resnet18(image, size, LAYERS[:1]) + gradients + 3 * image(wide, small)
+    found = predict(resnet18(batch, side), precision(name)).split
+    assert found.peak_bytes == pytest.approx(lasting + expected, rel=0.01)
+    assert found.moment == "backward"
+
+
 def test_a_model_that_looks_at_its_numbers_is_run_on_real_ones():
     def make():
         target = perceptron()
