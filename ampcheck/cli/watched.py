@@ -18,7 +18,7 @@ from ampcheck.run.keeping import Corner, Keeper, unfinished
 from ampcheck.run.launch_script import Program
 from ampcheck.run.progress_line import Numbers, progress
 from ampcheck.run.tensorboard import ScalarFile
-from ampcheck.run.wishes import wishes_of
+from ampcheck.run.wishes import NO_WISHES, wishes_of
 from ampcheck.saved.report_json import to_json, write
 from ampcheck.values.recipes import is_recipe
 from ampcheck.values.report import Report
@@ -46,7 +46,7 @@ class Watched:
         )
         named = any("cuda" in word for word in program.arguments)
         script = program.kind == "script" and not options.what_if
-        asked = wishes_of(Path(program.name), program.arguments) if script else None
+        asked = wishes_of(Path(program.name), program.arguments) if script else NO_WISHES
         self._recipe = options.what_if if is_recipe(options.what_if) else ""
         self._watch_options = WatchOptions(
             program.shown,

@@ -19,7 +19,7 @@ from ampcheck.errors import ReportError
 from ampcheck.run.import_hooks import after_import
 from ampcheck.run.keeping import Keeper, unfinished
 from ampcheck.run.limit import Limit
-from ampcheck.run.wishes import Wish
+from ampcheck.run.wishes import NO_WISHES, Wishes
 from ampcheck.saved.report_json import read, to_json, write
 from ampcheck.values.report import Report
 from ampcheck.values.settings import Schedule
@@ -38,7 +38,7 @@ class WatchOptions:
     cuda_named: bool = False
     what_if: str = ""
     limit: tuple[int, float] | None = None  #: steps and seconds after which a process is stopped
-    asked: Wish | None = None  #: the precision that the script asks for
+    asked: Wishes = NO_WISHES  #: the precision that the script asks for
 
     def session(self, on_step: Callable[[Any], None] | None = None) -> "Session":
         """Return a new watch; `on_step` hears of every step."""

@@ -23,7 +23,8 @@ from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.wide import execute
 from ampcheck.run.ranks import Ranks
 from ampcheck.run.script_coverage import script_coverage, script_outcomes
-from ampcheck.run.wishes import Wish
+from ampcheck.run.surely import Function, running
+from ampcheck.run.wishes import NO_WISHES, Wishes
 from ampcheck.values.loop import Cause, Loop, ScaleEvent
 from ampcheck.values.report import Report
 from ampcheck.values.settings import Schedule
@@ -46,7 +47,7 @@ class Session:
         cuda_named: bool = False,
         what_if: str = "",
         follows: bool = False,
-        asked: Wish | None = None,
+        asked: Wishes = NO_WISHES,
     ) -> None:
         """Prepare to watch; `on_step` hears of every step. It `follows` the script into the thread that trains.
 
@@ -55,6 +56,7 @@ class Session:
         """
         self._what_if = what_if
         self._asked = asked
+        self._ran: frozenset[Function] = frozenset()  #: functions of the script that the first step is within
         self.ranks = Ranks()
         #: Tells whether a report of its own follows on layers that the script trains in FP8.
         self.recipes_follow: Callable[[], bool] = lambda: False
@@ -66,6 +68,8 @@ class Session:
 
     def _stepped(self, watcher: Watcher) -> None:
         self.ranks.look()
+        if self._asked.inside and not self._ran:
+            self._ran = running(self._asked.path)
         self._on_step(watcher)
 
     def _lower(self, precision: str) -> WhatIf | None:
@@ -151,7 +155,10 @@ class Session:
             updates=(*watcher.updates.losses, *_written(full)),
         )
         return diagnosed(
-            report, script_coverage(watcher, report, judged, self._asked, stood_in=bool(self._casting()))
+            report,
+            script_coverage(
+                watcher, report, judged, self._asked.one(self._ran), stood_in=bool(self._casting())
+            ),
         )
 
     def _casting(self) -> dict[str, str]:

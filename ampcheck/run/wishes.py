@@ -1,9 +1,12 @@
 """Which precision a script asks for by the words that frameworks know: read, since frameworks switch it off alone."""
 
 import ast
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+
+from ampcheck.run.surely import Function, functions, surely_called
 
 _NAMES = {"precision", "mixed_precision", "fp16", "bf16", "amp", "use_amp", "half"}
 _VALUES = {
@@ -35,31 +38,60 @@ class Wish:
         return self.precisions[0] if len(self.precisions) == 1 else "mixed precision"
 
 
-def wishes(source: str, file: str, arguments: Sequence[str] = ()) -> Wish | None:
-    """Return what the source of a script and its command line ask for; None where nothing, or several things.
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """All that a script and its command line ask for, whether or not the lines that do so run."""
 
-    >>> wishes('Trainer(precision="16-mixed")', "a.py")
+    sure: tuple[Wish, ...] = ()  #: which no script that ran to its end has left out
+    #: By the function whose lines they are among: asked for wherever that function runs.
+    inside: tuple[tuple[Function, Wish], ...] = ()
+    others: tuple[Wish, ...] = ()  #: of which nobody can say
+    path: str = ""  #: of the script
+
+    def one(self, ran: Collection[Function] = ()) -> Wish | None:
+        """Return what is asked for if these functions ran; None where nothing is sure, or there are several things."""
+        found = [*self.sure, *(wish for function, wish in self.inside if function in ran)]
+        every = chain(found, (wish for _, wish in self.inside), self.others)
+        return found[0] if found and len({wish.precisions for wish in every}) == 1 else None
+
+
+#: Of a script that asks for nothing.
+NO_WISHES = Wishes()
+
+
+def wishes(source: str, file: str, arguments: Sequence[str] = ()) -> Wishes:
+    """Return what the source of a script and its command line ask for.
+
+    >>> wishes('Trainer(precision="16-mixed")', "a.py").one()
     Wish(precisions=('fp16',), place="precision='16-mixed' at a.py:1")
+    >>> wishes('def never(): Trainer(precision="16-mixed")', "a.py").one()
     """
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return None
-    found = [*_typed(arguments), *_written(tree, file)]
-    different = {wish.precisions for wish in found}
-    return found[0] if len(different) == 1 else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return NO_WISHES
+    sure = surely_called(tree)
+    inside = {name: calls for name, calls in functions(tree).items() if name not in sure}
+    certain = [call for calls in sure.values() for call in calls]
+    placed = {*map(id, certain), *(id(call) for calls in inside.values() for call in calls)}
+    return Wishes(
+        (*_typed(arguments), *_written(certain, file)),
+        tuple((name, wish) for name, calls in inside.items() for wish in _written(calls, file)),
+        tuple(_written((node for node in ast.walk(tree) if id(node) not in placed), file)),
+    )
 
 
-def wishes_of(path: Path, arguments: Sequence[str]) -> Wish | None:
-    """Return what a script file asks for; None where it cannot be read."""
+def wishes_of(path: Path, arguments: Sequence[str]) -> Wishes:
+    """Return what a script file asks for; nothing where it cannot be read."""
     try:
-        return wishes(path.read_text(encoding="utf-8"), path.name, arguments)
+        found = wishes(path.read_text(encoding="utf-8"), path.name, arguments)
+        return replace(found, path=str(path.absolute()))
     except (OSError, UnicodeDecodeError):
-        return None
+        return NO_WISHES
 
 
-def _written(tree: ast.AST, file: str) -> Iterator[Wish]:
-    for node in ast.walk(tree):
+def _written(nodes: Iterable[ast.AST], file: str) -> Iterator[Wish]:
+    for node in nodes:
         if not isinstance(node, ast.Call):
             continue
         for keyword in node.keywords:

@@ -291,8 +291,35 @@ def test_a_gradient_that_low_precision_does_not_have_is_named():
         ("", ("amp=True",), ("fp16", "bf16")),
         ("", ("--amp", "false"), None),
         ("not python (", (), None),
+        # What runs for sure, and what may not.
+        ("def never(): f(fp16=True)", (), None),
+        ("def main(): f(fp16=True)\nmain()", (), ("fp16",)),
+        ("def main(): f(fp16=True)\nif __name__ == '__main__':\n    main()", (), ("fp16",)),
+        ("def main(): f(fp16=True)\nif cuda: main()", (), None),
+        ("def main(): f(fp16=True)\nglobals()[name]()", (), None),
+        ("def a(): f(fp16=True)\ndef b(): a()\nb()", (), ("fp16",)),
+        ("def a():\n    if x: return\n    f(fp16=True)\na()", (), None),
+        ("def a():\n    for x in y:\n        if x: break\n    f(fp16=True)\na()", (), ("fp16",)),
+        ("class A:\n    def __init__(self): f(fp16=True)\nA()", (), ("fp16",)),
+        ("class A:\n    def go(self): self.on()\n    def on(self): f(fp16=True)\nA().go()", (), ("fp16",)),
+        ("class A:\n    def go(self): f(fp16=True)\nA()", (), None),
+        ("if x: f(fp16=True)\nelse: f()", (), None),
+        ("x and f(fp16=True)", (), None),
+        ("go = lambda: f(fp16=True)", (), None),
+        ("f(fp16=True)\ndef never(): f(bf16=True)", (), None),
+        ("+".join(["f()"] * 200) + "\nf(fp16=True)", (), ("fp16",)),
+        ("+".join(["f()"] * 3000) + "\nf(fp16=True)", (), None),  # which Python runs and `ast` refuses
     ],
 )
 def test_what_a_script_asks_for_is_read(source, arguments, precisions):
-    wish = wishes(source, "train.py", arguments)
+    wish = wishes(source, "train.py", arguments).one()
     assert (wish.precisions if wish else None) == precisions
+
+
+def test_a_function_that_training_is_within_has_run():
+    source = "@decorated\ndef never():\n    f(bf16=True)\n\ndef main():\n    f(bf16=True)\nglobals()[name]()"
+    asked = wishes(source, "train.py")
+    assert asked.one() is None
+    assert asked.one({(5, "main")}).place == "bf16=True at train.py:6"
+    assert asked.one({(1, "never")}).place == "bf16=True at train.py:3"
+    assert asked.one({(2, "main")}) is None

@@ -154,7 +154,7 @@ def _right_order(loop: Loop, clip: Event) -> list[str]:
 def step_beside_scaler(report: Report) -> list[Finding]:
     """The optimizer is stepped directly although its gradients belong to a scaler.
 
-    What it finds: optimizer.step() on gradients of a scaled loss, or of an optimizer that scaler.step steps as well.
+    What it finds: optimizer.step() on gradients of a scaled loss, or on those that scaler.step has just applied.
 
     Why it matters: a direct step applies gradients multiplied by the loss scale, or applies the same gradients a second
     time, and no overflow is skipped: infinite gradients end up in the weights.
@@ -176,7 +176,7 @@ def step_beside_scaler(report: Report) -> list[Finding]:
     bad = {
         moment.event: moment
         for moment in reversed(direct)
-        if moment.event.thing in moment.scaled | moment.unscaled or moment.event.thing in through
+        if moment.event.thing in moment.scaled | moment.unscaled | (through & moment.stepped)
     }
     if _skips_itself(loop):
         bad = {event: moment for event, moment in bad.items() if event.thing not in moment.unscaled}
