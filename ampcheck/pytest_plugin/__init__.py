@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ampcheck.pytest_plugin.expectations import Audited
+    from ampcheck.pytest_plugin.summary import Properties
 
 #: The bench's fixture and gates come with this plug-in, and go with `-p no:ampcheck`.
 pytest_plugins = ["ampcheck.bench.pytest_plugin"]
@@ -58,16 +59,30 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize("amp_audit", listed, ids=listed, indirect=True)
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Hear of the audits of a worker of pytest-xdist, so that they are said even where a signal ends the session."""
+    worker = getattr(report, "node", None)
+    if worker is not None and report.when == "teardown" and report.user_properties:
+        from ampcheck.pytest_plugin.ending import stand_by
+
+        stand_by(worker.config)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Write what all audits of the session came to, wherever they ran."""
-    audits = [
+    found = audits(terminalreporter)
+    if found:
+        from ampcheck.pytest_plugin.summary import write
+
+        write(terminalreporter, found)
+
+
+def audits(reporter: pytest.TerminalReporter) -> "list[tuple[str, Properties]]":
+    """Return what the tests of a session have said of their audits so far, and whatever else they have said."""
+    return [
         (report.nodeid, report.user_properties)
-        for reports in terminalreporter.stats.values()
+        for reports in list(reporter.stats.values())
         for report in reports
         # The last report of a test has what all of it printed, also where its setup failed.
         if getattr(report, "when", None) == "teardown" and report.user_properties
     ]
-    if audits:
-        from ampcheck.pytest_plugin.summary import write
-
-        write(terminalreporter, audits)

@@ -11,6 +11,7 @@ from ampcheck.compare.baseline import setting
 from ampcheck.compare.config import Config, read_value
 from ampcheck.compare.select import select, source
 from ampcheck.errors import AmpcheckError
+from ampcheck.pytest_plugin.ending import stand_by
 from ampcheck.pytest_plugin.expectations import Audited
 from ampcheck.pytest_plugin.marking import Wanted, wanted
 from ampcheck.pytest_plugin.reports import save_all
@@ -100,6 +101,7 @@ def audited(
     if folder is not None:
         save_all(report, node.config.invocation_params.dir / folder, f"{known_as[0]} {report.precision}")
     node.user_properties.extend(properties(report))
+    stand_by(node.config, node)
     return Audited(report, config.fail_on), gap
 
 

@@ -181,13 +181,27 @@ def _calling(real: Callable[..., Any], ours: Callable[..., Any]) -> Callable[...
 
 #: Those that stand; a fork has the handlers of its parent, and would wake it up.
 _OPEN: "weakref.WeakSet[Endings]" = weakref.WeakSet()
+#: The signals that a thread held back before it began to fork.
+_MASK = threading.local()
+
+
+def _hold_back() -> None:
+    """Let no signal reach a new child before it has its own handlers: it would speak into the ear of its parent."""
+    _MASK.before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING) if _OPEN else None
+
+
+def _let_go() -> None:
+    before, _MASK.before = getattr(_MASK, "before", None), None
+    if before is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _close_in_child() -> None:
     for endings in list(_OPEN):
         endings.close(forked=True)
+    _let_go()
 
 
 if hasattr(os, "register_at_fork"):
     # Once: what is registered for forks cannot be taken back.
-    os.register_at_fork(after_in_child=_close_in_child)
+    os.register_at_fork(before=_hold_back, after_in_parent=_let_go, after_in_child=_close_in_child)

@@ -109,7 +109,8 @@ def last_step(output):
 def seconds_lost(output, steps, word="step"):
     """Return how long before its end the script took the last step of a report; its steps begin with a word."""
     times = _times(output, word)
-    return times[max(times)] - times.get(steps - 1, 0.0)
+    last = max(times)  # another rank may have come further
+    return times[last] - times.get(min(steps - 1, last), 0.0)
 
 
 def _times(output, word):

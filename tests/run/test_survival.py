@@ -220,6 +220,22 @@ def test_a_fork_has_the_handlers_that_it_would_have_had(publishing):
     assert told == []  # the parent was not woken up
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
+def test_a_child_that_is_ended_as_soon_as_it_is_there_takes_nobody_with_it(publishing):
+    told, _ = publishing
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    for _ in range(200):
+        child = os.fork()
+        if not child:
+            time.sleep(10)
+            os._exit(1)
+        os.kill(child, signal.SIGTERM)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
+    time.sleep(endings_module.GRACE + 0.5)  # else this process would have been ended here
+    assert told == []
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
 # -- places
 
 
