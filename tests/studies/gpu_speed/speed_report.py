@@ -1,13 +1,16 @@
 """Writes down how well predicted speed-ups agree with published ones: tables and a scatter plot."""
 
-import math
 import statistics
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 560, 60, 510, 20
+from ampcheck.bench.shapes import LEFT, WIDTH, Axis, line, mark, standalone, svg, text
+from ampcheck.renderers.page.elements import tag
+
 LOW, HIGH = 0.5, 6.0
 TICKS = (0.5, 0.7, 1, 1.5, 2, 3, 4, 6)
-MARKS = {("train", "fp32"): "#b5484d", ("train", "tf32"): "#e0a070", ("infer", "fp32"): "#3b6fb6",
-         ("infer", "tf32"): "#3f8f5f"}  # fmt: skip
+KINDS = (("train", "fp32"), ("train", "tf32"), ("infer", "fp32"), ("infer", "tf32"))
+TOP, BOTTOM, RIGHT = 30, 450, WIDTH - 20
+ACROSS = Axis(LOW, HIGH, LEFT, RIGHT, logarithmic=True)
+UP = Axis(LOW, HIGH, BOTTOM, TOP, logarithmic=True)
 INTRO = """\
 # Predicted speed-ups on named GPUs, against published ones
 
@@ -131,48 +134,26 @@ def _cells(found):
     return found["rows"], _percent(found["median"]), _percent(found["p90"]), sign, _percent(found["any_sign"])
 
 
-def _x(value):
-    return LEFT + (math.log(value / LOW) / math.log(HIGH / LOW)) * (WIDTH - LEFT - 20)
-
-
-def _y(value):
-    return BOTTOM - (math.log(value / LOW) / math.log(HIGH / LOW)) * (BOTTOM - TOP)
-
-
 def to_svg(rows, values):
     """Return the scatter plot."""
-    parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>']
+    parts = []
     for tick in TICKS:
-        parts.append(
-            f'<path d="M{_x(tick):.1f} {TOP}V{BOTTOM}M{LEFT} {_y(tick):.1f}H{WIDTH - 20}" stroke="#d5dae2"/>'
-        )
-        parts.append(f'<text x="{_x(tick):.1f}" y="{BOTTOM + 16}" text-anchor="middle">{tick:g}</text>')
-        parts.append(f'<text x="{LEFT - 6}" y="{_y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
-    for factor, dash in ((1, ""), (1.2, "4 4"), (1 / 1.2, "4 4")):
+        x, y = ACROSS(tick), UP(tick)
+        parts += [line(x, TOP, x, BOTTOM, "grid"), line(LEFT, y, RIGHT, y, "grid")]
+        parts += [text(x, BOTTOM + 18, f"{tick:g}", "middle"), text(LEFT - 8, y + 4, f"{tick:g}×", "end")]
+    for factor in (1, 1.2, 1 / 1.2):
         low, high = max(LOW, LOW / factor), min(HIGH, HIGH / factor)
-        parts.append(
-            f'<path d="M{_x(low):.1f} {_y(low * factor):.1f}L{_x(high):.1f} {_y(high * factor):.1f}" '
-            f'stroke="#5b6472" stroke-dasharray="{dash}"/>'
-        )
+        style = "one" if factor == 1 else "one line1"
+        parts.append(line(ACROSS(low), UP(low * factor), ACROSS(high), UP(high * factor), style))
     for row, value in zip(rows, values, strict=True):
-        x, y = _x(row["speedup"]), _y(min(max(value, LOW), HIGH))
+        about = f"{row['model']}, {row['gpu']}, batch {row['bs_base']:g}, {row['mode']}"
+        kind = KINDS.index((row["mode"], row["base"]))
         parts.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{MARKS[row["mode"], row["base"]]}" fill-opacity="0.6">'
-            f"<title>{row['model']}, {row['gpu']}, batch {row['bs_base']:g}, {row['mode']}</title></circle>"
+            tag("g", tag("title", about), mark(kind, ACROSS(row["speedup"]), UP(min(max(value, LOW), HIGH))))
         )
-    for at, ((mode, base), color) in enumerate(MARKS.items()):
-        y = TOP + 14 + 18 * at
-        parts.append(f'<circle cx="{LEFT + 14}" cy="{y - 4}" r="4" fill="{color}"/>')
-        parts.append(f'<text x="{LEFT + 24}" y="{y}">{mode}, beside {base.upper()}</text>')
-    parts.append(
-        f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 12}" text-anchor="middle">published speed-up</text>'
-    )
-    parts.append(
-        f'<text transform="translate(16 {(TOP + BOTTOM) / 2}) rotate(-90)" text-anchor="middle">'
-        "predicted, its model family left out; dashed: 20 %</text>"
-    )
-    style = "<style>text{font:12px system-ui,sans-serif;fill:#1d2430}</style>"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
-        f"<title>Predicted against published speed-ups</title>{style}{''.join(parts)}</svg>\n"
-    )
+    for kind, (mode, base) in enumerate(KINDS):
+        y = TOP + 16 + 18 * kind
+        parts += [mark(kind, LEFT + 14, y - 4), text(LEFT + 26, y, f"{mode}, beside {base.upper()}")]
+    parts.append(text(8, 16, "predicted speed-up, its model family left out; dashed: 20 % off", style="dim"))
+    parts.append(text((LEFT + RIGHT) / 2, BOTTOM + 38, "published speed-up", "middle", "dim"))
+    return standalone(svg(BOTTOM + 46, "Predicted against published speed-ups", parts))
