@@ -10,7 +10,7 @@ from ampcheck.bench.intervals import FEWEST_ROUNDS
 from ampcheck.bench.result import BASE, PRECISIONS, Bench, Case, Closeness, Memory, Row
 from ampcheck.bench.roofline import TERA, named_by
 from ampcheck.bench.verdicts import judgement, said, speed, verdict
-from ampcheck.values.wording import clean, percent, power
+from ampcheck.values.wording import clean, percent, scale_words
 
 MIB = 1024 * 1024
 _NONE = "–"
@@ -136,10 +136,7 @@ def _error(found: Closeness | None) -> str:
 
 def _scale(row: Row) -> str:
     scale = row.scale or (row.courses[-1].scale if row.courses and row.precision in SCALED else None)
-    if not scale:
-        return _NONE
-    exponent = scale.hex().rpartition("p")[2]
-    return power(int(exponent)) if float.fromhex(f"0x1p{exponent}") == scale else f"{scale:g}"
+    return scale_words(scale) if scale else _NONE
 
 
 def _skips(row: Row) -> str:

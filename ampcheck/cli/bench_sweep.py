@@ -60,7 +60,7 @@ def launched(words: Sequence[str], case: Case) -> Case:
     from ampcheck.bench.running.ranks import launched as measured
 
     sweeps = {
-        "--batch-sizes": str(case.batch_size), "--mode": case.mode, "--ranks": str(case.ranks),
+        "--batch-sizes": str(case.batch_size or ""), "--mode": case.mode, "--ranks": str(case.ranks),
         "--parallel": case.parallel, "--checkpointing": _switch(case.checkpointing),
         "--channels-last": _switch(case.channels_last), "--cuda-graphs": _switch(case.cuda_graphs),
         "--compile": case.compile_mode or _switch(case.compiled),

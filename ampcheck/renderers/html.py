@@ -1,14 +1,12 @@
 """The report as one HTML page: readable without its script, and with nothing to fetch."""
 
-from base64 import b64encode
 from collections.abc import Iterator
 from functools import cache
-from hashlib import sha256
 from importlib.resources import files
 
 from ampcheck.diagnose.tables import layer_rows, scale_curve
 from ampcheck.renderers.page import answer, blocks, layers, numbers, scales
-from ampcheck.renderers.page.elements import Html, joined, tag
+from ampcheck.renderers.page.elements import Html, document, joined, tag
 from ampcheck.renderers.page.tree import module_tree
 from ampcheck.renderers.sections import ANSWER, REST, sections
 from ampcheck.renderers.view import Section
@@ -59,29 +57,8 @@ def render(report: Report) -> str:
             tag("script", _script()) if not report.dry else "",
         ]
     )
-    return f"<!DOCTYPE html>\n{tag('html', _head(report), tag('body', body), lang='en')}\n"
-
-
-def _head(report: Report) -> Html:
-    policy = (
-        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
-        f"style-src {_source(_style())}; script-src {_source(_script())}; require-trusted-types-for 'script'"
-    )
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("link", rel="icon", href="data:,"),
-        tag("title", f"{report.verdict.word.upper()} {clean(report.target)} · ampcheck"),
-        tag("style", _style()),
-    )
-
-
-def _source(text: Html) -> Html:
-    """Return the source expression that allows one text and no other."""
-    return Html(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'")
+    title = f"{report.verdict.word.upper()} {clean(report.target)} · ampcheck"
+    return document(title, _style(), tag("body", body), _script())
 
 
 @cache

@@ -14,15 +14,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ampcheck.bench.request import Request, scaler_of
-from ampcheck.bench.result import Case
+from ampcheck.bench.result import Bench, Case
 from ampcheck.bench.roofline import constants, gpu, step_time
 from ampcheck.bench.running import ranks
 from ampcheck.bench.running.arms import Arm
+from ampcheck.bench.running.bench import Bencher
 from ampcheck.bench.running.graphs import WARM_UP
 from ampcheck.bench.running.precisions import precision
 from ampcheck.bench.running.predict import predict
 from ampcheck.bench.running.settings import compiled, put, scaled
-from ampcheck.cli import main
+from ampcheck.cli import bench_sweep, main
 from ampcheck.observe.step import StepRaised
 from ampcheck.targets.spec import Target
 
@@ -248,3 +249,36 @@ def test_ranks_that_fail_are_a_row_that_says_so(tmp_path, monkeypatch, capsys):
     words = ["--parts", "time", "--precisions", "fp32,amp", "--ranks", "2"]
     assert main(["bench", "net.py", *words, "--min-speedup", "0.1"]) == 1
     assert "the speed of amp cannot be judged" in capsys.readouterr().out
+
+
+def test_a_rank_is_asked_for_the_batch_that_was_asked_for(monkeypatch):
+    """A target with one batch takes no other size, and every rank of it failed."""
+    asked, words = [], []
+
+    def launch(case):
+        asked.append(case.batch_size)
+        return case
+
+    monkeypatch.setattr(ranks, "launched", lambda own, case: words.append(own) or case)
+    for sizes in ((None,), (8, 16)):
+        request = Request(("amp",), ("time",), batch_sizes=sizes, ranks=(2,))
+        Bencher(lambda size, seed: perceptron(size or 4), request, launch=launch).run(Bench("net"))
+        for size in asked:
+            bench_sweep.launched(["bench", "net.py"], Case(size, ranks=2))
+    assert asked == [0, 8, 16]
+    assert "--batch-sizes=8" in words[-2]
+    assert not any("--batch-sizes" in word for word in words[0])
+
+
+def test_what_a_rank_printed_first_says_why_it_failed():
+    printed = """
+    loading net.py
+    Traceback (most recent call last):
+      File "net.py", line 3, in <module>
+    ValueError: no room
+    torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+    rank : 0 (local_rank: 0)
+    """
+    assert ranks._reason(printed) == "ValueError: no room"
+    assert ranks._reason("loading\nampcheck: error: net.py: gone\n") == "ampcheck: error: net.py: gone"
+    assert ranks._reason("a\n\nb\n") == "a b"

@@ -63,7 +63,7 @@ class Bencher:
             for asked in self.request.cases():
                 bench, case = self._begun(bench, asked)
                 if case.ranks != size():
-                    done[case.key] = self._launched(case)
+                    done[case.key] = self._launched(case, asked.batch_size)
                     bench = replace(bench, cases=tuple(done.values()))
                     self.keep(bench)
                     continue
@@ -89,11 +89,14 @@ class Bencher:
             )
         return bench, replace(asked, batch_size=batch_size(target), tokens=tokens(target))
 
-    def _launched(self, case: Case) -> Case:
-        """Return a case of several ranks; what keeps them from running is the result of every row."""
+    def _launched(self, case: Case, size: int) -> Case:
+        """Return a case of several ranks; what keeps them from running is the result of every row.
+
+        A size of 0 leaves the batch to the target, which may have one only.
+        """
         self.say(f"{case.key}: launching the ranks")
         try:
-            found = (self.launch or _refused)(case)
+            found = (self.launch or _refused)(replace(case, batch_size=size))
         except AmpcheckError as error:
             rows = tuple(Row(name, "raised", str(error)) for name in self.request.rows)
             return replace(case, rows=rows, parts=self.request.parts)

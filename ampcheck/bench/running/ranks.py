@@ -1,6 +1,7 @@
 """Ranks: a case is timed by several processes under torchrun, each with its share of DDP or FSDP2."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ RESULT = "AMPCHECK_BENCH_RANKS_RESULT"
 PATIENCE = timedelta(seconds=120)
 #: Lines of a failed run that are shown.
 _SHOWN = 5
+_ERROR = re.compile(r"ampcheck: error: |[\w.]*(Error|Exception)\b")
 
 
 class Joined:
@@ -101,5 +103,10 @@ def launched(words: Sequence[str], case: Case) -> Case:
         )  # fmt: skip
         if path.exists():
             return saved.read(path).cases[0]
-    said = [line for line in done.stderr.splitlines() if line.strip()][-_SHOWN:]
-    raise AmpcheckError(f"{case.ranks} ranks ended with status {done.returncode}: {' '.join(said)}")
+    raise AmpcheckError(f"{case.ranks} ranks ended with status {done.returncode}: {_reason(done.stderr)}")
+
+
+def _reason(printed: str) -> str:
+    """Return the first error that a rank printed; torchrun's own account of it follows, and says less."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    return next((line for line in lines if _ERROR.match(line)), " ".join(lines[-_SHOWN:]))

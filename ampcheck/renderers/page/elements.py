@@ -1,6 +1,8 @@
 """HTML that is escaped by construction: a string is text, and only what `tag` makes is markup."""
 
+from base64 import b64encode
 from collections.abc import Iterable
+from hashlib import sha256
 from html import escape
 from typing import TypeAlias
 
@@ -34,6 +36,32 @@ def tag(name: str, /, *children: Child, **attributes: Value) -> Html:
 def joined(parts: Iterable[str | Html], between: str | Html = "") -> Html:
     """Return parts as one piece of markup."""
     return Html(shown(between).join(map(shown, parts)))
+
+
+def document(title: str, style: Html, body: Html, script: Html | None = None) -> str:
+    """Return a page that has one style, one script at the most, and nothing to fetch."""
+    scripts = "" if script is None else f"; script-src {_source(script)}; require-trusted-types-for 'script'"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag(
+            "meta",
+            http_equiv="Content-Security-Policy",
+            content="default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
+            f"style-src {_source(style)}{scripts}",
+        ),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", title),
+        tag("style", style),
+    )
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _source(text: Html) -> str:
+    """Return the source expression that allows one text and no other."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
 def shown(text: str) -> Html:
