@@ -49,7 +49,7 @@ class Tags(html.parser.HTMLParser):
     def handle_starttag(self, tag, attrs):
         self.seen.append(tag)
         self.attributes += [(tag, *pair) for pair in attrs]
-        if tag != "meta":
+        if tag not in {"meta", "link"}:
             self.open.append(tag)
 
     def handle_endtag(self, tag):

@@ -227,6 +227,39 @@ def test_a_rank_trains_as_one_process_does(parallel, name, one_rank):
     assert seen == {(low if parallel == "fsdp2" else torch.float32, low)}
 
 
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.line = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + self.line(self.norm(x))
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("name", ["fp32", "bf16", "amp"])
+def test_a_file_with_blocks_and_an_optimizer_of_its_own_trains_on_a_rank(parallel, name, one_rank):
+    """FSDP2 gives a model new parameters; the update of the old ones was timed, which nobody computes."""
+
+    def target():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Sequential(Block(), Block()), nn.Linear(8, 2))
+        made = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        return Target("file", model, [torch.ones(16, 4)], lambda m, b: m(b).square().mean(), lambda _: made)
+
+    plain = Arm(target(), precision(name))
+    arm = Arm(*ranks.shared(target(), Case(16, ranks=2, parallel=parallel), precision(name)))
+    losses = []
+    for one in (plain, arm):
+        with one.running():
+            losses.append([float(one.train().detach()) for _ in range(4)])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6 if name == "fp32" else 2e-2)
+    assert losses[1][-1] < losses[1][0] / 2
+    assert {id(held) for held in arm.parameters} == {
+        id(held) for group in arm.optimizer.param_groups for held in group["params"]
+    }
+
+
 @pytest.mark.slow
 def test_ranks_are_launched_timed_together_and_one_reports(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -278,5 +278,5 @@ def _untimed(row: Row, raised: StepRaised, device: torch.device) -> Row:
     if raised.out_of_memory:
         return replace(row, status="oom", message=str(raised))
     if device.type == "cpu" and row.precision != BASE:
-        return replace(row, message=f"not timed: this CPU does not run it ({raised.failure.kind})")
+        return replace(row, message=f"not timed: this CPU does not run it ({raised})")
     return replace(row, status="raised", message=str(raised))

@@ -5,10 +5,11 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +76,27 @@ def shared(target: Target, case: Case, chosen: Precision) -> tuple[Target, Preci
     if not Joined.yes:
         return target, chosen
     if case.parallel == "fsdp2":
-        _shard(target.model, chosen.dtype)
-        return target, replace(chosen, dtype=None)
+        return _sharded(target, chosen.dtype), replace(chosen, dtype=None)
     ids = [torch.cuda.current_device()] if next(target.model.parameters()).is_cuda else None
     return replace(target, model=torch.nn.parallel.DistributedDataParallel(target.model, ids)), chosen
+
+
+def _sharded(target: Target, dtype: torch.dtype | None) -> Target:
+    """Return a target whose model is sharded; an optimizer that was made before has the shards in its groups."""
+    whole = dict(target.model.named_parameters())
+    _shard(target.model, dtype)
+    pairs = [(whole[name], shard) for name, shard in target.model.named_parameters()]
+    make = target.optimizer
+    return target if make is None else replace(target, optimizer=partial(_moved, make, pairs))
+
+
+def _moved(make: Callable[[Any], Any], pairs: Sequence[tuple[Any, Any]], model: Any) -> Any:
+    """Return an optimizer with the second of each pair of parameters in the place of the first."""
+    optimizer = make(model)
+    others = {id(one): other for one, other in pairs}
+    for group in optimizer.param_groups:
+        group["params"] = [others.get(id(one), one) for one in group["params"]]
+    return optimizer
 
 
 def _shard(model: Any, dtype: torch.dtype | None) -> None:
@@ -86,10 +104,11 @@ def _shard(model: Any, dtype: torch.dtype | None) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     full = torch.float32 if dtype is not None else None
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=full, output_dtype=full)
+    inside = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=full)
     for block in blocks(model):
-        fully_shard(block, mp_policy=policy)
-    fully_shard(model, mp_policy=policy)
+        fully_shard(block, mp_policy=inside)
+    # Within the model what leaves a block stays as it is: layers outside of blocks have their weights in that dtype.
+    fully_shard(model, mp_policy=replace(inside, output_dtype=full))
 
 
 def launched(words: Sequence[str], case: Case) -> Case:
