@@ -6,7 +6,7 @@ from ampcheck.bench.confirmed import confirmation
 from ampcheck.bench.ledger import Operation
 from ampcheck.bench.result import BASE, Bench, Case, GpuTime, Row
 from ampcheck.bench.roofline import calibration, constants, gpu, named_by, step_time
-from ampcheck.bench.table import ms
+from ampcheck.renderers.drawing import NONE
 from ampcheck.values.wording import percent
 
 #: The range of a predicted speed-up holds this share of the published ones, of models that were not fitted.
@@ -65,7 +65,7 @@ def cells(case: Case, row: Row, name: str) -> tuple[str, str]:
     """Return ms a step and the speed-up on a GPU, with its range."""
     time = next((time for time in row.gpu_times if time.gpu == name), None)
     if time is None:
-        return "–", "–"
+        return NONE, NONE
     found = rates(case, row, time)
     return ms(time.seconds), "1" if found is None else "{:.2f} [{:.2f}, {:.2f}]".format(*found)
 
@@ -109,7 +109,7 @@ def _beside(bench: Bench, row: Row, time: GpuTime) -> tuple[str, ...]:
     here = _here(bench)
     if not here:
         return ()
-    return (ms(row.time.median) if row.time is not None and time.gpu == here else "–",)
+    return (ms(row.time.median) if row.time is not None and time.gpu == here else NONE,)
 
 
 def _epoch(bench: Bench, case: Case, time: GpuTime) -> tuple[str, ...]:
@@ -147,4 +147,9 @@ def _ranges() -> Mapping[str, tuple[float, float]]:
 
 def _share(row: Row, time: GpuTime) -> str:
     """Return the model's FLOPs as a share of what the GPU could compute meanwhile."""
-    return percent(row.flops / time.seconds / gpu(time.gpu).peak(row.precision)) if row.flops else "–"
+    return percent(row.flops / time.seconds / gpu(time.gpu).peak(row.precision)) if row.flops else NONE
+
+
+def ms(seconds: float) -> str:
+    """Return seconds as milliseconds."""
+    return f"{seconds * 1000:.3g}" if seconds < 1 else f"{seconds * 1000:,.0f}"

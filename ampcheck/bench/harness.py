@@ -58,17 +58,8 @@ def _session(bench: Bench, options: Sequence[str]) -> int:
     import pytest
 
     with tempfile.TemporaryDirectory() as folder:
-        own = [
-            "-q",
-            "--no-header",
-            "-p",
-            "no:cacheprovider",
-            "-c",
-            os.devnull,
-            "--rootdir",
-            folder,
-            "--noconftest",
-        ]
+        own = "-q --no-header --noconftest -p no:cacheprovider".split()
+        own += ["-c", os.devnull, "--rootdir", folder]
         if not any(option.startswith("--benchmark-storage") for option in options):
             keeps = any(option.startswith(("--benchmark-save", "--benchmark-compare")) for option in options)
             own += [f"--benchmark-storage=file://{'.benchmarks' if keeps else folder}"]

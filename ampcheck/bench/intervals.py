@@ -1,6 +1,7 @@
 """Statistics of repeated measurements: medians, ratios with an interval, tests of equivalence and their power."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -129,10 +130,8 @@ def power(spread: float, count: int, difference: float) -> float:
 
 def enough(spread: float, difference: float) -> int | None:
     """Return how many paired runs show a difference with the usual probability; None where a thousand do not."""
-    if power(spread, _MOST_SEEDS, difference) < POWER:
-        return None
-    low, high = 1, _MOST_SEEDS
-    while low + 1 < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if power(spread, middle, difference) >= POWER else (middle, high)
-    return high
+    counts = range(_MOST_SEEDS + 1)
+    found = bisect_left(
+        counts, POWER, lo=_FEWEST_FOR_TEST, key=lambda count: power(spread, count, difference)
+    )
+    return found if found in counts else None

@@ -8,6 +8,7 @@ from ampcheck.bench.compare import Change
 from ampcheck.bench.result import Bench, Case, Closeness, OneStep, Row
 from ampcheck.bench.table import MIB, TIMES, Line, caveats, columns, headings, legend, lines
 from ampcheck.bench.verdicts import against as against_row
+from ampcheck.renderers.drawing import NONE
 from ampcheck.renderers.markup import inline, table
 from ampcheck.values.wording import clean, percent
 
@@ -138,8 +139,8 @@ def _step_cells(row: Row) -> tuple[str, ...]:
         row.precision,
         step.reference,
         _share(step.loss_error),
-        _share(step.outputs.relative_rms) if step.outputs else "–",
-        *(("–", "–", "–", "–") if step.gradients is None else _gradient_cells(step, step.gradients)),
+        _share(step.outputs.relative_rms) if step.outputs else NONE,
+        *((NONE, NONE, NONE, NONE) if step.gradients is None else _gradient_cells(step, step.gradients)),
     )
 
 
@@ -295,4 +296,4 @@ def _share(value: float) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
+    return NONE if value is None else f"{value:.4g}"

@@ -1,20 +1,21 @@
 """The rows of a bench as text and numbers: what every format shows, worked out once."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from ampcheck.bench.confirmed import confirmation
+from ampcheck.bench.gpu_time import ms, named, rates
 from ampcheck.bench.intervals import FEWEST_ROUNDS
 from ampcheck.bench.result import BASE, PRECISIONS, Bench, Case, Closeness, Memory, Row
 from ampcheck.bench.roofline import TERA, named_by
 from ampcheck.bench.verdicts import judgement, said, speed, verdict
+from ampcheck.renderers.drawing import NONE
 from ampcheck.values.wording import clean, percent, scale_words
 
 MIB = 1024 * 1024
-_NONE = "–"
-_PREDICTED = (
+_PEAK = (
     "CUDA peak: predicted from the step's operations under CUDA's casting rules, on tensors without storage; "
     "workspaces of cuBLAS and cuDNN and fragmentation are not in it; "
 )
@@ -71,7 +72,7 @@ def lines(bench: Bench, case: Case) -> tuple[Line, ...]:
 def columns(bench: Bench, shown: tuple[Line, ...]) -> list[str]:
     """Return the columns that say anything; the times of a CPU come last."""
     always = {"precision", "verdict"}
-    said = [name for name in COLUMNS if name in always or any(getattr(line, name) != _NONE for line in shown)]
+    said = [name for name in COLUMNS if name in always or any(getattr(line, name) != NONE for line in shown)]
     return said if bench.cuda else sorted(said, key=lambda name: name in TIMES)
 
 
@@ -106,22 +107,17 @@ def _line(bench: Bench, case: Case, row: Row) -> Line:
     return Line(
         row.precision,
         verdict(bench, case, row),
-        _NONE if time is None else f"{ms(time.median)} ({percent(time.spread)})",
-        "1" if row.precision == BASE and time else _NONE if fast is None else _interval(fast.interval),
-        _NONE if memory is None or memory.cuda_bytes is None else f"{memory.cuda_bytes / MIB:.4g}",
-        _NONE if ratio is None else f"{ratio:.2f}",
-        _NONE if memory is None or memory.cpu_peak is None else f"{memory.cpu_peak / MIB:.4g}",
+        NONE if time is None else f"{ms(time.median)} ({percent(time.spread)})",
+        "1" if row.precision == BASE and time else NONE if fast is None else _interval(fast.interval),
+        NONE if memory is None or memory.cuda_bytes is None else f"{memory.cuda_bytes / MIB:.4g}",
+        NONE if ratio is None else f"{ratio:.2f}",
+        NONE if memory is None or memory.cpu_peak is None else f"{memory.cpu_peak / MIB:.4g}",
         _error(row.one_step.gradients if row.one_step else None),
-        _NONE if found is None else said(found),
+        NONE if found is None else said(found),
         _scale(row),
         _skips(row),
-        _NONE if row.largest_batch is None else f"{row.largest_batch:,}",
+        NONE if row.largest_batch is None else f"{row.largest_batch:,}",
     )
-
-
-def ms(seconds: float) -> str:
-    """Return seconds as milliseconds."""
-    return f"{seconds * 1000:.3g}" if seconds < 1 else f"{seconds * 1000:,.0f}"
 
 
 def _interval(value: Any) -> str:
@@ -130,18 +126,18 @@ def _interval(value: Any) -> str:
 
 def _error(found: Closeness | None) -> str:
     if found is None:
-        return _NONE
+        return NONE
     return percent(found.relative_rms) if found.finite else "not finite"
 
 
 def _scale(row: Row) -> str:
     scale = row.scale or (row.courses[-1].scale if row.courses and row.precision in SCALED else None)
-    return scale_words(scale) if scale else _NONE
+    return scale_words(scale) if scale else NONE
 
 
 def _skips(row: Row) -> str:
     if row.precision not in SCALED or not (row.courses or row.time):
-        return _NONE
+        return NONE
     trained = sum(course.skipped for course in row.courses)
     timed = row.time.skipped if row.time else 0
     settling = row.settling if row.time else max(course.settling for course in row.courses)
@@ -212,14 +208,29 @@ def legend(bench: Bench) -> tuple[str, ...]:
     return (
         *text,
         "time: this CPU under torch's own CPU autocast and kernels; it says nothing about a GPU",
-        _PREDICTED + confirmation("memory"),
+        _PEAK + confirmation("memory"),
         "gradient error and training: CUDA's casting rules on CPU tensors, products of halves summed in FP32",
     )
 
 
 def records(bench: Bench) -> list[dict[str, Any]]:
-    """Return the rows as numbers, for CSV."""
-    return [_record(bench, case, row) for case in bench.cases for row in case.rows]
+    """Return the rows as numbers, for CSV and DataFrames, with what is predicted on each GPU."""
+    return [
+        _record(bench, case, row) | _predicted(case, row, named(bench))
+        for case in bench.cases
+        for row in case.rows
+    ]
+
+
+def _predicted(case: Case, row: Row, gpus: Sequence[str]) -> dict[str, Any]:
+    """Return seconds and the speed-up on each GPU, None where nothing is predicted."""
+    found = {time.gpu: (time.seconds, (rates(case, row, time) or (None,))[0]) for time in row.gpu_times}
+    columns = ("predicted_s", "predicted_speedup")
+    return {
+        f"{column} {name}": value
+        for name in gpus
+        for column, value in zip(columns, found.get(name, (None, None)), strict=True)
+    }
 
 
 def _rates(bench: Bench, case: Case, row: Row) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from ampcheck.bench import gpu_time
 from ampcheck.bench.result import Bench
 from ampcheck.bench.table import lines, measure_of, records
+from ampcheck.renderers.drawing import NONE
 from ampcheck.values.wording import percent
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_NONE = "–"
 #: What a pivot shows, what it is called, and how a number is written.
 VALUES: dict[str, tuple[str, Callable[[float], str]]] = {
     "memory_ratio": ("× CUDA memory", "{:.2f}".format),
@@ -29,14 +29,7 @@ def frame(bench: Bench) -> "pd.DataFrame":
     """Return the numbers of every row as a DataFrame, with the predicted speed-up on each GPU as a column."""
     import pandas as pd
 
-    rows = records(bench)
-    pairs = [(case, row) for case in bench.cases for row in case.rows]
-    for record, (case, row) in zip(rows, pairs, strict=True):
-        for time in row.gpu_times:
-            found = gpu_time.rates(case, row, time)
-            record[f"predicted_s {time.gpu}"] = time.seconds
-            record[f"predicted_speedup {time.gpu}"] = found[0] if found else None
-    return pd.DataFrame(rows)
+    return pd.DataFrame(records(bench))
 
 
 def sweep(bench: Bench) -> list[tuple[str, str]]:
@@ -86,7 +79,7 @@ def article(bench: Bench) -> tuple[list[str], list[tuple[str, ...]]]:
             }
             rows.append([cell for part in order for cell in cells[part]])
     names = [title for part in order for title in titles[part]]
-    filled = [at for at in range(len(names)) if any(row[at] != _NONE for row in rows)]
+    filled = [at for at in range(len(names)) if any(row[at] != NONE for row in rows)]
     return [names[at] for at in filled], [tuple(row[at] for at in filled) for row in rows]
 
 
@@ -95,4 +88,4 @@ def _title(name: str) -> str:
 
 
 def _cell(number: Any, write: Callable[[float], str]) -> str:
-    return _NONE if number is None or math.isnan(number) else write(number)
+    return NONE if number is None or math.isnan(number) else write(number)
