@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from ampcheck.bench import gpu_time, views
 from ampcheck.bench.compare import Change
 from ampcheck.bench.result import Bench, Case, Closeness, OneStep, Row
-from ampcheck.bench.table import MIB, TIMES, Line, caveats, columns, headings, legend, lines
+from ampcheck.bench.table import MIB, TIMES, Line, caveats, columns, headings, legend, lines, where
 from ampcheck.bench.verdicts import against as against_row
 from ampcheck.renderers.drawing import NONE
 from ampcheck.renderers.markup import inline, table
@@ -65,6 +65,7 @@ def _case(bench: Bench, case: Case) -> Iterable[str]:
     yield ""
     yield from (f"- {inline(text)}" for text in caveats(bench, case))
     yield from _gpu_times(bench, case)
+    yield from _work(bench, case)
     yield from _memory(case)
     yield from _one_step(case)
     yield from _courses(case)
@@ -92,6 +93,12 @@ def _gpu_times(bench: Bench, case: Case) -> Iterable[str]:
     found = gpu_time.table(bench, case)
     if found:
         yield from ("", "### Time on GPUs, predicted", "", *_table(gpu_time.titles(bench), found))
+
+
+def _work(bench: Bench, case: Case) -> Iterable[str]:
+    titles, rows = views.work(bench, case)
+    if rows:
+        yield from ("", f"### Throughput on {where(bench)}", "", *_table(titles, rows))
 
 
 def _memory(case: Case) -> Iterable[str]:
@@ -202,6 +209,9 @@ def to_text(bench: Bench, width: int = 100, view: str = "sweep") -> str:
             out += ["", "  predicted on GPUs that are not here:"]
             shown = [gpu_time.titles(bench), *predicted]
             out += aligned([[*row[:4], row[7], *row[len(gpu_time.TITLES) :]] for row in shown])
+        titles, rows = views.work(bench, case)
+        if rows and (bench.cuda or bench.epoch):
+            out += ["", f"  on {where(bench)}:", *aligned([titles, *rows])]
         out += _hanging("  · ", caveats(bench, case), width)
         out += _hanging("  ! ", [f"{clean(r.message)}: {clean(r.evidence)}" for r in case.reasons], width)
         out.append("")
@@ -218,8 +228,8 @@ def _article(bench: Bench, width: int) -> Iterable[str]:
     wrapped = [textwrap.fill(title, room) for title, room in zip(titles, widths, strict=True)]
     yield from aligned([wrapped, *rows])
     yield ""
-    where = () if bench.cuda else legend(bench)[-3:]
-    yield from _hanging("  ", [*where, *gpu_time.legend(bench)[:1]], width)
+    notes = () if bench.cuda else legend(bench)[-3:]
+    yield from _hanging("  ", [*notes, *gpu_time.legend(bench)[:1]], width)
 
 
 def _sweep(bench: Bench, width: int) -> Iterable[str]:

@@ -6,7 +6,7 @@ from ampcheck.bench import gpu_time, svg, views
 from ampcheck.bench.compare import Change
 from ampcheck.bench.result import Bench, Case
 from ampcheck.bench.shapes import STYLE, title
-from ampcheck.bench.table import TIMES, caveats, columns, headings, legend, lines
+from ampcheck.bench.table import TIMES, caveats, columns, headings, legend, lines, where
 from ampcheck.renderers.page.elements import Html, document, joined, tag
 
 #: Words of a verdict against a row.
@@ -73,6 +73,10 @@ def _case(bench: Bench, case: Case) -> Iterable[Html]:
     if predicted:
         yield tag("h3", "Time on GPUs, predicted")
         yield _table(gpu_time.titles(bench), predicted, "Time on GPUs, predicted")
+    titled, rows = views.work(bench, case)
+    if rows:
+        yield tag("h3", f"Throughput on {where(bench)}")
+        yield _table(titled, rows, "Throughput", dim=() if bench.cuda else range(len(titled)))
     yield _list(caveats(bench, case))
     steps = int(bench.settings.get("steps", 0))
     for chart in svg.charts(case, steps).values():

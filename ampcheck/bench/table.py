@@ -76,14 +76,18 @@ def columns(bench: Bench, shown: tuple[Line, ...]) -> list[str]:
     return said if bench.cuda else sorted(said, key=lambda name: name in TIMES)
 
 
+def where(bench: Bench) -> str:
+    """Return what the times were measured on."""
+    return bench.environment.get("device", "CPU") if bench.cuda else "this CPU"
+
+
 def headings(bench: Bench) -> dict[str, str]:
     """Return what each column is called, and where its numbers come from."""
-    where = bench.environment.get("device", "CPU") if bench.cuda else "this CPU"
     kind = "measured" if bench.cuda else "predicted"
     rules = "" if bench.cuda else ", emulated"
     return COLUMNS | {
-        "step": f"step on {where}, ms (IQR)",
-        "speedup": f"× as fast on {where} [95 %]",
+        "step": f"step on {where(bench)}, ms (IQR)",
+        "speedup": f"× as fast on {where(bench)} [95 %]",
         "memory": f"CUDA peak, {kind}, MiB",
         "error": f"gradient error{rules}",
         "training": f"{measure_of(bench)}{rules}",
@@ -164,10 +168,6 @@ def caveats(bench: Bench, case: Case) -> tuple[str, ...]:
         if row.time is not None and row.time.device_samples:
             device = ms(median(row.time.device_samples))
             found.append(f"{row.precision}: {device} ms a step on the device itself, between events")
-        if row.time is not None and row.time.joules is not None:
-            found.append(
-                f"{row.precision}: {row.time.joules:.3g} J a step, {row.time.watts:.0f} W on average"
-            )
         found += [f"{row.precision}: {text}" for text in _measured(row.memory or Memory())]
     notes = {row.memory.note for row in case.rows if row.memory is not None and row.memory.note}
     found += sorted(f"memory: {clean(note)}" for note in notes)
@@ -233,7 +233,7 @@ def _predicted(case: Case, row: Row, gpus: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _rates(bench: Bench, case: Case, row: Row) -> dict[str, Any]:
+def throughput(bench: Bench, case: Case, row: Row) -> dict[str, Any]:
     """Return what follows from the time of a step: work a second, and an epoch's time and price."""
     seconds = row.time.median if row.time else None
     rate = case.batch_size * case.ranks / seconds if seconds else None
@@ -263,7 +263,7 @@ def _record(bench: Bench, case: Case, row: Row) -> dict[str, Any]:
         "device": bench.environment.get("device", ""),
         "median_s": row.time.median if row.time else None,
         "iqr_share": row.time.spread if row.time else None,
-        **_rates(bench, case, row),
+        **throughput(bench, case, row),
         "speedup": fast.interval.estimate if fast else None,
         "speedup_low": fast.interval.low if fast else None,
         "speedup_high": fast.interval.high if fast else None,

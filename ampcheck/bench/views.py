@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ampcheck.bench import gpu_time
-from ampcheck.bench.result import Bench
-from ampcheck.bench.table import lines, measure_of, records
+from ampcheck.bench.result import Bench, Case
+from ampcheck.bench.table import lines, measure_of, records, throughput
 from ampcheck.renderers.drawing import NONE
 from ampcheck.values.wording import percent
 
@@ -22,6 +22,17 @@ VALUES: dict[str, tuple[str, Callable[[float], str]]] = {
     "speedup": ("× as fast here", "{:.2f}".format),
     "samples_per_s": ("samples/s here", "{:,.0f}".format),
     "watts": ("W on average", "{:.0f}".format),
+}
+#: What a measured time comes to, what it is called, and how it is written.
+THROUGHPUT: dict[str, tuple[str, Callable[[float], str]]] = {
+    "samples_per_s": ("samples/s", "{:,.0f}".format),
+    "tokens_per_s": ("tokens/s", "{:,.0f}".format),
+    "tflops_per_s": ("TFLOP/s", "{:.3g}".format),
+    "mfu": ("MFU", percent),
+    "joules_per_step": ("J a step", "{:.3g}".format),
+    "watts": ("W on average", "{:.0f}".format),
+    "epoch_s": ("epoch, min", lambda seconds: f"{seconds / 60:,.3g}"),
+    "epoch_price": ("cost of an epoch", "{:,.3g}".format),
 }
 
 
@@ -81,6 +92,17 @@ def article(bench: Bench) -> tuple[list[str], list[tuple[str, ...]]]:
     names = [title for part in order for title in titles[part]]
     filled = [at for at in range(len(names)) if any(row[at] != NONE for row in rows)]
     return [names[at] for at in filled], [tuple(row[at] for at in filled) for row in rows]
+
+
+def work(bench: Bench, case: Case) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the titles and the rows of what the measured times come to; no rows where nothing was timed."""
+    found = {row.precision: throughput(bench, case, row) for row in case.rows if row.time is not None}
+    names = [name for name in THROUGHPUT if any(rates[name] is not None for rates in found.values())]
+    rows = [
+        (precision, *(_cell(rates[name], THROUGHPUT[name][1]) for name in names))
+        for precision, rates in found.items()
+    ]
+    return ["precision", *(THROUGHPUT[name][0] for name in names)], rows
 
 
 def _title(name: str) -> str:

@@ -18,7 +18,7 @@ from ampcheck.bench.compare import compare
 from ampcheck.bench.markdown import to_markdown, to_text
 from ampcheck.bench.page import to_html
 from ampcheck.bench.pictures import pictures
-from ampcheck.bench.result import Bench, Case, Reason, Row
+from ampcheck.bench.result import Bench, Case, Reason, Row, Time
 from ampcheck.bench.shapes import PLOT, Axis
 from ampcheck.bench.table import lines, records
 from ampcheck.errors import ReportError
@@ -131,6 +131,36 @@ def test_the_articles_layout_is_taken_from_the_rows():
     ]  # fmt: skip
     two = dataclasses.replace(gpu, cases=gpu.cases * 2)
     assert views.article(two)[0][0] == "case"
+
+
+def test_throughput_is_what_a_person_computes_from_the_time():
+    bench = example()
+    case = bench.cases[0]
+    base = case.rows[0]
+    timed = dataclasses.replace(base, time=Time((0.5, 0.5), 1, joules=100.0), flops=4 * 10**12)
+    case = dataclasses.replace(case, rows=(timed,), tokens=1000)
+    gpu = dataclasses.replace(
+        bench, cases=(case,), environment={"device": "NVIDIA H100 80GB HBM3"}, epoch=960, price=3.0
+    )
+    titles, (row,) = views.work(gpu, case)
+    assert dict(zip(titles, row, strict=True)) == {
+        "precision": "fp32",
+        "samples/s": "16",  # 8 in half a second
+        "tokens/s": "2,000",
+        "TFLOP/s": "8",
+        "MFU": "12 %",  # of 66.9
+        "J a step": "100",
+        "W on average": "200",
+        "epoch, min": "1",  # 960 at 16 a second
+        "cost of an epoch": "0.05",  # a sixtieth of 3
+    }
+    for text in (to_text(gpu), to_markdown(gpu), to_html(gpu)):
+        assert "on NVIDIA H100" in text
+        assert "cost of an epoch" in text
+    assert "Throughput on this CPU" in to_markdown(bench)
+    assert "Throughput" not in to_markdown(
+        dataclasses.replace(bench, cases=(dataclasses.replace(case, rows=(Row("fp32"),)),))
+    )
 
 
 def test_the_bars_of_a_memory_chart_are_as_long_as_the_peak_says():
