@@ -40,6 +40,24 @@ def test_parameters_gradients_and_adams_state_are_what_a_person_computes():
     assert split.peak_bytes == sum(split.roles.values())
 
 
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+def test_an_optimizer_that_the_file_has_made_counts_as_one_that_is_made_here(kind):
+    """`optimizer = Adam(model.parameters())` in a file: its state was missing from the prediction."""
+
+    def file():
+        target = perceptron(4)
+        made = kind(target.model.parameters(), 1e-3)
+        return Target("file", target.model, target.batches, target.loss, lambda _: made)
+
+    def made_here():
+        return perceptron(4, optimizer=lambda m: kind(m.parameters(), 1e-3))
+
+    found = predict(file, precision("fp32")).split
+    assert found == predict(made_here, precision("fp32")).split
+    assert ("optimizer state" in found.roles) == (kind is torch.optim.Adam)
+    assert found == measured_on_cpu(file)
+
+
 def test_plain_sgd_needs_no_state():
     split = predict(
         lambda: perceptron(4, optimizer=lambda m: torch.optim.SGD(m.parameters(), 0.1)), precision("fp32")

@@ -1,8 +1,9 @@
 """An arm: one precision's own model, optimizer and scaler, and the step they take together."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -144,6 +145,23 @@ def optimizer_of(target: Target, model: Any) -> torch.optim.Optimizer:
         with users_code():
             return target.optimizer(model)
     return torch.optim.AdamW([parameter for _, _, parameter in named_parameters(model)])
+
+
+def rebound(target: Target, pairs: Sequence[tuple[Any, Any]]) -> Target:
+    """Return a target whose optimizer has the second of each pair of parameters in the place of the first.
+
+    A file that makes its optimizer itself has made it of the parameters that there were then.
+    """
+    make = target.optimizer
+    return target if make is None else replace(target, optimizer=partial(_rebound, make, pairs))
+
+
+def _rebound(make: Callable[[Any], Any], pairs: Sequence[tuple[Any, Any]], model: Any) -> Any:
+    optimizer = make(model)
+    others = {id(one): other for one, other in pairs}
+    for group in optimizer.param_groups:
+        group["params"] = [others.get(id(one), one) for one in group["params"]]
+    return optimizer
 
 
 def buffers(model: Any) -> Iterator[torch.Tensor]:

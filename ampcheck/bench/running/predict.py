@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ampcheck.bench.ledger import Operation
 from ampcheck.bench.result import Split
-from ampcheck.bench.running.arms import Arm, buffers, optimizer_state
+from ampcheck.bench.running.arms import Arm, buffers, optimizer_state, rebound
 from ampcheck.bench.running.precisions import Precision
 from ampcheck.bench.running.watching import Watch, plainly
 from ampcheck.observe.step import StepRaised, casting_rules
@@ -153,26 +153,7 @@ def _fake(target: Target, mode: FakeTensorMode, batch_size: int | None) -> Targe
         return made
 
     batch = mapped(lambda leaf: stretched(leaf) if isinstance(leaf, torch.Tensor) else leaf, target.batch(0))
-    return replace(target, batches=[batch], optimizer=_rebound(target, shadow, len(real)))
-
-
-def _rebound(target: Target, shadow: Callable[[torch.Tensor], torch.Tensor], count: int) -> Any:
-    """Return how to make the user's optimizer for the fake parameters, also where it was made before them."""
-    make = target.optimizer
-    if make is None or not count:
-        return make
-
-    def optimizer(model: Any) -> torch.optim.Optimizer:
-        made = make(model)
-        for group in made.param_groups:
-            group["params"] = [shadow(p) if not _is_fake(p) else p for p in group["params"]]
-        return made
-
-    return optimizer
-
-
-def _is_fake(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor.data, torch._subclasses.FakeTensor)
+    return rebound(replace(target, batches=[batch]), [(one, shadow(one)) for one in real])
 
 
 def _batch_size(batch: Any) -> int:

@@ -5,11 +5,10 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import distributed
 
 from ampcheck.bench import saved
 from ampcheck.bench.result import Case
+from ampcheck.bench.running.arms import rebound
 from ampcheck.bench.running.precisions import Precision
 from ampcheck.bench.running.settings import blocks
 from ampcheck.errors import AmpcheckError
@@ -86,17 +86,7 @@ def _sharded(target: Target, dtype: torch.dtype | None) -> Target:
     whole = dict(target.model.named_parameters())
     _shard(target.model, dtype)
     pairs = [(whole[name], shard) for name, shard in target.model.named_parameters()]
-    make = target.optimizer
-    return target if make is None else replace(target, optimizer=partial(_moved, make, pairs))
-
-
-def _moved(make: Callable[[Any], Any], pairs: Sequence[tuple[Any, Any]], model: Any) -> Any:
-    """Return an optimizer with the second of each pair of parameters in the place of the first."""
-    optimizer = make(model)
-    others = {id(one): other for one, other in pairs}
-    for group in optimizer.param_groups:
-        group["params"] = [others.get(id(one), one) for one in group["params"]]
-    return optimizer
+    return rebound(target, pairs)
 
 
 def _shard(model: Any, dtype: torch.dtype | None) -> None:
