@@ -92,8 +92,7 @@ def _ruined(watcher: Watcher) -> Iterator[str]:
 
 def _beside(watcher: Watcher) -> Iterator[str]:
     """Yield what changes in half precision outside of training."""
-    found = {} if watcher.averages is None else watcher.averages.found
-    for dtype, (number, elements) in sorted(found.items()):
+    for dtype, (number, elements) in sorted(watcher.averages.found.items()):
         what = f"{plural(number, f'{dtype} tensor')} of {plural(elements, 'element')}"
         yield (
             f"{what} changed beside training, as an average of weights does: whether half precision keeps that was not "

@@ -152,7 +152,7 @@ class Session:
                 replace(layer, judged=bool(layer.recipe) and self.recipes_follow())
                 for layer in watcher.tape.in_use.values()
             ),
-            updates=(*watcher.updates.losses, *_written(full)),
+            updates=(*watcher.updates.losses, *_written(full), *watcher.averages.losses),
         )
         return diagnosed(
             report,

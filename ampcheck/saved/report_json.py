@@ -44,7 +44,7 @@ out of the flat objects marked *. Numbers JSON cannot write are the strings "inf
     in_use          [{module, library, recipe, note, runs}]: layers that a script trains in FP8 already
     error_jumps           [{site, error_before, error, dropped: site}]: where errors begin in the forward
     placed          site: where the bits are lost; there only where its line in FP32 was tried and heals
-    updates         [{name, moved, stuck, wrong}]: tensors held in half precision after optimizer steps
+    updates         [{name, moved, stuck, wrong, file, line}]: tensors held in half precision after optimizer steps
     not_audited     {what was not seen: how often in one run}
     notes           [what was assumed]
     environment     {name: text}

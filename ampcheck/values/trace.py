@@ -205,6 +205,8 @@ class UpdateLoss:
     moved: int  #: elements that change in FP32
     stuck: int  #: of these, the ones that keep their value in half precision
     wrong: int = 0  #: of these, the ones that are no finite number then, or moved more than twice as far
+    file: str = ""  #: of the line that writes it, where that is a line of the script
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ BACKWARD_FACTOR = 8.0
 ALL_LOST = 1.0
 #: Share of the elements FP32 would move that may stay where they are before updates count as lost.
 STUCK_SHARE = 0.5
+#: How a state is held in FP32.
+_HELD = "# where {} is made: dtype=torch.float32"
 #: Share of FP32's result that is rounding of its own from which on it says nothing about another precision.
 NOISE = 1 / 16
 
@@ -252,7 +254,9 @@ def lost_update(report: Report) -> list[Finding]:
     """Weights or averages held in half precision do not move, or move to somewhere else.
 
     What it finds: tensors in half precision of which more than half of the elements that FP32 would change in
-    the first optimizer steps keep their old value, become infinite or NaN, or move more than twice as far.
+    the first optimizer steps keep their old value, become infinite or NaN, or move more than twice as far. What a
+    script changes beside its training, averages, counters and banks, is followed in FP32 over many steps: there an
+    element counts once FP32 has moved it by eight units in the last place, and is lost if most of that is missing.
 
     Why it matters: a change below half a unit in the last place is rounded away every time, so it never adds
     up; training stands still, or an averaged copy never follows. A second moment or an eps that is zero in half
@@ -269,13 +273,16 @@ def lost_update(report: Report) -> list[Finding]:
     bad = lost_updates(report)
     kept = report.plan.fp32_modules if report.plan is not None else ()
     healed = [loss for loss in bad if any(loss.name.startswith(f"{name}.") for name in kept)]
-    groups = [healed, [loss for loss in bad if loss not in healed]]
+    beside = dict.fromkeys((loss.file, loss.line) for loss in bad if loss.line)
+    groups = [healed, [loss for loss in bad if loss not in healed and not loss.line]]
+    groups += [[loss for loss in bad if (loss.file, loss.line) == place] for place in beside]
     return [_lost_update(report, group) for group in groups if group]
 
 
 def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     course = report.cast == "weights"
-    moved = sum(loss.moved for loss in (bad if course else report.updates))
+    first = bad[0]
+    moved = sum(loss.moved for loss in (bad if course or first.line else report.updates))
     stuck, wrong = sum(loss.stuck for loss in bad), sum(loss.wrong for loss in bad)
     share = percent(max(stuck, wrong) / moved)
     parent = _common([loss.name.rpartition(".")[0] for loss in bad])
@@ -283,8 +290,9 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
         "are rounded away" if stuck >= wrong else "are not finite, or more than twice as large as in FP32"
     )
     kept = "stay as they were" if stuck >= wrong else "moved wrongly"
-    kept = "fall short of the values that FP32 gives them" if course and stuck >= wrong else kept
-    first = bad[0]
+    many = course or first.line  # changes, of which some may have been kept
+    kept = "fall short of the values that FP32 gives them" if many and stuck >= wrong else kept
+    place = Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype)
     return Finding(
         "AMP504",
         "lost-update",
@@ -292,9 +300,9 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
         Severity.ERROR,
         f"{share} of the changes to {plural(len(bad), 'tensor')} held in half precision {effect} "
         f"({first.name}: {first.stuck if stuck >= wrong else first.wrong:,} of {first.moved:,} elements {kept})",
-        (Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype),),
+        (place._replace(file=first.file, line=first.line),),
         {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": len(bad)},
-        fix=weights_in_fp32(report),
+        fix=(_HELD.format(parent or first.name),) if first.line else weights_in_fp32(report),
     )
 
 

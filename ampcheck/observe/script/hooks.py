@@ -124,10 +124,12 @@ class Hooks:
         listened = self._own.roots.listening
         self._own.roots.stop_listening()
         self._own.tape.discard("steps abandoned: an audit ran during them")
+        self._own.averages.pause()
         try:
             yield
         finally:
             if self._open:
+                self._own.averages.resume()
                 self._ear.turn(watcher)
                 if listened:
                     self._own.roots.listen()

@@ -63,8 +63,7 @@ class LoopWatcher:
         self.children = 0  #: processes that were started
         self.started: Callable[[Any], None] = lambda _: None  #: hears of them
         self.asked = False  #: the script wanted a region of autocast, whether or not it was given one
-        #: Regions of autocast that were asked for and that torch has switched off.
-        self.off: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.off: weakref.WeakSet[Any] = weakref.WeakSet()  #: regions of autocast that torch has switched off
         self._on_step = on_step
         self._scaler_step: Attempt | None = None
         self._owners: dict[int, str] = {}
@@ -73,21 +72,18 @@ class LoopWatcher:
         self._scales = False  #: a loss has been scaled before
         self.broken = False  #: watching failed, and the script goes on alone
         self.capturing = False  #: the script captures a CUDA graph, which nothing of ours may be part of
-        self.averages: HalfAverages | None = None  #: changes beside training; None before it begins
+        self.averages = HalfAverages(self.thread)  #: changes beside training
         self._stepping = ""  #: label of the optimizer that steps
         self._stepped_within = False  #: an optimizer has stepped within the backward that is running
         self._pending = False  #: gradients were computed and no optimizer has stepped since
         self._heard = False  #: a module that trains was called since, or nobody listened
 
+    @guarded
     def begin(self) -> None:
         """Begin to watch."""
-        self._count_writes()
+        self.averages.begin()
         self.roots.listen()
         self.compiler.wait(self._wanted())
-
-    @guarded
-    def _count_writes(self) -> None:
-        self.averages = HalfAverages()
 
     @guarded
     def end(self) -> None:
@@ -98,8 +94,7 @@ class LoopWatcher:
         self.scales.settle()
         self.journal.turn()
         self.tape.left_behind.end()
-        if self.averages is not None:
-            self.averages.end(self.steps, self.tape.left_behind.models())
+        self.averages.end(self.steps, self.tape.left_behind.models())
 
     @guarded
     def raised(self, error: BaseException) -> None:
@@ -154,6 +149,7 @@ class LoopWatcher:
     @guarded
     def compiles(self) -> None:
         """Take note of something that is to be compiled, when it is called at the latest."""
+        self.averages.give_up()
         self.compiler.begins()
         self.compiler.wait(self._wanted())
 
@@ -168,10 +164,10 @@ class LoopWatcher:
         what_if = self.tape.what_if
         if what_if is not None:
             what_if.leave()
+        self.averages.pause()
         first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-        loss = (
-            first if isinstance(first, torch.Tensor) else None
-        )  # a stage of a pipeline has nodes of the graph
+        # A stage of a pipeline has nodes of the graph.
+        loss = first if isinstance(first, torch.Tensor) else None
         scaled = self._scales and isinstance(loss, torch.Tensor) and is_scaled(loss)
         dtype = "" if loss is None else dtype_name(loss.dtype)
         whole = loss is not None and loss.numel() == 1
@@ -207,11 +203,11 @@ class LoopWatcher:
     @guarded
     def backward_ends(self) -> None:
         """Take note of a backward that is over, and of a step that was taken within it."""
+        self.averages.resume()
         grown = self.leftovers.backward_ends()
         if grown:
             self.journal.note(Kind.GROWN, targets=grown)
-        if self.tape.now is not None:
-            self.tape.backward_ends()
+        self.tape.backward_ends()
         if self._stepped_within:
             self._stepped_within = False
             self.turns.end()  # these do not step in turn
@@ -253,6 +249,7 @@ class LoopWatcher:
     @guarded
     def step_begins(self, optimizer: Any) -> None:
         """Take note of an optimizer that is about to change the weights."""
+        self.averages.pause()
         label, parameters = self.journal.label(optimizer, "optimizer"), parameters_of(optimizer)
         if not self.journal.things[label].settings:
             self.owns(optimizer, parameters)
@@ -260,8 +257,7 @@ class LoopWatcher:
         if self._scaler_step is not None:
             self._scaler_step.reached = True
         self._end_recording(used=parameters, label=label)
-        if self.tape.now is not None:
-            self.tape.pause()
+        self.tape.pause()
         self.trained.stepped(label, parameters)
         self._stepping = label
         self.updates.begins(label, optimizer, parameters)
@@ -274,6 +270,7 @@ class LoopWatcher:
     def step_ends(self) -> None:
         """Take note of an optimizer that has changed the weights."""
         self.journal.leave()
+        self.averages.resume()
         self.updates.ends(self._stepping)
         if self._scaler_step is None and self.tape.now is not None:
             self.tape.resume()
@@ -290,6 +287,7 @@ class LoopWatcher:
         self.tape.pace.step_ends()
         self.turns.taken(label, self.steps)
         self.steps += 1
+        self.averages.step_ends(self.steps, self.tape.left_behind.models)
         self.journal.updated()
         self._on_step(self)
         if unheard and not self.tape.before_calls:
@@ -326,6 +324,7 @@ class LoopWatcher:
         self.not_seen[not_seen_because(error)] = 1
         self.roots.stop_listening()
         self.compiler.free()
+        self.averages.give_up()
         self.tape.discard()
 
     def loop(self) -> Loop:

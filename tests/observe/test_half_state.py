@@ -1,0 +1,270 @@
+"""State in half precision that a loop changes beside its training: its copy in FP32 is the one that torch has."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import ampcheck
+from ampcheck.observe.script.half_state import Following
+from ampcheck.values.findings import Severity
+from ampcheck.values.verdict import Health
+
+STEPS = 160
+
+
+def lerp(state, value, rate):
+    state.lerp_(value.to(state.dtype), rate)
+
+
+def two_writes(state, value, rate):
+    state.mul_(1 - rate).add_(value.to(state.dtype), alpha=rate)
+
+
+def operators(state, value, rate):
+    state *= 1 - rate
+    state += rate * value.to(state.dtype)
+
+
+def each(state, value, rate):
+    torch._foreach_mul_([state], 1 - rate)
+    torch._foreach_add_([state], [value.to(state.dtype)], alpha=rate)
+
+
+def copied(state, value, rate):
+    state.copy_((1 - rate) * state.float() + rate * value)
+
+
+def by_rows(state, value, rate):
+    rows = torch.arange(len(state))
+    old = state[rows]
+    state[rows] = old + rate * (value.to(state.dtype) - old)
+
+
+def data(state, value, rate):
+    state.data.mul_(1 - rate).add_(value.to(state.dtype), alpha=rate)
+
+
+def new_data(state, value, rate):
+    state.data = (1 - rate) * state.data + rate * value.to(state.dtype)
+
+
+def of_views(state, value, rate):
+    for row, new in zip(state, value.to(state.dtype), strict=True):
+        row.lerp_(new, rate)
+
+
+WAYS = [lerp, two_writes, operators, each, copied, by_rows, data, new_data, of_views]
+
+
+def values(shape=(32, 8)):
+    """Yield weights that drift, as those of a training do."""
+    torch.manual_seed(0)
+    sign, size, speed = torch.randn(shape).sign(), 0.5 + torch.rand(shape) / 2, 0.8 + 0.4 * torch.rand(shape)
+    for step in range(STEPS):
+        yield sign * (size + 0.006 * step * speed)
+
+
+def followed(way, dtype, rate, given):
+    """Follow a state; return the state, FP32's by plain torch, and what was found."""
+    state = next(iter(given)).to(dtype)
+    wide, first = state.float(), state.clone()
+    following = Following([("state", state)])
+    for value in given[1:]:
+        with torch.no_grad():
+            way(state, value, rate)
+            way(wide, value.to(dtype).float() if way is not copied else value, rate)
+        following.step_ends()
+    mine = following._references.of(state)
+    following.judge(last=True)
+    following.end()
+    return first.float(), state.float(), wide, mine, following.states[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_same_changes_are_made_to_the_copy_in_fp32(way, dtype, monkeypatch):
+    monkeypatch.setattr("ampcheck.observe.script.half_state._judge", lambda *_, **__: None)
+    first, low, wide, mine, state = followed(way, dtype, 1e-3, list(values()))
+    assert not state.missed
+    assert float((mine - wide).norm()) < 0.01 * float((wide - first).norm())
+    assert not torch.equal(low, wide)
+    assert not torch.equal(first, wide)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("dtype", "rate", "lost"),
+    [
+        (torch.bfloat16, 1e-3, True),
+        (torch.float16, 2e-4, True),
+        (torch.bfloat16, 0.1, False),
+        (torch.float16, 0.01, False),
+    ],
+)
+def test_changes_are_lost_where_plain_torch_says_so(way, dtype, rate, lost):
+    first, low, wide, _, state = followed(way, dtype, rate, list(values()))
+    share = float((wide - low).abs().sum() / (wide - first).abs().sum())
+    assert share > 0.75 if lost else share < 0.1
+    assert bool(state.losses) is lost
+    assert state.judged
+    assert way is new_data or state.place[0].endswith("test_half_state.py")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("shape", [(32, 8), (2, 4)])
+def test_an_average_that_is_where_it_belongs_is_fine_although_small_changes_are_rounded_away(
+    way, dtype, shape
+):
+    torch.manual_seed(1)
+    centre = torch.randn(shape)
+    given = [centre * (1 + 0.02 * torch.randn(shape)) for _ in range(STEPS)]
+    _first, low, wide, _, state = followed(way, dtype, 0.1, given)
+    assert not state.losses
+    assert float((low - wide).norm() / wide.norm()) < 0.04
+
+
+def test_a_queue_and_a_copy_of_other_weights_are_fine():
+    torch.manual_seed(0)
+    queue, copy = torch.randn(64, 4).half(), torch.randn(16).bfloat16()
+    following = Following([("queue", queue), ("copy", copy)])
+    for step in range(STEPS):
+        queue[8 * (step % 8) : 8 * (step % 8) + 8] = torch.randn(8, 4)
+        copy.copy_(torch.randn(16))
+        following.step_ends()
+    following.end()
+    assert all(state.fine for state in following.states)
+
+
+def test_what_was_not_seen_is_not_judged():
+    torch.manual_seed(0)
+    state, kept, given = torch.randn(32).bfloat16(), torch.randn(32).bfloat16(), torch.randn(32)
+    following = Following([("state", state), ("kept", kept)])
+    for step in range(STEPS):
+        kept.lerp_(given.bfloat16(), 0.2)
+        state.lerp_(given.bfloat16(), 1e-3)
+        if step == 3:
+            following.pause()
+            state.lerp_(given.bfloat16(), 1e-3)
+            following.resume()
+        following.step_ends()
+    following.end()
+    missed, seen = following.states
+    assert missed.missed
+    assert not missed.judged
+    assert seen.fine
+
+
+def test_weights_that_were_exchanged_with_the_average_take_no_reference_from_it():
+    torch.manual_seed(0)
+    average, weights = torch.randn(32, 8).half(), torch.randn(32, 8)
+    following = Following([("average", average)])
+    weights.data.copy_(average)
+    assert following._references.of(weights) is None
+    following.end()
+
+
+def test_nothing_that_a_gradient_flows_through_is_repeated():
+    average = torch.randn(8, 8).bfloat16()
+    following = Following([("average", average)])
+    x = torch.randn(4, 8, requires_grad=True)
+    out = (x.bfloat16() * average[0]) @ average
+    assert len(following._references._references) == 1
+    out.sum().backward()
+    assert len(following._references._references) == 1
+    following.end()
+
+
+# -- in a loop that is watched
+
+
+def trained(update, dtype, steps=200, watch=True, model=None):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    average = [parameter.detach().to(dtype).clone() for parameter in model.parameters()]
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    losses = []
+
+    def loop():
+        for _ in range(steps):
+            optimizer.zero_grad()
+            x = torch.randn(16, 8)
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = nn.functional.mse_loss(model(x), torch.sin(3 * x[:, :4]))
+            loss.backward()
+            optimizer.step()
+            update(average, [parameter.detach() for parameter in model.parameters()])
+            losses.append(float(loss.detach()))
+
+    if not watch:
+        loop()
+        return losses, average, None
+    with ampcheck.watch(model, optimizer) as watching:
+        loop()
+    return losses, average, watching.report()
+
+
+def average_with(rate):
+    def update(average, parameters):
+        for held, parameter in zip(average, parameters, strict=True):
+            held.lerp_(parameter.to(held.dtype), rate)
+
+    return update
+
+
+def in_a_thread(rate):
+    def update(average, parameters):
+        thread = threading.Thread(target=average_with(rate), args=(average, parameters))
+        thread.start()
+        thread.join()
+
+    return update
+
+
+@pytest.mark.parametrize("make", [average_with, in_a_thread])
+def test_an_average_that_stands_still_is_an_error_at_its_line(make):
+    _, average, report = trained(make(1e-3), torch.bfloat16)
+    _, witness, _ = trained(average_with(1e-3), torch.float32, watch=False)
+    apart = [float((a.float() - b).norm() / b.norm()) for a, b in zip(average, witness, strict=True)]
+    (error,) = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert max(apart) > 0.02
+    assert (error.code, error.sites[0].module) == ("AMP504", "average")
+    assert error.sites[0].file.endswith("test_half_state.py")
+    assert report.verdict.word is Health.UNSAFE
+
+
+@pytest.mark.parametrize(
+    ("steps", "word"), [(120, Health.SAFE), (262, Health.PARTLY_AUDITED), (400, Health.UNSAFE)]
+)
+def test_a_counter_is_lost_once_one_is_less_than_half_a_unit(steps, word):
+    counter = torch.zeros((), dtype=torch.bfloat16)
+
+    def count(*_):
+        counter.add_(1)
+
+    _, _, report = trained(count, torch.bfloat16, steps)
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert float(counter) == min(steps, 256)
+    lost = [("AMP504", "param[counter]")] if word is Health.UNSAFE else []
+    assert [(one.code, one.sites[0].slot) for one in errors] == lost
+    assert report.verdict.word is word
+
+
+@pytest.mark.parametrize("make", [average_with, in_a_thread])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_an_average_that_follows_is_no_error_and_was_judged(dtype, make):
+    _, _, report = trained(make(0.2), dtype)
+    assert report.verdict.word is Health.SAFE, report.verdict.sentence
+
+
+@pytest.mark.parametrize("make", [average_with, in_a_thread])
+def test_training_and_averages_are_the_same_to_the_last_bit_and_nothing_is_left(make):
+    names = {name for name in vars(torch.Tensor) if name.endswith("_")}
+    watched, bare = trained(make(1e-3), torch.bfloat16), trained(make(1e-3), torch.bfloat16, watch=False)
+    assert watched[0] == bare[0]
+    assert all(torch.equal(a, b) for a, b in zip(watched[1], bare[1], strict=True))
+    assert {name for name in vars(torch.Tensor) if name.endswith("_")} == names
+    assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    assert torch._foreach_mul_.__module__ != "ampcheck.observe.script.half_averages"
