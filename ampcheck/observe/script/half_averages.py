@@ -60,9 +60,7 @@ class HalfAverages:
     def begin(self) -> None:
         """Begin with what is there already."""
         with unseen():
-            self._before = {
-                id(tensor): tensor._version for tensor in _leaves(gc.get_objects()) if tensor.dtype in _HALF
-            }
+            self._before = {id(tensor): tensor._version for tensor in _leaves(gc.get_objects())}
 
     @property
     def losses(self) -> tuple[UpdateLoss, ...]:
@@ -84,12 +82,12 @@ class HalfAverages:
             if not following.active or following.steps >= MOST_STEPS:
                 self._stop()
         elif steps >= self._next and not self._gave_up and not _ranks():
-            self._next = steps + steps // 2
+            self._next = steps + max(2, steps // 2)
             with unseen():
-                self._start(steps, self._changed(steps, models()))
+                self._start(steps, self._changed(steps, models))
             self._last = steps
 
-    def _changed(self, steps: int, models: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
+    def _changed(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> list[torch.Tensor]:
         """Return what was written about as often as there were steps since the last look, or holds other numbers."""
         found, seen = [], {}
         for tensor in _beside(models):
@@ -172,7 +170,7 @@ class HalfAverages:
         if self._following is not None:
             self._following.resume()
 
-    def end(self, steps: int, models: Iterable[torch.nn.Module]) -> None:
+    def end(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> None:
         """Look at what was written since, but for what optimizers change and what the forward of a model does."""
         if self._following is not None:
             with unseen():
@@ -184,7 +182,7 @@ class HalfAverages:
         with unseen():
             self._look(steps, models)
 
-    def _look(self, steps: int, models: Iterable[torch.nn.Module]) -> None:
+    def _look(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> None:
         for tensor in _beside(models):
             state = self._states.get(id(tensor))
             if state is not None and state.tensor() is tensor:
@@ -205,22 +203,25 @@ def _ranks() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def _beside(models: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
+def _beside(models: Callable[[], Iterable[torch.nn.Module]]) -> list[torch.Tensor]:
     """Return tensors in half precision that no optimizer changes and no model's forward."""
     objects = gc.get_objects()
-    tensors = list(_leaves(objects))
+    tensors = _leaves(objects)
+    if not tensors:
+        return []
     known = {id(tensor.grad) for tensor in tensors if tensor.grad is not None}
-    known.update(id(buffer) for model in models for buffer in model.buffers())
+    known.update(id(buffer) for model in models() for buffer in model.buffers())
     # A process may hold millions of objects: their types are few.
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.optim.Optimizer)}
     for optimizer in [one for one in objects if type(one) in kinds] if kinds else ():
         known.update(map(id, _of_optimizer(optimizer)))
-    return [tensor for tensor in tensors if tensor.dtype in _HALF and id(tensor) not in known]
+    return [tensor for tensor in tensors if id(tensor) not in known]
 
 
-def _leaves(objects: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors among objects that nothing computes."""
-    return (one for one in objects if type(one) in _PLAIN and not one.is_inference() and _is_leaf(one))
+def _leaves(objects: Iterable[Any]) -> list[torch.Tensor]:
+    """Return the tensors in half precision among objects that nothing computes."""
+    tensors = [one for one in objects if type(one) in _PLAIN]
+    return [one for one in tensors if one.dtype in _HALF and not one.is_inference() and _is_leaf(one)]
 
 
 def _is_leaf(tensor: torch.Tensor) -> bool:

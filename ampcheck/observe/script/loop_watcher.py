@@ -94,7 +94,7 @@ class LoopWatcher:
         self.scales.settle()
         self.journal.turn()
         self.tape.left_behind.end()
-        self.averages.end(self.steps, self.tape.left_behind.models())
+        self.averages.end(self.steps, self.tape.left_behind.models)
 
     @guarded
     def raised(self, error: BaseException) -> None:
