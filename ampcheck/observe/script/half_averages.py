@@ -6,6 +6,7 @@ script has taken some steps. It is followed in FP32 then, again and again at eve
 """
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -50,10 +51,10 @@ class HalfAverages:
         #: How many there are of each dtype that were written in every step and not judged, and their elements together.
         self.found: dict[str, tuple[int, int]] = {}
         self._gave_up = False
-        self._next = FEW_STEPS // 2
+        self.due = FEW_STEPS // 2  #: the step from which on there is something to do
         self._last = 0
         self._seen: dict[int, _Seen] = {}
-        self._following: Following | None = None
+        self.following: Following | None = None
         self._states: dict[int, State] = {}  #: the last of each tensor
         self._patches = Patches()  #: of what other threads call
 
@@ -75,14 +76,16 @@ class HalfAverages:
             self.give_up()
 
     def _step_ends(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> None:
-        following = self._following
+        following = self.following
         if following is not None:
             with unseen():
                 following.step_ends()
             if not following.active or following.steps >= MOST_STEPS:
                 self._stop()
-        elif steps >= self._next and not self._gave_up and not _ranks():
-            self._next = steps + max(2, steps // 2)
+                self.due = steps + steps // 2
+            return
+        self.due = steps + max(2, steps // 2)
+        if not self._gave_up and not _ranks():
             with unseen():
                 self._start(steps, self._changed(steps, models))
             self._last = steps
@@ -120,8 +123,9 @@ class HalfAverages:
         pairs = [(names[id(tensor)], tensor) for tensor in held]
         fine = {key for key, state in self._states.items() if state.fine}
         missed = any(state.missed for state in self._states.values())
-        self._following = Following(pairs)
-        for tensor, state in zip(held, self._following.states, strict=True):
+        self.following = Following(pairs)
+        self.due = 0
+        for tensor, state in zip(held, self.following.states, strict=True):
             state.fine = id(tensor) in fine
             self._states[id(tensor)] = state
         if missed:
@@ -137,7 +141,7 @@ class HalfAverages:
     def _heard(self, original: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
         def make(_: Any) -> Callable[..., Any]:
             def write(*args: Any, **kwargs: Any) -> Any:
-                following = self._following
+                following = self.following
                 if following is None or self._thread.runs:
                     return original(*args, **kwargs)
                 with following.elsewhere():
@@ -148,7 +152,7 @@ class HalfAverages:
         return make
 
     def _stop(self) -> None:
-        following, self._following = self._following, None
+        following, self.following = self.following, None
         self._patches.restore()
         if following is not None:
             following.end()
@@ -156,26 +160,27 @@ class HalfAverages:
     def give_up(self) -> None:
         """Judge nothing: what runs cannot be followed, as compiled code and CUDA graphs cannot."""
         self._gave_up = True
+        self.due = sys.maxsize
         for state in self._states.values():
             state.missed, state.fine = True, False
         self._stop()
 
     def pause(self) -> None:
         """See nothing of a backward, or of an optimizer."""
-        if self._following is not None:
-            self._following.pause()
+        if self.following is not None:
+            self.following.pause()
 
     def resume(self) -> None:
         """Go on."""
-        if self._following is not None:
-            self._following.resume()
+        if self.following is not None:
+            self.following.resume()
 
     def end(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> None:
         """Look at what was written since, but for what optimizers change and what the forward of a model does."""
-        if self._following is not None:
+        if self.following is not None:
             with unseen():
-                self._following.step_ends()
-                self._following.judge(last=True)
+                self.following.step_ends()
+                self.following.judge(last=True)
             self._stop()
         if steps < FEW_STEPS or _ranks():
             return  # between ranks, weights travel in buffers in half precision

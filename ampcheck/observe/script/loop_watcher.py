@@ -164,7 +164,8 @@ class LoopWatcher:
         what_if = self.tape.what_if
         if what_if is not None:
             what_if.leave()
-        self.averages.pause()
+        if self.averages.following:
+            self.averages.pause()
         first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         # A stage of a pipeline has nodes of the graph.
         loss = first if isinstance(first, torch.Tensor) else None
@@ -203,7 +204,8 @@ class LoopWatcher:
     @guarded
     def backward_ends(self) -> None:
         """Take note of a backward that is over, and of a step that was taken within it."""
-        self.averages.resume()
+        if self.averages.following:
+            self.averages.resume()
         grown = self.leftovers.backward_ends()
         if grown:
             self.journal.note(Kind.GROWN, targets=grown)
@@ -249,7 +251,6 @@ class LoopWatcher:
     @guarded
     def step_begins(self, optimizer: Any) -> None:
         """Take note of an optimizer that is about to change the weights."""
-        self.averages.pause()
         label, parameters = self.journal.label(optimizer, "optimizer"), parameters_of(optimizer)
         if not self.journal.things[label].settings:
             self.owns(optimizer, parameters)
@@ -270,7 +271,6 @@ class LoopWatcher:
     def step_ends(self) -> None:
         """Take note of an optimizer that has changed the weights."""
         self.journal.leave()
-        self.averages.resume()
         self.updates.ends(self._stepping)
         if self._scaler_step is None and self.tape.now is not None:
             self.tape.resume()
@@ -287,7 +287,8 @@ class LoopWatcher:
         self.tape.pace.step_ends()
         self.turns.taken(label, self.steps)
         self.steps += 1
-        self.averages.step_ends(self.steps, self.tape.left_behind.models)
+        if self.steps >= self.averages.due:
+            self.averages.step_ends(self.steps, self.tape.left_behind.models)
         self.journal.updated()
         self._on_step(self)
         if unheard and not self.tape.before_calls:
