@@ -49,9 +49,13 @@ def rates(case: Case, row: Row, found: GpuTime) -> tuple[float, float, float] | 
     there = next((time for time in base.gpu_times if time.gpu == found.gpu), None) if base else None
     if there is None or row.precision == BASE or not found.seconds:
         return None
-    factor = there.seconds / found.seconds
-    low, high = _ranges()[case.mode]
-    return factor, factor * low, factor * high
+    return speed_up(there, found, case.mode)
+
+
+def speed_up(base: GpuTime, low: GpuTime, mode: str) -> tuple[float, float, float]:
+    """Return how many times as fast low precision is predicted to be, with the range of it."""
+    factor, (least, most) = base.seconds / low.seconds, _ranges()[mode]
+    return factor, factor * least, factor * most
 
 
 def named(bench: Bench) -> tuple[str, ...]:

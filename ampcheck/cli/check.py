@@ -205,7 +205,10 @@ def audited(options: argparse.Namespace) -> Report:
 
             say_known_before(target.model, settings.precision)
             with seeded(options.seed):  # dropout too is to be the same in every run of the command
-                return audit(target, settings, say)
+                report = audit(target, settings, say)
+                from ampcheck.bench.running.bought import with_bought
+
+                return with_bought(report, target)
         finally:
             say("")
 

@@ -131,6 +131,7 @@ def _sum(a: Report, b: Report) -> Report:
         claims=_claims((*a.claims, *b.claims, *((_TOGETHER,) if differ else ()))),
         patch=a.patch if a.patch == b.patch else "",
         advice=_common(a.advice, b.advice),
+        bought=_first(a.bought, b.bought),
         loop=_longer(a.loop, b.loop),
     )
 

@@ -30,12 +30,18 @@ def answer_lines(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _buys(report: Report) -> str:
-    """Return what the forward saves; '' where nothing was compared, or nothing is to be trained."""
-    low, wide = forward_bytes(report)
-    if report.recipes is not None or report.mode == "infer" or report.dry or not 0 < low < wide:
+    """Return what low precision saves; '' where nothing was compared, or nothing is to be trained."""
+    if report.recipes is not None or report.mode == "infer" or report.dry:
         return ""
-    saved = f"the forward writes {size(low)}, in FP32 {size(wide)}"
-    return f"{saved}; time and peak memory: {_bench(report)}"
+    bought = report.bought
+    if bought is None:
+        low, wide = forward_bytes(report)
+        saved = f"the forward writes {size(low)}, in FP32 {size(wide)}"
+        return f"{saved}; time and peak memory: {_bench(report)}" if 0 < low < wide else ""
+    on = f"on {clean(bought.gpu.upper())}" if bought.gpu else "on a GPU"
+    speed = "{:.2g}× as fast [{:.2g} to {:.2g}], ".format(*bought.faster) if bought.gpu else ""
+    saved = f"{speed}{size(bought.peak)} at the peak, in FP32 {size(bought.reference_peak)}"
+    return f"predicted {on}, {plural(bought.batch_size, 'sample')}: {saved}; more: {_bench(report)}"
 
 
 def _bench(report: Report) -> str:

@@ -42,6 +42,7 @@ out of the flat objects marked *. Numbers JSON cannot write are the strings "inf
                     alone, plan, planned, fresh, trained, ends_as_bf16, operands, misfits}], loss, undetermined,
                     judged, layers, missed, left, noise, steps}, as values/recipe_audit.py names them
     in_use          [{module, library, recipe, note, runs}]: layers that a script trains in FP8 already
+    bought          {batch_size, reference_peak, peak, gpu, faster}: what a step is predicted to need on a GPU
     error_jumps           [{site, error_before, error, dropped: site}]: where errors begin in the forward
     placed          site: where the bits are lost; there only where its line in FP32 was tried and heals
     updates         [{name, moved, stuck, wrong, file, line}]: tensors held in half precision after optimizer steps

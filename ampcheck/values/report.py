@@ -33,11 +33,22 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
+class Bought:
+    """What a training step is predicted to need on a GPU, and how much faster than FP32 it is there."""
+
+    batch_size: int
+    reference_peak: int  #: bytes of FP32 at the peak
+    peak: int  #: bytes in low precision, with the plan
+    gpu: str = ""  #: that the time is predicted for; "" where none is
+    faster: tuple[float, float, float] = (1.0, 1.0, 1.0)  #: times as fast as FP32, with the range of it
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The same step recorded twice, in FP32 and in low precision, and what follows from the difference."""
 
     JSON = Shape(
-        optional=("placed", "mode", "cast", "stored", "recipes", "in_use"),
+        optional=("placed", "bought", "mode", "cast", "stored", "recipes", "in_use"),
         also={
             "scale": (float, lambda report: 2.0**report.log2_scale),
             "not_audited": (Mapping[str, int], lambda report: report.not_audited),
@@ -75,6 +86,7 @@ class Report:
     stored: tuple[Stored, ...] = ()  #: stored numbers that the cast itself ruins, as a re-run has proved
     recipes: RecipeAudit | None = None  #: what FP8 and FP4 recipes did to the step, beside bf16
     in_use: tuple[InUse, ...] = ()  #: layers that a script trains in FP8 already
+    bought: Bought | None = None  #: what low precision is predicted to buy on a GPU
 
     @property
     def format(self) -> Format:

@@ -8,7 +8,7 @@ from ampcheck.diagnose.verdict import judged
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.plan import Claim, Plan, ScalerPlan, Tried
-from ampcheck.values.report import Report
+from ampcheck.values.report import Bought, Report
 from ampcheck.values.trace import ErrorJump, PairError, UpdateLoss
 from ampcheck.values.verdict import Coverage
 
@@ -57,6 +57,7 @@ reports = st.builds(
     environment=st.dictionaries(texts, texts, max_size=3),
     outcomes=st.dictionaries(texts, outcomes, max_size=2),
     error_jumps=st.lists(st.builds(ErrorJump, sites, numbers, numbers, sites), max_size=2).map(tuple),
+    bought=st.none() | st.builds(Bought, *[st.integers(0, 9)] * 3, texts, st.tuples(*[sizes] * 3)),
     updates=st.lists(st.builds(UpdateLoss, texts, *[st.integers(0, 9)] * 3), max_size=2).map(tuple),
     plan=st.none() | plans,
     claims=st.lists(st.builds(Claim, texts, st.sampled_from(Tried), texts, texts), max_size=2).map(tuple),

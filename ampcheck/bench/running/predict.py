@@ -144,7 +144,7 @@ def _fake(target: Target, mode: FakeTensorMode, batch_size: int | None) -> Targe
         if hasattr(module, "_flat_weights_names"):  # recurrent layers keep a list of their own
             names: Any = module._flat_weights_names
             module.__dict__["_flat_weights"] = [getattr(module, name, None) for name in names]
-    old = batch_size and _batch_size(target.batch(0))
+    old = batch_size and batch_size_of(target.batch(0))
 
     def stretched(tensor: torch.Tensor) -> Any:
         made = mode.from_tensor(tensor)
@@ -156,7 +156,8 @@ def _fake(target: Target, mode: FakeTensorMode, batch_size: int | None) -> Targe
     return rebound(replace(target, batches=[batch]), [(one, shadow(one)) for one in real])
 
 
-def _batch_size(batch: Any) -> int:
+def batch_size_of(batch: Any) -> int:
+    """Return the first length of the first tensor that has one."""
     return next((tensor.shape[0] for tensor in tensors(batch) if tensor.dim()), 1)
 
 
@@ -178,7 +179,7 @@ def fitting_batch(make: Callable[[], Target], chosen: Precision, room: int, larg
         except StepRaised:
             return math.inf  # some models do not train on a single sample
 
-    low, high, at, stride = 0, largest, _batch_size(make().batch(0)), 1
+    low, high, at, stride = 0, largest, batch_size_of(make().batch(0)), 1
     needs: dict[int, float] = {}
     while low + 1 < high:
         needs[at] = need(at)
