@@ -1,6 +1,8 @@
 """The file contract: what a user's module calls `model`, `batch`, `loss`, and other names for them."""
 
+import copy
 import inspect
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -154,11 +156,33 @@ def _listed(names: list[str]) -> str:
 def _optimizer(scope: Scope) -> Any:
     value = scope.names.get("optimizer")
     if isinstance(value, torch.optim.Optimizer):
-        return lambda _model: value
+        return _restarted(value)
     if isinstance(value, type) and issubclass(value, torch.optim.Optimizer):
         made_from: Any = value  # each optimizer has defaults of its own for the rest
         return lambda model: made_from(model.parameters())
     return _function(scope, "optimizer")
+
+
+def _restarted(optimizer: torch.optim.Optimizer) -> Any:
+    """Return what gives the file's own optimizer as it was when the file was run.
+
+    Several trainings are compared: none may begin with the moments that another one has left.
+    """
+    kept = _contents(optimizer.param_groups, optimizer.state)
+
+    def begun(_model: Any) -> torch.optim.Optimizer:
+        groups, optimizer.state = _contents(*kept)
+        for group, as_made in zip(optimizer.param_groups, groups, strict=True):
+            group.update(as_made)
+        return optimizer
+
+    return begun
+
+
+def _contents(groups: list[Any], state: Mapping[Any, Any]) -> tuple[list[Any], Any]:
+    """Return copies of an optimizer's groups and moments; the parameters in them are no copies."""
+    options = [{**copy.deepcopy({**group, "params": ()}), "params": [*group["params"]]} for group in groups]
+    return options, defaultdict(dict, {one: copy.deepcopy(held) for one, held in state.items()})
 
 
 def _steps(scope: Scope) -> int:

@@ -1,5 +1,6 @@
 """Targets: what loads, what it holds, and what is said when it does not."""
 
+import copy
 import os
 import random
 import subprocess
@@ -92,6 +93,31 @@ def test_functions_and_seeds_of_the_file_are_respected(user_file):
     assert torch.equal(target.model.fc.weight, before - 0.5 * gradient)
     target.after_step(target.model)
     assert torch.equal(target.model.fc.bias, torch.zeros(4))
+
+
+def test_every_training_begins_with_the_optimizer_as_the_file_made_it(user_file):
+    """FP32 was compared with a plan that had FP32's moments: Adam of a file kept its state between trainings."""
+    spec = user_file(
+        HEAD + NET + LOSS + "model = Net()\nbatch = torch.randn(2, 3), torch.tensor([1, 2])\n"
+        "optimizer = torch.optim.Adam(model.parameters(), lr=0.1)\n"
+    )
+    target = load(spec)
+    whole = copy.deepcopy(target.model.state_dict())
+    found = []
+    for _ in range(2):
+        target.model.load_state_dict(whole)
+        optimizer = target.optimizer(target.model)
+        assert optimizer.param_groups[0]["lr"] == 0.1
+        losses = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            losses.append(float(step(target).detach()))
+            optimizer.step()
+            optimizer.param_groups[0]["lr"] = 0.05  # as a schedule does
+        found.append(losses)
+    assert found[0] == found[1]
+    assert len(optimizer.state) == 2
+    assert not target.optimizer(target.model).state
 
 
 def test_two_loads_are_bit_identical_and_leave_random_state_alone(user_file):
