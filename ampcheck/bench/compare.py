@@ -106,7 +106,9 @@ def _speed(_: Bench, case: Case, row: Row) -> tuple[str, Interval] | None:
 def _speed_word(before: Interval, now: Interval) -> str:
     if not 0 < min(before.low, now.low) <= max(before.high, now.high) < math.inf:
         return "not comparable"
-    return "faster" if now.low > before.high else "slower" if now.high < before.low else "same"
+    return (
+        "faster" if now.low > before.high else "slower" if now.high < before.low else "no difference measured"
+    )
 
 
 def _memory(_: Bench, case: Case, row: Row) -> tuple[str, float] | None:
