@@ -19,6 +19,8 @@ POWER = 0.8
 #: A difference has to lie outside of two intervals. One of so many half widths of the wider does with that probability:
 #: simulated, and held by a test.
 SEEN_FROM = 1.5
+#: No number of runs makes a probability of one.
+_ALMOST_SURE = 1 - 1e-9
 _MOST_SEEDS = 1000
 _FEWEST_FOR_TEST = 2
 
@@ -123,9 +125,10 @@ def power(spread: float, count: int, difference: float) -> float:
     if count < _FEWEST_FOR_TEST:
         return 0.0
     if not spread:
-        return 1.0
+        return _ALMOST_SURE
     shift = difference / (spread / math.sqrt(count))
-    return float(stats.nct.sf(t_quantile(1 - ALPHA, count - 1), count - 1, shift))
+    found = float(stats.nct.sf(t_quantile(1 - ALPHA, count - 1), count - 1, shift))
+    return min(found, _ALMOST_SURE)
 
 
 def enough(spread: float, difference: float) -> int | None:

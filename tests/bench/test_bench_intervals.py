@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampcheck.bench.intervals import enough, equivalence, mean_interval, power, quantile, ratio
+from ampcheck.values.wording import percent
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 
@@ -91,3 +92,8 @@ def test_a_slowdown_of_a_whole_round_falls_out_of_the_ratio():
     rounds = [1.0, 9.0, 1.1, 30.0, 2.0, 1.0, 5.0]
     found = ratio([3 * length for length in rounds], rounds)
     assert (found.estimate, found.low, found.high) == pytest.approx((3, 3, 3))
+
+
+def test_a_power_is_never_said_to_be_certain():
+    assert [percent(power(spread, 5, 1.0)) for spread in (0.0, 1e-3)] == [">99.9 %", ">99.9 %"]
+    assert power(1e-3, 1, 1.0) == 0.0
