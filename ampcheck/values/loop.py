@@ -20,6 +20,9 @@ class Kind(StrEnum):
     FORWARD = "forward"  #: an outermost module was called
     AUTOCAST = "autocast"  #: an autocast region was entered
     AUTOCAST_END = "autocast end"
+    STALE_CAST = (
+        "stale cast"  #: a forward uses the cast of a weight that has changed since; seen in recorded rounds
+    )
     SCALE = "scale"  #: scaler.scale(loss)
     BACKWARD = "backward"
     GROWN = "grown"  #: a backward has added to gradients that a scaler's step had divided by the scale

@@ -140,6 +140,19 @@ def fp16_alone(scaled):
         scaler.update()
 
 
+def in_one_region(cleared):
+    """Train within one region of autocast, whose casts are cleared after each step or not."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with half():
+        for x, y in data():
+            optimizer.zero_grad()
+            loss_fn(model(x), y).backward()
+            optimizer.step()
+            if cleared:
+                torch.clear_autocast_cache()
+
+
 def clears(every_step):
     """Train without clearing what scaler.step leaves, or clear it by hand; a second model reaches it in passing."""
     model, other = net(), net()
@@ -343,5 +356,11 @@ CASES = {
         lambda _: scaler_of_its_own(wrong=False),
         "def _unscale_grads_",
         "without _unscale_grads_",
+    ),
+    "AMP419": Case(
+        lambda _: in_one_region(cleared=False),
+        lambda _: in_one_region(cleared=True),
+        "with half():",
+        "inside of the loop",
     ),
 }

@@ -31,6 +31,7 @@ from ampcheck.diagnose.rules.loop_regions import (
     amp_switched_off,
     backward_inside_autocast,
     forward_outside_autocast,
+    stale_weight_cast,
     unscaled_backward,
     validated_in_another_precision,
 )
@@ -99,6 +100,7 @@ RULES: dict[str, Rule] = {
     "AMP416": read_before_unscale,
     "AMP417": scaler_made_anew,
     "AMP418": unscaled_in_part,
+    "AMP419": stale_weight_cast,
     "AMP701": recipe_harm,
     "AMP702": recipe_dimensions,
     "AMP703": recipe_missed,

@@ -100,6 +100,8 @@ def backward_inside_autocast(report: Report) -> list[Finding]:
     When to ignore it: where no custom autograd function takes part, nothing changes.
     """
     loop = loop_of(report)
+    if any(event.kind is Kind.STALE_CAST for _, event in loop.sequence(1)):
+        return []  # the region is too long: that says it all
     bad = [event for _, event in loop.sequence(1) if event.kind is Kind.BACKWARD and event.autocast]
     return [
         loop_finding(
@@ -115,6 +117,50 @@ def backward_inside_autocast(report: Report) -> list[Finding]:
         )
         for event in first_by_place(bad)
     ]
+
+
+def stale_weight_cast(report: Report) -> list[Finding]:
+    """A forward computes with weights as they were before the optimizer changed them.
+
+    What it finds: a recorded step in which an operation is given the cast of a weight that holds other numbers than
+    the weight by now.
+
+    Why it matters: autocast casts each weight once and keeps the cast until its outermost region ends. Where a region
+    lasts over optimizer steps, every later forward sees the first weights: the optimizer moves weights that nothing
+    reads, and the loss does not change.
+
+    What to do: enter the region anew for each forward; or, where it has to last, call torch.clear_autocast_cache()
+    behind each step.
+
+    Example: with torch.autocast(...): for x, y in loader: ... optimizer.step().
+
+    When to ignore it: never.
+    """
+    loop = loop_of(report)
+    open_regions: list[Event] = []
+    for _, event in loop.sequence(1):
+        if event.kind is Kind.AUTOCAST and event.autocast:
+            open_regions.append(event)
+        elif event.kind is Kind.AUTOCAST_END and open_regions:
+            open_regions.pop()
+        elif event.kind is Kind.STALE_CAST:
+            what = clean(event.name) or "a weight"
+            region = f"the region of autocast around it ({event.autocast})"
+            return [
+                loop_finding(
+                    "AMP419 stale-weight-cast",
+                    Severity.ERROR,
+                    f"the forward computes with {what} as it was before the optimizer changed it: {region} lasts over "
+                    "optimizer steps and keeps the casts of weights",
+                    [*open_regions[:1], event],
+                    [
+                        f"{_opening(report)}  # inside of the loop, around forward and loss alone",
+                        "    loss = criterion(model(input), target)",
+                        "loss.backward()  # outside of the region",
+                    ],
+                )
+            ]
+    return []
 
 
 def unscaled_backward(report: Report) -> list[Finding]:

@@ -50,7 +50,7 @@ class HalfAverages:
         self._before: dict[int, int] = {}
         #: How many there are of each dtype that were written in every step and not judged, and their elements together.
         self.found: dict[str, tuple[int, int]] = {}
-        self._gave_up = False
+        self._abandoned = False
         self.due = FEW_STEPS // 2  #: the step from which on there is something to do
         self._last = 0
         self._seen: dict[int, _Seen] = {}
@@ -73,7 +73,7 @@ class HalfAverages:
         try:
             self._step_ends(steps, models)
         except Exception:  # noqa: BLE001  # of our own: what is found is not judged, and the rest is watched on
-            self.give_up()
+            self.abandon()
 
     def _step_ends(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> None:
         following = self.following
@@ -85,7 +85,7 @@ class HalfAverages:
                 self.due = steps + steps // 2
             return
         self.due = steps + max(2, steps // 2)
-        if not self._gave_up and not _ranks():
+        if not self._abandoned and not _ranks():
             with unseen():
                 self._start(steps, self._changed(steps, models))
             self._last = steps
@@ -157,9 +157,9 @@ class HalfAverages:
         if following is not None:
             following.end()
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Judge nothing: what runs cannot be followed, as compiled code and CUDA graphs cannot."""
-        self._gave_up = True
+        self._abandoned = True
         self.due = sys.maxsize
         for state in self._states.values():
             state.missed, state.fine = True, False

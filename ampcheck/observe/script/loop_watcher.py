@@ -149,7 +149,7 @@ class LoopWatcher:
     @guarded
     def compiles(self) -> None:
         """Take note of something that is to be compiled, when it is called at the latest."""
-        self.averages.give_up()
+        self.averages.abandon()
         self.compiler.begins()
         self.compiler.wait(self._wanted())
 
@@ -325,7 +325,7 @@ class LoopWatcher:
         self.not_seen[not_seen_because(error)] = 1
         self.roots.stop_listening()
         self.compiler.free()
-        self.averages.give_up()
+        self.averages.abandon()
         self.tape.discard()
 
     def loop(self) -> Loop:

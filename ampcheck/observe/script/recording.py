@@ -17,6 +17,7 @@ from ampcheck.observe.script.guard import not_seen_because
 from ampcheck.observe.script.losses import SMALLEST_SCALE
 from ampcheck.observe.script.reading import owners, use_of
 from ampcheck.observe.script.scaled_by_hand import Probe, Scaling, probes, scaling_of
+from ampcheck.observe.script.stale_casts import StaleCasts
 from ampcheck.observe.unusual import plain
 from ampcheck.values.loop import Kind
 from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW
@@ -148,6 +149,7 @@ class Recording:
         self._uses_seen: set[str] = set()  #: parameters whose gradients were measured
         self.recorder = self._recorder()
         self.recorder.spared = self.gave_way
+        self._stale = StaleCasts(torch._C._autograd._get_sequence_nr())
 
     def _recorder(self) -> Recorder:
         return Recorder((), execute=self._run, compiled=self._compiled)
@@ -160,11 +162,10 @@ class Recording:
         """Look at an operation that is about to run, and now and then at the clock."""
         if self.clock.late():
             self.leave(self.clock.shown)
-        if self.backwards:
-            try:
-                self._used_by(func, args)
-            except Exception as error:  # noqa: BLE001  # of our own
-                self.gave_way(error)
+        try:
+            self._used_by(func, args) if self.backwards else self._uses(args)
+        except Exception as error:  # noqa: BLE001  # of our own
+            self.gave_way(error)
 
     def gave_way(self, error: Exception) -> None:
         """Take note of an error of our own: the script goes on, its step is not recorded."""
@@ -175,6 +176,14 @@ class Recording:
         if not self.left:
             self.left = why
             self.recorder.step_aside()
+
+    def _uses(self, args: tuple[Any, ...]) -> None:
+        """Tell of a weight, once, that an operation of the forward takes as it was before it was changed."""
+        weight = self._stale.among(args)
+        if weight is not None:
+            held = self.recorder.tracker.parameters()
+            name = next((f"{path}.{name}".lstrip(".") for path, name, one in held if one is weight), "")
+            self._used(Kind.STALE_CAST, name, [weight])
 
     def _used_by(self, func: Any, args: tuple[Any, ...]) -> None:
         """Tell of gradients that an operation measures or limits."""

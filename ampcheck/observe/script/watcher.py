@@ -167,7 +167,7 @@ class Watcher(LoopWatcher):
         """Take note of a graph that is about to be captured: nothing of ours may run until that is done."""
         if self.tape.now is not None:
             self.tape.now.leave("steps abandoned: a CUDA graph was captured in them")
-        self.averages.give_up()
+        self.averages.abandon()
         self.capturing = True
 
     def capture_ends(self) -> None:
