@@ -2,6 +2,7 @@
 
 import argparse
 import codecs
+import contextlib
 import re
 import sys
 import traceback
@@ -78,6 +79,16 @@ exit status: 0 nothing at or above --fail-on, 1 findings, 2 could not run, 130 i
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(words)
+    except KeyboardInterrupt:
+        left = "what was written before is still there" if words[:1] == ["run"] else "nothing was written"
+        with contextlib.suppress(Exception):
+            print(f"\nampcheck: interrupted; {left}", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _run(words: list[str]) -> int:
     if (
         words
         and words[0] not in COMMANDS
@@ -108,9 +119,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exception(error)
         complain(error)
         return COULD_NOT_RUN
-    except KeyboardInterrupt:
-        print("\nampcheck: interrupted; nothing was written", file=sys.stderr)
-        return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone, as in `ampcheck ... | head`.
         sys.stderr.close()

@@ -230,7 +230,8 @@ class Watched:
         written = {Path(output.path) for output in self._options.output}
         for path in map(self._kept, [0, *heard]):
             if path is not None and path not in written:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def _publish_forwards(self, forwards: "Forwards") -> int | None:
         """Audit the models that a script without training has called, a report each; None where there are none."""

@@ -118,7 +118,7 @@ def kept(outputs: Sequence[Output], form: str | None, *, rank: int = 0) -> Path 
     It is the JSON that was asked for, or one beside the first file; of a rank but the first it has the rank's number.
     """
     files = [output for output in outputs if output.path != SCREEN and not output.summary]
-    files = [output for output in files if not Path(output.path).exists() or Path(output.path).is_file()]
+    files = [output for output in files if _plain(output.path)]
     if not files:
         return None
     alone = len(outputs) <= 1
@@ -126,6 +126,11 @@ def kept(outputs: Sequence[Output], form: str | None, *, rank: int = 0) -> Path 
     if rank:
         return Path((saved or files[0]).path).with_suffix(f".rank{rank}.json")
     return Path(saved.path) if saved else Path(files[0].path).with_suffix(".partial.json")
+
+
+def _plain(path: str) -> bool:
+    """Tell whether a path is a file's, or may become one's; a folder that nobody may look into has none, so far."""
+    return not os.path.exists(path) or os.path.isfile(path)  # noqa: PTH110, PTH113  # a Path would raise there
 
 
 def absolute(output: Output) -> Output:
@@ -138,12 +143,7 @@ def numbered(output: Output) -> Output:
     """Return an output with the number of this restart in its name, where a launcher has started the job again."""
     again = next((os.environ[name] for name in RESTARTS if os.environ.get(name, "0") not in {"", "0"}), "")
     path = Path(output.path)
-    if (
-        not again.isdecimal()
-        or output.path == SCREEN
-        or output.summary
-        or (path.exists() and not path.is_file())
-    ):
+    if not again.isdecimal() or output.path == SCREEN or output.summary or not _plain(output.path):
         return output
     return replace(output, path=str(path.with_suffix(f".restart{again}{path.suffix}")))
 
@@ -183,7 +183,10 @@ def _add_to_summary(path: Path, report: Report, form: str) -> None:
 
 def _from_repository(report: Report) -> Report:
     """Return a report whose files that lie below this folder are named from the top of its repository."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except OSError:  # it was deleted
+        return report
     workspace = Path(os.environ.get("GITHUB_WORKSPACE") or here / ".git")
     tops = [workspace, *(path for path in (here, *here.parents) if (path / ".git").exists())]
     top = next((top for top in tops if here.is_relative_to(top)), here)

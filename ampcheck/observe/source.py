@@ -175,8 +175,11 @@ def line_of(code: CodeType, offset: int) -> int:
 
 def shown_path(filename: str) -> str:
     """Return a path that reads the same on every machine: from here, or from where it is installed."""
-    path = os.path.abspath(filename)  # noqa: PTH100  # resolve() would follow links away from the user's name
-    roots = [str(Path.cwd()) + os.sep, *_SITE]
+    try:
+        path = os.path.abspath(filename)  # noqa: PTH100  # resolve() would follow links away from the user's name
+        roots = [str(Path.cwd()) + os.sep, *_SITE]
+    except OSError:  # the folder that the script runs in was deleted
+        path, roots = filename, list(_SITE)
     root = next((root for root in roots if path.startswith(root)), "")
     installed = None if root else _INSTALLED.match(path)
     root = installed[0] if installed else root

@@ -3,7 +3,6 @@
 The handlers of the script run as always, and `signal.getsignal` returns them; a signal that it ignores is ignored.
 """
 
-import _thread
 import contextlib
 import ctypes
 import functools
@@ -15,6 +14,8 @@ import time
 import weakref
 from collections.abc import Callable
 from typing import Any
+
+from ampcheck.run import own_threads
 
 #: Signals whose default is to end a process without a word, where this system has them.
 ENDING = frozenset(
@@ -104,7 +105,7 @@ class Endings:
         mine = threading.Event()
         event = self._now.setdefault(number, mine)
         if event is mine:
-            _thread.start_new_thread(self._run, (number, mine))
+            own_threads.start(self._run, number, mine)
         return event
 
     def _run(self, number: int, done: threading.Event) -> None:
@@ -124,7 +125,7 @@ class Endings:
             mouth.close()
             return
         self._ear = ear, mouth
-        _thread.start_new_thread(self._hear, (ear,))
+        own_threads.start(self._hear, ear)
 
     def _hear(self, ear: socket.socket) -> None:
         with contextlib.suppress(OSError), ear:

@@ -3,7 +3,6 @@
 It is written by a thread of its own, soon after something was seen, and takes a small share of the time.
 """
 
-import _thread
 import contextlib
 import shutil
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from ampcheck.diagnose.verdict import judged
 from ampcheck.errors import ReportError
+from ampcheck.run import own_threads
 from ampcheck.saved.report_json import to_json, write
 from ampcheck.values.report import Report
 
@@ -46,8 +46,7 @@ class Keeper:
         self._stirred.set()
         if not self._begun:
             self._begun = True
-            # Not a thread that the script would find among its own.
-            _thread.start_new_thread(self._keep, ())
+            own_threads.start(self._keep)
 
     def close(self) -> None:
         """Write no more."""

@@ -7,6 +7,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -75,12 +76,15 @@ def _is_python(path: Path) -> bool:
 
 def launch(program: Program) -> Ended:
     """Run a program as the main module; its exceptions, exit status and output are its own."""
-    before = sys.argv, sys.path[0], sys.modules["__main__"]
+    before = sys.argv, sys.path[:1]
     try:
         return _guarded(lambda: _RUNNERS[program.kind](program))
     finally:
-        sys.argv, sys.path[0] = before[0], before[1]
-        sys.stdout.flush()
+        sys.argv = before[0]
+        with suppress(Exception):  # a script may have put anything there, or nothing
+            sys.path[:1] = before[1]
+        with suppress(Exception):
+            sys.stdout.flush()
 
 
 def _run_script(program: Program) -> None:
@@ -152,7 +156,8 @@ def _status(code: object) -> int:
         return 0
     if isinstance(code, int):
         return code & 0xFF
-    print(code, file=sys.stderr)  # noqa: T201  # as the interpreter does
+    with suppress(Exception):
+        print(code, file=sys.stderr or sys.__stderr__)  # as the interpreter does
     return 1
 
 
@@ -161,8 +166,12 @@ def _show(error: BaseException) -> None:
     tb = _without_ours(error.__traceback__)
     try:
         sys.excepthook(type(error), error.with_traceback(tb), tb)
-    except BaseException:  # noqa: BLE001  # a hook of the script's that fails itself
-        traceback.print_exception(type(error), error, tb)
+    except BaseException as failed:  # noqa: BLE001  # a hook of the script's that fails itself
+        with suppress(Exception):
+            sys.stderr.write("Error in sys.excepthook:\n")
+            traceback.print_exception(failed.with_traceback(_without_ours(failed.__traceback__)))
+            sys.stderr.write("\nOriginal exception was:\n")
+            traceback.print_exception(type(error), error, tb)
 
 
 def _without_ours(tb: TracebackType | None) -> TracebackType | None:

@@ -82,12 +82,14 @@ def test_two():
 
 
 def listens():
-    """Hear of a terminal that is closed, whoever started this study."""
+    """Hear of Ctrl-C and of a terminal that is closed, whoever started this study."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def small_files():
     """Let no file grow: what a full disk does, and a quota."""
+    listens()
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 
 
