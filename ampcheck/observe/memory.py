@@ -13,12 +13,17 @@ _transformed = torch._C._functorch.is_functorch_wrapped_tensor
 def readable(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor is plain memory on this device."""
     return (
-        type(tensor) in _PLAIN
+        (type(tensor) in _PLAIN or _hears_only(type(tensor)))
         and tensor.layout is torch.strided
         and not tensor.is_meta
         and not tensor.is_quantized
         and not _transformed(tensor)
     )
+
+
+def _hears_only(kind: type) -> bool:
+    """Tell whether a subclass is memory as any other: it hears of functions, and takes no operation apart."""
+    return getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
 
 
 def wider(dtype: torch.dtype) -> torch.dtype:

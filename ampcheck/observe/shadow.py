@@ -22,6 +22,7 @@ _WIDE = frozenset({torch.float32, torch.float64})
 #: Not for the script's own modes, of either kind.
 _NO_MODES = torch._C._DisableTorchDispatch
 _NO_FUNCTIONS = torch._C.DisableTorchFunction
+_NO_SUBCLASSES = torch._C.DisableTorchFunctionSubclass
 #: Twins held before the ones whose tensors are gone are looked for.
 _SWEEP = 16
 
@@ -118,7 +119,11 @@ class Shadow:
                     follow = self._follow(rule, func, args, kwargs)
         except Exception as error:  # noqa: BLE001  # of our own
             self.gave_way(error)
-        out = self._execute(func, args, kwargs)
+        if rule.once:  # it may run Python of the script's, for which nothing changes
+            out = self._execute(func, args, kwargs)
+        else:
+            with _NO_SUBCLASSES():  # which hear nothing below autograd, and whose results are plain tensors
+                out = self._execute(func, args, kwargs)
         if follow is not None:
             try:
                 with _NO_FUNCTIONS():

@@ -1,12 +1,14 @@
 """FP32 beside a low-precision step: the very numbers that a run in FP32 gives, and nothing that the script can see."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import ampcheck
 from ampcheck.fix.verify import comparison
 from ampcheck.observe.execution import run_op
 from ampcheck.observe.script.comparing import Compared
@@ -187,3 +189,44 @@ def test_views_and_writes_through_them_reach_the_twin():
     expected.view(3, 4).t()[1].mul_(1 / 3)
     assert torch.equal(shadow.of(base), expected)
     assert torch.equal(shadow.of(part), expected.view(3, 4).t()[1])
+
+
+class Tagged(torch.Tensor):
+    """A subclass that hears of functions, as metadata carriers do; in memory it is a tensor as any other."""
+
+    heard = 0
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.heard += 1
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def tagged(watched, kind):
+    """Train with inputs of a kind; return the report, what the subclass heard and the parameters."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cpu")
+    Tagged.heard = 0
+    with ampcheck.watch() if watched else nullcontext() as watching:
+        for _ in range(3):
+            x, y = torch.randn(8, 8).as_subclass(kind), torch.randint(0, 4, (8,))
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                loss = torch.nn.functional.cross_entropy(model(x).as_subclass(torch.Tensor).float(), y)
+            scaler.scale(loss).backward()
+            assert all(type(parameter.grad) is torch.Tensor for parameter in model.parameters())
+            scaler.step(optimizer)
+            scaler.update()
+    heard = Tagged.heard
+    return watching.report() if watched else None, heard, [p.tolist() for p in model.parameters()]
+
+
+def test_a_subclass_that_hears_of_functions_hears_nothing_of_ours_and_is_audited_as_any_tensor():
+    report, heard, parameters = tagged(True, Tagged)
+    assert (heard, parameters) == tagged(False, Tagged)[1:]
+    assert heard
+    plain, _, same = tagged(True, torch.Tensor)
+    assert parameters == same
+    assert report.outcomes == plain.outcomes
+    assert report.verdict.word == plain.verdict.word

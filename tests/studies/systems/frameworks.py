@@ -133,10 +133,10 @@ def ignite():
     from ignite.engine import create_supervised_trainer
 
     model, losses = net(), []
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    optimizer, scale = torch.optim.AdamW(model.parameters(), 1e-3), scaler()
 
     def update(_engine, batch):
-        losses.extend(train(model, optimizer, scaler(), data=[batch]))
+        losses.extend(train(model, optimizer, scale, data=[batch]))
 
     from ignite.engine import Engine
 
@@ -231,7 +231,7 @@ def speechbrain():
     options = {"device": "cpu", "precision": "bf16"}
     brain = Brain({"net": net()}, lambda held: torch.optim.AdamW(held, 1e-3), run_opts=options)
     brain.losses = []
-    brain.fit(range(1), list(batches()), progressbar=False)
+    brain.fit(range(1), torch.utils.data.DataLoader(list(batches()), batch_size=None), progressbar=False)
     digest(brain.losses, parameters(brain.modules))
 
 
