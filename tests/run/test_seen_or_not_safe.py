@@ -244,7 +244,7 @@ def test_a_step_that_does_not_repeat_itself_is_not_called_safe():
 
     report = check(net(), batch(), wild, settings=Settings())
     assert report.verdict.word is Health.PARTLY_AUDITED
-    assert "comes out differently when it is run again" in report.verdict.sentence
+    assert "gives another result when it is run again" in report.verdict.sentence
 
 
 class OnlyInFp32(torch.autograd.Function):
