@@ -92,9 +92,12 @@ class Memory:
     @property
     def cuda_bytes(self) -> int | None:
         """Return the peak on CUDA: measured where there is a GPU, predicted elsewhere."""
-        if self.cuda_allocated is not None:
-            return self.cuda_allocated
-        return None if self.predicted is None else self.predicted.peak_bytes
+        return next((peak for peak in self.peaks if peak is not None), None)
+
+    @property
+    def peaks(self) -> tuple[int | None, int | None]:
+        """Return the peak on CUDA as measured and as predicted."""
+        return self.cuda_allocated, None if self.predicted is None else self.predicted.peak_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,12 +245,14 @@ class Case:
         return row.time.speedup(base.time)
 
     def memory_ratio(self, row: Row) -> float | None:
-        """Return the peak on CUDA over that of FP32."""
+        """Return the peak on CUDA over that of FP32, both measured or else both predicted."""
         base = self.row(BASE)
         if base is None or base.memory is None or row.memory is None:
             return None
-        own, whole = row.memory.cuda_bytes, base.memory.cuda_bytes
-        return own / whole if own is not None and whole else None
+        for own, whole in zip(row.memory.peaks, base.memory.peaks, strict=True):
+            if own is not None and whole:
+                return own / whole
+        return None
 
 
 @dataclass(frozen=True, slots=True)

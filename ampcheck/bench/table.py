@@ -113,7 +113,7 @@ def _line(bench: Bench, case: Case, row: Row) -> Line:
         verdict(bench, case, row),
         NONE if time is None else f"{ms(time.median)} ({percent(time.spread)})",
         "1" if row.precision == BASE and time else NONE if fast is None else _interval(fast.interval),
-        NONE if memory is None or memory.cuda_bytes is None else f"{memory.cuda_bytes / MIB:.4g}",
+        _peak(bench, memory),
         NONE if ratio is None else f"{ratio:.2f}",
         NONE if memory is None or memory.cpu_peak is None else f"{memory.cpu_peak / MIB:.4g}",
         _error(row.one_step.gradients if row.one_step else None),
@@ -122,6 +122,14 @@ def _line(bench: Bench, case: Case, row: Row) -> Line:
         _skips(row),
         NONE if row.largest_batch is None else f"{row.largest_batch:,}",
     )
+
+
+def _peak(bench: Bench, memory: Memory | None) -> str:
+    """Return the peak on CUDA; one that is predicted beside measured ones says so."""
+    if memory is None or memory.cuda_bytes is None:
+        return NONE
+    beside = bench.cuda and memory.cuda_allocated is None
+    return f"{memory.cuda_bytes / MIB:.4g}{' (predicted)' * beside}"
 
 
 def _interval(value: Any) -> str:

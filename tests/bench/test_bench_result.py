@@ -13,7 +13,7 @@ from ampcheck.bench import saved
 from ampcheck.bench.confirmed import confirmation
 from ampcheck.bench.request import Request
 from ampcheck.bench.result import Bench, Case, Closeness, Memory, OneStep, Row, Split, Time, TrainingCurve
-from ampcheck.bench.table import caveats, headings, legend
+from ampcheck.bench.table import caveats, headings, legend, lines
 from ampcheck.bench.verdicts import judgement, speed, verdict
 from ampcheck.errors import ReportError
 
@@ -258,3 +258,17 @@ def test_without_a_gpu_the_report_says_what_one_has_confirmed_of_its_prediction(
     assert not any(confirmation("memory") in text for text in legend(gpu))
     assert headings(example())["memory"] == "CUDA peak, predicted, MiB"
     assert headings(gpu)["memory"] == "CUDA peak, measured, MiB"
+
+
+def test_a_predicted_peak_is_not_held_against_a_measured_one():
+    split = Split(100 * 1024 * 1024, {}, {}, "backward")
+    both, one = Memory(split, cuda_allocated=2 * split.peak_bytes), Memory(split)
+    gpu = dataclasses.replace(example(), environment={"device": "NVIDIA H100"})
+    for low, ratio, shown in ((both, 1.0, "200"), (one, 1.0, "100 (predicted)")):
+        case = Case(8, rows=(Row("fp32", memory=both), Row("amp", memory=low)))
+        assert case.memory_ratio(case.rows[1]) == ratio
+        assert [line.memory for line in lines(gpu, case)] == ["200", shown]
+    case = Case(8, rows=(Row("fp32", memory=both), Row("amp", memory=Memory(cuda_allocated=50))))
+    assert case.memory_ratio(case.rows[1]) == 50 / both.cuda_allocated
+    case = Case(8, rows=(Row("fp32", memory=one), Row("amp", memory=Memory(cuda_allocated=50))))
+    assert case.memory_ratio(case.rows[1]) is None
