@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from ampcheck.bench import gpu_time, views
 from ampcheck.bench.compare import Change
-from ampcheck.bench.result import Bench, Case, Closeness, OneStep, Row
+from ampcheck.bench.result import Bench, Case, Closeness, OneStep, Row, TrainingCurve
 from ampcheck.bench.table import MIB, TIMES, Line, caveats, columns, headings, legend, lines, where
 from ampcheck.bench.verdicts import against as against_row
 from ampcheck.renderers.drawing import NONE
@@ -15,6 +15,10 @@ from ampcheck.values.wording import clean, percent
 #: Of a bench in a terminal.
 VIEWS = ("sweep", "cases", "article")
 _SHOWN_LAYERS = 5
+_COURSE = (
+    "precision", "seed", "ended", "last losses", "training loss in FP32", "validation loss", "in its precision",
+    "metric", "in its precision", "skips settling", "skips",
+)  # fmt: skip
 #: Columns of the terminal's table. The verdict is the longest: at the end of a line it can go on below itself.
 _TERMINAL = {
     "precision": "precision",
@@ -157,42 +161,21 @@ def _gradient_cells(step: OneStep, found: Closeness) -> tuple[str, ...]:
 
 
 def _courses(case: Case) -> Iterable[str]:
-    rows = [row for row in case.rows if row.courses]
-    if not rows:
-        return
-    yield from ("", "### Training, seed by seed", "")
-    yield from _table(
-        (
-            "precision",
-            "seed",
-            "ended",
-            "last losses",
-            "training loss in FP32",
-            "validation loss",
-            "in its precision",
-            "metric",
-            "in its precision",
-            "skips settling",
-            "skips",
-        ),
-        [
-            (
-                row.precision,
-                str(course.seed),
-                course.status,
-                _number(course.final_loss),
-                _number(course.full_loss),
-                _number(course.validation_loss),
-                _number(course.validation_loss_low),
-                _number(course.metric),
-                _number(course.metric_low),
-                str(course.settling),
-                str(course.skipped),
-            )
-            for row in rows
-            for course in row.courses
-        ],
+    found = [_course_cells(row.precision, course) for row in case.rows for course in row.courses]
+    if found:
+        yield from ("", "### Training, seed by seed", "", *_table(_COURSE, found))
+
+
+def _course_cells(name: str, run: TrainingCurve) -> tuple[str, ...]:
+    ends = (
+        run.final_loss,
+        run.full_loss,
+        run.validation_loss,
+        run.validation_loss_low,
+        run.metric,
+        run.metric_low,
     )
+    return name, str(run.seed), run.status, *map(_number, ends), str(run.settling), str(run.skipped)
 
 
 def to_text(bench: Bench, width: int = 100, view: str = "sweep") -> str:

@@ -4,9 +4,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from ampcheck.bench import svg
-from ampcheck.bench.gpu_time import rates
-from ampcheck.bench.result import BASE, Bench, Case
+from ampcheck.bench.gpu_time import named
+from ampcheck.bench.result import Bench
 from ampcheck.bench.shapes import standalone, title
+from ampcheck.bench.table import records
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,18 @@ def pictures(bench: Bench) -> tuple[Picture, ...]:
 def _batches(bench: Bench) -> list[tuple[str, str]]:
     """Return the speed-up against the batch size: measured here, and predicted on each GPU."""
     series: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-    for case in bench.cases:
-        if case.key in {f"batch {case.batch_size}", f"batch {case.batch_size}, infer"}:
-            for place, name, value in _speeds(case):
-                series[f"{place}-infer" if case.mode == "infer" else place][name][case.batch_size] = value
+    columns = {"here": "speedup"} | {name: f"predicted_speedup {name}" for name in named(bench)}
+    plain = {
+        case.key: case
+        for case in bench.cases
+        if case.key in {f"batch {case.batch_size}", f"batch {case.batch_size}, infer"}
+    }
+    for record in records(bench):
+        case = plain.get(record["case"])
+        for place, column in columns.items():
+            if case is not None and record[column] is not None:
+                where = f"{place}-infer" if case.mode == "infer" else place
+                series[where][record["precision"]][case.batch_size] = record[column]
     here = bench.environment.get("device", "CPU")
     return [
         (place, svg.batches(lines, f"Speed-up against batch size, {_where(place, here)}"))
@@ -49,16 +58,3 @@ def _where(place: str, here: str) -> str:
     name, _, mode = place.partition("-infer")
     where = f"measured on {here}" if name == "here" else f"predicted on {name}"
     return where + (", inference" if mode or place.endswith("-infer") else "")
-
-
-def _speeds(case: Case) -> list[tuple[str, str, float]]:
-    found = []
-    for row in case.rows:
-        interval = case.speedup(row)
-        if interval is not None and row.precision != BASE:
-            found.append(("here", row.precision, interval.estimate))
-        for time in row.gpu_times:
-            rate = rates(case, row, time)
-            if rate is not None:
-                found.append((time.gpu, row.precision, rate[0]))
-    return found
