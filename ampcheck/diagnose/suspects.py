@@ -82,6 +82,23 @@ def newly_nonfinite(report: Report, phase: Phase, reference: dict[Site, TensorSt
     return [site for site in new if site.phase is phase]
 
 
+def recomputed_lower(report: Report) -> Site | None:
+    """Return the operation that a backward runs again in less than the forward did, if what overflows begins there."""
+    reference = by_place(report.reference)
+    low = report.low.sites
+    bad = (
+        site
+        for site in low
+        if site.op and low[site].nonfinite > reference.get(site.place, low[site]).nonfinite
+    )
+    first = next(bad, None)
+    if first is None or first.phase is not Phase.RECOMPUTE:
+        return None
+    same = (first.module, first.op, first.file, first.line)
+    ran = {s.dtype for s in low if s.phase is Phase.FORWARD and (s.module, s.op, s.file, s.line) == same}
+    return first if ran and first.dtype not in ran else None
+
+
 def healthy_forward(report: Report) -> bool:
     """Tell whether every result of the forward that is finite in FP32 is finite in low precision."""
     return not newly_nonfinite(report, Phase.FORWARD, by_place(report.reference))

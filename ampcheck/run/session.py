@@ -31,6 +31,7 @@ from ampcheck.values.settings import Schedule
 from ampcheck.values.trace import PairError, Phase, Site, Trace, UpdateLoss, add_maps
 
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_HALVES = frozenset({"float16", "bfloat16"})
 
 OnStep = Callable[[Watcher], None]
 
@@ -288,7 +289,7 @@ def _with_origin(event: ScaleEvent, step: Recorded | None, *, alone: bool) -> Sc
     if step is None or not event.skipped:
         return event
     bad = [site for site, stats in step.low.sites.items() if stats.nonfinite]
-    computed = [site for site in bad if site.op and site.phase in {Phase.FORWARD, Phase.BACKWARD}]
+    computed = [site for site in bad if site.op and site.phase is not Phase.STATE]
     reference = Trace() if step.beside is None else step.beside.reference
     healthy = {site.place: stats.nonfinite for site, stats in reference.sites.items()}
     # What FP32 has too, such as the gradient of a root at zero, counts only where nothing else is found. Among ranks
@@ -299,7 +300,10 @@ def _with_origin(event: ScaleEvent, step: Recorded | None, *, alone: bool) -> Sc
     if first is None:
         return replace(event, cause=cause)
     cause = cause or Cause("", first.module)
-    return replace(event, cause=replace(cause, op=first.op, file=first.file, line=first.line))
+    new = step.low.sites[first].nonfinite > healthy.get(first.place, math.inf)
+    lowered = new and first.dtype in _HALVES and first.phase is not Phase.RECOMPUTE
+    place = (first.module or first.location) if lowered else ""
+    return replace(event, cause=replace(cause, op=first.op, file=first.file, line=first.line, place=place))
 
 
 def _cause(bad: Sequence[Site]) -> Cause | None:

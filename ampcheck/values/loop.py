@@ -99,6 +99,8 @@ class LoopObject:
 class Cause:
     """Where the gradient came from that was no finite number."""
 
+    JSON = Shape(optional=("place",))
+
     parameter: str  #: the first in backward order whose gradient was not finite
     layer: str  #: the module that owns it
     optimizer: str = ""  #: label
@@ -106,6 +108,8 @@ class Cause:
     file: str = ""
     line: int = 0
     others: int = 0  #: further parameters with such gradients
+    #: The module, or the line outside of modules, where it began in half precision and FP32 does not have it.
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)

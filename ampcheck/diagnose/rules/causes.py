@@ -12,7 +12,9 @@ from ampcheck.values.report import Report, by_place
 from ampcheck.values.trace import ErrorJump
 
 #: What can be wrong by itself and break what comes after it, in the order of execution.
-_CAUSES = ("AMP105", "AMP505", "AMP101", "AMP103", "AMP501", "AMP202")
+_CAUSES = ("AMP105", "AMP505", "AMP101", "AMP103", "AMP501", "AMP104", "AMP407", "AMP206", "AMP202")
+#: Why gradients overflow that are no larger than fp16 holds, or at a scale that should have fallen.
+_OF_OVERFLOW = frozenset({"AMP104", "AMP407", "AMP206"})
 #: What may only follow from one of these.
 _FOLLOWERS = frozenset({"AMP202", "AMP203", "AMP506"})
 #: What casting stored numbers explains, and what follows from it.
@@ -24,23 +26,26 @@ def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings with those that one cause explains listed below it instead of beside it."""
     findings = tuple(found)
     errors = [f for code in _CAUSES for f in findings if (f.code, f.severity) == (code, Severity.ERROR)]
+    errors = [f for f in errors if f.code != "AMP206" or f.numbers["lowest"] >= 1]  # else it follows itself
     if not errors:
         return findings
     cause = errors[0]
-    followers = _FOLLOWERS | ({"AMP501"} if cause.code == "AMP202" else set())
+    followers = _FOLLOWERS | ({"AMP501"} if cause.code in {"AMP202", *_OF_OVERFLOW} else set())
     if cause.code in _OF_CAST:
         followers = _BY_CAST
     below = [f for f in findings if f is not cause and f.code in followers and _explains(report, cause, f)]
     shown = replace(cause, follows=tuple(f"{f.code} {f.name}: {f.message}" for f in below))
+    if cause.code in _OF_OVERFLOW:  # before the collapse of the scale, which is what it leads to
+        findings = (cause, *(f for f in findings if f is not cause))
     return tuple(shown if f is cause else f for f in findings if f not in below)
 
 
 def _explains(report: Report, cause: Finding, follower: Finding) -> bool:
     """Tell whether one place causes both: promoting it heals all, or both begin in the same module."""
-    if follower.code == "AMP506" and cause.code != "AMP202":
-        return True  # what is wrong in the step is what it leaves behind
-    if cause.code == "AMP202":
-        return True  # that no scale fits is the same said of scales, and nothing healed what came before
+    # What is wrong in the step is what it leaves behind. That no scale fits is the same said of scales, and nothing
+    # healed what came before.
+    if follower.code == "AMP506" or cause.code in {"AMP202", *_OF_OVERFLOW}:
+        return True
     if cause.code in _OF_CAST:
         return _only_the_cast(report)
     if cause.origin is None or follower.origin is None:

@@ -1,12 +1,13 @@
 """Numbers written into the code that half precision cannot hold."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import copysign, frexp, inf, isfinite
 
+from ampcheck.diagnose.rules.gradients import at_any_scale, gradient_overflow
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import BY_DTYPE, FP32, Format
 from ampcheck.values.report import Report
-from ampcheck.values.trace import Constant
+from ampcheck.values.trace import Constant, Site
 
 
 def lost_constant(report: Report) -> list[Finding]:
@@ -76,11 +77,19 @@ def _finding(report: Report, rows: list[tuple[Constant, float]]) -> Finding:
         "AMP104",
         "lost-constant",
         "lost-constant",
-        Severity.WARNING if met else Severity.INFO,
+        Severity.ERROR if _breaks(report, ordered) else Severity.WARNING if met else Severity.INFO,
         f"{first.value:g} in {first.site.op} of {place}{where} is {kept:g} in {report.precision}; {seen}",
         tuple(ordered),
         {"value": first.value, "becomes": kept, "places": len(ordered)},
     )
+
+
+def _breaks(report: Report, sites: Iterable[Site]) -> bool:
+    """Tell whether gradients overflow in the line of a lost number at every scale, though FP32's suit fp16."""
+    if not at_any_scale(report):
+        return False
+    lines = {site.location for site in sites if site.file}
+    return any(site.location in lines for found in gradient_overflow(report) for site in found.sites[:1])
 
 
 def _meets(report: Report, constant: Constant, kept: float) -> bool:

@@ -1,5 +1,7 @@
 """Gradients that low precision cannot hold, and what a loss scale does for them."""
 
+from math import inf
+
 from ampcheck.diagnose.rules.causes import lost_in_forward
 from ampcheck.diagnose.rules.loop_order import step_beside_scaler
 from ampcheck.diagnose.scaling.gradients import gradient_tensors
@@ -186,9 +188,9 @@ def gradient_overflow(report: Report) -> list[Finding]:
             f"at every loss scale down to 2^{report.log2_scale}" if report.precision == "fp16" else "in bf16"
         )
         rescaled = report.outcomes.get("rescaled")
-        fits = [point.log2_scale for point in scale_curve(report) if not point.overflowed.high]
+        fits = _fitting(report)
         if report.loop is not None and report.precision == "fp16" and fits:
-            where += f" that was recorded; {power(max(fits))} is the largest that is predicted to fit"
+            where = _over_in_loop(report, max(fits))
         if rescaled is not None:
             where = f"at loss scale 2^{report.log2_scale}; a loss scale of 2^{rescaled.log2_scale} heals it"
         found = _found_below(report) or _past_the_scaler(report, settled, fits)
@@ -210,6 +212,32 @@ def gradient_overflow(report: Report) -> list[Finding]:
         far_off = well and len(report.refused_scales) >= FAR_OFF_SKIPS
         return [_overflow(bad, _scale_severity(report) if far_off else Severity.WARNING, remedy, report)]
     return []
+
+
+def _fitting(report: Report) -> list[int]:
+    """Return log2 of the loss scales at which the range of FP32's gradients overflows nothing."""
+    return [point.log2_scale for point in scale_curve(report) if not point.overflowed.high]
+
+
+def at_any_scale(report: Report) -> bool:
+    """Tell whether steps of a script overflowed at scales that suit the range of FP32's gradients, and none did not."""
+    loop, fits = report.loop, _fitting(report)
+    if loop is None or not fits or report.precision != "fp16":
+        return False
+    tried = [event.before for event in loop.scales if event.skipped]
+    never = all(loop.settled(scaler) is None for scaler in loop.first_scales)
+    return never and min(tried, default=inf) <= 2.0 ** max(fits)
+
+
+def _over_in_loop(report: Report, fit: int) -> str:
+    """Return at which of a script's scales gradients overflowed, and which one suits them where one does."""
+    assert report.loop is not None
+    tried = {event.before for event in report.loop.scales if event.skipped}
+    down = f"every loss scale down to {scale_words(min(tried))}" if len(tried) > 1 else ""
+    if at_any_scale(report):
+        return f"at {down or 'the loss scale in use'}: none heals it"
+    at = f"{down} that was recorded" if down else f"loss scale {power(report.log2_scale)}"
+    return f"at {at}; {power(fit)} is the largest that is predicted to fit"
 
 
 def _past_the_scaler(report: Report, settled: Outcome, fits: list[int]) -> str:

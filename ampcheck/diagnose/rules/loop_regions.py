@@ -9,10 +9,12 @@ from ampcheck.diagnose.rules.loop_state import (
     loop_of,
     rounds_of,
 )
+from ampcheck.diagnose.subjects import place_with_class
+from ampcheck.diagnose.suspects import recomputed_lower
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import Event, Kind, Loop
 from ampcheck.values.report import Report
-from ampcheck.values.trace import Phase
+from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import clean
 
 
@@ -62,7 +64,7 @@ def forward_outside_autocast(report: Report) -> list[Finding]:
 
 def _opening(report: Report) -> str:
     """Return the line that opens the region of autocast."""
-    otherwise = f'with torch.autocast("{device_of(report)}", dtype=torch.float16):'
+    otherwise = f"with torch.autocast({device_of(report)}, dtype=torch.float16):"
     return line_of(loop_of(report), Kind.AUTOCAST, otherwise)
 
 
@@ -103,11 +105,12 @@ def backward_inside_autocast(report: Report) -> list[Finding]:
     if any(event.kind is Kind.STALE_CAST for _, event in loop.sequence(1)):
         return []  # the region is too long: that says it all
     bad = [event for _, event in loop.sequence(1) if event.kind is Kind.BACKWARD and event.autocast]
+    again = recomputed_lower(report)
     return [
         loop_finding(
             "AMP407 backward-inside-autocast",
-            Severity.WARNING,
-            f"the backward is called inside of autocast ({event.autocast})",
+            Severity.WARNING if again is None else Severity.ERROR,
+            f"the backward is called inside of autocast ({event.autocast}){_harm(report, again)}",
             [event],
             [
                 line_of(loop, Kind.AUTOCAST, "with torch.autocast(...):"),
@@ -161,6 +164,17 @@ def stale_weight_cast(report: Report) -> list[Finding]:
                 )
             ]
     return []
+
+
+def _harm(report: Report, again: Site | None) -> str:
+    """Return what overflows only because a backward runs a part of the forward again under autocast."""
+    if again is None:
+        return ""
+    at = f" ({again.location})" if again.location else ""
+    return (
+        f": {place_with_class(report, again)}{at} runs again there, in {again.dtype}, and exceeds its range; "
+        "in the forward it is in float32"
+    )
 
 
 def unscaled_backward(report: Report) -> list[Finding]:

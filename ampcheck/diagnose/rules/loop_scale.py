@@ -2,8 +2,9 @@
 
 from ampcheck.diagnose.rules.gradients import no_scale_fits
 from ampcheck.diagnose.rules.loop_state import active_scalers, device_of, loop_finding, loop_of
+from ampcheck.diagnose.suspects import recomputed_lower
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import Event, Kind, Loop, ScaleEvent
+from ampcheck.values.loop import Cause, Event, Kind, Loop, ScaleEvent
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean, plural, scale_words
 
@@ -21,7 +22,9 @@ def scale_collapse(report: Report) -> list[Finding]:
     goes on falling where they are not finite at any scale: a NaN or an inf comes from the forward or from the data, or
     the gradients span more than float16 holds. Every skipped step is a step that trains nothing.
 
-    What to do: look at the parameter and the operation named, and keep that layer in FP32; no scale will help.
+    What to do: look at the operation named. Lines to paste are shown where it is half precision that made it infinite.
+    Where FP32 has the same inf or NaN, keep the line away from it. Where the scale stays although steps are skipped,
+    the script's own update() must lower it.
 
     Example: a log of zero in the loss: its gradient is NaN, whatever it is multiplied by.
 
@@ -93,18 +96,50 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
     why = f"; the gradient of {clean(cause.parameter)} is not finite" if cause and cause.parameter else ""
     begins = f", which begins in {clean(cause.op)}" if cause and cause.op else ""
     fits = "; no scale fits (AMP203)" if no_scale_fits(report) else ""
+    stays = _stays(loop, label, events)
     return loop_finding(
         "AMP206 scale-collapse",
-        Severity.ERROR if lowest < 1 else Severity.WARNING,
-        f"the loss scale fell from {scale_words(loop.first_scales[label])} to {scale_words(lowest)}: "
+        Severity.ERROR if lowest < 1 or stays else Severity.WARNING,
+        f"the loss scale {stays or _fell(loop, label, lowest)}: "
         f"{plural(len(skips), 'step')} of {loop.count(Kind.SCALER_STEP)} skipped{why}{begins}{fits}",
-        [_place(loop, label, told_of)],
-        [
-            f'with torch.autocast("{device_of(report)}", enabled=False):',
-            f"    ...  # {clean(cause.layer) if cause and cause.layer else 'the layer or the loss'} in FP32",
-        ],
+        [_made(loop, label) if stays else _place(loop, label, told_of)],
+        _lowered_by_torch(loop, label) if stays else _kept_in_fp32(report, cause),
         {"skipped": len(skips), "lowest": lowest},
     )
+
+
+def _stays(loop: Loop, label: str, events: list[ScaleEvent]) -> str:
+    """Return what to say of a scale that no skipped step has lowered, '' where one has."""
+    if loop.settled(label) is not None or any(event.after != event.before for event in events):
+        return ""
+    thing = loop.thing(label)
+    whose = f"{clean(thing.kind)}.update()" if thing and thing.kind != "GradScaler" else "update()"
+    return f"stays at {scale_words(loop.first_scales[label])}, {whose} never lowers it"
+
+
+def _fell(loop: Loop, label: str, lowest: float) -> str:
+    return f"fell from {scale_words(loop.first_scales[label])} to {scale_words(lowest)}"
+
+
+def _lowered_by_torch(loop: Loop, label: str) -> list[str]:
+    """Return the lines of a scaler that lowers its scale."""
+    thing = loop.thing(label)
+    if thing is None or thing.kind == "GradScaler":
+        return []
+    return [
+        f"class {clean(thing.kind)}(torch.amp.GradScaler):",
+        "    ...  # without update() of its own: torch's halves the scale when a step was skipped",
+    ]
+
+
+def _kept_in_fp32(report: Report, cause: Cause | None) -> list[str]:
+    """Return the lines that keep in FP32 what half precision made infinite; none where that was not seen."""
+    if cause is None or not cause.place or recomputed_lower(report):
+        return []
+    return [
+        f"with torch.autocast({device_of(report)}, enabled=False):",
+        f"    ...  # {clean(cause.place)} in FP32: its inputs as .float(), and no .half() within",
+    ]
 
 
 def _place(loop: Loop, label: str, event: ScaleEvent | None) -> Event:
@@ -112,6 +147,11 @@ def _place(loop: Loop, label: str, event: ScaleEvent | None) -> Event:
     cause = event.cause if event else None
     if cause is not None and cause.file:
         return Event(Kind.BACKWARD, label, cause.op, file=cause.file, line=cause.line)
+    return _made(loop, label)
+
+
+def _made(loop: Loop, label: str) -> Event:
+    """Return the line where a scaler was made."""
     thing = loop.thing(label)
     return (
         Event(Kind.SCALE, label, "GradScaler", file=thing.file, line=thing.line)

@@ -156,6 +156,15 @@ def unscaling(loop: Loop, optimizers: Iterable[str]) -> str:
 
 
 def device_of(report: Report) -> str:
+    """Return the device that the loop's autocast is given, as the script writes it."""
+    written = re.search(
+        r"\bautocast\(\s*(?:device_type\s*=\s*)?([^\s,()=]+)\s*[,)]",
+        line_of(loop_of(report), Kind.AUTOCAST, ""),
+    )
+    return written[1] if written else f'"{_kind_of_device(report)}"'
+
+
+def _kind_of_device(report: Report) -> str:
     """Return the kind of device whose autocast the loop uses; "cuda" where a CPU stands in for it."""
     devices = {e.name.partition(":")[0] for _, e in loop_of(report).sequence(1) if e.kind is Kind.AUTOCAST}
     if "casting" in report.environment or "cuda" in devices or len(devices) != 1:
