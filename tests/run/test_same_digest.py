@@ -72,4 +72,5 @@ def test_two_ranks_train_the_same_with_ampcheck_and_without(tmp_path, name, node
     assert [rank.name for rank in report.ranks] == ["rank 0", "rank 1"]
     assert report.loop.steps == 6
     assert report.loop.recorded
+    assert not [gap for gap in report.verdict.coverage.gaps if "beside training" in gap]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.json"]

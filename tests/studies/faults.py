@@ -39,8 +39,9 @@ FAULTS = {
 WATCHING = """
 import runpy, sys
 import ampcheck
-with ampcheck.watch(keep="r.json"):
+with ampcheck.watch(keep="r.json") as seen:
     runpy.run_path("train.py", run_name="__main__")
+print("the program has a report of", seen.report().loop.steps, "steps", file=sys.stderr)
 """
 CHECKED = """
 import os, signal, sys, torch
@@ -122,6 +123,8 @@ def lost(ended, place, word="step"):
 
 def told(ended, found):
     """Return what was lost where the report may be on standard error instead."""
+    if found.startswith("all") and "the program has a report" in ended.stderr:
+        return f"no file (told {ended.stderr.count('File too large')}×), the program has the report"
     if found.startswith("all") and "Layers" in ended.stderr:
         return f"no file (told {ended.stderr.count('File too large')}×), the report is on standard error"
     return found
@@ -137,7 +140,7 @@ def watch(folder, how):
     """Return what a watch with a file to keep its report in loses."""
     (folder / "watching.py").write_text(WATCHING)
     ended = python(folder, how, "watching.py", how)
-    return lost(ended, folder / "r.json")
+    return told(ended, lost(ended, folder / "r.json"))
 
 
 def ranks(folder, how):
@@ -163,8 +166,15 @@ def tested(folder, how):
     """Return what pytest still says of an audit in a test before the one that dies."""
     (folder / "model.py").write_text(CHECKED)
     (folder / "test_it.py").write_text(TESTED)
-    ended = python(folder, how, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py")
-    return "nothing" if "1 audit" in ended.stdout else "all, with pytest's own summary"
+    words = ("-q", "-p", "no:cacheprovider", "--ampcheck-report", "out")
+    ended = python(folder, how, "-m", "pytest", *words, "test_it.py")
+    if how != "full disk":
+        assert list((folder / "out").glob("*.html")), "no file of --ampcheck-report"
+    return (
+        "nothing"
+        if "1 audit" in ended.stdout
+        else "all but the files of --ampcheck-report, as pytest's own summary"
+    )
 
 
 COLUMNS = {"check": check, "run": run, "watch": watch, "pytest": tested, "two ranks": ranks}

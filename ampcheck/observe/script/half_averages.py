@@ -51,6 +51,7 @@ class HalfAverages:
         #: How many there are of each dtype that were written in every step and not judged, and their elements together.
         self.found: dict[str, tuple[int, int]] = {}
         self._abandoned = False
+        self._among_ranks = False  #: there were others: a script may have left them before it ended
         self.due = FEW_STEPS // 2  #: the step from which on there is something to do
         self._last = 0
         self._seen: dict[int, _Seen] = {}
@@ -85,7 +86,8 @@ class HalfAverages:
                 self.due = steps + steps // 2
             return
         self.due = steps + max(2, steps // 2)
-        if not self._abandoned and not _ranks():
+        self._among_ranks = self._among_ranks or _ranks()
+        if not self._abandoned and not self._among_ranks:
             with unseen():
                 self._start(steps, self._changed(steps, models))
             self._last = steps
@@ -182,7 +184,7 @@ class HalfAverages:
                 self.following.step_ends()
                 self.following.judge(last=True)
             self._stop()
-        if steps < FEW_STEPS or _ranks():
+        if steps < FEW_STEPS or self._among_ranks or _ranks():
             return  # between ranks, weights travel in buffers in half precision
         with unseen():
             self._look(steps, models)
