@@ -26,6 +26,7 @@ PAGE = ROOT / "reports" / "endurance.md"
 HEAD = """# What takes many tries
 
 Made by `python tests/studies/endurance.py`, on a CPU; one part alone: `python tests/studies/endurance.py memory`.
+An interrupted script has the exit status 130, or -2 where the signal itself has ended it: outside of ampcheck.
 
 | tried | how often | what came of it |
 |---|---:|---|
@@ -169,13 +170,14 @@ def memory(steps=20_000):
     return f"| steps watched, one in 50 recorded: resident memory | {steps:,} | {words} |", grown < 8
 
 
+FIRST = {"interrupts": "| Ctrl-C", "reports": "| a saved report", "memory": "| steps watched"}
 PARTS = {"interrupts": interrupts, "reports": reports, "memory": memory}
 
 
 def main(names):
     """Try the parts named, or all of them."""
     before = PAGE.read_text(encoding="utf-8").splitlines() if PAGE.is_file() else []
-    lines = dict(zip(PARTS, [line for line in before if line.startswith("| ")][1:], strict=False))
+    lines = {name: line for name, first in FIRST.items() for line in before if line.startswith(first)}
     good = True
     for name in names or PARTS:
         lines[name], holds = PARTS[name]()
