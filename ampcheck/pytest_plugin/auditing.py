@@ -97,11 +97,11 @@ def audited(
 
         name = f"{known_as[0]} {setting(report)}"
         report, gap = hold(node.config, report, config.baseline, name, known_as[1])
+    node.user_properties.extend(properties(report))  # first: what follows may find no room for its files
+    stand_by(node.config, node)
     folder = node.config.option.ampcheck_report
     if folder is not None:
         save_all(report, node.config.invocation_params.dir / folder, f"{known_as[0]} {report.precision}")
-    node.user_properties.extend(properties(report))
-    stand_by(node.config, node)
     return Audited(report, config.fail_on), gap
 
 

@@ -122,17 +122,23 @@ def from_json(text: str | bytes) -> Report:
     with no_collections():
         saved = _checked(text)
         try:
-            return _of_known_precision(from_plain(Report, saved))
+            return _possible(from_plain(Report, saved))
         except (ValueError, TypeError, OverflowError) as error:
             raise ReportError(
                 f"expected a report of schema {SCHEMA}, got a damaged one: {error}; run the audit again"
             ) from error
 
 
-def _of_known_precision(report: Report) -> Report:
-    """Return a report whose precision is a word that what reads it knows."""
+def _possible(report: Report) -> Report:
+    """Return a report whose precision is a word that what reads it knows, and whose squares are none below 0."""
     if report.precision not in _PRECISIONS:
         raise ValueError(f"precision is not one of {', '.join(_PRECISIONS)}")
+    if any(pair.error_squares < 0 or pair.reference_squares < 0 for pair in report.errors.values()):
+        raise ValueError("a sum of squares is below 0")
+    if any(
+        stats.sum_squares < 0 for trace in (report.low, report.reference) for stats in trace.sites.values()
+    ):
+        raise ValueError("a sum of squares is below 0")
     return report
 
 

@@ -7,6 +7,7 @@ from torch import nn
 import ampcheck
 from ampcheck.observe.execution import run_op
 from ampcheck.observe.recorder import FORWARD_UNSEEN, Recorder
+from ampcheck.observe.script.journal import Journal
 from ampcheck.values.loop import Kind
 from ampcheck.values.trace import Phase
 
@@ -310,3 +311,13 @@ def test_a_checkpoint_that_runs_the_forward_without_gradients_begins_a_recording
     report = seen.report()
     assert "block.weight" in gradients(report)
     assert any(finding.code == "AMP101" for finding in report.findings)
+
+
+def test_a_method_that_began_unheard_may_end():
+    """A watch that follows a script into another thread may hear the end of what it has not heard begin."""
+    journal = Journal()
+    journal.leave()
+    journal.enter("optimizer 1")
+    assert journal.inside == "optimizer 1"
+    journal.leave()
+    assert not journal.inside

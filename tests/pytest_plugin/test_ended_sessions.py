@@ -77,3 +77,10 @@ def test_the_audits_of_workers_are_said_by_the_session_that_a_signal_ends(tmp_pa
     assert run.returncode == -signal.SIGTERM
     assert "1 audit" in run.stdout
     assert "test_it.py::test_before" in run.stdout
+
+
+def test_an_audit_whose_files_find_no_room_is_in_the_summary(tmp_path):
+    (tmp_path / "full").write_text("no folder")
+    run = ended(tmp_path, "SIGTERM", "-k", "before", "--ampcheck-report", "full/out")
+    assert "1 failed" in run.stdout
+    assert "ampcheck: 1 audit" in run.stdout

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,10 @@ def test_a_changed_report_is_refused_or_shown():
 @pytest.mark.long
 def test_ten_thousand_changed_reports_are_refused_or_shown():
     assert 0 < fuzz(10_000, seed=1) < 10_000
+
+
+@pytest.mark.parametrize("name", ["error_squares", "reference_squares", "sum_squares"])
+def test_a_sum_of_squares_below_nothing_is_refused(name):
+    text = next(text for path in SAVED if f'"{name}":' in (text := path.read_text(encoding="utf-8")))
+    with pytest.raises(ReportError, match="a sum of squares is below 0"):
+        from_json(re.sub(rf'("{name}": ?)([0-9])', r"\1-\2", text, count=1))

@@ -89,8 +89,9 @@ class Journal:
         self._inside.append(label)
 
     def leave(self) -> None:
-        """Say that the method has returned."""
-        self._inside.pop()
+        """Say that the method has returned; who began to listen within it has not heard it begin."""
+        if self._inside:
+            self._inside.pop()
 
     @property
     def inside(self) -> str:
