@@ -281,7 +281,7 @@ def _said(watcher: Watcher) -> Iterator[str]:
 
 def _with_origins(loop: Loop, recorded: Sequence[Recorded], *, alone: bool) -> Loop:
     """Return the loop with the backward operation behind each skip that fell on a recorded step."""
-    known = {step.step: step for step in recorded}
+    known = {at: step for step in recorded for at in range(step.step, max(step.step, step.last) + 1)}
     return replace(loop, scales=tuple(_with_origin(e, known.get(e.step), alone=alone) for e in loop.scales))
 
 
@@ -294,8 +294,12 @@ def _with_origin(event: ScaleEvent, step: Recorded | None, *, alone: bool) -> Sc
     healthy = {site.place: stats.nonfinite for site, stats in reference.sites.items()}
     # What FP32 has too, such as the gradient of a root at zero, counts only where nothing else is found. Among ranks
     # it may have come from another.
-    ours = (site for site in computed if step.low.sites[site].nonfinite > healthy.get(site.place, 0))
-    first = next(ours, next(iter(computed if alone else ()), None))
+    ours = [site for site in computed if step.low.sites[site].nonfinite > healthy.get(site.place, 0)]
+    if (
+        event.step > step.step
+    ):  # of optimizers that step in turn a later one: its forward came behind the first's
+        ours.sort(key=lambda site: site.phase is not Phase.FORWARD)
+    first = next(iter(ours or (computed if alone else ())), None)
     cause = event.cause or _cause(bad)
     if first is None:
         return replace(event, cause=cause)
@@ -303,7 +307,11 @@ def _with_origin(event: ScaleEvent, step: Recorded | None, *, alone: bool) -> Sc
     new = step.low.sites[first].nonfinite > healthy.get(first.place, math.inf)
     lowered = new and first.dtype in _HALVES and first.phase is not Phase.RECOMPUTE
     place = (first.module or first.location) if lowered else ""
-    return replace(event, cause=replace(cause, op=first.op, file=first.file, line=first.line, place=place))
+    cause = replace(cause, op=first.op, file=first.file, line=first.line, place=place)
+    if not ours and first.phase is Phase.FORWARD and step.beside is not None:
+        enters = bad[0].slot.startswith("input[") and not bad[0].op
+        cause = replace(cause, op="" if enters else first.op, given=bad[0].module or "the model")
+    return replace(event, cause=cause)
 
 
 def _cause(bad: Sequence[Site]) -> Cause | None:

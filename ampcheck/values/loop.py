@@ -110,6 +110,8 @@ class Cause:
     others: int = 0  #: further parameters with such gradients
     #: The module, or the line outside of modules, where it began in half precision and FP32 does not have it.
     place: str = ""
+    #: What FP32 has as well: the module whose input is not finite, with no operation, or that of the operation.
+    given: str = ""
 
 
 @dataclass(frozen=True, slots=True)

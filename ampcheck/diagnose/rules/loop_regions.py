@@ -194,11 +194,15 @@ def unscaled_backward(report: Report) -> list[Finding]:
     """
     loop = loop_of(report)
     found = []
+    # A scale of the script's own may have come down to 1.
+    by_hand = {
+        event.location for _, event in loop.sequence() if event.kind is Kind.BACKWARD and event.by_hand
+    }
     for events in rounds_of(loop).values():
         half = any(e.kind is Kind.FORWARD and e.autocast == "float16" and e.grad for e in events)
         backwards = [event for event in events if event.kind is Kind.BACKWARD]
         steps = [e for e in events if e.kind is Kind.SCALER_STEP and e.thing in active_scalers(loop)]
-        plain = [e for e in backwards if not e.scaled and (steps or not e.by_hand)]
+        plain = [e for e in backwards if not e.scaled and (steps or e.location not in by_hand)]
         if plain and (steps or half):
             found += [(event, bool(steps)) for event in plain]
     divided = {event.location for event, steps in found if steps}

@@ -91,21 +91,39 @@ def _rests(loop: Loop, events: list[ScaleEvent]) -> bool:
 def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: float) -> Finding:
     loop = loop_of(report)
     skips = [event for event in events if event.skipped]
-    told_of = next((e for e in skips if e.cause and e.cause.file), None) or next(iter(skips), None)
+    known = [event for event in (*_last_in_a_row(skips), *skips) if event.cause and event.cause.file]
+    told_of = next(iter([*known, *skips]), None)
     cause = told_of.cause if told_of else None
-    why = f"; the gradient of {clean(cause.parameter)} is not finite" if cause and cause.parameter else ""
-    begins = f", which begins in {clean(cause.op)}" if cause and cause.op else ""
     fits = "; no scale fits (AMP203)" if no_scale_fits(report) else ""
     stays = _stays(loop, label, events)
     return loop_finding(
         "AMP206 scale-collapse",
         Severity.ERROR if lowest < 1 or stays else Severity.WARNING,
         f"the loss scale {stays or _fell(loop, label, lowest)}: "
-        f"{plural(len(skips), 'step')} of {loop.count(Kind.SCALER_STEP)} skipped{why}{begins}{fits}",
+        f"{plural(len(skips), 'step')} of {loop.count(Kind.SCALER_STEP)} skipped{_why(cause)}{fits}",
         [_made(loop, label) if stays else _place(loop, label, told_of)],
         _lowered_by_torch(loop, label) if stays else _kept_in_fp32(report, cause),
         {"skipped": len(skips), "lowest": lowest},
     )
+
+
+def _why(cause: Cause | None) -> str:
+    """Return where a gradient that is not finite comes from, as part of a sentence."""
+    if cause is None:
+        return ""
+    if cause.given and not cause.op:
+        return f"; the input of {clean(cause.given)} is not finite already"
+    found = f"; the gradient of {clean(cause.parameter)} is not finite" if cause.parameter else ""
+    begins = f", which begins in {clean(cause.op)}" if cause.op else ""
+    return f"{found}{begins}{', in FP32 too: an earlier step or the data brought it' if cause.given else ''}"
+
+
+def _last_in_a_row(skips: list[ScaleEvent]) -> list[ScaleEvent]:
+    """Return the skips at the end that follow each other: those before them have settled the scale."""
+    at = len(skips)
+    while at > 1 and skips[at - 1].step - skips[at - 2].step <= 1:
+        at -= 1
+    return skips[max(0, at - 1) :]
 
 
 def _stays(loop: Loop, label: str, events: list[ScaleEvent]) -> str:
