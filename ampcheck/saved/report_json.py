@@ -55,7 +55,7 @@ out of the flat objects marked *. Numbers JSON cannot write are the strings "inf
         order       [[which round, times in a row]]
         things      [{label, kind, settings: {name: value}, file, line}]: models, optimizers, scalers, schedulers
         scales      [{step, scaler, before, after, skipped, cause: {parameter, layer, optimizer, op, file, line,
-                    others, module, given} or null}]: changes of the loss scale, and skipped steps
+                    others, place, given} or null}]: changes of the loss scale, and skipped steps
         first_scales, steps, recorded: numbers of recorded steps, children: processes not looked into,
                     scaling: why the loss scale is not known, where it is not
     reference, low  the FP32 and the low-precision run, each
