@@ -7,6 +7,7 @@ from math import inf, isfinite
 from ampcheck.diagnose.gaps import grouped, of_trace
 from ampcheck.observe.recorder import FORWARD_UNSEEN
 from ampcheck.observe.script.recording import Beside, Recorded
+from ampcheck.observe.script.watched_thread import OTHER_THREADS
 from ampcheck.observe.script.watcher import GRAPHS, Watcher
 from ampcheck.observe.threads import THREADS
 from ampcheck.run.wishes import Wish
@@ -70,7 +71,7 @@ def _missed(report: Report) -> Iterator[str]:
     """Yield what was not seen of a step, or not understood."""
     if report.loop is not None and report.loop.scaling:
         yield f"the loss scale is unknown: {report.loop.scaling}"
-    for what in (FORWARD_UNSEEN, THREADS, GRAPHS):
+    for what in (FORWARD_UNSEEN, THREADS, GRAPHS, OTHER_THREADS):
         if what in report.low.not_audited:
             yield f"{report.low.not_audited[what]} {what}"
 

@@ -1,5 +1,7 @@
 """Several optimizers that step in turn, retained forwards and scalers of all kinds: seen, or said to be unknown."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +10,7 @@ import ampcheck
 from ampcheck.observe.execution import run_op
 from ampcheck.observe.recorder import FORWARD_UNSEEN, Recorder
 from ampcheck.observe.script.journal import Journal
+from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.values.loop import Kind
 from ampcheck.values.trace import Phase
 
@@ -321,3 +324,20 @@ def test_a_method_that_began_unheard_may_end():
     assert journal.inside == "optimizer 1"
     journal.leave()
     assert not journal.inside
+
+
+def test_a_watch_follows_a_script_into_one_thread_and_stays_there():
+    watched, heard = WatchedThread(), []
+    watched.follows = True
+
+    def trains():
+        heard.append([watched.elsewhere("step_begins", idle=True) for _ in range(3)])
+
+    for _ in range(2):
+        thread = threading.Thread(target=trains)
+        thread.start()
+        thread.join()
+        held = watched.ident
+        watched.ident = -1  # another thread may have the number of one that has ended
+    assert heard == [[True, False, False], [True, True, True]]
+    assert held

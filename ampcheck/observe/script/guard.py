@@ -28,7 +28,7 @@ def guarded(method: Method) -> Method:
         if (
             watcher.broken
             or watcher.capturing
-            or (other and thread.elsewhere(name, idle=not watcher.backwards))
+            or (other and thread.elsewhere(name, idle=not watcher.backwards and watcher.tape.now is None))
         ):
             return None
         compiling = set_eval_frame(None)  # where a whole step is compiled, what is ours must not be

@@ -1,6 +1,7 @@
 """The thread whose training is watched; what others train is left alone, and counted."""
 
 import threading
+from collections import Counter
 
 #: What is not audited beside it.
 OTHER_THREADS = "steps of training in other threads"
@@ -13,7 +14,7 @@ class WatchedThread:
         """Begin with the running one."""
         self.ident = threading.get_ident()
         self.follows = False  #: whether it may turn out to be another
-        self._steps = 0  #: of others
+        self._steps: Counter[int] = Counter()  #: of others
 
     @property
     def runs(self) -> bool:
@@ -23,17 +24,19 @@ class WatchedThread:
     @property
     def not_seen(self) -> dict[str, int]:
         """Return what was not seen of other threads."""
-        return {OTHER_THREADS: self._steps} if self._steps else {}
+        return {OTHER_THREADS: self._steps.total()} if self._steps else {}
 
     def elsewhere(self, event: str, *, idle: bool) -> bool:
         """Tell whether an event is of another thread; `idle` says that this one has not trained yet."""
         if self.runs or not _is_scripts(threading.get_ident()):
             return False
         if event == "step_begins":
-            self._steps += 1
-            # A script may train in a thread, and do nothing of the kind in the one that it began in.
-            if self.follows and idle and self._steps > 1:
-                self.ident = threading.get_ident()
+            running = threading.get_ident()
+            self._steps[running] += 1
+            # A script may train in a thread, and do nothing of the kind in the one that it began in. It is followed
+            # once: of threads that train beside each other, one is watched and the others are not.
+            if self.follows and idle and self._steps[running] > 1:
+                self.ident, self.follows = running, False
                 return False
         return True
 
