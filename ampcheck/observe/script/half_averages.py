@@ -7,6 +7,7 @@ script has taken some steps. It is followed in FP32 then, again and again at eve
 
 import gc
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -25,6 +26,8 @@ from ampcheck.values.trace import UpdateLoss
 FEW_STEPS = 4
 #: Steps that something is followed at most, before it is left alone for as long as the script has run.
 MOST_STEPS = 512
+#: Memory is looked through again after so many times what that has taken.
+_RARELY = 20
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _HALF = frozenset({torch.float16, torch.bfloat16})
 #: What writes a tensor in a thread of the script's own, beside the functions of torch for several tensors at once.
@@ -54,6 +57,7 @@ class HalfAverages:
         self._among_ranks = False  #: there were others: a script may have left them before it ended
         self.due = FEW_STEPS // 2  #: the step from which on there is something to do
         self._last = 0
+        self._look_at = 0.0  #: the time from which on memory is looked through again
         self._seen: dict[int, _Seen] = {}
         self.following: Following | None = None
         self._states: dict[int, State] = {}  #: the last of each tensor
@@ -87,10 +91,18 @@ class HalfAverages:
             return
         self.due = steps + max(2, steps // 2)
         self._among_ranks = self._among_ranks or _ranks()
-        if not self._abandoned and not self._among_ranks:
-            with unseen():
-                self._start(steps, self._changed(steps, models))
-            self._last = steps
+        if self._abandoned or self._among_ranks:
+            return
+        with unseen():
+            found = {
+                id(held): held for state in self._states.values() if (held := state.tensor()) is not None
+            }
+            began = time.perf_counter()
+            if steps <= FEW_STEPS or began > self._look_at:
+                found |= {id(tensor): tensor for tensor in self._changed(steps, models)}
+                now, self._last = time.perf_counter(), steps
+                self._look_at = now + _RARELY * (now - began)
+            self._start(steps, found.values())
 
     def _changed(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> list[torch.Tensor]:
         """Return what was written about as often as there were steps since the last look, or holds other numbers."""
