@@ -15,6 +15,8 @@ def settled(report: Report) -> str:
     if outcome is None or report.recipes is not None:
         return ""
     how = "against FP32" if report.plan is None else "run again"
+    if report.loop is not None and outcome.log2_scale != report.log2_scale and outcome.at_scale:
+        how += ", in an earlier step"
     comma = "," if report.plan is None and outcome.at_scale else ""
     rounded = report.outcomes.get("rounded")
     normal = (

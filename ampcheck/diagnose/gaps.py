@@ -28,10 +28,10 @@ def told_gaps(report: Report) -> list[str]:
             f"the script ended with {clean(coverage.raised)} after {plural(coverage.completed, 'step')}"
         )
     shown += _in_eight_bits(report)
-    return shown + _unjudged(report) + _too_small(report)
+    return shown + unjudged(report) + _too_small(report)
 
 
-def _unjudged(report: Report) -> list[str]:
+def unjudged(report: Report) -> list[str]:
     """Return what the traces show where no gradient was compared, so that nobody knows whether it does harm."""
     if "settled" in report.outcomes:
         return []

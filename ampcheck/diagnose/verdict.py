@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ampcheck.diagnose.gaps import of_trace, told_gaps
+from ampcheck.diagnose.gaps import of_trace, told_gaps, unjudged
 from ampcheck.diagnose.recipe_sentence import recipe_sentence
 from ampcheck.diagnose.rules import diagnose
 from ampcheck.diagnose.subjects import place_with_class
@@ -91,7 +91,7 @@ def _unsafe(report: Report) -> Answer | None:
     origin = worst.origin
     if worst.code == "AMP101" and origin is not None and origin in report.low.sites:
         return Health.UNSAFE, _forward_overflow(report, origin)
-    return Health.UNSAFE, f"{_blamed(report, worst)} is not safe: {clean(worst.message)}"
+    return Health.UNSAFE, f"{_blamed(report, worst)} {_is(report)} not safe: {clean(worst.message)}"
 
 
 def _forward_overflow(report: Report, site: Site) -> str:
@@ -196,6 +196,7 @@ def _partly(report: Report) -> Answer | None:
         return None
     warnings = _warnings(report)
     shown = f"works, with {plural(warnings, 'warning')}" if warnings else "shows nothing wrong"
+    shown = "shows nothing else" if not warnings and unjudged(report) else shown
     return Health.PARTLY_AUDITED, f"{'; '.join(gaps)}; what was seen of {_setting(report)} {shown}"
 
 
@@ -227,7 +228,7 @@ def _warnings(report: Report) -> int:
 
 
 def _safe(report: Report) -> Answer:
-    return Health.SAFE, f"{_setting(report)} is safe here: {_figures(report)}"
+    return Health.SAFE, f"{_setting(report)} {_is(report)} safe here: {_figures(report)}"
 
 
 def _figures(report: Report) -> str:
@@ -251,6 +252,11 @@ def _unscaled(report: Report, loss: Loss) -> str:
 def _setting(report: Report) -> str:
     """Return what was judged: precision and loss scale, and whether that ran only because a CPU stood in for CUDA."""
     return f"{_scaled(report)}{' on a CPU in place of CUDA' if report.verdict.coverage.stood_in else ''}"
+
+
+def _is(report: Report) -> str:
+    """Return the verb after a setting: weights are several, autocast and a precision are one."""
+    return "are" if _scaled(report).endswith(" weights") else "is"
 
 
 def _scaled(report: Report) -> str:

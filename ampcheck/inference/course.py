@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from ampcheck.diagnose.rules.optimizer_eps import LARGER_EPS
 from ampcheck.fix.long_trial import TrainingSetup
 from ampcheck.inference.casting import Way, as_asked, cast_inputs
 from ampcheck.inference.optimizer_state import (
-    LARGER_EPS,
     Moments,
     moments,
     never_decays,

@@ -9,8 +9,6 @@ from ampcheck.values.wording import percent, plural
 
 #: Share of an optimizer's moments that have to be lost, or off, before they are worth a sentence.
 LOST = 0.01
-#: Eps that fp16 holds well, as a remedy for one that it does not.
-LARGER_EPS = 1e-4
 _HALF = 2  #: bytes
 
 #: Tensors by what they are and by the parameter they belong to.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ampcheck.inference.optimizer_state import LARGER_EPS
+from ampcheck.diagnose.rules.optimizer_eps import LARGER_EPS
 from ampcheck.values.plan import Claim, Tried
 from ampcheck.values.wording import percent
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ampcheck.diagnose.rules.optimizer_eps import zero_eps
 from ampcheck.diagnose.suspects import Suspect, suspects
 from ampcheck.fix.long_trial import TrainingSetup, trained
 from ampcheck.fix.param_groups import group_modules
@@ -79,8 +80,7 @@ def _of_optimizer(wide: Moved, low: Moved, precision: str) -> tuple[str, ...]:
     """Return what is to be said of an optimizer's own numbers in half precision."""
     shown = [*words(wide.moments, low.moments, precision), *low.caveats]
     if low.vanishing:
-        zero = f"the optimizer's eps of {low.vanishing:g} is zero in {precision}"
-        shown.append(f"{zero}: where a second moment is zero too, the update is divided by zero")
+        shown.append(zero_eps(low.vanishing, precision))
     return tuple(shown)
 
 

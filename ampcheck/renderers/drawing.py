@@ -1,5 +1,6 @@
 """Small drawings made of characters: bars, axes, shortened names."""
 
+import textwrap
 from collections.abc import Sequence
 
 from ampcheck.diagnose.landscape import Zone
@@ -58,6 +59,21 @@ def fitted(text: str, width: int) -> str:
         return ""
     head, tail = (width - 1) // 3, width - 1 - (width - 1) // 3
     return _taken(text, head) + ELLIPSIS + _taken(text[::-1], tail)[::-1]
+
+
+def with_room(line: str, width: int) -> list[str]:
+    """Return a line of code with its comment on lines of its own above it, where both have no room side by side.
+
+    >>> with_room("    x = y  # of z", 12)
+    ['    # of z', '    x = y']
+    """
+    code, mark, comment = line.partition("# ")
+    if cells(line) <= width or not mark:
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    room = max(20, width - len(indent) - 2)
+    above = [f"{indent}# {part}" for part in textwrap.wrap(comment, room, break_long_words=False)]
+    return [*above, code.rstrip()] if code.strip() else above
 
 
 def _taken(text: str, width: int) -> str:

@@ -57,6 +57,8 @@ def _unseen(report: Report) -> str:
     if report.recipes is not None or report.dry or not report.low.sites:
         return ""
     missed = sorted(report.not_audited.items(), key=lambda item: -item[1])
+    if not missed and report.verdict.coverage.unseen:
+        return "how the gradients are in FP32, as said above"
     if not missed:
         return f"nothing ({plural(report.low.operations, 'operation')} seen)"
     more = f", and {plural(len(missed) - 1, 'more kind')}" if len(missed) > 1 else ""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ampcheck.renderers.drawing import cells, fitted, module_name
+from ampcheck.renderers.drawing import cells, fitted, module_name, with_room
 from ampcheck.renderers.layout import Parts, fixed, hanging, indented, text, title
 from ampcheck.renderers.terminal_table import lines_of
 from ampcheck.renderers.view import (
@@ -138,9 +138,8 @@ def _finding(finding: Finding, width: int) -> Parts:
     shown = [*module, *where, *figures(finding)]
     if shown:
         yield indented(text((" · ".join(shown), "dim")), 4)
-    yield from fixed(
-        [text(("      ", ""), (fitted(line, width - 6), "green")) for line in corrected(finding)]
-    )
+    for line in (part for whole in corrected(finding) for part in with_room(whole, width - 8)):
+        yield indented(text((line, "green")), 8)
 
 
 def _code(code: Code, *, whole: bool) -> Parts:

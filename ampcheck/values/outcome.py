@@ -151,7 +151,7 @@ class Outcome:
         if self.grads_nonfinite:
             return f"{len(self.grads_nonfinite)} gradients are not finite"
         underflow = f", {percent(self.underflow)} of the gradient underflows" if lost else ""
-        return f"gradient error {percent(self.grad_error)}{underflow}{self._of_parts()}{self._left_behind()}"
+        return f"gradient error {percent(self.grad_error)}{self._of_parts()}{underflow}{self._left_behind()}"
 
     def _of_parts(self) -> str:
         if not self.parts or self.grad_error > HARM_ERROR:

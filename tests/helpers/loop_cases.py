@@ -277,7 +277,7 @@ RIGHT = part(unscale=0)
 CASES = {
     "AMP206": Case(lambda _: collapses(0.0), lambda _: collapses(0.1), "** 2 + self.eps", ""),
     "AMP205": Case(lambda _: in_bf16(True), lambda _: in_bf16(False), "GradScaler(", "enabled=False"),
-    "AMP302": Case(lambda _: stored(True), lambda _: stored(False), "model(x)", "model.float()"),
+    "AMP302": Case(lambda _: stored(True), lambda _: stored(False), "model(x)", "without .half()"),
     "AMP401": Case(part(clip="before"), part(), "clip_grad_norm_", "scaler.unscale_(optimizer)  # before"),
     "AMP401 by hand": Case(
         lambda _: logs(False, limits), lambda _: logs(True, limits), "clamp_(", "scaler.unscale_(optimizer)"

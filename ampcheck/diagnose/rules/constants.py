@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator
 from math import copysign, frexp, inf, isfinite
 
-from ampcheck.diagnose.rules.gradients import at_any_scale, gradient_overflow
+from ampcheck.diagnose.rules.gradients import gradient_overflow
+from ampcheck.diagnose.rules.scales_tried import at_any_scale
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import BY_DTYPE, FP32, Format
 from ampcheck.values.report import Report

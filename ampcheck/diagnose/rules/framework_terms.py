@@ -7,10 +7,10 @@ from ampcheck.values.report import Report
 _BY_PATH = {
     "lightning/pytorch/": 'Trainer(precision="{short}-mixed")  # instead of "{short}-true": weights stay in FP32',
     "pytorch_lightning/": 'Trainer(precision="{short}-mixed")  # instead of "{short}-true": weights stay in FP32',
-    "transformers/trainer": "model = AutoModel.from_pretrained(name, dtype=torch.float32)  # {name}=True casts it",
+    "transformers/trainer": "# where the model is made or loaded: in FP32; {name}=True casts what may be cast",
 }
 _FABRIC = 'Fabric(precision="{short}-mixed")  # instead of "{short}-true": weights stay in FP32'
-_PLAIN = "model = model.float()  # before the optimizer is made; autocast casts what may be cast"
+_PLAIN = "# where the model is made: without .half(), .bfloat16() or dtype=; autocast casts what may be cast"
 
 
 def weights_in_fp32(report: Report) -> tuple[str, ...]:

@@ -1,13 +1,11 @@
 """Gradients that low precision cannot hold, and what a loss scale does for them."""
 
-from math import inf
-
 from ampcheck.diagnose.rules.causes import lost_in_forward
 from ampcheck.diagnose.rules.loop_order import step_beside_scaler
+from ampcheck.diagnose.rules.scales_tried import fitting, over_in_loop, predicted_scale
 from ampcheck.diagnose.scaling.gradients import gradient_tensors
 from ampcheck.diagnose.scaling.window import ScaleLimits, scale_window
 from ampcheck.diagnose.suspects import healthy_forward, newly_nonfinite, origin_first
-from ampcheck.diagnose.tables import scale_curve
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.outcome import HARM_UNDERFLOW, Outcome
 from ampcheck.values.report import Report, by_place, low_backward
@@ -46,6 +44,7 @@ def gradient_underflow(report: Report) -> list[Finding]:
         return []
     rescaled = report.outcomes.get("rescaled")
     remedy = "no loss scale tried heals it" if settled.log2_scale else ""
+    remedy = predicted_scale(report, settled) if report.loop is not None else remedy
     if rescaled is not None:
         remedy = f"a loss scale of 2^{rescaled.log2_scale} heals it"
     return [_underflow(report, settled, "AMP201", remedy)]
@@ -112,7 +111,8 @@ def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Find
         "grad-underflow",
         _scale_severity(report) if code == "AMP204" else _underflow_severity(report),
         f"{percent(outcome.underflow)} of the gradient that matters becomes zero {scale} "
-        f"({percent(outcome.underflow_by[worst])} of {worst}){'; ' if remedy else ''}{remedy}",
+        f"({percent(outcome.underflow_by[worst])} of {worst}{_others_lost(outcome, worst)})"
+        f"{'; ' if remedy else ''}{remedy}",
         (_parameter(report, worst), *begins),
         {
             "underflow": outcome.underflow,
@@ -120,6 +120,14 @@ def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Find
             "parameters": len(outcome.underflow_by),
         },
     )
+
+
+def _others_lost(outcome: Outcome, worst: str) -> str:
+    """Return how many other parameters lose as large a share as does harm."""
+    others = [
+        share for name, share in outcome.underflow_by.items() if name != worst and share > HARM_UNDERFLOW
+    ]
+    return f", up to {percent(max(others))} of {plural(len(others), 'other parameter')}" if others else ""
 
 
 def _underflow_severity(report: Report) -> Severity:
@@ -146,7 +154,10 @@ def _parameter(report: Report, name: str) -> Site:
     module, _, leaf = name.rpartition(".")
     slot = f"param_grad[{leaf}]"
     found = [site for site in report.low.sites if site.module == module and site.slot == slot]
-    return found[0] if found else Site(module, "", slot, Phase.STATE, "float32")
+    place = found[0] if found else Site(module, "", slot, Phase.STATE, "float32")
+    used = (site for site in report.low.sites if site.module == module and site.op and site.file)
+    line = next(used, None) if report.loop is not None else None
+    return place if line is None else place._replace(file=line.file, line=line.line)
 
 
 def _first_flushed(report: Report, log2_scale: int) -> tuple[Site, ...]:
@@ -188,9 +199,9 @@ def gradient_overflow(report: Report) -> list[Finding]:
             f"at every loss scale down to 2^{report.log2_scale}" if report.precision == "fp16" else "in bf16"
         )
         rescaled = report.outcomes.get("rescaled")
-        fits = _fitting(report)
+        fits = fitting(report)
         if report.loop is not None and report.precision == "fp16" and fits:
-            where = _over_in_loop(report, max(fits))
+            where = over_in_loop(report, max(fits))
         if rescaled is not None:
             where = f"at loss scale 2^{report.log2_scale}; a loss scale of 2^{rescaled.log2_scale} heals it"
         found = _found_below(report) or _past_the_scaler(report, settled, fits)
@@ -212,32 +223,6 @@ def gradient_overflow(report: Report) -> list[Finding]:
         far_off = well and len(report.refused_scales) >= FAR_OFF_SKIPS
         return [_overflow(bad, _scale_severity(report) if far_off else Severity.WARNING, remedy, report)]
     return []
-
-
-def _fitting(report: Report) -> list[int]:
-    """Return log2 of the loss scales at which the range of FP32's gradients overflows nothing."""
-    return [point.log2_scale for point in scale_curve(report) if not point.overflowed.high]
-
-
-def at_any_scale(report: Report) -> bool:
-    """Tell whether steps of a script overflowed at scales that suit the range of FP32's gradients, and none did not."""
-    loop, fits = report.loop, _fitting(report)
-    if loop is None or not fits or report.precision != "fp16":
-        return False
-    tried = [event.before for event in loop.scales if event.skipped]
-    never = all(loop.settled(scaler) is None for scaler in loop.first_scales)
-    return never and min(tried, default=inf) <= 2.0 ** max(fits)
-
-
-def _over_in_loop(report: Report, fit: int) -> str:
-    """Return at which of a script's scales gradients overflowed, and which one suits them where one does."""
-    assert report.loop is not None
-    tried = {event.before for event in report.loop.scales if event.skipped}
-    down = f"every loss scale down to {scale_words(min(tried))}" if len(tried) > 1 else ""
-    if at_any_scale(report):
-        return f"at {down or 'the loss scale in use'}: none heals it"
-    at = f"{down} that was recorded" if down else f"loss scale {power(report.log2_scale)}"
-    return f"at {at}; {power(fit)} is the largest that is predicted to fit"
 
 
 def _past_the_scaler(report: Report, settled: Outcome, fits: list[int]) -> str:

@@ -1,5 +1,6 @@
 """What a user writes where the line that is wrong is a library's: the method or the option that changes it."""
 
+import re
 from collections.abc import Sequence
 
 from ampcheck.values.loop import Event
@@ -12,6 +13,17 @@ _CLIPS = (
 _READS = (*_ON_LIGHTNING, "    ...  # measure them here, and not in training_step")
 _BACKWARD = ('with torch.autocast("cuda", enabled=False):', "    self.manual_backward(loss)")
 
+
+def clipping_of_library(code: str, library: str) -> tuple[str, ...]:
+    """Return the lines that clip where a library scales the loss, in its terms; none where they are not known."""
+    if library == "accelerate":
+        found = re.search(r"clip_grad_(?:norm|value)_\(.*\)", code)
+        return (
+            f"accelerator.{found[0] if found else 'clip_grad_norm_(model.parameters(), 1.0)'}  # it unscales first",
+        )
+    return _CLIPS if library == "lightning" else ()
+
+
 #: By rule and a part of the path of the library's file: the user's lines instead of those that the rule prints.
 _INSTEAD: dict[tuple[str, str], Sequence[str]] = {
     ("AMP401", "lightning"): _CLIPS,
@@ -20,9 +32,14 @@ _INSTEAD: dict[tuple[str, str], Sequence[str]] = {
 }
 
 
+def library_of(event: Event) -> str:
+    """Return the library that an event's line is of."""
+    return event.file.partition("/")[0].removeprefix("pytorch_")
+
+
 def in_library(code: str, event: Event, lines: Sequence[str]) -> tuple[str, ...]:
     """Return the lines that fix what a library does; where none is known, what to override, and how it should be."""
-    top = event.file.partition("/")[0].removeprefix("pytorch_")
+    top = library_of(event)
     known = _INSTEAD.get((code, top))
     if known is not None:
         return tuple(known)

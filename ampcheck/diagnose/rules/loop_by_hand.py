@@ -18,12 +18,13 @@ def clipped_by_hand(loop: Loop) -> list[Finding]:
             "AMP401 clip-before-unscale",
             Severity.ERROR,
             f"{clean(event.name)} limits gradients that are still multiplied by the loss scale: the script divides "
-            "them by it only afterwards",
+            "them by it only afterwards; that division belongs in front of the clipping, once",
             [event],
             [
                 line_of(loop, Kind.BACKWARD, "(loss * scale).backward()"),
-                "for p in parameters: p.grad /= scale  # before clipping",
+                "# here, and no more behind the clipping: the lines that divide the gradients by the scale",
                 event.code or f"{event.name}(...)",
+                line_of(loop, Kind.STEP, "optimizer.step()"),
             ],
         )
         for event in first_by_place(bad)

@@ -1,7 +1,9 @@
 """Calls of a training loop that come in the wrong order."""
 
 import re
+from collections.abc import Sequence
 
+from ampcheck.diagnose.rules.libraries import clipping_of_library, library_of
 from ampcheck.diagnose.rules.loop_by_hand import clipped_by_hand
 from ampcheck.diagnose.rules.loop_state import (
     Moment,
@@ -50,14 +52,22 @@ def clip_before_unscale(report: Report) -> list[Finding]:
             f"{clean(moment.event.name)} limits gradients that are still multiplied by the loss scale"
             f"{_scale_words(loop)}: unscale them first",
             [moment.event],
-            [
-                line_of(loop, Kind.BACKWARD, "scaler.scale(loss).backward()"),
-                f"{unscaling(loop, set(moment.event.targets) & moment.scaled)}  # before clipping",
-                moment.event.code or f"{moment.event.name}(...)",
-                line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
-            ],
+            _unscaled_first(loop, moment),
         )
         for moment in bad.values()
+    ]
+
+
+def _unscaled_first(loop: Loop, moment: Moment) -> Sequence[str]:
+    """Return the lines in their right order; in a library's terms where it is a library that scales the loss."""
+    event = moment.event
+    theirs = next((e for _, e in loop.sequence(1) if e.kind is Kind.SCALER_STEP and e.caller), None)
+    known = clipping_of_library(event.code, library_of(theirs)) if theirs and not event.caller else ()
+    return known or [
+        line_of(loop, Kind.BACKWARD, "scaler.scale(loss).backward()"),
+        f"{unscaling(loop, set(event.targets) & moment.scaled)}  # before clipping",
+        event.code or f"{event.name}(...)",
+        line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
     ]
 
 

@@ -117,6 +117,17 @@ def first_place(report: Report, family: str) -> tuple[str, int]:
     return (things[0].file, things[0].line) if things else ("", 0)
 
 
+def last_step(report: Report) -> tuple[str, int]:
+    """Return the user's line that steps the only optimizer of a loop; ("", 0) where there are several, or none."""
+    loop = loop_of(report)
+    events = [e for _, e in loop.sequence(1) if e.kind in {Kind.STEP, Kind.SCALER_STEP} and not e.by]
+    spots = dict.fromkeys(event.caller or event.location for event in events)
+    if len(label(loop, "optimizer")) != 1 or len(spots) != 1:
+        return "", 0
+    file, _, line = next(iter(spots)).rpartition(":")
+    return (file, int(line)) if file else ("", 0)
+
+
 def loop_finding(
     code_and_name: str,
     severity: Severity,
@@ -148,7 +159,11 @@ def unscaling(loop: Loop, optimizers: Iterable[str]) -> str:
     """Return the line that unscales, in the script's own names where its step is known."""
     wanted = set(optimizers)
     for _, event in loop.sequence(1):
-        if event.kind is Kind.SCALER_STEP and (not wanted or wanted & set(event.targets)):
+        if (
+            event.kind is Kind.SCALER_STEP
+            and not event.caller
+            and (not wanted or wanted & set(event.targets))
+        ):
             found = re.search(r"([\w.\[\]]+)\.step\(([^()]*)\)", event.code)
             if found:
                 return f"{found[1]}.unscale_({found[2].split(',')[0]})"
@@ -174,4 +189,5 @@ def _kind_of_device(report: Report) -> str:
 
 def line_of(loop: Loop, kind: Kind, otherwise: str) -> str:
     """Return the script's own line for a kind of event, where its source is known."""
-    return next((event.code for _, event in loop.sequence(1) if event.kind is kind and event.code), otherwise)
+    lines = (e.code for _, e in loop.sequence(1) if e.kind is kind and e.code and not e.caller)
+    return next(lines, otherwise)

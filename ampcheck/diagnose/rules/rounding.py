@@ -4,6 +4,8 @@ from math import inf
 
 from ampcheck.diagnose.rules.causes import begun_by_rounding, lost_in_forward
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
+from ampcheck.diagnose.rules.loop_state import last_step
+from ampcheck.diagnose.rules.optimizer_eps import vanishing_eps
 from ampcheck.diagnose.suspects import (
     beginning,
     healthy_forward,
@@ -81,7 +83,7 @@ def precision_loss(report: Report) -> list[Finding]:
         site, error = backward
         sites = (site,)
         numbers["error"] = error
-        where = f"; the bits are lost in the backward: {_told_site(site, error)}"
+        where = f"; the bits are lost in the backward{_told_site(site, error)}"
     remedy = _remedy(report, healing) if few else _unhealed(report)
     return [
         Finding(
@@ -206,8 +208,8 @@ def _summed_in_low_precision(report: Report, known: float) -> tuple[Site, float]
 
 
 def _told_site(site: Site, error: float) -> str:
-    at = f" ({site.location})" if site.location else ""
-    return f"{site.op} in {site.module or 'the root or the loss'}{at} is off by {percent(error)}"
+    at = f" of {site.location}" if site.location else ""  # the line of the forward
+    return f"{at}: {site.op} in {site.module or 'the root or the loss'} is off by {percent(error)}"
 
 
 def _beginning(jump: ErrorJump, dropped: Site) -> str:
@@ -292,6 +294,13 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     kept = "stay as they were" if stuck >= wrong else "moved wrongly"
     many = course or first.line  # changes, of which some may have been kept
     kept = "fall short of the values that FP32 gives them" if many and stuck >= wrong else kept
+    trained = _trained(report, first.name)
+    why, larger = vanishing_eps(report) if trained and wrong > stuck else ("", ())
+    file, line = last_step(report) if trained and not first.line else (first.file, first.line)
+    beside = first.line or (
+        report.loop is not None and not trained
+    )  # what the script changes beside its training
+    held = (_HELD.format(parent if first.line and parent else first.name),)
     place = Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype)
     return Finding(
         "AMP504",
@@ -299,11 +308,17 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
         "stagnant-update",
         Severity.ERROR,
         f"{share} of the changes to {plural(len(bad), 'tensor')} held in half precision {effect} "
-        f"({first.name}: {first.stuck if stuck >= wrong else first.wrong:,} of {first.moved:,} elements {kept})",
-        (place._replace(file=first.file, line=first.line),),
+        f"({first.name}: {first.stuck if stuck >= wrong else first.wrong:,} of {first.moved:,} elements {kept}){why}",
+        (place._replace(file=file, line=line),),
         {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": len(bad)},
-        fix=(_HELD.format(parent or first.name),) if first.line else weights_in_fp32(report),
+        fix=held if beside else (*larger, *weights_in_fp32(report)),
     )
+
+
+def _trained(report: Report, name: str) -> bool:
+    """Tell whether a tensor is one that has a gradient."""
+    module, _, leaf = name.rpartition(".")
+    return any(site.module == module and site.slot == f"param_grad[{leaf}]" for site in report.low.sites)
 
 
 def lost_updates(report: Report) -> list[UpdateLoss]:

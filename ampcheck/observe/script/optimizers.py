@@ -13,7 +13,9 @@ def parameters_of(optimizer: Any) -> list[Any]:
 
 
 def described(optimizer: Any) -> dict[str, str | float | bool]:
-    """Return what rules ask of an optimizer: the dtypes it updates, and whether it is fused."""
+    """Return what rules ask of an optimizer: the dtypes it updates, whether it is fused, and its smallest eps."""
     dtypes = {dtype_name(p.dtype) for p in parameters_of(optimizer) if isinstance(p, torch.Tensor)}
     fused = any(bool(group.get("fused")) for group in optimizer.param_groups)
-    return {"dtypes": " ".join(sorted(dtypes)), "fused": fused}
+    eps = [group["eps"] for group in optimizer.param_groups if isinstance(group.get("eps"), float)]
+    found: dict[str, str | float | bool] = {"dtypes": " ".join(sorted(dtypes)), "fused": fused}
+    return found | ({"eps": min(eps)} if eps else {})

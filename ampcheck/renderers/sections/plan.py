@@ -7,6 +7,7 @@ from ampcheck.renderers.words import scaler_call
 from ampcheck.values.outcome import rounding_baseline
 from ampcheck.values.plan import Claim, Plan, Tried
 from ampcheck.values.report import Report
+from ampcheck.values.verdict import Health
 from ampcheck.values.wording import percent, plural
 
 _STATES = {"healthy": Tone.GOOD, "harmed": Tone.BAD, "inconclusive": Tone.UNSURE}
@@ -101,7 +102,9 @@ def unchanged(report: Report) -> Iterator[tuple[str, str, str]]:
         words = f"{outcome.at_scale}: {outcome.words}"
         shown = f"{name} as it is" if report.plan is not None and _placed(report.plan) else name
         if rounded is None or not outcome.magnifies(rounded):
-            yield shown, "harmed" if outcome.harmed else "healthy", words
+            loop = report.loop is not None and report.verdict.word is Health.UNSAFE and not outcome.harmed
+            beside = "; what is wrong lies outside of a step's gradients" if loop else ""
+            yield shown, "harmed" if outcome.harmed else "healthy", f"{words}{beside}"
         else:
             yield shown, "inconclusive", f"{words}; rounded weights: {percent(rounded.error)}"
 

@@ -1,0 +1,47 @@
+"""What a script's loss scales did, beside what the range of FP32's gradients says of them."""
+
+from math import inf
+
+from ampcheck.diagnose.tables import SCALES, best_scale, scale_curve
+from ampcheck.values.outcome import Outcome
+from ampcheck.values.report import Report
+from ampcheck.values.wording import power, scale_words
+
+
+def fitting(report: Report) -> list[int]:
+    """Return log2 of the loss scales at which the range of FP32's gradients overflows nothing."""
+    return [point.log2_scale for point in scale_curve(report) if not point.overflowed.high]
+
+
+def at_any_scale(report: Report) -> bool:
+    """Tell whether steps of a script overflowed at scales that suit the range of FP32's gradients, and none did not."""
+    loop, fits = report.loop, fitting(report)
+    if loop is None or not fits or report.precision != "fp16":
+        return False
+    tried = [event.before for event in loop.scales if event.skipped]
+    never = all(loop.settled(scaler) is None for scaler in loop.first_scales)
+    return never and min(tried, default=inf) <= 2.0 ** max(fits)
+
+
+def over_in_loop(report: Report, fit: int) -> str:
+    """Return at which of a script's scales gradients overflowed, and which one suits them where one does."""
+    assert report.loop is not None
+    tried = {event.before for event in report.loop.scales if event.skipped}
+    down = f"every loss scale down to {scale_words(min(tried))}" if len(tried) > 1 else ""
+    if at_any_scale(report):
+        return f"at {down or 'the loss scale in use'}: none heals it"
+    at = f"{down} that was recorded" if down else f"loss scale {power(report.log2_scale)}"
+    return f"at {at}; {power(fit)} is the largest that is predicted to fit"
+
+
+def predicted_scale(report: Report, settled: Outcome) -> str:
+    """Return the loss scale that suits a script's gradients better by their range in FP32; nothing was run again."""
+    points = scale_curve(report, range(settled.log2_scale, SCALES.stop))
+    best = best_scale(points)
+    if (
+        best is None
+        or best.log2_scale == settled.log2_scale
+        or 2 * best.underflowed.low > points[0].underflowed.low
+    ):
+        return "no larger loss scale is predicted to heal it"
+    return f"at {power(best.log2_scale)} the fewest are predicted to underflow: init_scale=2.0**{best.log2_scale}"

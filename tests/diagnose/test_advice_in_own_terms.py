@@ -1,0 +1,114 @@
+"""Corrected lines hold what the script has: no names that it does not know, no line of a library's."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from examples import clean
+from torch import nn
+
+from ampcheck.diagnose.rules.constants import rounded
+from ampcheck.diagnose.rules.libraries import clipping_of_library
+from ampcheck.diagnose.rules.optimizer_eps import LARGER_EPS
+from ampcheck.diagnose.rules.scales_tried import predicted_scale
+from ampcheck.diagnose.verdict import judged_by_trace
+from ampcheck.renderers import terminal
+from ampcheck.renderers.drawing import cells, with_room
+from ampcheck.run.session import Session
+from ampcheck.values.formats import FP16
+from ampcheck.values.outcome import Outcome
+from ampcheck.values.settings import Schedule
+
+
+def found(train, **asked):
+    session = Session(Schedule(first=1, every=100), **asked)
+    with session.watching():
+        torch.manual_seed(0)
+        train()
+    assert not session.watcher.broken, session.watcher.not_seen
+    report = session.report("loop")
+    return report, {finding.code: finding for finding in report.findings}
+
+
+def halved(optimizer, dtype=torch.float16, **given):
+    """Train weights that are held in half precision; most of them get a gradient whose square is zero in fp16."""
+    net = nn.Linear(8, 4, bias=False).to(dtype)
+    steps = optimizer(net.parameters(), **given)
+    for _ in range(4):
+        x = torch.ones(2, 8, dtype=dtype)
+        x[:, 2:] = 1e-4
+        steps.zero_grad()
+        net(x).float().square().mean().backward()
+        steps.step()
+
+
+def test_an_eps_that_is_zero_in_fp16_is_told_of_at_the_line_of_the_step():
+    _, told = found(lambda: halved(torch.optim.Adam, lr=1e-2))
+    lost = told["AMP504"]
+    assert "the optimizer's eps of 1e-08 is zero in fp16" in lost.message
+    assert "Adam(..., eps=0.0001)" in lost.fix[0]
+    assert lost.origin.file.endswith("test_advice_in_own_terms.py")
+    assert lost.origin.line
+    assert rounded(LARGER_EPS, FP16) == pytest.approx(LARGER_EPS, rel=1e-3)
+    _, told = found(lambda: halved(torch.optim.Adam, lr=1e-2, eps=LARGER_EPS))
+    assert "eps" not in told["AMP504"].message if "AMP504" in told else True
+
+
+def test_of_a_rounded_update_no_name_is_made_up():
+    _, told = found(lambda: halved(torch.optim.SGD, torch.bfloat16, lr=1e-6))
+    lost = told["AMP504"]
+    assert "eps" not in lost.message
+    assert all(line.startswith("#") for line in lost.fix)
+
+
+def test_a_library_that_scales_the_loss_has_its_own_way_to_clip():
+    shown = clipping_of_library("norm = nn.utils.clip_grad_norm_(net.parameters(), 2.0)", "accelerate")
+    assert shown == ("accelerator.clip_grad_norm_(net.parameters(), 2.0)  # it unscales first",)
+    assert clipping_of_library("clip_grad_norm_(net.parameters(), 2.0)", "somebody") == ()
+
+
+def branch(scale):
+    """Train a part whose share of the loss is so small that it needs a scale."""
+    wide, small = nn.Linear(8, 4).cuda(), nn.Linear(8, 4).cuda()
+    optimizer = torch.optim.SGD([*wide.parameters(), *small.parameters()], 1e-3)
+    scaler = torch.amp.GradScaler("cuda", init_scale=scale, growth_interval=1000)
+    for _ in range(4):
+        x = torch.randn(16, 8).cuda()
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            loss = wide(x).float().square().mean() * 1e-8 + small(x).float().square().mean() * 1e-8
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def test_a_scale_that_was_not_tried_is_no_scale_that_does_not_heal():
+    report, told = found(lambda: branch(2.0), as_cuda=True)
+    lost = told["AMP201"]
+    assert "no loss scale tried" not in lost.message
+    assert "other parameter" in lost.message
+    assert lost.origin.line
+    power = int(lost.message.rpartition("init_scale=2.0**")[2])
+    assert "AMP201" not in found(lambda: branch(2.0**power), as_cuda=True)[1]
+    assert "no larger" in predicted_scale(report, Outcome(24))
+
+
+def test_a_comment_without_room_goes_above_its_line_and_loses_nothing():
+    line = "    scaler.unscale_(optimizer)  # so that the limit is compared with what it is meant for"
+    shown = with_room(line, 50)
+    assert all(cells(part) <= 50 for part in shown)
+    assert shown[-1] == "    scaler.unscale_(optimizer)"
+    assert " ".join(part.strip("# ") for part in shown[:-1]) == line.partition("# ")[2]
+    assert with_room(line, 200) == [line]
+
+
+def test_weights_are_many():
+    report = judged_by_trace(replace(clean(), cast="weights"))
+    assert " fp16 weights are " in f" {report.verdict.sentence} "
+
+
+def test_of_a_loop_that_is_wrong_healthy_numbers_are_said_to_be_a_steps():
+    report, _ = found(lambda: halved(torch.optim.Adam, lr=1e-2))
+    shown = " ".join(terminal.render(report).split())
+    assert "healthy" in shown
+    assert "what is wrong lies outside of a step's gradients" in shown
