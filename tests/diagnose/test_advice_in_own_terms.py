@@ -10,6 +10,7 @@ from torch import nn
 from ampcheck.diagnose.rules.constants import rounded
 from ampcheck.diagnose.rules.libraries import clipping_of_library
 from ampcheck.diagnose.rules.optimizer_eps import LARGER_EPS
+from ampcheck.diagnose.rules.rounding import lost_update
 from ampcheck.diagnose.rules.scales_tried import predicted_scale
 from ampcheck.diagnose.verdict import judged_by_trace
 from ampcheck.renderers import terminal
@@ -18,6 +19,7 @@ from ampcheck.run.session import Session
 from ampcheck.values.formats import FP16
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.settings import Schedule
+from ampcheck.values.trace import UpdateLoss
 
 
 def found(train, **asked):
@@ -59,6 +61,12 @@ def test_of_a_rounded_update_no_name_is_made_up():
     lost = told["AMP504"]
     assert "eps" not in lost.message
     assert all(line.startswith("#") for line in lost.fix)
+
+
+def test_a_tensor_that_a_line_writes_is_told_of_once_at_that_line():
+    lost = UpdateLoss("mean", 8, 8)
+    twice = replace(clean(), updates=(lost, replace(lost, file="train.py", line=7)))
+    assert [finding.origin.line for finding in lost_update(twice)] == [7]
 
 
 def test_a_library_that_scales_the_loss_has_its_own_way_to_clip():

@@ -276,7 +276,8 @@ def lost_update(report: Report) -> list[Finding]:
     kept = report.plan.fp32_modules if report.plan is not None else ()
     healed = [loss for loss in bad if any(loss.name.startswith(f"{name}.") for name in kept)]
     beside = dict.fromkeys((loss.file, loss.line) for loss in bad if loss.line)
-    groups = [healed, [loss for loss in bad if loss not in healed and not loss.line]]
+    placed = {loss.name for loss in bad if loss.line}  # what a line writes is said there
+    groups = [healed, [one for one in bad if one not in healed and not one.line and one.name not in placed]]
     groups += [[loss for loss in bad if (loss.file, loss.line) == place] for place in beside]
     return [_lost_update(report, group) for group in groups if group]
 
