@@ -18,7 +18,7 @@ LEAP_FACTOR = 8.0
 MOST_LEAPS = 16
 
 #: Operations that put numbers elsewhere without rounding them.
-_MOVES = frozenset(
+MOVES = frozenset(
     """cat stack clone contiguous index index_select gather select_scatter slice_scatter masked_fill where roll flip
     repeat constant_pad_nd split unsafe_split neg relu""".split()
 )
@@ -124,7 +124,7 @@ def _dropped(site: Site, sources: Mapping[Site, Iterable[Site]], dtype: str) -> 
     level, seen = [site], {site}
     while level:
         above = [source for one in level for source in sources.get(one, ()) if source not in seen]
-        low = [source for source in above if source.dtype == dtype and source.op not in _MOVES]
+        low = [source for source in above if source.dtype == dtype and source.op not in MOVES]
         if low:
             return low[0]
         seen.update(above)

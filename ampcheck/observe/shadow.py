@@ -8,7 +8,7 @@ decides for both. Nothing here is visible to the script: no autograd, no random 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -16,6 +16,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ampcheck.observe.effects import Effects, dropped, effects, repeatable, written
 from ampcheck.observe.memory import holds_low, readable, tensors_of, wider
 from ampcheck.observe.sharing import Sum, has_arrived, in_backward, share, sum_of, written_by
+
+if TYPE_CHECKING:
+    from ampcheck.observe.given import Given
 
 _LOW = frozenset({torch.float16, torch.bfloat16})
 _WIDE = frozenset({torch.float32, torch.float64})
@@ -55,6 +58,7 @@ class Shadow:
         self._under_way: dict[int, _Message] = {}  #: by storage
         self.scale = 1.0  #: of the loss in the script's backward
         self.failed: dict[str, int] = {}  #: operations whose FP32 run raised, and how often
+        self.given: Given | None = None  #: takes note of half-precision numbers from before the step
         #: Told of an error of our own, which must not end an operation of the script's.
         self.gave_way: Callable[[Exception], None] = _raise
 
@@ -150,12 +154,17 @@ class Shadow:
         if rule.once:
             self.failed[rule.name] = self.failed.get(rule.name, 0) + 1
             return lambda out: self._take((out, targets))
+        moves = self.given is not None and self.given.read(rule, (*args, *kwargs.values()), targets, self.of)
+        self._begin_beside(targets)
+        wide_args = tuple(self._wide(value) for value in args)
+        wide_kwargs = {name: self._wide(value) for name, value in kwargs.items()}
+
+        return lambda out: self._mirror(rule, func, out, (args, wide_args, wide_kwargs, moves), targets)
+
+    def _begin_beside(self, targets: list[torch.Tensor]) -> None:
         for tensor in targets:
             if readable(tensor) and self.of(tensor) is None:
                 self._adopt(tensor)
-        wide_args = tuple(self._wide(value) for value in args)
-        wide_kwargs = {name: self._wide(value) for name, value in kwargs.items()}
-        return lambda out: self._mirror(rule, func, out, (args, wide_args, wide_kwargs), targets)
 
     def _take_low(self, out: Any) -> None:
         if holds_low(out):
@@ -234,7 +243,9 @@ class Shadow:
 
     def _mirror(self, rule: Effects, func: Any, out: Any, values: Any, targets: list[torch.Tensor]) -> None:
         """Give the results of an operation their references."""
-        args, wide_args, wide_kwargs = values
+        args, wide_args, wide_kwargs, moves = values
+        if moves and self.given is not None:
+            self.given.moved(out)
         try:
             if rule.random and not repeatable(rule.name, args):
                 wide = dropped(rule.name, wide_args, out)

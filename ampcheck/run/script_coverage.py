@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import inf, isfinite
 
 from ampcheck.diagnose.gaps import grouped, of_trace
+from ampcheck.observe.given import GIVEN
 from ampcheck.observe.recorder import FORWARD_UNSEEN
 from ampcheck.observe.script.recording import Beside, Recorded
 from ampcheck.observe.script.watched_thread import OTHER_THREADS
@@ -71,9 +72,9 @@ def _missed(report: Report) -> Iterator[str]:
     """Yield what was not seen of a step, or not understood."""
     if report.loop is not None and report.loop.scaling:
         yield f"the loss scale is unknown: {report.loop.scaling}"
-    for what in (FORWARD_UNSEEN, THREADS, GRAPHS, OTHER_THREADS):
+    for what in (FORWARD_UNSEEN, THREADS, GRAPHS, OTHER_THREADS, GIVEN):
         if what in report.low.not_audited:
-            yield f"{report.low.not_audited[what]} {what}"
+            yield what if what is GIVEN else f"{report.low.not_audited[what]} {what}"
 
 
 def _untried(watcher: Watcher) -> Iterator[str]:

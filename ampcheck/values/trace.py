@@ -65,7 +65,12 @@ _PRODUCTS = frozenset("mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution
 
 def is_product(site: Site) -> bool:
     """Tell whether autocast lowers the precision of the operation, and so casts its inputs."""
-    return site.op in _PRODUCTS or site.op.startswith("_scaled_dot_product")
+    return rounds_inputs(site.op)
+
+
+def rounds_inputs(op: str) -> bool:
+    """Tell whether autocast lowers the precision of an operation of this name."""
+    return op in _PRODUCTS or op.startswith("_scaled_dot_product")
 
 
 #: Operations that return, behind their result, what their backward will read: means, masks, sums.

@@ -10,6 +10,7 @@ import torch
 from ampcheck.observe import modes
 from ampcheck.observe.execution import Execute, State
 from ampcheck.observe.fp8.by_hand import EIGHTHS, CastsByHand, product_of
+from ampcheck.observe.given import GIVEN, Given
 from ampcheck.observe.held import apart, held
 from ampcheck.observe.lineage import error_jumps
 from ampcheck.observe.ops import OpKind, plan_of
@@ -99,9 +100,14 @@ class Compared(Recording):
         super().__init__(step, execute, used, clock=clock)
         for shadow in self._shadows:
             shadow.gave_way = self.gave_way
+        self._given = self._shadow.given = Given(self._weights)
 
     def _recorder(self) -> _Placed:
         return _Placed((), samples=SAMPLES, execute=self._run, step_record=self.step_record)
+
+    def _weights(self) -> Iterator[torch.Tensor]:
+        yield from (parameter for _, _, parameter in self.recorder.tracker.parameters())
+        yield from self.recorder.tracker.buffers()
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._before(func, args)
@@ -271,7 +277,8 @@ class Compared(Recording):
             f"results of {name} that the FP32 reference takes from the script": n
             for name, n in self._shadow.failed.items()
         }
-        trace = replace(trace, not_audited={**trace.not_audited, **failed})
+        given = {GIVEN: len(self._given.found)} if self._given.found else {}
+        trace = replace(trace, not_audited={**trace.not_audited, **failed, **given})
         precision = precision_of(trace, self.autocast)
         by = self.scaling.scale or 1.0
         losses = (math.fsum(fetched.losses) / by, math.fsum(reference.losses) / by)

@@ -1,0 +1,82 @@
+"""Numbers that were stored in half precision before a step: FP32 takes them as exact, and the verdict says so."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ampcheck.observe.given import GIVEN
+from ampcheck.run.session import Session
+from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
+
+
+class Kept:
+    """A buffer of samples, written row by row."""
+
+    def __init__(self, dtype):
+        self.rows = torch.zeros(64, 8, dtype=dtype)
+
+    def sample(self, step):
+        self.rows[step % 64] = torch.randn(8)
+        return self.rows[torch.arange(16)]
+
+
+class MovedAway(nn.Module):
+    def forward(self, x):
+        return x.float() - 3.0
+
+
+def audit(given, prepared):
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Sequential(prepared(), nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for step in range(4):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = model(given(step)).float().square().mean()
+            loss.backward()
+            optimizer.step()
+    return session.report("script.py")
+
+
+@pytest.mark.parametrize("prepared", [MovedAway, nn.Identity])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_was_rounded_before_the_step_is_named_where_it_is_computed_with(kept, dtype, prepared):
+    batch = torch.randn(16, 8).to(dtype)
+    report = audit(Kept(dtype).sample if kept else lambda _: batch, prepared)
+    seen = dtype is torch.float32 or prepared is nn.Identity
+    assert report.verdict.word is (Health.SAFE if seen else Health.PARTLY_AUDITED)
+    assert (GIVEN in report.verdict.sentence) is not seen
+
+
+def test_where_a_product_reads_it_autocast_would_have_rounded_it_anyway():
+    torch.manual_seed(0)
+    layer, x = nn.Linear(8, 16), torch.randn(16, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(layer(x), layer(x.bfloat16()))
+        assert not torch.equal(layer(x - 3.0), layer(x.bfloat16().float() - 3.0))
+
+
+@pytest.mark.parametrize(("cell", "seen"), [("product", True), ("sum", False)])
+def test_a_state_that_is_carried_from_step_to_step_in_half_precision_is_named(cell, seen):
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        state = torch.zeros(4, 8, dtype=torch.bfloat16)
+        for _ in range(4):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16):
+                new, state = model[0](torch.randn(4, 8)), state.detach()
+                state = model[1](state) + new if cell == "product" else state + new
+                loss = F.mse_loss(model[1](state).float(), torch.ones(4, 8))
+            loss.backward()
+            optimizer.step()
+    report = session.report("script.py")
+    assert (GIVEN in report.low.not_audited) is not seen
+    assert (report.verdict.word is Health.SAFE) is seen
