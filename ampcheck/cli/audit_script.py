@@ -190,7 +190,9 @@ def _some_class(target: str) -> str:
 
 def _stopped(report: Report, after: str) -> Report:
     """Return the report of a script that was stopped: it says that what came later was not seen."""
-    later = {f"what the script does after {after}, where it was stopped: ampcheck run sees it all": 1}
+    later = {
+        f"what the script does after {after}, where ampcheck stopped it; ampcheck run watches all of it": 1
+    }
     low = replace(report.low, not_audited={**later, **report.low.not_audited})
     return replace(report, low=low, notes=(f"the script was stopped after {after}", *report.notes))
 

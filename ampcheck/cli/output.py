@@ -54,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         choices=FAIL_ON,
         default=None,
-        help="exit with 1 on findings of this severity or worse (default: error)",
+        help="exit with 1 on findings of this severity or worse (default: error; with ampcheck run, "
+        "the exit status of the script)",
     )
     add_selecting(parser)
     gate.add_arguments(parser)

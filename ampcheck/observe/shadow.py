@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ampcheck.observe.effects import Effects, dropped, effects, repeatable, written
 from ampcheck.observe.memory import holds_low, readable, tensors_of, wider
-from ampcheck.observe.sharing import Sum, has_arrived, in_backward, share, sum_of, written_by
+from ampcheck.observe.sharing import Message, has_arrived, in_backward, share, sum_of, written_by
 
 if TYPE_CHECKING:
     from ampcheck.observe.given import Given
@@ -35,17 +35,6 @@ class _Reference(NamedTuple):
     flat: torch.Tensor  #: as many elements as the storage has
 
 
-class _Message(NamedTuple):
-    """A sum over ranks that is under way."""
-
-    storage: StorageWeakRef
-    sent: Sum
-    before: torch.Tensor
-    wide: torch.Tensor
-    factor: float  #: what turns the script's numbers into FP32's
-    out: Any  #: of the operation, None as long as nothing is known of it
-
-
 class Shadow:
     """The references of a step's tensors; they live as long as what they stand beside."""
 
@@ -55,7 +44,7 @@ class Shadow:
         self._references: dict[int, _Reference] = {}
         self._sweep_at = _SWEEP
         self._received: set[int] = set()  #: storages that hold sums over ranks
-        self._under_way: dict[int, _Message] = {}  #: by storage
+        self._under_way: dict[int, Message] = {}  #: by storage
         self.scale = 1.0  #: of the loss in the script's backward
         self.failed: dict[str, int] = {}  #: operations whose FP32 run raised, and how often
         self.given: Given | None = None  #: takes note of half-precision numbers from before the step
@@ -194,7 +183,7 @@ class Shadow:
                 whole = sent._replace(result=result.detach())
                 # What a functional one returns is there once it was waited for, others tell by themselves.
                 work = None if sent.result is None else out
-                message = _Message(StorageWeakRef(storage), whole, before, wide.clone(), factor, work)
+                message = Message(StorageWeakRef(storage), whole, before, wide.clone(), factor, work)
                 self._under_way[storage._cdata] = message
 
         return follow

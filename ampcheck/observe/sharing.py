@@ -7,6 +7,7 @@ got, plus the difference that this rank's own part makes; the other parts are ta
 from typing import Any, NamedTuple
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ampcheck.observe.source import frames_match
 
@@ -27,6 +28,17 @@ class Sum(NamedTuple):
     part: torch.Tensor
     result: torch.Tensor | None  #: where the sum is written, None for what the operation returns
     weight: float  #: of a part in it
+
+
+class Message(NamedTuple):
+    """A sum over ranks that is under way."""
+
+    storage: StorageWeakRef
+    sent: Sum
+    before: torch.Tensor
+    wide: torch.Tensor
+    factor: float  #: what turns the script's numbers into FP32's
+    out: Any  #: of the operation, None as long as nothing is known of it
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

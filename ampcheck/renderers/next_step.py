@@ -6,7 +6,7 @@ from ampcheck.diagnose.caveats import settled
 from ampcheck.diagnose.savings import forward_bytes
 from ampcheck.diagnose.subjects import with_class
 from ampcheck.renderers.words import scaler_call
-from ampcheck.values.findings import Finding
+from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.plan import Plan, ScalerPlan
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Health
@@ -81,7 +81,8 @@ def next_step(report: Report) -> str:
         return _kept(report)
     if report.plan is not None and (report.plan.fp32_modules or report.plan.fp32_lines or report.plan.scaler):
         return _planned(report, report.plan)
-    worst = min(report.findings, key=lambda finding: finding.severity.rank, default=None)
+    bad = [finding for finding in report.findings if finding.severity is not Severity.INFO]
+    worst = min(bad, key=lambda finding: finding.severity.rank, default=None)
     return _mended(worst) if worst is not None else ""
 
 

@@ -169,6 +169,21 @@ class _Training:
                 return self._known
             self._known |= more
 
+    @cached_property
+    def _methods(self) -> dict[str, frozenset[str]]:
+        """Return the methods of what the file makes of its own classes, by the name that it gives that."""
+        of_class = {
+            name: frozenset(part.name for part in node.body if isinstance(part, ast.FunctionDef))
+            for name, node in self._source.classes.items()
+        }
+        return {
+            _last_name(target): of_class[_last_name(node.value.func)]
+            for node in ast.walk(self._source.tree)
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+            for target in node.targets
+            if _last_name(node.value.func) in of_class
+        }
+
     def _imported_classes(self, known: set[str]) -> frozenset[str]:
         return frozenset(known & self._source.imported.keys())
 
@@ -193,8 +208,12 @@ class _Training:
         called = node.func
         if isinstance(called, ast.Name) and called.id in self._known:
             return True
-        if isinstance(called, ast.Attribute) and called.attr in self._known and called.attr not in _EVERYDAY:
-            return True
+        if isinstance(called, ast.Attribute) and called.attr in self._known:
+            own = called.attr not in _EVERYDAY or called.attr in self._methods.get(
+                _last_name(called.value), ()
+            )
+            if own:
+                return True
         handed = [*node.args, *(keyword.value for keyword in node.keywords)]
         return any(isinstance(value, ast.Name) and value.id in self._known for value in handed)
 

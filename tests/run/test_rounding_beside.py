@@ -223,3 +223,31 @@ def test_a_buffer_in_half_precision_whose_changes_are_rounded_away_is_an_error(d
     if word is Health.UNSAFE:
         (error,) = (finding for finding in report.findings if finding.severity is Severity.ERROR)
         assert (error.code, error.origin.slot) == ("AMP504", "param[mean]")
+
+
+@pytest.mark.parametrize(("backward_by", "wrong"), [("own", False), ("other", True)])
+def test_gradients_that_another_scaler_multiplied_are_an_error_and_two_scalers_in_order_are_none(
+    backward_by, wrong
+):
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        models = [nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)) for _ in range(2)]
+        optimizers = [torch.optim.SGD(model.parameters(), 0.01) for model in models]
+        scalers = [torch.amp.GradScaler("cuda", init_scale=2.0**power) for power in (8, 12)]
+        for _ in range(4):
+            batch = torch.randn(16, 8)
+            for number, model in enumerate(models):
+                optimizers[number].zero_grad()
+                with torch.autocast("cuda", torch.float16):
+                    loss = model(batch).float().square().mean()
+                if backward_by == "other":
+                    scalers[number].scale(torch.zeros(()))  # as a scaler of its own would have been used
+                scalers[number if backward_by == "own" else 1].scale(loss).backward()
+            for optimizer, scaler in zip(optimizers, scalers, strict=True):
+                scaler.step(optimizer)
+                scaler.update()
+    errors = [found for found in session.report("script.py").findings if found.severity is Severity.ERROR]
+    assert bool(errors) is wrong
+    if wrong:  # 2^12 over 2^8: the step is sixteen times as large as FP32's, at least in one of the two
+        assert {found.code for found in errors} == {"AMP501"}

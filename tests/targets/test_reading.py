@@ -29,6 +29,19 @@ def written(folder, text, name="f.py"):
             True,
             0,
         ),
+        (
+            (
+                "class Agent:\n    def update(self):\n        loss.backward()\nagent = Agent()\nfor _ in range(3):\n"
+                "    agent.update()\n"
+            ),
+            True,
+            5,
+        ),
+        (
+            "class Agent:\n    def update(self):\n        loss.backward()\nagent, d = Agent(), {}\nd.update(a=1)\n",
+            False,
+            0,
+        ),
         ("model.train()\nmodel.eval()\n", False, 0),
         (
             "def work(rank):\n    loss.backward()\nif __name__ == '__main__':\n    mp.spawn(work, nprocs=2)\n",

@@ -79,7 +79,7 @@ def _finding(report: Report, rows: list[tuple[Constant, float]]) -> Finding:
         "lost-constant",
         "lost-constant",
         Severity.ERROR if _breaks(report, ordered) else Severity.WARNING if met else Severity.INFO,
-        f"{first.value:g} in {first.site.op} of {place}{where} is {kept:g} in {report.precision}; {seen}",
+        f"{first.value:.10g} in {first.site.op} of {place}{where} is {kept:g} in {report.precision}; {seen}",
         tuple(ordered),
         {"value": first.value, "becomes": kept, "places": len(ordered)},
     )

@@ -197,7 +197,6 @@ def step_beside_scaler(report: Report) -> list[Finding]:
             f"optimizer.step() {_bypassed(bad[event])}",
             [event],
             [
-                line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
                 *_stepped_by_scaler(loop, event, through),
                 line_of(loop, Kind.UPDATE, "scaler.update()"),
                 f"# without: {event.code or 'optimizer.step()'}",
@@ -208,12 +207,14 @@ def step_beside_scaler(report: Report) -> list[Finding]:
 
 
 def _stepped_by_scaler(loop: Loop, event: Event, through: set[str]) -> list[str]:
-    """Return the line that steps an optimizer through the scaler, which nothing does so far."""
+    """Return the line that steps through the scaler, and one for an optimizer that nothing steps so yet."""
+    line = line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)")
     optimizer = re.match(r"([\w.\[\]]+)\.step\(", event.code)
-    scaler = re.match(r"([\w.\[\]]+)\.step\(", line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"))
+    scaler = re.match(r"([\w.\[\]]+)\.step\(", line)
     if event.thing in through or optimizer is None or scaler is None:
-        return []
-    return [f"{scaler[1]}.step({optimizer[1]})"]
+        return [line]
+    own = f"{scaler[1]}.step({optimizer[1]})"
+    return [line, own] if loop.count(Kind.SCALER_STEP) else [own]
 
 
 def _skips_itself(loop: Loop) -> bool:
@@ -292,13 +293,13 @@ def _between(loop: Loop, scalers: frozenset[str]) -> list[tuple[str, Event]]:
     """Return updates after which an optimizer is stepped with gradients from before."""
     found = []
     for events in rounds_of(loop).values():
-        update = None
+        updated: dict[str, Event] = {}
         for event in events:
             if event.kind is Kind.BACKWARD:
-                update = None
+                updated = {}
             elif event.thing in scalers and event.kind is Kind.UPDATE:
-                update = event
-            elif event.thing in scalers and event.kind is Kind.SCALER_STEP and update is not None:
-                found.append(update)
+                updated[event.thing] = event
+            elif event.kind is Kind.SCALER_STEP and event.thing in updated:
+                found.append(updated[event.thing])
     words = "scaler.update() comes before the step of another optimizer, whose gradients have the old scale"
     return [(words, event) for event in first_by_place(found)]

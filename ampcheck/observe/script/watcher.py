@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import OptState
 
 from ampcheck.observe.script.guard import guarded
 from ampcheck.observe.script.loop_watcher import LoopWatcher
@@ -68,9 +69,18 @@ class Watcher(LoopWatcher):
         if self._scaler_step is not None:  # from within the scaler's own step
             return
         label = self.owns(optimizer, parameters_of(optimizer))
+        self._divides(scaler, optimizer)
         self._end_recording(parameters_of(optimizer), label=label)
         self.journal.note(Kind.UNSCALE, self.journal.label(scaler, "scaler"), targets=(label,))
         self.tape.pause()
+
+    def _divides(self, scaler: Any, optimizer: Any) -> None:
+        """Let gradients be compared at the scale that they are divided by: another scaler's makes them wrong."""
+        states = getattr(scaler, "_per_optimizer_states", {})
+        ready = id(optimizer) not in states or states[id(optimizer)]["stage"] is OptState.READY
+        if self.tape.now is not None and ready and isinstance(getattr(scaler, "_scale", None), torch.Tensor):
+            with unseen():
+                self.tape.now.scale = float(scaler._scale)
 
     @guarded
     def unscale_ends(self, scaler: Any) -> None:
@@ -84,6 +94,7 @@ class Watcher(LoopWatcher):
     def scaler_step_begins(self, scaler: Any, optimizer: Any) -> None:
         """Take note of a scaler that is about to step an optimizer, or to skip it."""
         label = self.owns(optimizer, parameters_of(optimizer))
+        self._divides(scaler, optimizer)
         self._end_recording(parameters_of(optimizer), label=label)
         own = self.journal.label(scaler, "scaler")
         self.journal.note(Kind.SCALER_STEP, own, targets=(label,))
