@@ -279,10 +279,9 @@ def _recommended(report: Report, plan: Plan) -> str:
     if outcome.magnifies(rounded):
         state = "is inconclusive on these weights, which magnify any rounding"
     if not plan.fp32_modules and not plan.fp32_lines and magnified(report.outcomes):
-        scaler = " with this GradScaler" if plan.scaler is not None else ""
         return (
-            f"no problem was found with {plan.precision}{scaler}; to compare its training with "
-            "FP32: --verify-steps N"
+            f"whether {plan.precision} harms training cannot be seen at these weights; audit trained ones "
+            "(--weights FILE), or train beside FP32: --verify-steps N"
         )
     if plan.precision != report.precision:
         return (

@@ -267,6 +267,8 @@ def _joined(name: str, path: str) -> str:
 
 def _runs(entry: _Entry) -> bool:
     """Tell whether a module does something itself, instead of holding others."""
+    if isinstance(entry.module, torch.nn.Sequential) and not entry.module._modules:
+        return False  # an empty one hands on what it gets
     return bool(entry.path) and inspect.getattr_static(type(entry.module), "forward", None) is not _NO_FORWARD
 
 

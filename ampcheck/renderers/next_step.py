@@ -7,6 +7,7 @@ from ampcheck.diagnose.savings import forward_bytes
 from ampcheck.diagnose.subjects import with_class
 from ampcheck.renderers.words import scaler_call
 from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.outcome import magnified
 from ampcheck.values.plan import Plan, ScalerPlan
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Health
@@ -79,6 +80,14 @@ def next_step(report: Report) -> str:
         )
     if word is Health.SAFE:
         return _kept(report)
+    return _fixed(report)
+
+
+def _fixed(report: Report) -> str:
+    """Return what to change in a step that is not safe, or how to find out more."""
+    if report.verdict.word is Health.RISK and report.loop is None and magnified(report.outcomes):
+        random = any(note.startswith("weights are random") for note in report.notes)
+        return "audit trained weights: --weights FILE" if random else "train beside FP32: --verify-steps 100"
     if report.plan is not None and (report.plan.fp32_modules or report.plan.fp32_lines or report.plan.scaler):
         return _planned(report, report.plan)
     bad = [finding for finding in report.findings if finding.severity is not Severity.INFO]

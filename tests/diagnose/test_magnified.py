@@ -17,7 +17,9 @@ from ampcheck import check
 from ampcheck.fix.verify import Lab
 from ampcheck.observe.lineage import error_jumps
 from ampcheck.observe.step import Step
+from ampcheck.renderers.next_step import next_step
 from ampcheck.renderers.terminal import render as terminal
+from ampcheck.targets.vision import RANDOM_WEIGHTS
 from ampcheck.values.findings import Severity
 from ampcheck.values.formats import BF16, FP16, FP32
 from ampcheck.values.outcome import HARM_ERROR, MAGNIFIES, Outcome, magnified
@@ -86,6 +88,10 @@ def test_what_magnifies_rounding_is_a_risk_without_a_culprit(precision):
     assert report.worst is Severity.WARNING
     assert (report.plan.precision, report.plan.fp32_modules, report.plan.fp32_lines) == (precision, (), ())
     assert (report.plan.scaler is None) == (precision == "bf16")
+    assert next_step(report) == "train beside FP32: --verify-steps 100"
+    random = replace(report, notes=(*report.notes, RANDOM_WEIGHTS))
+    assert next_step(random) == "audit trained weights: --weights FILE"
+    assert f"whether {precision} harms training cannot be seen" in report.advice[-1]
 
 
 def test_one_place_that_loses_bits_is_no_magnification():

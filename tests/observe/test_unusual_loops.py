@@ -94,7 +94,7 @@ def test_modules_missed_in_every_step_are_counted_once():
     class Part(nn.Module):
         def __init__(self):
             super().__init__()
-            self.used, self.spare = nn.Linear(4, 1), nn.Softmax(1)
+            self.used, self.spare, self.empty = nn.Linear(4, 1), nn.Softmax(1), nn.Sequential()
 
         def forward(self, x):
             return self.used(x)

@@ -76,9 +76,10 @@ class Watcher(LoopWatcher):
 
     def _divides(self, scaler: Any, optimizer: Any) -> None:
         """Let gradients be compared at the scale that they are divided by: another scaler's makes them wrong."""
+        if self.tape.now is None or not isinstance(getattr(scaler, "_scale", None), torch.Tensor):
+            return
         states = getattr(scaler, "_per_optimizer_states", {})
-        ready = id(optimizer) not in states or states[id(optimizer)]["stage"] is OptState.READY
-        if self.tape.now is not None and ready and isinstance(getattr(scaler, "_scale", None), torch.Tensor):
+        if states.get(id(optimizer), {}).get("stage", OptState.READY) is OptState.READY:
             with unseen():
                 self.tape.now.scale = float(scaler._scale)
 
