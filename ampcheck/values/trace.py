@@ -313,3 +313,10 @@ def total(pairs: Iterable[tuple[Key | None, Value]]) -> dict[Key, Value]:
         if key is not None:
             sums[key] = sums[key] + value if key in sums else value
     return sums
+
+
+def summed_up(trace: Trace, loss: float, log2_scale: int, low: str) -> StepSummary:
+    """Return a step in a line."""
+    backward = [s.amax for k, s in trace.sites.items() if k.phase is Phase.BACKWARD and k.dtype == low]
+    bad = any(s.nonfinite for k, s in trace.sites.items() if k.slot.startswith("param_grad"))
+    return StepSummary(loss, log2_scale, max(backward, default=0.0), bad)

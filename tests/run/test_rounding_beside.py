@@ -249,5 +249,7 @@ def test_gradients_that_another_scaler_multiplied_are_an_error_and_two_scalers_i
                 scaler.update()
     errors = [found for found in session.report("script.py").findings if found.severity is Severity.ERROR]
     assert bool(errors) is wrong
-    if wrong:  # 2^12 over 2^8: the step is sixteen times as large as FP32's, at least in one of the two
-        assert {found.code for found in errors} == {"AMP501"}
+    if wrong:  # 2^12 over 2^8
+        assert errors[0].code == "AMP418"
+        assert "they are 16 times as large as they should be" in errors[0].message
+        assert any("AMP501" in follower for follower in errors[0].follows)

@@ -13,7 +13,7 @@ from ampcheck.diagnose.rules.loop_state import (
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import Event, Kind, Loop, LoopObject
 from ampcheck.values.report import Report
-from ampcheck.values.wording import clean
+from ampcheck.values.wording import clean, scale_words
 
 
 def unscaled_twice(report: Report) -> list[Finding]:
@@ -60,37 +60,56 @@ def unscaled_twice(report: Report) -> list[Finding]:
 
 
 def unscaled_in_part(report: Report) -> list[Finding]:
-    """A scaler of the script's own leaves some gradients multiplied by the loss scale.
+    """A scaler leaves some gradients multiplied by the loss scale, or divides them by the scale of another one.
 
     What it finds: a subclass of GradScaler that unscales gradients with code of its own, after which some of them
-    are as large as before.
+    are as large as before; and a scaler that steps an optimizer whose gradients came from a loss that another scaler
+    has multiplied, by another scale, as comparing them with FP32's shows.
 
-    Why it matters: the optimizer applies gradients to these parameters that are as many times too large as the scale
-    says. The loss may still fall, since the other parameters train as they should.
+    Why it matters: the optimizer applies gradients that are many times too large or too small. The loss may still
+    fall, since the other parameters train as they should.
 
-    What to do: unscale every gradient of every parameter group, or call super() and change nothing there.
+    What to do: unscale every gradient of every parameter group, or call super() and change nothing there. Scale a loss
+    by the scaler that steps the optimizer of its parameters.
 
-    Example: an _unscale_grads_ that collects the gradients of matrices and forgets the biases.
+    Example: an _unscale_grads_ that collects the gradients of matrices and forgets the biases; a generator's loss that
+    is scaled by the discriminator's scaler.
 
     When to ignore it: when the script divides the rest itself before the step.
     """
     loop = loop_of(report)
     bad = [thing for thing in loop.things if thing.settings.get("left_scaled")]
     return [
-        loop_finding(
-            "AMP418 unscaled-in-part",
-            Severity.ERROR,
-            f"{clean(thing.kind)} leaves {int(thing.settings['left_scaled'])} of "
-            f"{int(thing.settings['unscaled'])} gradients multiplied by the loss scale: the optimizer applies them "
-            "as they are",
-            [_unscaling_code(thing)],
-            [
-                "class MyScaler(torch.amp.GradScaler):",
-                "    ...  # without _unscale_grads_ and unscale_ of its own",
-            ],
-        )
-        for thing in bad
+        *(_crossed(loop, thing) for thing in loop.things if thing.settings.get("multiplied_by")),
+        *(
+            loop_finding(
+                "AMP418 unscaled-in-part",
+                Severity.ERROR,
+                f"{clean(thing.kind)} leaves {int(thing.settings['left_scaled'])} of "
+                f"{int(thing.settings['unscaled'])} gradients multiplied by the loss scale: the optimizer applies them "
+                "as they are",
+                [_unscaling_code(thing)],
+                [
+                    "class MyScaler(torch.amp.GradScaler):",
+                    "    ...  # without _unscale_grads_ and unscale_ of its own",
+                ],
+            )
+            for thing in bad
+        ),
     ]
+
+
+def _crossed(loop: Loop, scaler: LoopObject) -> Finding:
+    """Return what is wrong where a scaler divides gradients of a loss that another one has multiplied."""
+    by, own = float(scaler.settings["multiplied_by"]), float(scaler.settings["divided_by"])
+    steps = (event for _, event in loop.sequence(1) if event.kind is Kind.SCALER_STEP)
+    return loop_finding(
+        "AMP418 unscaled-in-part",
+        Severity.ERROR,
+        f"{scaler.label} divides these gradients by {scale_words(own)}, but their loss was multiplied by "
+        f"{scale_words(by)}: they are {by / own:.3g} times as large as they should be",
+        [event for event in steps if event.thing == scaler.label][:1],
+    )
 
 
 def _unscaling_code(thing: LoopObject) -> Event:

@@ -27,7 +27,6 @@ from ampcheck.observe.script.recording import (
     Recording,
     Used,
     precision_of,
-    summed_up,
     unseen,
 )
 from ampcheck.observe.script.roots import within_backward
@@ -37,9 +36,11 @@ from ampcheck.observe.unusual import plain
 from ampcheck.observe.updates import update_loss
 from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.stats import TensorStats
-from ampcheck.values.trace import Site, UpdateLoss
+from ampcheck.values.trace import Site, UpdateLoss, summed_up
 
 _LOW = frozenset({torch.float16, torch.bfloat16})
+#: Octaves that gradients may be away from a loss scale that has multiplied them.
+_NEAR = 0.4
 #: From a gradient in FP32 and in the script's precision, scaled, to what is to be known of their difference.
 Compare = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
@@ -83,6 +84,7 @@ class Compared(Recording):
         self._shadow = Shadow(clock.timed(execute))
         self._rounded = None if rounds_to is None else Shadow(self._shadow.run)
         self._shadows = [self._shadow] if self._rounded is None else [self._rounded, self._shadow]
+        self._multiplied_by: set[float] = set()  #: the loss scales of this step
         self._rounds_to, self._keeps_scale = rounds_to, keeps_scale
         self._rounded_rows: dict[str, torch.Tensor] = {}
         self._rounded_losses: list[torch.Tensor] = []
@@ -145,6 +147,7 @@ class Compared(Recording):
         """Take note of the loss scale: in FP32 there is none."""
         first = self.scale == 1.0
         super().scaled_by(scale)
+        self._multiplied_by.add(self.scale)
         if self._keeps_scale:
             return
         with unseen():
@@ -225,6 +228,25 @@ class Compared(Recording):
         together = grad if before is None else self._shadow.run(torch.ops.aten.add.Tensor, (before, grad), {})
         self._measured[id(leaf)] = together
         return wide.to(leaf.dtype)
+
+    def divided_by(self, scale: float, parameters: Iterable[torch.Tensor]) -> float:
+        """Compare gradients at the scale that they are divided by; return another one that multiplied them, or 0."""
+        others = self._multiplied_by - {scale}
+        super().divided_by(scale, parameters)
+        factor = self._factor(parameters) if others else 0.0
+        nearest = min(others, key=lambda other: abs(math.log(factor / other)), default=0.0) if factor else 0.0
+        return nearest if nearest and abs(math.log2(factor / nearest)) < _NEAR else 0.0
+
+    def _factor(self, parameters: Iterable[torch.Tensor]) -> float:
+        """Return how many times as large as FP32's the gradients are; 0 where that is not known."""
+        low = wide = 0.0
+        for parameter in parameters:
+            grad = plain(parameter.grad)
+            reference = None if grad is None else self._shadow.of(grad)
+            if grad is not None and reference is not None:
+                low += float(grad.double().square().sum())
+                wide += float(reference.double().square().sum())
+        return math.sqrt(low / wide) if 0 < low < math.inf and wide > 0 else 0.0
 
     def overflowed(self) -> bool:
         """Tell whether a gradient was not finite that is finite in FP32."""

@@ -22,7 +22,7 @@ from ampcheck.observe.unusual import plain
 from ampcheck.values.loop import Kind
 from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW
 from ampcheck.values.parts import harmed_parts, outcome_of
-from ampcheck.values.trace import ErrorJump, Failure, PairError, Phase, Site, StepSummary, Trace, UpdateLoss
+from ampcheck.values.trace import ErrorJump, Failure, PairError, Phase, Site, Trace, UpdateLoss, summed_up
 
 #: Operations after which a step is abandoned: it is no step, but a script that never updates its weights.
 MOST_OPERATIONS = 100_000
@@ -244,6 +244,11 @@ class Recording:
         with unseen():
             self.scale = float(scale)
 
+    def divided_by(self, scale: float, _: Iterable[torch.Tensor]) -> float:
+        """Take note of what gradients are divided by; return the scale that multiplied them if it was another, or 0."""
+        self.scale = scale
+        return 0.0
+
     def scales(self, scale: torch.Tensor) -> None:
         """Take note of a loss that is about to be multiplied by the loss scale."""
 
@@ -330,10 +335,3 @@ def precision_of(trace: Trace, autocast: str) -> str:
     if autocast in dtypes:
         dtypes = {autocast}
     return "fp16" if "float16" in dtypes else "bf16" if "bfloat16" in dtypes else "fp32"
-
-
-def summed_up(trace: Trace, loss: float, log2_scale: int, low: str) -> StepSummary:
-    """Return a step in a line."""
-    backward = [s.amax for k, s in trace.sites.items() if k.phase is Phase.BACKWARD and k.dtype == low]
-    bad = any(s.nonfinite for k, s in trace.sites.items() if k.slot.startswith("param_grad"))
-    return StepSummary(loss, log2_scale, max(backward, default=0.0), bad)

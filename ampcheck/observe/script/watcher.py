@@ -81,7 +81,11 @@ class Watcher(LoopWatcher):
         states = getattr(scaler, "_per_optimizer_states", {})
         if states.get(id(optimizer), {}).get("stage", OptState.READY) is OptState.READY:
             with unseen():
-                self.tape.now.scale = float(scaler._scale)
+                own = float(scaler._scale)
+                other = self.tape.now.divided_by(own, parameters_of(optimizer))
+            if other:
+                label = self.journal.label(scaler, "scaler")
+                self.journal.describe(label, multiplied_by=other, divided_by=own)
 
     @guarded
     def unscale_ends(self, scaler: Any) -> None:
