@@ -7,6 +7,7 @@ from math import inf, isfinite
 from ampcheck.diagnose.gaps import grouped, of_trace
 from ampcheck.observe.given import GIVEN
 from ampcheck.observe.recorder import FORWARD_UNSEEN
+from ampcheck.observe.script.data_sets import ROUNDED_DATA
 from ampcheck.observe.script.recording import Beside, Recorded
 from ampcheck.observe.script.watched_thread import OTHER_THREADS
 from ampcheck.observe.script.watcher import GRAPHS, Watcher
@@ -75,6 +76,7 @@ def _missed(report: Report) -> Iterator[str]:
     for what in (FORWARD_UNSEEN, THREADS, GRAPHS, OTHER_THREADS, GIVEN):
         if what in report.low.not_audited:
             yield what if what is GIVEN else f"{report.low.not_audited[what]} {what}"
+    yield from (clean(what) for what in report.low.not_audited if what.endswith(ROUNDED_DATA))
 
 
 def _untried(watcher: Watcher) -> Iterator[str]:

@@ -24,6 +24,7 @@ from torch.optim.optimizer import (
 from ampcheck.observe.modules import ModuleTracker
 from ampcheck.observe.script import autocast_hooks, open_watches
 from ampcheck.observe.script.compiling import hooks_of_others, let_modes_stay
+from ampcheck.observe.script.data_sets import hear_loaders
 from ampcheck.observe.script.ear import Ear
 from ampcheck.observe.script.graphs import hear_graphs
 from ampcheck.observe.script.patches import Patches
@@ -73,6 +74,7 @@ class Hooks:
         wrap(torch, "save", functools.partial(_noted, watcher, Kind.SAVE))
         wrap(multiprocessing.process.BaseProcess, "start", functools.partial(_child, watcher))
         hear_graphs(self._patches, watcher)
+        hear_loaders(self._patches, watcher)
         open_watches.add(self)
 
     def _compiling(self) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import OptState
 
+from ampcheck.observe.script.data_sets import ROUNDED_DATA, cast_up
 from ampcheck.observe.script.guard import guarded
 from ampcheck.observe.script.loop_watcher import LoopWatcher
 from ampcheck.observe.script.losses import is_scaled, mark_scaled
@@ -175,6 +176,11 @@ class Watcher(LoopWatcher):
             self.journal.note(Kind.FORWARD)
         elif trains() and self._owners and not (self.steps or self._heard) and self._wanted():
             self.tape.casts(self.steps, self.turns.parameters)
+
+    @guarded
+    def loaded(self, data: Any, batch: Any) -> None:
+        """Take note of the first batch of a data set."""
+        self.not_seen |= {f"{name}{ROUNDED_DATA}": 1 for name in cast_up(data, batch)}
 
     # -- CUDA graphs
 

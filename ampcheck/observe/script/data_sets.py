@@ -1,0 +1,93 @@
+"""Numbers that a data set holds in half precision and casts up: what rounding them has lost is in no batch."""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from ampcheck.observe.memory import readable
+from ampcheck.observe.modules import tensors_in
+from ampcheck.observe.script.patches import Patches
+from ampcheck.observe.script.recording import unseen
+
+#: By dtype: numbers on an even grid of so many bits were exact from the start, as codes, counts and images are.
+_GRIDS = {torch.float16: 9, torch.bfloat16: 7}
+#: What is not audited of them, behind their name.
+ROUNDED_DATA = ", half-precision numbers of a data set: what rounding them has lost is not known"
+#: How deep a data set is looked into, how many parts of each container, and how many numbers of a part.
+_DEPTH, _PARTS, _NUMBERS = 4, 16, 4096
+
+
+def hear_loaders(patches: Patches, watcher: Any) -> None:
+    """Let a watcher hear of the first batch of each pass over a data set."""
+    patches.wrap(_BaseDataLoaderIter, "__next__", functools.partial(_first_told, watcher))
+
+
+def _first_told(watcher: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:  # noqa: N807  # it takes the place of one
+        batch = original(self)
+        if self._num_yielded == 1 and torch.is_grad_enabled():
+            watcher.loaded(self._dataset, batch)
+        return batch
+
+    return __next__
+
+
+def cast_up(data: Any, batch: Any) -> list[str]:
+    """Return what a data set holds in half precision, by name, where its batch holds nothing of the kind."""
+    with unseen():
+        given = [tensor for _, tensor in tensors_in(batch, "")]
+        wide = any(tensor.is_floating_point() for tensor in given)
+        if not wide or any(tensor.dtype in _GRIDS for tensor in given):
+            return []  # what stays in half precision is seen in the step
+        return [
+            name
+            for name, held in _held(type(data).__name__, data, _DEPTH)
+            if not is_grid(held, _GRIDS[held.dtype])
+        ]
+
+
+def is_grid(tensor: torch.Tensor, bits: int) -> bool:
+    """Tell whether all numbers are integers of few bits, times one power of two."""
+    values = tensor.detach().double().flatten()
+    values = values[values.isfinite() & (values != 0)]
+    if not values.numel():
+        return True
+    mantissa, exponent = torch.frexp(values)
+    whole = (mantissa * 2.0**53).long()
+    last = torch.ldexp((whole & -whole).double(), exponent - 53)
+    return bool(values.abs().max() < 2.0**bits * last.min())
+
+
+def _held(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield some of the numbers that a thing holds in half precision, by name."""
+    numpy = sys.modules.get("numpy")
+    if isinstance(value, torch.Tensor):
+        if value.dtype in _GRIDS and readable(value):
+            step = max(1, value.numel() // _NUMBERS)
+            yield name, value.take(torch.arange(0, value.numel(), step, device=value.device))
+    elif numpy is not None and isinstance(value, numpy.ndarray):
+        if value.dtype == numpy.float16:
+            yield (
+                name,
+                torch.tensor(value.flat[:: max(1, value.size // _NUMBERS)].tolist(), dtype=torch.float16),
+            )
+    elif depth:
+        for part, held in islice(_parts(value), _PARTS):
+            yield from _held(f"{name}{part}", held, depth - 1)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return ((f".{key}", held) for key, held in value.items())
+    if type(value) in {list, tuple}:
+        return ((f"[{at}]", held) for at, held in enumerate(value))
+    if hasattr(type(value), "__getitem__") or hasattr(type(value), "__iter__"):
+        own = {} if isinstance(value, torch.nn.Module) else getattr(value, "__dict__", {})
+        return ((f".{key}", held) for key, held in own.items())
+    return iter(())

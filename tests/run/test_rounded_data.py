@@ -1,0 +1,85 @@
+"""Numbers that a data set holds in half precision and casts up: no batch shows what rounding has lost."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+
+from ampcheck.observe.script.data_sets import ROUNDED_DATA, is_grid
+from ampcheck.run.session import Session
+from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
+
+
+class Differences(Dataset):
+    """Differences of stored levels, which are what a model is given."""
+
+    def __init__(self, levels):
+        self.levels = levels
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, at):
+        row = torch.as_tensor(self.levels[at]).float()
+        return row - row[0], row[1:3] - row[0]
+
+
+def audit(data, workers=0):
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Linear(8, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+        for x, y in DataLoader(data, batch_size=16, num_workers=workers):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = F.mse_loss(model(x.float()).float(), y.float())
+            loss.backward()
+            optimizer.step()
+    return session.report("script.py")
+
+
+LEVELS = 300 + torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+HALF = [LEVELS.half(), LEVELS.bfloat16() / 3, LEVELS.numpy().astype(np.float16), list(LEVELS.half())]
+
+
+@pytest.mark.parametrize("levels", HALF)
+def test_levels_that_were_stored_in_half_precision_are_named(levels):
+    report = audit(Subset(Differences(levels), range(64)))
+    assert report.verdict.word is Health.PARTLY_AUDITED
+    assert "Subset.dataset.levels" in report.verdict.sentence
+    assert ROUNDED_DATA in report.verdict.sentence
+
+
+def test_so_are_those_that_workers_cast_up():
+    assert audit(Differences(LEVELS.half()), workers=1).verdict.word is Health.PARTLY_AUDITED
+
+
+EXACT = [
+    LEVELS,
+    LEVELS.round().remainder(256).half(),
+    LEVELS.round().remainder(2).half() / 4,
+    np.zeros((64, 8), np.float16),
+]
+
+
+@pytest.mark.parametrize("levels", EXACT)
+def test_codes_and_counts_are_exact_in_half_precision_too(levels):
+    assert audit(Differences(levels)).verdict.word is Health.SAFE
+
+
+def test_what_stays_in_half_precision_is_seen_in_the_step():
+    report = audit(TensorDataset(LEVELS.half() - 300, LEVELS[:, :2] - 300))
+    assert not any(what.endswith(ROUNDED_DATA) for what in report.not_audited)
+
+
+@pytest.mark.parametrize(("number", "bits"), [(1.0, 1), (3.0, 2), (255.0, 8), (0.15625, 3), (-511.0, 9)])
+def test_a_grid_is_measured_in_bits(number, bits):
+    held = torch.tensor([number, 2.0 * number, 0.0])
+    assert is_grid(held, bits + 1)
+    assert not is_grid(held, bits)
+    assert is_grid(torch.tensor([number]), bits)
+    assert is_grid(torch.tensor([number * 2.0**-20]), bits)
