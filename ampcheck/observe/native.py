@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import os
 import sys
+import sysconfig
 import warnings
 from typing import Any, Final
 
@@ -13,8 +14,8 @@ INTERFACE: Final = 6
 
 def load() -> Any:
     """Return the extension, or None where it was not built, or built from other sources and not again since."""
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        # To import the extension would switch the lock on for the whole process.
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        # It cannot be built there, and to import it would switch the lock on for the whole process.
         with contextlib.suppress(RuntimeWarning):  # where warnings are errors, this one is none
             warnings.warn(
                 "ampcheck: this Python is free-threaded: its compiled path is not used, recording is slower",

@@ -166,8 +166,9 @@ class StepRecord:
 
     def keep_loss(self, loss: torch.Tensor) -> None:
         """Keep a step's loss, to be read with everything else."""
-        shelf = self._shelf(loss.device)
-        self._samples[_LOSS].append(shelf.arena.sample(loss, 1))
+        with torch._C._DisableTorchDispatch():  # a recorder is not to see this
+            shelf = self._shelf(loss.device)
+            self._samples[_LOSS].append(shelf.arena.sample(loss, 1))
 
     def settle(self) -> None:
         """Add all rows up by site."""

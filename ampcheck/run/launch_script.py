@@ -129,7 +129,9 @@ def _main(path: str | None) -> ModuleType:
     import builtins
 
     main = ModuleType("__main__")
-    main.__dict__.update({"__builtins__": builtins, "__annotations__": {}})
+    main.__dict__["__builtins__"] = builtins
+    if sys.version_info < (3, 14):  # later ones make it when it is asked for
+        main.__dict__.update({"__annotations__": {}})
     if path is not None:
         main.__file__ = path
         main.__dict__["__cached__"] = None

@@ -184,7 +184,9 @@ def run(words: list[str], path: list[str]) -> None:
 
     kind = words[0]
     main = sys.modules["__main__"] = ModuleType("__main__")
-    main.__dict__.update({"__builtins__": builtins, "__annotations__": {}})
+    main.__dict__["__builtins__"] = builtins
+    if sys.version_info < (3, 14):  # later ones make it when it is asked for
+        main.__dict__.update({"__annotations__": {}})
     if kind[:2] == "-m":
         words = [kind[2:], *words[1:]] if kind[2:] else words[1:]
         sys.argv, sys.path = ["-m", *words[1:]], [os.getcwd(), *path]

@@ -1,8 +1,10 @@
 """Models of unusual shapes cost what their parts cost: memory that is gone, depth, thousands of modules unused."""
 
+import os
+import subprocess
 import sys
 import time
-from contextlib import nullcontext
+import warnings
 
 import pytest
 import torch
@@ -144,11 +146,42 @@ def test_the_outermost_of_paths_are_those_that_no_other_one_holds():
     assert _outermost(paths) == slow
 
 
-def test_a_python_without_a_global_lock_takes_the_python_path_and_says_so(monkeypatch):
-    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+#: What a Python without a global lock says of itself, and a step that is audited there.
+FREE = """import sys, sysconfig, warnings
+sysconfig.get_config_vars()["Py_GIL_DISABLED"] = {free}
+import ampcheck
+print("torch" in sys.modules)
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+batch = 100 * torch.randn(16, 8)
+report = ampcheck.check(model, batch, lambda model, x: model(x).square().mean())
+for trace in (report.low, report.reference):
+    print(trace.operations, trace.measured, trace.casts)
+    print([(site, held.counts, held.zeros, held.amax) for site, held in trace.sites.items()])
+print(report.verdict, report.findings, report.plan)
+"""
+
+
+def test_a_python_without_a_global_lock_takes_the_python_path_says_so_once_and_finds_the_same():
+    environment = {name: held for name, held in os.environ.items() if name != "AMPCHECK_COMPILED"}
+    done = [
+        subprocess.run(
+            [sys.executable, "-c", FREE.format(free=free)],
+            capture_output=True, text=True, check=True, env=environment,
+        )
+        for free in (0, 1)
+    ]  # fmt: skip
+    assert done[0].stdout == done[1].stdout
+    assert done[0].stdout.startswith("False\n")  # to import ampcheck stays light, and says nothing
+    assert [one.stderr.count("free-threaded") for one in done] == [0, 1]
+
+
+def test_where_warnings_are_errors_a_python_without_a_global_lock_is_none(monkeypatch):
+    monkeypatch.setattr(native.sysconfig, "get_config_var", lambda name: name == "Py_GIL_DISABLED")
     monkeypatch.delenv("AMPCHECK_COMPILED", raising=False)
     with pytest.warns(RuntimeWarning, match="free-threaded"):
         assert native.load() is None
-    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
-    with nullcontext():
-        assert (native.load() is None) == (native.NATIVE is None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert native.load() is None

@@ -397,6 +397,7 @@ def test_the_kernel_refuses_what_would_crash_it() -> None:
 @pytest.mark.parametrize("held", [{}, {"INTERFACE": native.INTERFACE + 1}])
 def test_an_extension_built_from_other_sources_is_left_alone(monkeypatch, held):
     monkeypatch.delenv("AMPCHECK_COMPILED", raising=False)
+    monkeypatch.setattr(native.sysconfig, "get_config_var", lambda _: 0)  # wherever this runs
     monkeypatch.setitem(sys.modules, "ampcheck.observe._exphist", SimpleNamespace(**held))
     assert native.load() is None
     right = SimpleNamespace(INTERFACE=native.INTERFACE)

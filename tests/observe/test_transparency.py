@@ -24,7 +24,7 @@ from witness import (
 
 from ampcheck.errors import StepError
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.step import casting_rules
+from ampcheck.observe.step import Step, casting_rules, run
 from ampcheck.run.audit import audit
 from ampcheck.targets import load
 from ampcheck.targets.spec import Target
@@ -174,6 +174,21 @@ def test_two_recorders_at_once_see_the_same():
     # What the inner one measures with is no operation of the model.
     assert dict(first.sites) == dict(second.sites)
     assert first.operations == second.operations
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_is_done_to_audit_a_step_is_no_operation_of_it(compiled):
+    model, x = Net(), torch.ones(2, 8)
+
+    def loss(model, x):
+        return model.fc1(x).sum()
+
+    alone, audited = (Recorder(model, compiled=compiled) for _ in range(2))
+    with alone:
+        loss(model, x).backward()
+    run(Step(model, x, loss), audited, None)
+    one, other = (recorder.trace(recorder.fetch()) for recorder in (alone, audited))
+    assert one.operations == other.operations
 
 
 def test_no_tensor_is_kept_alive():

@@ -9,6 +9,21 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUILD = "import sys, setuptools.build_meta as b; print(getattr(b, 'build_' + sys.argv[1])(sys.argv[2]))"
 
+#: A Python without a global lock, as far as what builds packages asks.
+FREE = "import sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1\n"
+
+
+def test_a_free_threaded_python_can_install_it(tmp_path):
+    """Setuptools refuses packages there whose wheels say that they keep to the limited API."""
+    tree = tmp_path / "tree"
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(tree)], check=True)
+    (tree / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    run = "import setuptools.build_meta as b; print(b.prepare_metadata_for_build_wheel('..'))"
+    done = subprocess.run(
+        [sys.executable, "-c", FREE + run], cwd=tree, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
 
 @pytest.mark.long
 def test_the_sdist_builds_a_wheel_that_works(tmp_path):
