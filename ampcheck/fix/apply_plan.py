@@ -17,7 +17,7 @@ def apply(plan: Plan, model: Any) -> Any:
     """
     import torch
 
-    from ampcheck.observe.cast_weights import cast, outermost
+    from ampcheck.observe.model.cast_weights import cast, outermost
     from ampcheck.observe.promote import keep_in_fp32
 
     if plan.recipe:

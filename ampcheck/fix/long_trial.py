@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 import ampcheck.fix.apply_plan  # noqa: F401  # lets plans be applied
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
+from ampcheck.observe.model.state import Snapshot
+from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.promote import in_fp32
-from ampcheck.observe.state import Snapshot
 from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients
-from ampcheck.observe.structure import named_parameters
-from ampcheck.observe.wide import WideCompute
 from ampcheck.values.plan import TRAINS, Claim, Plan, Tried
 
 #: Share of what FP32 gained by which the plan's loss may differ at the end and still be called the same.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ampcheck.diagnose.scaling.gradients import gradient_tensors
 from ampcheck.diagnose.scaling.groups import advise_groups
-from ampcheck.observe.structure import named_parameters
+from ampcheck.observe.model.structure import named_parameters
 from ampcheck.values.report import Report
 
 if TYPE_CHECKING:

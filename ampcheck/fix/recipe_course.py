@@ -10,9 +10,9 @@ import torch
 from ampcheck.fix.long_trial import SAME_SHARE
 from ampcheck.fix.recipe_lab import forward_and_backward
 from ampcheck.observe.fp8.emulate import Emulation, Kept
-from ampcheck.observe.state import Snapshot
+from ampcheck.observe.model.state import Snapshot
+from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.step import Step
-from ampcheck.observe.structure import named_parameters
 from ampcheck.values.recipes import Recipe
 
 #: Losses at the end whose mean is compared.

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from ampcheck.fix.verify import Lab, comparison
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from ampcheck.observe.fp8.delayed import Memory
 from ampcheck.observe.fp8.emulate import Emulation, Kept, emulated
 from ampcheck.observe.fp8.operands import OperandRecorder
-from ampcheck.observe.state import Snapshot
+from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.step import Step, casting_rules, clear_gradients
-from ampcheck.observe.wide import WideCompute
 from ampcheck.values.recipe_audit import UNDETERMINED, OperandStats, RecipeOutcome
 from ampcheck.values.recipes import Recipe
 

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 
 from ampcheck.errors import StepError
-from ampcheck.observe.held import Held, copied, spoilt, versions, written
-from ampcheck.observe.held import held as held_by
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute, execute
+from ampcheck.observe.model.held import Held, copied, spoilt, versions, written
+from ampcheck.observe.model.held import held as held_by
+from ampcheck.observe.model.state import Snapshot
+from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.native import NATIVE
 from ampcheck.observe.promote import Line, in_fp32
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.state import Snapshot
 from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients, run
-from ampcheck.observe.structure import named_parameters
-from ampcheck.observe.wide import WideCompute, execute
 from ampcheck.values.outcome import (
     MAGNIFIES,
     PART_ERROR,

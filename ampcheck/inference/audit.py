@@ -11,15 +11,15 @@ from ampcheck.inference.advisor import Advisor
 from ampcheck.inference.casting import Way
 from ampcheck.inference.iterations import iterated
 from ampcheck.inference.lab import ForwardLab, Subject
-from ampcheck.observe.cast_weights import state
-from ampcheck.observe.lineage import error_jumps, overflown_casts
-from ampcheck.observe.pair import SAMPLES, pair_errors
+from ampcheck.observe.cuda_on_cpu.wide import execute
+from ampcheck.observe.model.cast_weights import state
+from ampcheck.observe.model.state import Snapshot
+from ampcheck.observe.model.structure import modules
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.state import Snapshot
+from ampcheck.observe.reference.lineage import error_jumps, overflown_casts
+from ampcheck.observe.reference.pair import SAMPLES, pair_errors
+from ampcheck.observe.statistics.step_record import Fetched
 from ampcheck.observe.step import StepRaised, Widened, users_code
-from ampcheck.observe.step_record import Fetched
-from ampcheck.observe.structure import modules
-from ampcheck.observe.wide import execute
 from ampcheck.targets.losses import call_model
 from ampcheck.targets.lossfinder import STAND_IN_NOTE
 from ampcheck.targets.spec import Target

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.cast_weights import cast, outermost
+from ampcheck.observe.model.cast_weights import cast, outermost
 from ampcheck.observe.promote import in_fp32
 from ampcheck.targets.nested import mapped, tensors
 

@@ -15,9 +15,9 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
-from ampcheck.observe.dispatcher import operator
+from ampcheck.observe.cuda_on_cpu.dispatcher import operator
+from ampcheck.observe.model.modules import parts_of, tensors_in
 from ampcheck.observe.modes import OwnMode
-from ampcheck.observe.modules import parts_of, tensors_in
 from ampcheck.observe.script.recording import unseen
 
 #: Calls that are kept: each is run again a few times, so of a large model fewer.

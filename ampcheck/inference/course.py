@@ -18,10 +18,10 @@ from ampcheck.inference.optimizer_state import (
     with_eps,
 )
 from ampcheck.inference.remedies import SAFE_EPS, WAYS, HalfUpdates
-from ampcheck.observe.cast_weights import state
-from ampcheck.observe.state import Snapshot
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
+from ampcheck.observe.model.cast_weights import state
+from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients
-from ampcheck.observe.wide import WideCompute
 from ampcheck.targets.spec import Target
 from ampcheck.values.trace import Failure, UpdateLoss
 

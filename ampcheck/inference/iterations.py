@@ -6,7 +6,7 @@ from math import isfinite
 
 import torch
 
-from ampcheck.observe.step_record import Fetched
+from ampcheck.observe.statistics.step_record import Fetched
 from ampcheck.values.agreement import Agreement
 from ampcheck.values.trace import Phase, Site, Trace
 from ampcheck.values.wording import ELLIPSIS, percent, place, plural

@@ -12,11 +12,11 @@ import torch
 from ampcheck.errors import StepError
 from ampcheck.inference.casting import Way, as_asked, cast_inputs, each_input, inputs_of
 from ampcheck.inference.outputs import Outputs, compare, held, widths_of_heads
-from ampcheck.observe.cast_weights import state
-from ampcheck.observe.state import Snapshot
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
+from ampcheck.observe.model.cast_weights import state
+from ampcheck.observe.model.state import Snapshot
+from ampcheck.observe.model.structure import named_modules
 from ampcheck.observe.step import Step, Widened, casting_rules
-from ampcheck.observe.structure import named_modules
-from ampcheck.observe.wide import WideCompute
 from ampcheck.values.agreement import worst
 from ampcheck.values.outcome import Outcome
 

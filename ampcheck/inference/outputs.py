@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.modules import tensors_in
+from ampcheck.observe.model.modules import tensors_in
 from ampcheck.values.agreement import IMAGE, LOGITS, NUMBERS, TOKENS, Agreement
 
 _IMAGE_CHANNELS = frozenset({1, 3, 4})

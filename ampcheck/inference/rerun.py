@@ -11,8 +11,8 @@ from ampcheck.inference.casting import Way
 from ampcheck.inference.chain import Call, Chain, Held, Operation, Ref, tensors_held
 from ampcheck.inference.iterations import STATE
 from ampcheck.inference.lab import Subject, call_kept
-from ampcheck.observe.modules import parts_of, tensors_in
-from ampcheck.observe.state import Snapshot
+from ampcheck.observe.model.modules import parts_of, tensors_in
+from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.step import Widened
 
 #: The key of a batch that stands for the whole chain; others are single calls.

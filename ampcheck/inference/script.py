@@ -13,7 +13,7 @@ from ampcheck.inference.casting import Way
 from ampcheck.inference.chain import ENOUGH, Chain
 from ampcheck.inference.lab import Subject
 from ampcheck.inference.rerun import CHAINED, Rerun, runs_again
-from ampcheck.observe.cast_weights import state
+from ampcheck.observe.model.cast_weights import state
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import RootFinder
 from ampcheck.targets.spec import Target, no_loss

@@ -9,7 +9,7 @@ import torch
 from ampcheck.fix.search import Search
 from ampcheck.inference.casting import inputs_of
 from ampcheck.inference.lab import ForwardLab
-from ampcheck.observe.cast_weights import state
+from ampcheck.observe.model.cast_weights import state
 from ampcheck.targets.nested import tensors
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.trace import Stored

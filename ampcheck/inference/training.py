@@ -17,14 +17,14 @@ from ampcheck.inference.casting import Way, as_asked, cast_inputs
 from ampcheck.inference.course import Moved, State, Trainer, losses_of, lost
 from ampcheck.inference.optimizer_state import words
 from ampcheck.inference.remedies import SAFE_EPS, WAYS, claims
-from ampcheck.observe.lineage import error_jumps, overflown_casts
-from ampcheck.observe.pair import SAMPLES, pair_errors
+from ampcheck.observe.cuda_on_cpu.wide import execute
+from ampcheck.observe.model.state import Snapshot
+from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.state import Snapshot
+from ampcheck.observe.reference.lineage import error_jumps, overflown_casts
+from ampcheck.observe.reference.pair import SAMPLES, pair_errors
+from ampcheck.observe.statistics.step_record import Fetched
 from ampcheck.observe.step import Step, StepRaised, Widened, run
-from ampcheck.observe.step_record import Fetched
-from ampcheck.observe.structure import named_parameters
-from ampcheck.observe.wide import execute
 from ampcheck.targets.spec import Target
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.parts import outcome_of

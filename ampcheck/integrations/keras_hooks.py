@@ -9,9 +9,9 @@ import keras
 import torch
 from torch.nn.modules import module as torch_module
 
-from ampcheck.observe.modules import ModuleTracker
+from ampcheck.observe.model.modules import ModuleTracker
+from ampcheck.observe.patches import Patches
 from ampcheck.observe.script.guard import guarded
-from ampcheck.observe.script.patches import Patches
 from ampcheck.observe.script.roots import RootFinder
 from ampcheck.observe.script.watcher import Watcher
 

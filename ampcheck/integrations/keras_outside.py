@@ -7,7 +7,7 @@ import keras
 import torch
 
 from ampcheck.diagnose.verdict import judged_by_trace
-from ampcheck.observe.step_record import StepRecord
+from ampcheck.observe.statistics.step_record import StepRecord
 from ampcheck.values.loop import Cause, Loop, LoopObject, ScaleEvent
 from ampcheck.values.report import Report
 from ampcheck.values.stats import TensorStats

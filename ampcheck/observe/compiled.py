@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import OpOverload
 
-from ampcheck.observe.modules import ModuleTracker, tensors_in
+from ampcheck.observe.model.modules import ModuleTracker, tensors_in
 from ampcheck.observe.native import NATIVE
 from ampcheck.observe.ops import OpKind
 from ampcheck.observe.tally import BACKWARD_OP, FORWARD_OP, Origin

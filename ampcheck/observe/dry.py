@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from ampcheck.observe.model.modules import tensors_in
 from ampcheck.observe.modes import Way
-from ampcheck.observe.modules import tensors_in
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.seen import Seen
-from ampcheck.observe.step_record import StepRecord
+from ampcheck.observe.statistics.step_record import StepRecord
 from ampcheck.observe.tally import Origin, Tally
 from ampcheck.values.trace import Phase, Site
 

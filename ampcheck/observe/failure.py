@@ -10,7 +10,7 @@ from types import CodeType, TracebackType
 import torch
 
 from ampcheck.observe.execution import Failed
-from ampcheck.observe.modules import ModuleTracker
+from ampcheck.observe.model.modules import ModuleTracker
 from ampcheck.observe.source import is_user_file, shown_path
 from ampcheck.values.trace import Failure
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from ampcheck.observe.execution import run_op
-from ampcheck.observe.modules import tensors_in
+from ampcheck.observe.model.modules import tensors_in
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.tally import BACKWARD_OP, FORWARD_OP
-from ampcheck.observe.wide import WideCompute
 from ampcheck.values.trace import Phase, Trace
 
 #: What a trace of this kind says it did not see.

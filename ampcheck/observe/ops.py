@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from ampcheck.observe.sharing import MESSAGES
+from ampcheck.observe.reference.sharing import MESSAGES
 
 
 class OpKind(Enum):

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ampcheck.observe.model.structure import named_modules
 from ampcheck.observe.source import SourceFinder
-from ampcheck.observe.structure import named_modules
 
 _LOW = frozenset({torch.float16, torch.bfloat16})
 #: Calls that ask for a dtype: on a promoted line a request for half precision is not granted.

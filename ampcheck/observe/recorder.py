@@ -8,18 +8,18 @@ from torch._ops import OpOverload
 
 from ampcheck.observe import modes
 from ampcheck.observe.compiled import compiled_path, filled
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from ampcheck.observe.execution import Execute, Failed, State, run_op
+from ampcheck.observe.model.modules import ModuleTracker, tensors_in
 from ampcheck.observe.modes import Way
-from ampcheck.observe.modules import ModuleTracker, tensors_in
 from ampcheck.observe.nodes import Nodes, running_number
 from ampcheck.observe.ops import OpKind, OpPlan, plan_of
+from ampcheck.observe.reference.sharing import ENGINE
 from ampcheck.observe.seen import Seen
-from ampcheck.observe.sharing import ENGINE
 from ampcheck.observe.source import Spot, frames_match, source_finder
-from ampcheck.observe.step_record import Fetched, StepRecord
+from ampcheck.observe.statistics.step_record import Fetched, StepRecord
 from ampcheck.observe.tally import Origin, Tally
 from ampcheck.observe.threads import THREADS, OtherThreads
-from ampcheck.observe.wide import WideCompute
 from ampcheck.values.trace import Phase, Site, Trace
 
 #: Functions of torch.utils.checkpoint that run a forward again inside the backward.

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from ampcheck.errors import StepError
-from ampcheck.observe.emulation import cuda_casting
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
+from ampcheck.observe.cuda_on_cpu.stand_in import autocast_stands_in
 from ampcheck.observe.execution import State
 from ampcheck.observe.failure import is_out_of_memory, locate
-from ampcheck.observe.modules import tensors_in
+from ampcheck.observe.model.modules import tensors_in
+from ampcheck.observe.model.structure import modules, named_parameters
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.stand_in import autocast_stands_in
-from ampcheck.observe.structure import modules, named_parameters
 from ampcheck.values.trace import Failure
 
 _LOW = frozenset({torch.float16, torch.bfloat16})

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.lineage import Lineage
-from ampcheck.observe.modules import tensors_in
+from ampcheck.observe.model.modules import tensors_in
+from ampcheck.observe.reference.lineage import Lineage
 from ampcheck.observe.seen import CastInputs
-from ampcheck.observe.step_record import StepRecord
+from ampcheck.observe.statistics.step_record import StepRecord
 from ampcheck.observe.unusual import in_memory, readable
 from ampcheck.values.trace import Constant, Phase, Site
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.sharing import local
-from ampcheck.observe.structure import is_lazy
+from ampcheck.observe.model.structure import is_lazy
+from ampcheck.observe.reference.sharing import local
 
 _COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 _NO_DISPATCH = frozenset({torch._C._disabled_torch_dispatch_impl, torch.Tensor.__torch_dispatch__})

@@ -15,20 +15,20 @@ from ampcheck.fix.param_groups import group_sentences
 from ampcheck.fix.patch import written
 from ampcheck.fix.verify import Lab
 from ampcheck.inference import audit_otherwise, coverage_of, runs_otherwise, what_runs
-from ampcheck.observe.depth import room
-from ampcheck.observe.measure import Arena
-from ampcheck.observe.prepare import compiled, shape_lazy_parameters
-from ampcheck.observe.sampling import words
+from ampcheck.observe.model.depth import room
+from ampcheck.observe.model.prepare import compiled, shape_lazy_parameters
+from ampcheck.observe.model.state import Snapshot
+from ampcheck.observe.model.structure import named_parameters
+from ampcheck.observe.model.updates import lost_updates
 from ampcheck.observe.script import open_watches
-from ampcheck.observe.state import Snapshot
+from ampcheck.observe.statistics.measure import Arena
+from ampcheck.observe.statistics.sampling import words
 from ampcheck.observe.step import (
     Step,
     clear_gradients,
     set_gradients,
     users_code,
 )
-from ampcheck.observe.structure import named_parameters
-from ampcheck.observe.updates import lost_updates
 from ampcheck.run.recipes import with_recipes
 from ampcheck.run.step_pair import DTYPES, Judged, Pair, covered, reproduced, run_pair, trained_tensors
 from ampcheck.targets.spec import ZOOS, Target

@@ -1,7 +1,7 @@
 """Some steps of training, to be seen before and after a change: in FP32, and in low precision."""
 
 from ampcheck.fix.long_trial import TrainingSetup, losses
-from ampcheck.observe.state import Snapshot
+from ampcheck.observe.model.state import Snapshot
 from ampcheck.targets.seeding import seeded
 from ampcheck.targets.spec import Target
 from ampcheck.values.plan import Plan, ScalerPlan

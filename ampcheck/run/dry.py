@@ -13,9 +13,9 @@ from ampcheck.diagnose.rules import RULES, WITHOUT_VALUES
 from ampcheck.diagnose.verdict import diagnosed
 from ampcheck.errors import AmpcheckError, ConfigError, StepError
 from ampcheck.observe.dry import DryRecorder
-from ampcheck.observe.faking import fake_tensors, hold_fakes
+from ampcheck.observe.model.faking import fake_tensors, hold_fakes
+from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.step import Step, StepRaised, Widened, run
-from ampcheck.observe.structure import named_parameters
 from ampcheck.targets import Options, load
 from ampcheck.targets.seeding import seeded
 from ampcheck.targets.spec import Target

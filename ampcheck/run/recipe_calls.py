@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ampcheck.observe.fp8.in_use import in_use
-from ampcheck.observe.modules import tensors_in
+from ampcheck.observe.model.modules import tensors_in
+from ampcheck.observe.model.structure import named_modules, own_parameters
 from ampcheck.observe.script.recording import unseen
-from ampcheck.observe.structure import named_modules, own_parameters
 from ampcheck.targets.spec import Target
 from ampcheck.values.recipes import PREFIX
 from ampcheck.values.settings import Settings

@@ -10,9 +10,9 @@ from ampcheck.fix.recipe_search import RecipeSearch
 from ampcheck.fix.recipe_terms import lines_to_paste
 from ampcheck.observe.fp8.emulate import Kept
 from ampcheck.observe.fp8.fit import chosen_by_frameworks, misfits, missed_by_swapping
-from ampcheck.observe.state import Snapshot
+from ampcheck.observe.model.state import Snapshot
+from ampcheck.observe.model.structure import named_modules
 from ampcheck.observe.step import Step
-from ampcheck.observe.structure import named_modules
 from ampcheck.targets.nested import redrawn
 from ampcheck.targets.spec import Target
 from ampcheck.values.plan import Claim, Plan, Tried

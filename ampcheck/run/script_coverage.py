@@ -5,8 +5,8 @@ from dataclasses import replace
 from math import inf, isfinite
 
 from ampcheck.diagnose.gaps import grouped, of_trace
-from ampcheck.observe.given import GIVEN
 from ampcheck.observe.recorder import FORWARD_UNSEEN
+from ampcheck.observe.reference.given import GIVEN
 from ampcheck.observe.script.data_sets import ROUNDED_DATA
 from ampcheck.observe.script.recording import Beside, Recorded
 from ampcheck.observe.script.watched_thread import OTHER_THREADS

@@ -11,16 +11,16 @@ import torch
 from ampcheck.diagnose.rules.gradients import MANY_SKIPS
 from ampcheck.diagnose.verdict import diagnosed
 from ampcheck.fix.verify import comparison
-from ampcheck.observe.depth import room
-from ampcheck.observe.emulation import prepare
+from ampcheck.observe.cuda_on_cpu.emulation import prepare
+from ampcheck.observe.cuda_on_cpu.wide import execute
 from ampcheck.observe.execution import Execute, run_op
-from ampcheck.observe.measure import Arena
-from ampcheck.observe.script.as_cuda import AsCuda
+from ampcheck.observe.model.depth import room
+from ampcheck.observe.script.cuda.as_cuda import AsCuda
 from ampcheck.observe.script.hooks import Hooks
 from ampcheck.observe.script.recording import Beside, Recorded
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.observe.script.what_if import WhatIf
-from ampcheck.observe.wide import execute
+from ampcheck.observe.statistics.measure import Arena
 from ampcheck.run.ranks import Ranks
 from ampcheck.run.script_coverage import script_coverage, script_outcomes
 from ampcheck.run.surely import Function, running

@@ -10,12 +10,15 @@ import torch
 
 from ampcheck.diagnose.gaps import grouped, of_trace
 from ampcheck.fix.verify import comparable, compared
-from ampcheck.observe.held import copied, held, spoilt
+from ampcheck.observe.cuda_on_cpu.wide import execute
 from ampcheck.observe.layers import LayerRecorder
-from ampcheck.observe.lineage import error_jumps, overflown_casts
-from ampcheck.observe.pair import SAMPLES, pair_errors
+from ampcheck.observe.model.held import copied, held, spoilt
+from ampcheck.observe.model.state import Snapshot
+from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.state import Snapshot
+from ampcheck.observe.reference.lineage import error_jumps, overflown_casts
+from ampcheck.observe.reference.pair import SAMPLES, pair_errors
+from ampcheck.observe.statistics.step_record import Fetched
 from ampcheck.observe.step import (
     Step,
     StepRaised,
@@ -23,9 +26,6 @@ from ampcheck.observe.step import (
     gradients,
     run,
 )
-from ampcheck.observe.step_record import Fetched
-from ampcheck.observe.structure import named_parameters
-from ampcheck.observe.wide import execute
 from ampcheck.targets.spec import Target
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.parts import outcome_of

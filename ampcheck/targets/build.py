@@ -20,15 +20,15 @@ def build(spec: Spec, options: Options) -> Target:
 def _builder(kind: str) -> Callable[[Spec, Options], Target]:
     """Return the function for a kind of source; the zoos load late, each needs its own library."""
     if kind == "torchvision":
-        from ampcheck.targets.torchvision_zoo import from_torchvision
+        from ampcheck.targets.zoo.torchvision_zoo import from_torchvision
 
         return from_torchvision
     if kind == "timm":
-        from ampcheck.targets.timm_zoo import from_timm
+        from ampcheck.targets.zoo.timm_zoo import from_timm
 
         return from_timm
     if kind == "transformers":
-        from ampcheck.targets.transformers_zoo import from_transformers
+        from ampcheck.targets.zoo.transformers_zoo import from_transformers
 
         return from_transformers
     from ampcheck.targets.contract import from_user

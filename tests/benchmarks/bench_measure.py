@@ -20,8 +20,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ampcheck.observe import measure
-from ampcheck.observe.measure import Arena
+from ampcheck.observe.statistics import measure
+from ampcheck.observe.statistics.measure import Arena
 
 SIZES = (1_000, 100_000, 10_000_000)
 ISAS = measure.NATIVE.isas() if measure.NATIVE else []

@@ -27,9 +27,9 @@ from overhead_text import ARMS, HEADER, INTRODUCTION, picture
 from peers import peers, torchlens
 from workloads import WORKLOADS, Workload
 
-from ampcheck.observe import measure
 from ampcheck.observe.layers import LayerRecorder
 from ampcheck.observe.recorder import Recorder
+from ampcheck.observe.statistics import measure
 from ampcheck.saved.report_json import from_json, to_json
 from ampcheck.values.report import Report
 from ampcheck.values.stats import TensorStats

@@ -22,7 +22,7 @@ from costs import Timing, emulated, memory, reads, recorded, timing
 from startup import plug_in, startup
 from workloads import WORKLOADS, Workload, decoder
 
-from ampcheck.observe.measure import Arena
+from ampcheck.observe.statistics.measure import Arena
 from ampcheck.run.audit import audit
 from ampcheck.saved.report_json import to_json
 from ampcheck.targets import Options, load

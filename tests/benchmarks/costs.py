@@ -14,10 +14,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from workloads import Workload
 
-from ampcheck.observe.pair import SAMPLES
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute, execute
 from ampcheck.observe.recorder import Recorder
+from ampcheck.observe.reference.pair import SAMPLES
 from ampcheck.observe.step import casting_rules
-from ampcheck.observe.wide import WideCompute, execute
 
 #: Methods and operations that get numbers out of a tensor: on an accelerator each waits for it.
 METHODS = frozenset({"item", "tolist", "cpu", "numpy"})

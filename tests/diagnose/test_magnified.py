@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from ampcheck import check
 from ampcheck.fix.verify import Lab
-from ampcheck.observe.lineage import error_jumps
+from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.observe.step import Step
 from ampcheck.renderers.next_step import next_step
 from ampcheck.renderers.terminal import render as terminal

@@ -319,8 +319,8 @@ def test_updates_are_lost_from_half_of_the_elements_on(stuck, wrong, fires):
 
 
 def test_adam_on_fp16_weights_is_wrong_and_on_fp32_weights_is_not_looked_at():
+    from ampcheck.observe.model.updates import lost_updates
     from ampcheck.observe.step import Step
-    from ampcheck.observe.updates import lost_updates
 
     def adam(model):
         return torch.optim.Adam(model.parameters(), lr=1e-3, foreach=False)

@@ -12,7 +12,7 @@ from torch import nn
 from ampcheck import check
 from ampcheck.errors import ReportError
 from ampcheck.fix.verify import Lab
-from ampcheck.observe.emulation import cuda_casting
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
 from ampcheck.observe.step import Step
 from ampcheck.values.findings import Severity
 from ampcheck.values.outcome import BETTER, SHOWN_UNDERFLOW, Outcome

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from ampcheck.fix.patch import diff, snippet, written
-from ampcheck.observe.emulation import cuda_casting
-from ampcheck.observe.stand_in import autocast_stands_in
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
+from ampcheck.observe.cuda_on_cpu.stand_in import autocast_stands_in
 from ampcheck.values.plan import Plan, ScalerPlan
 
 SOURCE = '''\

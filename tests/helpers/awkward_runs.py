@@ -10,10 +10,10 @@ from awkward_models import CASES
 from torch import nn
 from witness import Counts, Witness, bits, seed
 
+from ampcheck.observe.cuda_on_cpu.wide import execute
+from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.state import Snapshot
 from ampcheck.observe.step import casting_rules
-from ampcheck.observe.wide import execute
 from ampcheck.run.audit import audit
 from ampcheck.targets.spec import Target
 from ampcheck.values.report import Report

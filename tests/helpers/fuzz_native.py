@@ -11,8 +11,8 @@ import time
 import torch
 from torch import nn
 
-from ampcheck.observe.measure import RECORD_WORDS, Arena
 from ampcheck.observe.recorder import Recorder
+from ampcheck.observe.statistics.measure import RECORD_WORDS, Arena
 from ampcheck.observe.unusual import in_memory
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

@@ -22,10 +22,10 @@ from witness import (
     tensors,
 )
 
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute, execute
+from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.state import Snapshot
 from ampcheck.observe.step import casting_rules
-from ampcheck.observe.wide import WideCompute, execute
 from ampcheck.targets import Options, load
 from ampcheck.targets.spec import Target
 

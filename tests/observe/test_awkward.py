@@ -9,10 +9,10 @@ from awkward_runs import CASES, REPORTS, bits_of, recorded, report, same
 from torch import nn
 from witness import COPIES, bits, installed, left_behind, model_bits, random_bits, seed
 
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute, execute
+from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.state import Snapshot
 from ampcheck.observe.step import casting_rules
-from ampcheck.observe.wide import WideCompute, execute
 from ampcheck.run.audit import audit
 from ampcheck.targets.spec import Target
 from ampcheck.values.settings import Settings

@@ -11,12 +11,12 @@ from transparency import options
 from witness import seed
 
 from ampcheck.gc_pause import no_collections
-from ampcheck.observe import measure
+from ampcheck.observe.cuda_on_cpu.wide import execute
+from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.seen import REMEMBERED, CastInputs
-from ampcheck.observe.state import Snapshot
+from ampcheck.observe.statistics import measure
 from ampcheck.observe.step import casting_rules
-from ampcheck.observe.wide import execute
 
 if measure.NATIVE is None:
     pytest.skip("the extension was not built, or AMPCHECK_COMPILED=0", allow_module_level=True)

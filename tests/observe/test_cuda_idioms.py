@@ -8,7 +8,7 @@ import forked
 import pytest
 import torch
 
-from ampcheck.observe.script.as_cuda import AsCuda
+from ampcheck.observe.script.cuda.as_cuda import AsCuda
 from ampcheck.saved.report_json import read
 
 LOOP = """

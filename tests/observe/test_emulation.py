@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampcheck.observe.emulation import cuda_casting
-from ampcheck.observe.policy import BACKENDS, casting_policy, refusal, registered
-from ampcheck.observe.probing import forwarded
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
+from ampcheck.observe.cuda_on_cpu.policy import BACKENDS, casting_policy, refusal, registered
+from ampcheck.observe.cuda_on_cpu.probing import forwarded
 
 LOW = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.float8_e5m2)
@@ -194,7 +194,7 @@ def test_an_exception_removes_the_kernels():
 
 
 def test_a_kernel_that_cannot_be_installed_leaves_nothing(monkeypatch):
-    from ampcheck.observe import emulation
+    from ampcheck.observe.cuda_on_cpu import emulation
 
     state = dispatcher_state()
     kernels = {"AutocastCPU": {"aten::mm": len, "aten::no_such_operator": "not callable"}}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from ampcheck.observe.emulation import cuda_casting
-from ampcheck.observe.wide import WideCompute
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 
 CASES = {
     "fft": ((4, 16), {}),

@@ -34,8 +34,8 @@ from test_measure import (
 )
 from torch import Tensor
 
-from ampcheck.observe import gpu
-from ampcheck.observe.measure import Arena
+from ampcheck.observe.statistics import gpu
+from ampcheck.observe.statistics.measure import Arena
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -286,8 +286,8 @@ def compiled(dtype: int) -> Any:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from ampcheck.observe import gpu_kernel
-    from ampcheck.observe.measure import _CODES
+    from ampcheck.observe.statistics import gpu_kernel
+    from ampcheck.observe.statistics.measure import _CODES
 
     code = _CODES[DTYPES[dtype]]
     constants = {"KIND": code, "ALIGNED": True, "TABLE": False}
@@ -312,9 +312,9 @@ def test_triton_is_loaded_by_the_first_cuda_arena_only() -> None:
     program = (
         "import sys; sys.modules['triton'] = None\n"  # from here on importing it raises
         "import torch, logging; import ampcheck.observe.recorder\n"
-        "from ampcheck.observe.measure import Arena\n"
-        "a = Arena(); a.add(a.row(), torch.ones(3)); assert 'ampcheck.observe.gpu' not in sys.modules\n"
-        "from ampcheck.observe.gpu import launcher\n"
+        "from ampcheck.observe.statistics.measure import Arena\n"
+        "a = Arena(); a.add(a.row(), torch.ones(3)); assert 'ampcheck.observe.statistics.gpu' not in sys.modules\n"
+        "from ampcheck.observe.statistics.gpu import launcher\n"
         "assert launcher(torch.device('cuda', 0), required=False) is None\n"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

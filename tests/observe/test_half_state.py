@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import ampcheck
-from ampcheck.observe.script.half_state import Following
+from ampcheck.observe.script.state.half_state import Following
 from ampcheck.values.findings import Severity
 from ampcheck.values.verdict import Health
 
@@ -85,7 +85,7 @@ def followed(way, dtype, rate, given):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_changes_are_made_to_the_copy_in_fp32(way, dtype, monkeypatch):
-    monkeypatch.setattr("ampcheck.observe.script.half_state._judge", lambda *_, **__: None)
+    monkeypatch.setattr("ampcheck.observe.script.state.half_state._judge", lambda *_, **__: None)
     first, low, wide, mine, state = followed(way, dtype, 1e-3, list(values()))
     assert not state.missed
     assert float((mine - wide).norm()) < 0.01 * float((wide - first).norm())
@@ -267,4 +267,4 @@ def test_training_and_averages_are_the_same_to_the_last_bit_and_nothing_is_left(
     assert all(torch.equal(a, b) for a, b in zip(watched[1], bare[1], strict=True))
     assert {name for name in vars(torch.Tensor) if name.endswith("_")} == names
     assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
-    assert torch._foreach_mul_.__module__ != "ampcheck.observe.script.half_averages"
+    assert torch._foreach_mul_.__module__ != "ampcheck.observe.script.state.half_averages"

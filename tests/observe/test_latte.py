@@ -45,7 +45,7 @@ def test_its_script_trains_as_alone_and_is_seen_block_by_block(tmp_path):
     out = tmp_path / "report.json"
     run = [*forked.python(), "-m", "ampcheck", "run", "--as-cuda", "--format", "json", "-o", str(out)]
     alone = (
-        "import sys; from ampcheck.observe.script.as_cuda import AsCuda; AsCuda(available=True); "
+        "import sys; from ampcheck.observe.script.cuda.as_cuda import AsCuda; AsCuda(available=True); "
         f"sys.path.insert(0, {str(SCRIPT.parent)!r}); import latte_model; latte_model.main()"
     )
     watched = subprocess.run([*run, str(SCRIPT)], check=True, capture_output=True, text=True, cwd=tmp_path)

@@ -9,8 +9,8 @@ from transparency import options as options_of
 from witness import installed, left_behind, model_bits, random_bits, seed
 
 from ampcheck.observe.layers import LAYERS_ONLY, LayerRecorder
+from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.state import Snapshot
 from ampcheck.observe.step import casting_rules
 from ampcheck.run.audit import audit
 from ampcheck.targets import load

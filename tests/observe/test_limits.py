@@ -12,8 +12,8 @@ from torch import nn
 
 import ampcheck
 from ampcheck.observe import native
-from ampcheck.observe.depth import room
-from ampcheck.observe.modules import ModuleTracker, _outermost
+from ampcheck.observe.model.depth import room
+from ampcheck.observe.model.modules import ModuleTracker, _outermost
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.tally import FREED
 from ampcheck.observe.unusual import in_memory

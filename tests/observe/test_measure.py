@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ampcheck.observe import measure, native
-from ampcheck.observe.measure import RECORD_WORDS, Arena
+from ampcheck.observe import native
+from ampcheck.observe.statistics import measure
+from ampcheck.observe.statistics.measure import RECORD_WORDS, Arena
 
 ZEROS, INFS, NANS, AMAX, SQUARES, CALLS = range(256, 262)
 ISAS = measure.NATIVE.isas() if measure.NATIVE else []

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 import ampcheck
 from ampcheck.observe import modes
 from ampcheck.observe.recorder import Recorder
+from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script import clock
-from ampcheck.observe.shadow import Shadow
 from ampcheck.run.child_processes import WatchOptions
 from ampcheck.run.watch_loop import YIELDED
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from ampcheck.observe.modules import tensors_in
+from ampcheck.observe.model.modules import tensors_in
+from ampcheck.observe.model.structure import named_modules, named_parameters, roots
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.structure import named_modules, named_parameters, roots
 
 T = torch.zeros(1)
 

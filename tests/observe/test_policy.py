@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from ampcheck.observe.policy import (
+from ampcheck.observe.cuda_on_cpu.policy import (
     BACKENDS,
     CastPolicy,
     casting_policy,
@@ -17,7 +17,7 @@ from ampcheck.observe.policy import (
     registered,
     unexplained,
 )
-from ampcheck.observe.probing import forwarded
+from ampcheck.observe.cuda_on_cpu.probing import forwarded
 
 CUDNN_RNN = "aten::_cudnn_rnn"
 

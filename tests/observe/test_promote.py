@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ampcheck.observe.emulation import cuda_casting
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
 from ampcheck.observe.promote import in_fp32
 from ampcheck.observe.source import shown_path
 

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from witness import Counts
 
+from ampcheck.observe.cuda_on_cpu.wide import execute
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.step import casting_rules
-from ampcheck.observe.wide import execute
 from ampcheck.values.stats import TensorStats
 from ampcheck.values.trace import Phase, Trace
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from ampcheck.observe.collect import records_of, stats_of
-from ampcheck.observe.measure import NATIVE, Arena
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.sampling import add_sampled, sampled_places, share_bound, words
-from ampcheck.observe.step_record import StepRecord
+from ampcheck.observe.statistics.collect import records_of, stats_of
+from ampcheck.observe.statistics.measure import NATIVE, Arena
+from ampcheck.observe.statistics.sampling import add_sampled, sampled_places, share_bound, words
+from ampcheck.observe.statistics.step_record import StepRecord
 from ampcheck.renderers import RENDERERS
 from ampcheck.run.audit import audit
 from ampcheck.saved.report_json import from_json, to_json

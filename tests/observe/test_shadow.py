@@ -10,10 +10,10 @@ from torch.utils.checkpoint import checkpoint
 
 import ampcheck
 from ampcheck.fix.verify import comparison
+from ampcheck.observe.cuda_on_cpu.wide import execute
 from ampcheck.observe.execution import run_op
+from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.comparing import Compared
-from ampcheck.observe.shadow import Shadow
-from ampcheck.observe.wide import execute
 
 
 class Attention(nn.Module):

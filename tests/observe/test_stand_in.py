@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from witness import installed, left_behind
 
-from ampcheck.observe.stand_in import autocast_stands_in
+from ampcheck.observe.cuda_on_cpu.stand_in import autocast_stands_in
 from ampcheck.observe.step import casting_rules
 
 CPU = torch.device("cpu")
@@ -104,7 +104,7 @@ def test_queries_answer_for_cuda():
 
 def test_another_device_is_left_alone():
     with autocast_stands_in("cuda"):
-        assert torch.is_autocast_enabled.__module__ != "ampcheck.observe.stand_in"
+        assert torch.is_autocast_enabled.__module__ != "ampcheck.observe.cuda_on_cpu.stand_in"
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert torch.is_autocast_enabled("cpu")
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from witness import bits, model_bits, random_bits, seed
 
-from ampcheck.observe.state import Snapshot
+from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.step import Step, Widened
 from ampcheck.run.audit import audit
 from ampcheck.targets.spec import Target

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from ampcheck.fix import verify
 from ampcheck.fix.verify import MATTERS, comparison
-from ampcheck.observe import collect
-from ampcheck.observe.measure import Arena
 from ampcheck.observe.native import NATIVE
-from ampcheck.observe.pair import pair_errors
-from ampcheck.observe.step_record import Fetched, StepRecord
+from ampcheck.observe.reference.pair import pair_errors
+from ampcheck.observe.statistics import collect
+from ampcheck.observe.statistics.measure import Arena
+from ampcheck.observe.statistics.step_record import Fetched, StepRecord
 from ampcheck.values.trace import Phase, Site
 
 built = pytest.mark.skipif(NATIVE is None, reason="the extension was not built: no compiler at install time")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import ampcheck
-from ampcheck.observe.script.update_watch import UpdateWatch
+from ampcheck.observe.script.state.update_watch import UpdateWatch
 from ampcheck.values.verdict import Health
 
 OPTIMIZERS = {

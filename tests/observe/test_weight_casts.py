@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from ampcheck.observe.emulation import cuda_casting
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
 
 
 class Names(TorchDispatchMode):

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from ampcheck.observe import wide
-from ampcheck.observe.emulation import cuda_casting
-from ampcheck.observe.wide import WideCompute, execute, without_kernel
+from ampcheck.observe.cuda_on_cpu import wide
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute, execute, without_kernel
 
 aten = torch.ops.aten
 LOW = (torch.float16, torch.bfloat16)

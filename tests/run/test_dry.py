@@ -13,10 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ampcheck.diagnose.rules import RULES, WITHOUT_VALUES
 from ampcheck.diagnose.tables import dtype_rows
 from ampcheck.errors import AmpcheckError
-from ampcheck.observe.faking import fake_tensors
+from ampcheck.observe.cuda_on_cpu.wide import execute
+from ampcheck.observe.model.faking import fake_tensors
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.step import Step, run
-from ampcheck.observe.wide import execute
 from ampcheck.renderers import RENDERERS
 from ampcheck.run.dry import dry_audit
 from ampcheck.saved.report_json import from_json, to_json

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ampcheck.observe.given import GIVEN
+from ampcheck.observe.reference.given import GIVEN
 from ampcheck.run.session import Session
 from ampcheck.values.settings import Schedule
 from ampcheck.values.verdict import Health

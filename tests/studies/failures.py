@@ -16,8 +16,8 @@ import torch
 from failure_text import page
 from judge import Opinion, opinion
 
-from ampcheck.observe.emulation import cuda_casting
-from ampcheck.observe.wide import WideCompute
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from ampcheck.run.audit import audit
 from ampcheck.targets import Options, load
 from ampcheck.targets.spec import Target

@@ -8,9 +8,9 @@ from torch import nn
 
 from ampcheck.inference.casting import Way
 from ampcheck.inference.lab import Subject
-from ampcheck.observe.pair import SAMPLES
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute, execute
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.wide import WideCompute, execute
+from ampcheck.observe.reference.pair import SAMPLES
 from ampcheck.targets.losses import call_model
 
 ROUNDS = 7

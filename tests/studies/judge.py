@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.emulation import cuda_casting
-from ampcheck.observe.wide import WideCompute
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 #: GradScaler's first scale, as a power of two.

@@ -26,8 +26,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from ampcheck.observe.emulation import cuda_casting
-from ampcheck.observe.wide import execute
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
+from ampcheck.observe.cuda_on_cpu.wide import execute
 
 CAN_DIFFERENTIATE = torch.backends.cuda.is_built()
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, fields
 import torch
 
 from ampcheck.diagnose.tables import scale_curve
-from ampcheck.observe.pair import SAMPLES, pair_errors
+from ampcheck.observe.cuda_on_cpu.wide import execute
+from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.state import Snapshot
+from ampcheck.observe.reference.pair import SAMPLES, pair_errors
+from ampcheck.observe.statistics.step_record import Fetched
 from ampcheck.observe.step import Step, run
-from ampcheck.observe.step_record import Fetched
-from ampcheck.observe.wide import execute
 from ampcheck.values.formats import FP16
 from ampcheck.values.report import Report, low_backward
 from ampcheck.values.stats import TensorStats

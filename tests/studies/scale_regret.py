@@ -23,9 +23,9 @@ from torch.nn import functional
 
 from ampcheck.api import check
 from ampcheck.diagnose.scaling import ScaleAdvice, advise_scale, gradient_tensors, maxima
-from ampcheck.observe.state import Snapshot
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
+from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.step import Step, casting_rules
-from ampcheck.observe.wide import WideCompute
 from ampcheck.values.trace import Site
 
 SCALES = range(25)

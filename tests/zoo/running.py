@@ -16,8 +16,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampcheck.observe.emulation import cuda_casting
-from ampcheck.observe.wide import WideCompute
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 
 CASES = Path(__file__).parent / "cases"
 LOW = (torch.float16, torch.bfloat16)

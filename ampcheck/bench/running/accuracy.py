@@ -11,8 +11,8 @@ import torch
 from ampcheck.bench.result import Closeness, OneStep
 from ampcheck.bench.running.arms import Arm
 from ampcheck.bench.running.precisions import Precision, as_cuda_casts
+from ampcheck.observe.model.structure import named_parameters, roots
 from ampcheck.observe.step import StepRaised, casting_rules
-from ampcheck.observe.structure import named_parameters, roots
 from ampcheck.targets.nested import mapped, tensors
 from ampcheck.targets.spec import Target
 
@@ -192,7 +192,7 @@ def _doubled(target: Target) -> Target:
     """Return the target with FP64 parameters, buffers and batches."""
     from dataclasses import replace
 
-    from ampcheck.observe.structure import modules
+    from ampcheck.observe.model.structure import modules
 
     for module in modules(target.model):
         for table in (module.__dict__.get("_parameters") or {}, module.__dict__.get("_buffers") or {}):

@@ -10,8 +10,8 @@ import torch
 
 from ampcheck.bench.running.graphs import CapturedStep
 from ampcheck.bench.running.precisions import Precision, as_it_is
+from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.step import Step, clear_gradients, users_code
-from ampcheck.observe.structure import named_parameters
 from ampcheck.targets.spec import Target
 
 Rules = Callable[[torch.device, Precision, Any], AbstractContextManager[None]]
@@ -166,7 +166,7 @@ def _rebound(make: Callable[[Any], Any], pairs: Sequence[tuple[Any, Any]], model
 
 def buffers(model: Any) -> Iterator[torch.Tensor]:
     """Yield the buffers of a model."""
-    from ampcheck.observe.structure import modules
+    from ampcheck.observe.model.structure import modules
 
     for module in modules(model):
         table = module.__dict__.get("_buffers") or {}

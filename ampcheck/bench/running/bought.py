@@ -12,7 +12,7 @@ from ampcheck.bench.result import GpuTime
 from ampcheck.bench.roofline import named_by
 from ampcheck.bench.running.precisions import Precision, precision
 from ampcheck.bench.running.predict import Prediction, batch_size_of, predict
-from ampcheck.observe.structure import modules
+from ampcheck.observe.model.structure import modules
 from ampcheck.targets.spec import Target
 from ampcheck.values.report import Bought, Report
 

@@ -11,13 +11,13 @@ from ampcheck.bench.result import PRECISIONS
 from ampcheck.bench.running.rounded import RoundedProducts
 from ampcheck.fix.apply_plan import grad_scaler
 from ampcheck.inference.casting import cast_inputs
-from ampcheck.observe.cast_weights import cast
+from ampcheck.observe.cuda_on_cpu.stand_in import autocast_stands_in
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from ampcheck.observe.fp8.emulate import Emulation, emulated
+from ampcheck.observe.model.cast_weights import cast
+from ampcheck.observe.model.structure import is_compiled, modules
 from ampcheck.observe.promote import in_fp32
-from ampcheck.observe.stand_in import autocast_stands_in
 from ampcheck.observe.step import casting_rules
-from ampcheck.observe.structure import is_compiled, modules
-from ampcheck.observe.wide import WideCompute
 from ampcheck.targets.spec import Target
 from ampcheck.values.plan import Plan, ScalerPlan
 from ampcheck.values.recipes import Recipe, is_recipe, recipe

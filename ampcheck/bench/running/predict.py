@@ -21,9 +21,9 @@ from ampcheck.bench.result import Split
 from ampcheck.bench.running.arms import Arm, buffers, optimizer_state, rebound
 from ampcheck.bench.running.precisions import Precision
 from ampcheck.bench.running.watching import Watch, plainly
+from ampcheck.observe.cuda_on_cpu.wide import execute
+from ampcheck.observe.model.structure import modules, named_parameters
 from ampcheck.observe.step import StepRaised, casting_rules
-from ampcheck.observe.structure import modules, named_parameters
-from ampcheck.observe.wide import execute
 from ampcheck.targets.nested import mapped, tensors
 from ampcheck.targets.spec import Target
 

@@ -6,7 +6,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from ampcheck.observe.wide import heavy
+from ampcheck.observe.cuda_on_cpu.wide import heavy
 
 _DROPPED = 13  #: bits of an FP32 mantissa that TF32 does not have
 

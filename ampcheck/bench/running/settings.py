@@ -13,7 +13,7 @@ from ampcheck.bench.result import Case
 from ampcheck.bench.running.arms import optimizer_of
 from ampcheck.bench.running.precisions import Precision
 from ampcheck.errors import TargetError
-from ampcheck.observe.structure import children, modules
+from ampcheck.observe.model.structure import children, modules
 from ampcheck.targets.nested import mapped, tensors
 from ampcheck.targets.spec import Target
 

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_iter
 
 from ampcheck.bench.ledger import Allocation, Ledger, Operation, merged
 from ampcheck.bench.running import work
-from ampcheck.observe.modules import ModuleTracker
+from ampcheck.observe.model.modules import ModuleTracker
 
 _CASTS = frozenset({"_to_copy"})
 _READ = torch.ops.aten._local_scalar_dense.default

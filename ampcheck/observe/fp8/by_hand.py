@@ -8,7 +8,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ampcheck.observe.fp8.casts import CUT_OFF
-from ampcheck.observe.memory import readable
+from ampcheck.observe.statistics.memory import readable
 from ampcheck.values.recipe_audit import InUse
 from ampcheck.values.wording import percent, plural
 

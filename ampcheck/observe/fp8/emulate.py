@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch.library import fallthrough_kernel
 
-from ampcheck.observe.dispatcher import Kernel, install, operator, remove
+from ampcheck.observe.cuda_on_cpu.dispatcher import Kernel, install, operator, remove
 from ampcheck.observe.fp8.casts import Rounded, rounded
 from ampcheck.observe.fp8.delayed import Memory
 from ampcheck.observe.fp8.owners import Layer, Owners
-from ampcheck.observe.modules import ModuleTracker
+from ampcheck.observe.model.modules import ModuleTracker
 from ampcheck.values.recipes import Recipe
 
 _GUARDS = {

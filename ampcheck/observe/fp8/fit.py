@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.structure import is_lazy, named_modules
+from ampcheck.observe.model.structure import is_lazy, named_modules
 from ampcheck.values.recipes import Recipe
 
 _LINEAR = torch.nn.Linear

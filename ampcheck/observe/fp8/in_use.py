@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.structure import named_modules, own_parameters
+from ampcheck.observe.model.structure import named_modules, own_parameters
 from ampcheck.values.recipe_audit import InUse
 
 _TE, _AO = "transformer_engine", "torchao"

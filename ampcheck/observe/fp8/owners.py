@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from ampcheck.observe.modules import ModuleTracker
-from ampcheck.observe.structure import is_lazy
+from ampcheck.observe.model.modules import ModuleTracker
+from ampcheck.observe.model.structure import is_lazy
 
 #: Autograd nodes behind which a weight is still itself: views of it, and copies in another dtype or order.
 _SAME = (

@@ -10,13 +10,15 @@ import torch
 from ampcheck.observe import modes
 from ampcheck.observe.execution import Execute, State
 from ampcheck.observe.fp8.by_hand import EIGHTHS, CastsByHand, product_of
-from ampcheck.observe.given import GIVEN, Given
-from ampcheck.observe.held import apart, held
-from ampcheck.observe.lineage import error_jumps
+from ampcheck.observe.model.held import apart, held
+from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.ops import OpKind, plan_of
-from ampcheck.observe.pair import SAMPLES, pair_errors
-from ampcheck.observe.paired import PairedBook
 from ampcheck.observe.recorder import Recorder
+from ampcheck.observe.reference.given import GIVEN, Given
+from ampcheck.observe.reference.lineage import error_jumps
+from ampcheck.observe.reference.pair import SAMPLES, pair_errors
+from ampcheck.observe.reference.paired import PairedBook
+from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.recording import (
     LOW_DTYPES,
@@ -30,10 +32,8 @@ from ampcheck.observe.script.recording import (
     unseen,
 )
 from ampcheck.observe.script.roots import within_backward
-from ampcheck.observe.script.update_watch import MOST
-from ampcheck.observe.shadow import Shadow
+from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.unusual import plain
-from ampcheck.observe.updates import update_loss
 from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.stats import TensorStats
 from ampcheck.values.trace import Site, UpdateLoss, summed_up

@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules import module as module_hooks
 
 import ampcheck
-from ampcheck.observe.script.patches import Patches
+from ampcheck.observe.patches import Patches
 
 _KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
 #: No part of a graph, where a script compiles a whole step: but for the hooks on modules, which know by themselves.

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ampcheck.observe.memory import readable
-from ampcheck.observe.modules import tensors_in
-from ampcheck.observe.script.patches import Patches
+from ampcheck.observe.model.modules import tensors_in
+from ampcheck.observe.patches import Patches
 from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.statistics.memory import readable
 
 #: By dtype: numbers on an even grid of so many bits were exact from the start, as codes, counts and images are.
 _GRIDS = {torch.float16: 9, torch.bfloat16: 7}

@@ -21,15 +21,15 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ampcheck.observe.modules import ModuleTracker
+from ampcheck.observe.model.modules import ModuleTracker
+from ampcheck.observe.patches import Patches
 from ampcheck.observe.script import autocast_hooks, open_watches
 from ampcheck.observe.script.compiling import hooks_of_others, let_modes_stay
+from ampcheck.observe.script.cuda.graphs import hear_graphs
 from ampcheck.observe.script.data_sets import hear_loaders
 from ampcheck.observe.script.ear import Ear
-from ampcheck.observe.script.graphs import hear_graphs
-from ampcheck.observe.script.patches import Patches
 from ampcheck.observe.script.roots import RootFinder
-from ampcheck.observe.script.scaler_hooks import OF_SCALERS, made, subclasses
+from ampcheck.observe.script.scaling.scaler_hooks import OF_SCALERS, made, subclasses
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.values.loop import RETURNED, Kind
 

@@ -10,19 +10,19 @@ from ampcheck.observe.execution import Execute, run_op
 from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.compiling import Compiler
 from ampcheck.observe.script.guard import guarded, not_seen_because
-from ampcheck.observe.script.half_averages import HalfAverages
 from ampcheck.observe.script.journal import Journal, dtype_name
-from ampcheck.observe.script.leftover import Leftovers
-from ampcheck.observe.script.losses import SMALLEST_SCALE, behind, factor, is_scaled
 from ampcheck.observe.script.optimizers import described, parameters_of
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import RootFinder, trains, within_backward
-from ampcheck.observe.script.scaled_by_hand import ScaleByHand, Scaling
-from ampcheck.observe.script.scales import Attempt, LateSkips, ScaleWatch
+from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, behind, factor, is_scaled
+from ampcheck.observe.script.scaling.scaled_by_hand import ScaleByHand, Scaling
+from ampcheck.observe.script.scaling.scales import Attempt, LateSkips, ScaleWatch
+from ampcheck.observe.script.state.half_averages import HalfAverages
+from ampcheck.observe.script.state.leftover import Leftovers
+from ampcheck.observe.script.state.trained import Trained
+from ampcheck.observe.script.state.update_watch import UpdateWatch
 from ampcheck.observe.script.tape import Tape
-from ampcheck.observe.script.trained import Trained
 from ampcheck.observe.script.turns import Turns
-from ampcheck.observe.script.update_watch import UpdateWatch
 from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.unusual import unwrapped

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ampcheck.observe.fp8.in_use import in_use
-from ampcheck.observe.script.left_behind import LeftBehind
+from ampcheck.observe.model.structure import named_modules, own_parameters
 from ampcheck.observe.script.recording import Recording
 from ampcheck.observe.script.roots import holder_in_script, name_in_script
+from ampcheck.observe.script.state.left_behind import LeftBehind
 from ampcheck.observe.script.uncalled import Uncalled
-from ampcheck.observe.structure import named_modules, own_parameters
 
 if TYPE_CHECKING:
     from ampcheck.values.recipe_audit import InUse

@@ -14,10 +14,10 @@ from ampcheck.observe.failure import locate
 from ampcheck.observe.recorder import FORWARD_UNSEEN, Recorder
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.guard import not_seen_because
-from ampcheck.observe.script.losses import SMALLEST_SCALE
 from ampcheck.observe.script.reading import owners, use_of
-from ampcheck.observe.script.scaled_by_hand import Probe, Scaling, probes, scaling_of
-from ampcheck.observe.script.stale_casts import StaleCasts
+from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
+from ampcheck.observe.script.scaling.scaled_by_hand import Probe, Scaling, probes, scaling_of
+from ampcheck.observe.script.state.stale_casts import StaleCasts
 from ampcheck.observe.unusual import plain
 from ampcheck.values.loop import Kind
 from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW

@@ -10,9 +10,9 @@ from torch.compiler import is_compiling
 from torch.nn.modules import module as module_hooks
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from ampcheck.observe.model.structure import modules
 from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.observe.source import frames_match, is_user_file, object_of
-from ampcheck.observe.structure import modules
 
 _current_node = torch._C._current_autograd_node
 #: Where a pipeline runs its stages: each is a module of its own, whatever its variable is called on its rank.

@@ -8,13 +8,13 @@ import torch
 from ampcheck.gc_pause import no_collections
 from ampcheck.observe.compiled import on_cpu
 from ampcheck.observe.execution import Execute
+from ampcheck.observe.model.structure import modules
 from ampcheck.observe.script.clock import Clock, Pace
 from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
 from ampcheck.observe.script.models import Models
 from ampcheck.observe.script.recording import MOST_OPERATIONS, Recorded, Recording, Used
 from ampcheck.observe.script.what_if import WhatIf, kinds_that_cannot_be_read
-from ampcheck.observe.structure import modules
 from ampcheck.values.settings import Schedule
 
 if TYPE_CHECKING:

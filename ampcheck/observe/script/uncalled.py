@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ampcheck.observe.model.structure import named_modules, own_parameters
 from ampcheck.observe.script.roots import name_in_script
 from ampcheck.observe.source import is_user_file
-from ampcheck.observe.structure import named_modules, own_parameters
 
 if TYPE_CHECKING:
     from types import FrameType

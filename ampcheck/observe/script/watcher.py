@@ -8,12 +8,12 @@ from torch.amp.grad_scaler import OptState
 from ampcheck.observe.script.data_sets import ROUNDED_DATA, cast_up
 from ampcheck.observe.script.guard import guarded
 from ampcheck.observe.script.loop_watcher import LoopWatcher
-from ampcheck.observe.script.losses import is_scaled, mark_scaled
 from ampcheck.observe.script.optimizers import parameters_of
-from ampcheck.observe.script.own_unscaling import OwnUnscaling
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import trains
-from ampcheck.observe.script.scales import Attempt, about_to_update, overflowed
+from ampcheck.observe.script.scaling.losses import is_scaled, mark_scaled
+from ampcheck.observe.script.scaling.own_unscaling import OwnUnscaling
+from ampcheck.observe.script.scaling.scales import Attempt, about_to_update, overflowed
 from ampcheck.values.loop import GIVEN, Kind
 
 #: What is not seen of a script that has steps replayed.

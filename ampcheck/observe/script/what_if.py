@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.casting import Refusals
-from ampcheck.observe.emulation import cuda_casting, prepare
+from ampcheck.observe.cuda_on_cpu.casting import Refusals
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting, prepare
+from ampcheck.observe.model.structure import modules, own_parameters
 from ampcheck.observe.script.comparing import Compared
 from ampcheck.observe.script.recording import unseen
-from ampcheck.observe.structure import modules, own_parameters
 from ampcheck.observe.unusual import plain
 
 #: Where GradScaler starts.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ampcheck.observe.wide import WideCompute
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from settling.fixed import levels, roundings
 from settling.keep import Row
 from settling.operators import Operator, by_name

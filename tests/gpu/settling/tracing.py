@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
 
-from ampcheck.observe.emulation import cuda_casting
-from ampcheck.observe.wide import WideCompute
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from settling.fixed import exponents, moved
 from settling.keep import Row
 from settling.models import RECURRENT, Step, made

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from ampcheck.observe.measure import AMAX, SQUARES, ZEROS, Arena
+from ampcheck.observe.statistics.measure import AMAX, SQUARES, ZEROS, Arena
 from settling.fixed import exponents, numbers
 from settling.keep import Row
 from settling.plan import Scope

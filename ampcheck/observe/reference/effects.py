@@ -1,0 +1,83 @@
+"""What an operation does beside computing its results: what it writes, draws, sends, and what nobody knows of it."""
+
+from typing import Any, NamedTuple
+
+import torch
+
+from ampcheck.observe.reference.sharing import MESSAGES
+
+#: Arguments that an operation writes although its schema does not say so: running averages.
+_WRITES = dict.fromkeys(("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), (3, 4))
+#: Libraries whose operations compute and do nothing else. Any other may count, print, or send: it runs once.
+_PURE = frozenset({"aten", "prims", "prim", "fsdp", "torchvision", "quantized"})
+
+
+class Effects(NamedTuple):
+    """What there is to know of an overload."""
+
+    view: bool  #: its results share their input's storage, or hold nothing yet
+    written: tuple[int | str, ...]  #: positions, or names of keyword arguments, that it writes
+    random: bool
+    name: str
+    silent: bool = False  #: it returns nothing: all it does is write
+    message: bool = False  #: it goes to other ranks
+    once: bool = False  #: nobody knows what else it does
+
+
+#: Of each overload seen, by identity, which hashing goes through C++ for: itself, to keep that, and its rule.
+_KNOWN: dict[int, tuple[Any, Effects]] = {}
+
+
+def written(known: Effects, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Return what an operation is given to write into."""
+    held = [args[at] for at in known.written if isinstance(at, int) and at < len(args)]
+    return held + [kwargs[at] for at in known.written if isinstance(at, str) and at in kwargs]
+
+
+def repeatable(name: str, args: tuple[Any, ...]) -> bool:
+    """Tell whether an operation that may draw random numbers does not draw any here."""
+    return name.startswith("_scaled_dot_product") and not any(type(arg) is float and arg > 0 for arg in args)
+
+
+def dropped(name: str, args: tuple[Any, ...], out: Any) -> Any:
+    """Return the FP32 result of an operation with the script's random draw; None where it is all draw."""
+    if name != "native_dropout" or not isinstance(out, tuple):
+        return None
+    values, p, train = args[:3]
+    kept = values * out[1] * (1.0 / (1.0 - p)) if p < 1 else values * out[1]
+    return (kept if train or train is None else values.clone(), out[1])
+
+
+def effects(func: Any) -> Effects:
+    """Return what an overload does, looked up once."""
+    known = _KNOWN.get(id(func)) or _KNOWN.setdefault(id(func), (func, _effects_of(func)))
+    return known[1]
+
+
+def _effects_of(func: Any) -> Effects:
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return Effects(view=True, written=(), random=False, name=str(func))
+    space, _, name = schema.name.rpartition("::")
+    returns = [ret for ret in schema.returns if "Tensor" in str(ret.type)]
+    views = [ret for ret in returns if ret.alias_info is not None and not ret.alias_info.is_write]
+    written: list[int | str] = [
+        slot.name if slot.kwarg_only else at for at, slot in enumerate(schema.arguments) if slot.is_write
+    ]
+    written += [at for at in _WRITES.get(name, ()) if at not in written]
+    unwritten = name.startswith(("empty", "new_empty")) or name in {"set_", "resize_"}
+    # Views that their schema does not call so share a storage all the same.
+    alias = name in {"_unsafe_view", "_reshape_alias"} or name.startswith("unsafe_")
+    view = (
+        unwritten or alias or (bool(returns) and len(views) == len(returns)) or (not returns and not written)
+    )
+    drawn = any(slot.name == "generator" for slot in schema.arguments)
+    return Effects(
+        view and space not in MESSAGES,
+        tuple(written),
+        drawn or torch.Tag.nondeterministic_seeded in func.tags,
+        name,
+        not schema.returns,
+        message=space in MESSAGES,
+        once=space not in _PURE,
+    )

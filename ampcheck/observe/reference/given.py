@@ -1,0 +1,79 @@
+"""Half-precision numbers that were there before the step: FP32 cannot know what they were before they were rounded.
+
+A batch that was stored in half precision, a replay buffer, a state that is carried from step to step. The reference
+takes such numbers as exact. Where the first operation on them is a matrix product, autocast would have rounded them
+anyway; where they are cast up or computed with, what rounding has lost was not seen.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ampcheck.observe.reference.effects import Effects
+from ampcheck.observe.reference.lineage import MOVES
+from ampcheck.observe.statistics.memory import readable, tensors_of
+from ampcheck.values.trace import rounds_inputs
+
+#: What is not audited where such numbers were computed with.
+GIVEN = "half-precision tensors kept from before the step: what rounding them has lost is not known"
+_LOW = frozenset({torch.float16, torch.bfloat16})
+_CASTS = frozenset({"_to_copy", "copy_", "to"})
+
+
+class Given:
+    """Knows which storages hold numbers from before the step, or copies of them."""
+
+    def __init__(self, weights: Callable[[], Iterable[torch.Tensor]]) -> None:
+        """Begin with nothing found; `weights` names the model's own tensors, which are judged as weights."""
+        self._weights = weights
+        self._owned: set[int] = set()
+        self._held: dict[int, StorageWeakRef] = {}
+        self.found: set[int] = set()  #: storages that were computed with
+
+    def read(
+        self, rule: Effects, values: Iterable[Any], targets: list[torch.Tensor], known: Callable[..., Any]
+    ) -> bool:
+        """Take note of what an operation reads; tell whether its results hold the same numbers elsewhere."""
+        if not torch.is_grad_enabled():
+            return False
+        half = [tensor for tensor in tensors_of(values) if tensor.dtype in _LOW and readable(tensor)]
+        old = [tensor for tensor in half if self._is_old(tensor, known)]
+        written = [id(tensor) for tensor in targets]
+        self._hold(tensor for tensor in old if id(tensor) in written and not _whole(tensor))
+        read = [tensor for tensor in old if id(tensor) not in written]
+        if not read or rounds_inputs(rule.name):
+            return False
+        wide = any(tensor.dtype not in _LOW for tensor in targets)
+        if rule.name in MOVES or (rule.name in _CASTS and not wide and not self._casts_up(values)):
+            return True
+        self.found |= {tensor.untyped_storage()._cdata for tensor in read}
+        return False
+
+    def moved(self, out: Any) -> None:
+        """Take note of results that hold the same numbers."""
+        self._hold(tensor for tensor in tensors_of((out,)) if tensor.dtype in _LOW and readable(tensor))
+
+    def _hold(self, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            self._held[storage._cdata] = StorageWeakRef(storage)
+
+    def _is_old(self, tensor: torch.Tensor, known: Callable[..., Any]) -> bool:
+        place = tensor.untyped_storage()._cdata
+        held = self._held.get(place)
+        if held is not None:
+            return not held.expired()
+        if place in self._owned or known(tensor) is not None:
+            return False
+        self._owned = {one.untyped_storage()._cdata for one in self._weights() if readable(one)}
+        return place not in self._owned
+
+    @staticmethod
+    def _casts_up(values: Iterable[Any]) -> bool:
+        return any(isinstance(value, torch.dtype) and value not in _LOW for value in values)
+
+
+def _whole(tensor: torch.Tensor) -> bool:
+    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()

@@ -1,0 +1,142 @@
+"""CUDA graphs: what runs in one is not seen, and a watcher keeps still while one is captured.
+
+Where a CPU stands in for CUDA, a graph is the list of the operations that ran while it was captured, run again.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ampcheck.observe.patches import Patches
+from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.watcher import Watcher
+
+
+def hear_graphs(patches: Patches, watcher: Watcher) -> None:
+    """Let a watcher hear of CUDA graphs."""
+    kind = torch.cuda.CUDAGraph
+    patches.wrap(kind, "capture_begin", functools.partial(_before, watcher.capture_begins))
+    patches.wrap(kind, "capture_end", functools.partial(_after, watcher.capture_ends))
+    patches.wrap(kind, "replay", functools.partial(_before, watcher.replays))
+
+
+def _before(tell: Callable[[], object], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        tell()
+        return original(*args, **kwargs)
+
+    return call
+
+
+def _after(tell: Callable[[], object], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        finally:
+            tell()
+
+    return call
+
+
+def graphs_on_cpu(patches: Patches) -> None:
+    """Let scripts that capture CUDA graphs run on a CPU."""
+    for owner in (torch.cuda, torch.cuda.graphs):
+        patches.wrap(owner, "CUDAGraph", lambda _: type("CUDAGraph", (_Graph,), dict(vars(_Graph))))
+        patches.wrap(owner, "graph", lambda _: _Capture)
+        patches.wrap(owner, "graph_pool_handle", lambda _: lambda *_: (0, 0))
+        patches.wrap(owner, "make_graphed_callables", _uncaptured)
+
+
+def _uncaptured(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let what was to be captured run eagerly: then it can be seen."""
+
+    @functools.wraps(original)
+    def make_graphed_callables(callables: Any, *_: Any, **__: Any) -> Any:
+        return callables
+
+    return make_graphed_callables
+
+
+class _Graph:
+    """Operations that were captured, on the tensors that they had."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._mode = _Noting()
+
+    def capture_begin(self, *_: Any, **__: Any) -> None:
+        """Begin to capture."""
+        self._mode = _Noting()
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def capture_end(self) -> None:
+        """Capture no more."""
+        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def replay(self) -> None:
+        """Run what was captured again; results go where they went."""
+        with unseen():
+            for func, args, kwargs, before in self._mode.ran:
+                _into(before, func(*args, **kwargs))
+
+    def reset(self) -> None:
+        """Forget what was captured."""
+        self._mode = _Noting()
+
+    def pool(self) -> tuple[int, int]:
+        """Return a handle of the memory, which is nobody's."""
+        return (0, 0)
+
+    def __getattr__(self, _: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+class _Noting(TorchDispatchMode):
+    """Notes operations, and which of their results have storage of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ran: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[torch.Tensor | None]]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        given = {_storage(one) for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)}
+        fresh = [
+            one if isinstance(one, torch.Tensor) and _storage(one) not in given else None
+            for one in tree_leaves(out)
+        ]
+        self.ran.append((func, args, kwargs, fresh))
+        return out
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _into(before: list[torch.Tensor | None], now: Any) -> None:
+    for held, fresh in zip(before, tree_leaves(now), strict=True):
+        if held is not None:
+            held.copy_(fresh)
+
+
+class _Capture:
+    """What `with torch.cuda.graph(graph):` enters."""
+
+    def __init__(self, cuda_graph: Any, *_: Any, **__: Any) -> None:
+        self._graph = cuda_graph
+
+    def __enter__(self) -> Self:
+        self._graph.capture_begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._graph.capture_end()

@@ -1,0 +1,258 @@
+"""Tensors in half precision that a script changes beside its training, as it does with an average of the weights.
+
+No step that is recorded holds these changes. A tensor counts how often it was written in place, and one whose data are
+given to it anew holds other numbers; so what changes in every step, and is no part of an optimizer, is found when a
+script has taken some steps. It is followed in FP32 then, again and again at ever greater distances.
+"""
+
+import gc
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from ampcheck.observe.patches import Patches
+from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.state.half_state import Following, State, sample
+from ampcheck.observe.script.state.naming import names_of
+from ampcheck.observe.script.state.update_watch import MOST
+from ampcheck.observe.script.watched_thread import WatchedThread
+from ampcheck.values.trace import UpdateLoss
+
+#: Steps of a script from which on what is written in all of them stands out.
+FEW_STEPS = 4
+#: Steps that something is followed at most, before it is left alone for as long as the script has run.
+MOST_STEPS = 512
+#: Memory is looked through again after so many times what that has taken.
+_RARELY = 20
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_HALF = frozenset({torch.float16, torch.bfloat16})
+#: What writes a tensor in a thread of the script's own, beside the functions of torch for several tensors at once.
+_WRITES = (
+    """add_ sub_ mul_ div_ lerp_ addcmul_ addcdiv_ copy_ __iadd__ __isub__ __imul__ __itruediv__""".split()
+)
+
+
+class _Seen(NamedTuple):
+    """A tensor as it was when memory was looked through."""
+
+    tensor: weakref.ref[torch.Tensor]
+    version: int
+    sample: torch.Tensor | None
+
+
+class HalfAverages:
+    """Finds tensors in half precision that are written in every step, and follows them."""
+
+    def __init__(self, thread: WatchedThread) -> None:
+        """Prepare; `thread` is the one that trains."""
+        self._thread = thread
+        self._before: dict[int, int] = {}
+        #: How many there are of each dtype that were written in every step and not judged, and their elements together.
+        self.found: dict[str, tuple[int, int]] = {}
+        self._abandoned = False
+        self._among_ranks = False  #: there were others: a script may have left them before it ended
+        self.due = FEW_STEPS // 2  #: the step from which on there is something to do
+        self._last = 0
+        self._look_at = 0.0  #: the time from which on memory is looked through again
+        self._seen: dict[int, _Seen] = {}
+        self.following: Following | None = None
+        self._states: dict[int, State] = {}  #: the last of each tensor
+        self._patches = Patches()  #: of what other threads call
+
+    def begin(self) -> None:
+        """Begin with what is there already."""
+        with unseen():
+            self._before = {id(tensor): tensor._version for tensor in _leaves(gc.get_objects())}
+
+    @property
+    def losses(self) -> tuple[UpdateLoss, ...]:
+        """Return what half precision has lost."""
+        return tuple(loss for state in self._states.values() for loss in state.losses)
+
+    def step_ends(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> None:
+        """Follow what changes beside the steps, if it is time to."""
+        try:
+            self._step_ends(steps, models)
+        except Exception:  # noqa: BLE001  # of our own: what is found is not judged, and the rest is watched on
+            self.abandon()
+
+    def _step_ends(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> None:
+        following = self.following
+        if following is not None:
+            with unseen():
+                following.step_ends()
+            if not following.active or following.steps >= MOST_STEPS:
+                self._stop()
+                self.due = steps + steps // 2
+            return
+        self.due = steps + max(2, steps // 2)
+        self._among_ranks = self._among_ranks or _ranks()
+        if self._abandoned or self._among_ranks:
+            return
+        with unseen():
+            found = {
+                id(held): held for state in self._states.values() if (held := state.tensor()) is not None
+            }
+            began = time.perf_counter()
+            if steps <= FEW_STEPS or began > self._look_at:
+                found |= {id(tensor): tensor for tensor in self._changed(steps, models)}
+                now, self._last = time.perf_counter(), steps
+                self._look_at = now + _RARELY * (now - began)
+            self._start(steps, found.values())
+
+    def _changed(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> list[torch.Tensor]:
+        """Return what was written about as often as there were steps since the last look, or holds other numbers."""
+        found, seen = [], {}
+        for tensor in _beside(models):
+            held = self._seen.get(id(tensor))
+            now = seen[id(tensor)] = _Seen(weakref.ref(tensor), tensor._version, sample(tensor))
+            if held is None or held.tensor() is not tensor:
+                changed = tensor._version - self._before.get(id(tensor), 0) >= steps
+            else:
+                changed = 2 * (now.version - held.version) >= steps - self._last or _differ(
+                    now.sample, held.sample
+                )
+            if changed:
+                found.append(tensor)
+        self._seen = seen
+        return found
+
+    def _start(self, steps: int, tensors: Iterable[torch.Tensor]) -> None:
+        held, elements = [], 0
+        for tensor in tensors:
+            known, size = (
+                self._states.get(id(tensor)),
+                tensor.untyped_storage().nbytes() // tensor.element_size(),
+            )
+            if (known is None or not known.losses) and elements + size <= MOST and steps >= FEW_STEPS:
+                held.append(tensor)
+                elements += size
+        if not held:
+            return
+        names = names_of(held)
+        pairs = [(names[id(tensor)], tensor) for tensor in held]
+        fine = {key for key, state in self._states.items() if state.fine}
+        missed = any(state.missed for state in self._states.values())
+        self.following = Following(pairs)
+        self.due = 0
+        for tensor, state in zip(held, self.following.states, strict=True):
+            state.fine = id(tensor) in fine
+            self._states[id(tensor)] = state
+        if missed:
+            self._hear_threads()
+
+    def _hear_threads(self) -> None:
+        """Hear of what other threads write: something was written that nobody has seen."""
+        each = [name for name in vars(torch) if name.startswith("_foreach_") and name.endswith("_")]
+        for owner, names in ((torch.Tensor, _WRITES), (torch, each)):
+            for name in names:
+                self._patches.wrap(owner, name, self._heard(getattr(owner, name)))
+
+    def _heard(self, original: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
+        def make(_: Any) -> Callable[..., Any]:
+            def write(*args: Any, **kwargs: Any) -> Any:
+                following = self.following
+                if following is None or self._thread.runs:
+                    return original(*args, **kwargs)
+                with following.elsewhere():
+                    return original(*args, **kwargs)
+
+            return write
+
+        return make
+
+    def _stop(self) -> None:
+        following, self.following = self.following, None
+        self._patches.restore()
+        if following is not None:
+            following.end()
+
+    def abandon(self) -> None:
+        """Judge nothing: what runs cannot be followed, as compiled code and CUDA graphs cannot."""
+        self._abandoned = True
+        self.due = sys.maxsize
+        for state in self._states.values():
+            state.missed, state.fine = True, False
+        self._stop()
+
+    def pause(self) -> None:
+        """See nothing of a backward, or of an optimizer."""
+        if self.following is not None:
+            self.following.pause()
+
+    def resume(self) -> None:
+        """Go on."""
+        if self.following is not None:
+            self.following.resume()
+
+    def end(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> None:
+        """Look at what was written since, but for what optimizers change and what the forward of a model does."""
+        if self.following is not None:
+            with unseen():
+                self.following.step_ends()
+                self.following.judge(last=True)
+            self._stop()
+        if steps < FEW_STEPS or self._among_ranks or _ranks():
+            return  # between ranks, weights travel in buffers in half precision
+        with unseen():
+            self._look(steps, models)
+
+    def _look(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> None:
+        for tensor in _beside(models):
+            state = self._states.get(id(tensor))
+            if state is not None and state.tensor() is tensor:
+                unjudged = not state.judged or state.outgrown()
+            else:
+                unjudged = tensor._version - self._before.get(id(tensor), 0) >= steps
+            if unjudged:
+                dtype = str(tensor.dtype).removeprefix("torch.")
+                number, elements = self.found.get(dtype, (0, 0))
+                self.found[dtype] = number + 1, elements + tensor.numel()
+
+
+def _differ(now: torch.Tensor | None, before: torch.Tensor | None) -> bool:
+    return now is not None and before is not None and not torch.equal(now, before)
+
+
+def _ranks() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _beside(models: Callable[[], Iterable[torch.nn.Module]]) -> list[torch.Tensor]:
+    """Return tensors in half precision that no optimizer changes and no model's forward."""
+    objects = gc.get_objects()
+    tensors = _leaves(objects)
+    if not tensors:
+        return []
+    known = {id(tensor.grad) for tensor in tensors if tensor.grad is not None}
+    known.update(id(buffer) for model in models() for buffer in model.buffers())
+    # A process may hold millions of objects: their types are few.
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.optim.Optimizer)}
+    for optimizer in [one for one in objects if type(one) in kinds] if kinds else ():
+        known.update(map(id, _of_optimizer(optimizer)))
+    return [tensor for tensor in tensors if id(tensor) not in known]
+
+
+def _leaves(objects: Iterable[Any]) -> list[torch.Tensor]:
+    """Return the tensors in half precision among objects that nothing computes."""
+    tensors = [one for one in objects if type(one) in _PLAIN]
+    return [one for one in tensors if one.dtype in _HALF and not one.is_inference() and _is_leaf(one)]
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # a view that autograd lost track of; what it is a view of is there as well
+        return False
+
+
+def _of_optimizer(optimizer: Any) -> Iterator[torch.Tensor]:
+    """Yield what an optimizer changes: its parameters, and its state of each."""
+    for group in optimizer.param_groups:
+        yield from group["params"]
+    for state in optimizer.state.values():
+        yield from (value for value in state.values() if isinstance(value, torch.Tensor))

@@ -1,0 +1,63 @@
+"""What a training leaves in its models: numbers that are no longer finite, whichever step has made them so."""
+
+import weakref
+from collections.abc import Iterator
+
+import torch
+
+from ampcheck.observe.model.structure import named_modules
+from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.unusual import in_memory, plain
+
+
+class LeftBehind:
+    """Looks at the tensors of models twice: when a model is first called, and at the end."""
+
+    def __init__(self) -> None:
+        """Begin with no model."""
+        self._models: list[tuple[weakref.ref[torch.nn.Module], str, frozenset[str]]] = []
+        self.ruined: tuple[
+            str, ...
+        ] = ()  #: names of tensors that were finite at first, and are not at the end
+
+    def first_seen(self, model: torch.nn.Module, name: str) -> None:
+        """Take note of a model, and of its buffers that are not finite from the start: masks are like that."""
+        self._models.append((weakref.ref(model), name, frozenset(_not_finite(model, ("_buffers",)))))
+
+    def models(self) -> list[torch.nn.Module]:
+        """Return the models that are still there."""
+        return [model for known, _, _ in self._models if (model := known()) is not None]
+
+    def end(self) -> None:
+        """Look at what is there now."""
+        found: dict[str, None] = {}
+        for known, name, before in self._models:
+            model = known()
+            now = () if model is None else _not_finite(model, ("_parameters", "_buffers"))
+            found |= {f"{name}.{tensor}": None for tensor in now if tensor not in before}
+        self.ruined = tuple(found)
+
+
+def _not_finite(model: torch.nn.Module, tables: tuple[str, ...]) -> list[str]:
+    """Return the names of tensors that hold an inf or NaN, by one question to each device."""
+    held: dict[torch.device, dict[str, torch.Tensor]] = {}
+    with unseen():
+        for name, tensor in _tensors(model, tables):
+            held.setdefault(tensor.device, {})[name] = tensor.isfinite().all()
+        return [
+            name
+            for on in held.values()
+            for name, fine in zip(on, torch.stack(list(on.values())).tolist(), strict=True)
+            if not fine
+        ]
+
+
+def _tensors(model: torch.nn.Module, tables: tuple[str, ...]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield a model's tensors of floating point that lie in memory, by name."""
+    for path, module in named_modules(model):
+        for table in tables:
+            for name, tensor in (module.__dict__.get(table) or {}).items():
+                part = plain(tensor) if isinstance(tensor, torch.Tensor) else None
+                known = part is not None and part.layout is torch.strided and part.is_floating_point()
+                if part is not None and known and not part.is_meta and part.itemsize > 1 and in_memory(part):
+                    yield f"{path}.{name}".lstrip("."), part.detach()

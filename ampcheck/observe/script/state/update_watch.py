@@ -1,0 +1,148 @@
+"""What optimizers of a script do to weights held in half precision: which changes are rounded away.
+
+Beside a step of torch's own optimizers the same step is taken in FP32, from the same weights, gradients and state.
+That is done where the learning rate is at its largest so far: smaller steps are lost sooner.
+"""
+
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ampcheck.observe.model.updates import update_loss
+from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.unusual import plain
+from ampcheck.values.trace import UpdateLoss
+
+_LOW = frozenset({torch.float16, torch.bfloat16})
+#: How many times larger a learning rate must be for its step to be looked at again.
+_GROWN = 1.5
+#: Elements whose update is tried in FP32 at most; of the parameters beyond them nothing is said.
+MOST = 2**24
+#: Optimizers of torch's that ask for the loss again, or take no dense gradients.
+_NOT_TRIED = frozenset({"LBFGS", "SparseAdam"})
+
+#: From a parameter to its layer and its full name.
+Named = Callable[[torch.Tensor], tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """A step under way: parameters as they were, and as FP32's step leaves them."""
+
+    learning_rate: float
+    held: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]  #: parameter, before, after in FP32
+
+
+class UpdateWatch:
+    """Compares updates of half-precision weights with FP32's."""
+
+    def __init__(self, named: Named) -> None:
+        """Begin with none; `named` says what a parameter is called."""
+        self._named = named
+        self._largest: dict[str, float] = {}
+        self._tried: _Tried | None = None
+        self._losses: dict[str, dict[str, UpdateLoss]] = {}
+        self.untried: dict[str, str] = {}  #: by optimizer, its class: its updates could not be taken in FP32
+
+    @property
+    def losses(self) -> tuple[UpdateLoss, ...]:
+        """Return what was lost, by parameter."""
+        return tuple(loss for held in self._losses.values() for loss in held.values())
+
+    def begins(self, label: str, optimizer: Any, parameters: Iterable[Any]) -> None:
+        """Take an optimizer's step in FP32 where that would show more than its steps before."""
+        self._tried = None
+        low = [
+            p for p in parameters if isinstance(p, torch.Tensor) and p.dtype in _LOW and p.grad is not None
+        ]
+        rate = _learning_rate(optimizer) if low else 0.0
+        if rate <= _GROWN * self._largest.get(label, 0.0):
+            return
+        if not _known(optimizer):
+            self.untried[label] = type(optimizer).__name__
+            return
+        with unseen():
+            chosen = _chosen(low)
+            after = _in_fp32(optimizer, chosen)
+            held = [(p, part.detach().clone(), after[id(p)]) for p, part, _ in chosen]
+        self._tried = _Tried(rate, held)
+        self._largest[label] = rate
+
+    def ends(self, label: str) -> None:
+        """Compare what the optimizer has done with FP32's step."""
+        tried, self._tried = self._tried, None
+        if tried is None:
+            return
+        with unseen():
+            found = {}
+            for parameter, before, wide in tried.held:
+                now = plain(parameter)
+                if now is None or now.shape != before.shape:
+                    continue
+                start = before.double()
+                name = self._named(parameter)[1]
+                found[name] = update_loss(name, wide.double() - start, now.detach().double() - start)
+        self._losses[label] = found
+
+
+def _learning_rate(optimizer: Any) -> float:
+    """Return the largest learning rate of an optimizer's groups; of one on another device it is not asked."""
+    rates = [group.get("lr", 0.0) for group in optimizer.param_groups]
+    return max(
+        (float(rate) for rate in rates if not isinstance(rate, torch.Tensor) or rate.is_cpu), default=0.0
+    )
+
+
+def _known(optimizer: Any) -> bool:
+    """Tell whether an optimizer's step is known to depend on its parameters and state alone, and to be repeatable."""
+    kind = type(optimizer)
+    usual = kind.__module__.startswith("torch.optim.") and kind.__name__ not in _NOT_TRIED
+    return usual and getattr(optimizer, "grad_scale", None) is None
+
+
+def _chosen(low: Iterable[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Return parameters with their plain parts and gradients, as many as are tried."""
+    found, elements = [], 0
+    for parameter in low:
+        part, grad = plain(parameter), plain(parameter.grad)
+        fits = part is not None and elements + part.numel() <= MOST
+        if part is not None and grad is not None and fits and grad.layout is torch.strided:
+            found.append((parameter, part, grad))
+            elements += part.numel()
+    return found
+
+
+def _in_fp32(
+    optimizer: Any, chosen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+) -> dict[int, torch.Tensor]:
+    """Return the chosen parameters as a step in FP32 leaves them, by identity."""
+    references = {}
+    for parameter, part, grad in chosen:
+        reference = part.detach().float().clone()
+        reference.grad = grad.detach().float().clone()
+        references[id(parameter)] = reference
+    state: dict[Any, Any] = defaultdict(dict)
+    for parameter, _, _ in chosen:
+        held = optimizer.state.get(parameter, {})
+        state[references[id(parameter)]] = {name: _widened(value) for name, value in held.items()}
+    groups = [
+        {**group, "params": [references[id(p)] for p in group["params"] if id(p) in references]}
+        for group in optimizer.param_groups
+    ]
+    other = object.__new__(type(optimizer))
+    other.__dict__.update({**vars(optimizer), "state": state, "param_groups": groups})
+    inspect.unwrap(type(optimizer).step)(other)
+    return references
+
+
+def _widened(value: Any) -> Any:
+    """Return a copy of a part of an optimizer's state, in FP32 where it was held in less."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    part = plain(value)
+    held = value if part is None else part
+    return held.detach().float().clone() if held.dtype in _LOW else held.detach().clone()

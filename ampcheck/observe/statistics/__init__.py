@@ -1,0 +1,1 @@
+"""What the values of tensors are: measured in one pass, written down in rows, added up by site."""
