@@ -21,6 +21,7 @@ from ampcheck.run.script_audit import ScriptAudit
 from ampcheck.run.side_effects import Kept, kept
 from ampcheck.targets.arguments import Reads, arguments_of, divided
 from ampcheck.targets.reading import as_module, read, read_source
+from ampcheck.values.findings import Severity
 from ampcheck.values.recipes import is_recipe
 from ampcheck.values.report import Report
 from ampcheck.values.settings import Schedule
@@ -202,7 +203,8 @@ def _publish(
 ) -> int:
     report = audit.report(written.words)
     steps = report.loop.steps if report is not None and report.loop is not None else 0
-    refused = report is not None and report.low.failure is not None
+    # What ended the script may be what is wrong with its loop: that is the answer.
+    refused = report is not None and (report.low.failure is not None or report.worst is Severity.ERROR)
     if ended.error is not None and not steps and not refused:
         raise TargetError(
             f"the script ended with {type(ended.error).__name__} before its first step, so nothing was seen",

@@ -107,6 +107,12 @@ def test_a_script_that_fails_first_is_no_verdict(script, capfd):
     assert "ended with ZeroDivisionError before its first step" in capfd.readouterr().err
 
 
+def test_a_loop_that_torch_stops_before_its_first_step_is_a_verdict(script):
+    status, report = report_of(script("scaler.unscale_(opt); scaler.unscale_(opt)"), "here")
+    assert status == 1
+    assert "AMP404" in {finding["code"] for finding in report["findings"]}
+
+
 def test_what_autocast_refuses_is_the_verdict(script):
     text = script().replace("train.py", "train.py")
     loss = "torch.nn.functional.binary_cross_entropy(net(torch.ones(8, 4, device=device)).sigmoid(), "

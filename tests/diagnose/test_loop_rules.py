@@ -99,6 +99,14 @@ def test_the_lines_around_a_clipping_are_written_out(reports):
     )
 
 
+def test_half_weights_at_which_a_scaler_ended_the_script_are_an_error(reports):
+    finding = next(one for one in reports["AMP302"].findings if one.code == "AMP302")
+    assert finding.severity is Severity.ERROR
+    assert "the script ended there" in finding.message
+    unscaled = watched(lambda: loop_cases.stored(True, scaled=False))
+    assert [str(one.severity) for one in unscaled.findings if one.code == "AMP302"] != ["error"]
+
+
 def test_every_rule_of_loops_has_a_case():
     # AMP410 has its own test below, AMP415 is about ranks and has test_ranks.
     assert {name.split()[0] for name in CASES} == set(LOOP_RULES) - {"AMP410", "AMP415"} | set(PLACED)

@@ -64,6 +64,43 @@ def accumulates(divided):
             optimizer.zero_grad()
 
 
+def each_its_scaler(updated):
+    """Two models, each with a scaler of its own; the second is updated, or not."""
+    pairs = []
+    for _ in range(2):
+        model = net()
+        pairs.append((model, torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")))
+    (a, first, scaler_a), (b, second, scaler_b) = pairs
+    for x, y in data():
+        first.zero_grad()
+        with half():
+            loss = loss_fn(a(x), y)
+        scaler_a.scale(loss).backward()
+        scaler_a.step(first)
+        scaler_a.update()
+        second.zero_grad()
+        with half():
+            loss = loss_fn(b(x), y)
+        scaler_b.scale(loss).backward()
+        scaler_b.step(second)
+        if updated:
+            scaler_b.update()
+
+
+def clears_late(late):
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    for x, y in data():
+        with half():
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        if late:
+            optimizer.zero_grad()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
 def unscales_when_all_is_there(_):
     model = net()
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
@@ -114,10 +151,11 @@ def in_bf16(enabled):
         scaler.update()
 
 
-def stored(halved):
+def stored(halved, scaled=True):
     model = net()
     model = model.half() if halved else model
-    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda", enabled=scaled)
     for x, y in data():
         optimizer.zero_grad()
         with half():
@@ -315,6 +353,12 @@ CASES = {
     "AMP405 between": Case(
         lambda _: updated_between(), lambda _: two(), "scaler.update()", "scaler.update()"
     ),
+    "AMP405 of the second scaler": Case(
+        lambda _: each_its_scaler(False),
+        lambda _: each_its_scaler(True),
+        "scaler_b.step(second)",
+        "scaler_b.update()",
+    ),
     "AMP406": Case(part(forward_inside=False), part(), "model(x)", "with region():"),
     "AMP406 no region": Case(
         part(region=lambda: torch.autocast("cuda", enabled=False)), part(), "model(x)", "with "
@@ -362,5 +406,11 @@ CASES = {
         lambda _: in_one_region(cleared=True),
         "with half():",
         "inside of the loop",
+    ),
+    "AMP420": Case(
+        lambda _: clears_late(True),
+        lambda _: clears_late(False),
+        "optimizer.zero_grad()",
+        "scaler.step(optimizer)",
     ),
 }

@@ -36,6 +36,7 @@ from ampcheck.diagnose.rules.loop_regions import (
     validated_in_another_precision,
 )
 from ampcheck.diagnose.rules.loop_rest import (
+    cleared_before_step,
     private_overflow_check,
     scaler_not_saved,
     schedule_on_skipped_steps,
@@ -101,6 +102,7 @@ RULES: dict[str, Rule] = {
     "AMP417": scaler_made_anew,
     "AMP418": unscaled_in_part,
     "AMP419": stale_weight_cast,
+    "AMP420": cleared_before_step,
     "AMP701": recipe_harm,
     "AMP702": recipe_dimensions,
     "AMP703": recipe_missed,

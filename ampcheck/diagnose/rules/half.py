@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
-from ampcheck.diagnose.rules.loop_state import first_place
+from ampcheck.diagnose.rules.loop_state import first_place, loop_of, refused
 from ampcheck.diagnose.rules.rounding import lost_updates, precision_loss
 from ampcheck.diagnose.suspects import healthy_forward
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import BY_DTYPE
+from ampcheck.values.loop import Kind
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import count, percent, plural
@@ -52,16 +53,17 @@ def half_precision_parameters(report: Report) -> list[Finding]:
     elements = sum(numels[site] for site in sites)
     file, line = first_place(report, "model")
     first = sites[0]._replace(file=file, line=line) if file else sites[0]
-    refused = any(site.dtype == "float16" for site in sites)
-    why = "; GradScaler refuses their float16 gradients" if refused else ""
+    half = any(site.dtype == "float16" for site in sites)
+    ended = half and refused(loop_of(report)) is not None and not loop_of(report).count(Kind.UPDATE)
+    why = f"; GradScaler refuses their float16 gradients{', and the script ended there' if ended else ''}"
     return [
         Finding(
             "AMP302",
             "half-precision-parameters",
             "half-precision-parameters",
-            Severity.WARNING if refused else Severity.INFO,
+            Severity.ERROR if ended else Severity.WARNING if half else Severity.INFO,
             f"{plural(len(sites), 'trained parameter')} ({count(elements)} elements) are stored in "
-            f"{' and '.join(sorted({site.dtype for site in sites}))}{why}",
+            f"{' and '.join(sorted({site.dtype for site in sites}))}{why if half else ''}",
             (first, *sites[1:]),
             {"parameters": len(sites), "elements": elements},
             fix=weights_in_fp32(report),

@@ -255,22 +255,33 @@ def scale_not_updated(report: Report) -> list[Finding]:
     loop = loop_of(report)
     scalers = active_scalers(loop)
     found = [*_missing(loop, scalers), *_doubled(loop, scalers), *_between(loop, scalers)]
-    last = line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)")
-    fix = [last, f"{line_of(loop, Kind.UPDATE, 'scaler.update()')}  # once, after the last step"]
     return [
-        loop_finding("AMP405 scale-not-updated", Severity.ERROR, message, [event], fix)
+        loop_finding("AMP405 scale-not-updated", Severity.ERROR, message, [event], _updated_once(loop, event))
         for message, event in found
     ]
 
 
+def _updated_once(loop: Loop, event: Event) -> list[str]:
+    """Return the lines that step and update: those of the scaler that the event is of, where they are known."""
+    stepped = re.match(r"([\w.\[\]]+)\.step\(", event.code)
+    if stepped is not None:
+        return [event.code, f"{stepped[1]}.update()  # once, after the last step"]
+    last = line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)")
+    return [last, f"{line_of(loop, Kind.UPDATE, 'scaler.update()')}  # once, after the last step"]
+
+
 def _missing(loop: Loop, scalers: frozenset[str]) -> list[tuple[str, Event]]:
-    events = [event for _, event in loop.sequence(1) if event.thing in scalers]
-    steps = [event for event in events if event.kind is Kind.SCALER_STEP]
-    updated = any(event.kind is Kind.UPDATE for event in events)
-    # One step may be the script's last act; torch raises at the second, and where it is unscaled again.
-    again = any(m.event.kind is Kind.UNSCALE and m.used & set(m.event.targets) for m in moments(loop))
-    stopped = steps and not updated and (again or loop.count(Kind.SCALER_STEP) > 1 or loop.steps > 1)
-    return [("scaler.step without scaler.update(): the scale never adapts", steps[0])] if stopped else []
+    """Return the first step of each scaler that is never updated; of several that step, each needs its own update."""
+    found = []
+    for scaler in sorted(scalers):
+        own = [m for m in moments(loop) if m.event.thing == scaler]
+        steps = [m.event for m in own if m.event.kind is Kind.SCALER_STEP]
+        updated = any(m.event.kind is Kind.UPDATE for m in own)
+        # One step may be the script's last act; torch raises at the second, and where it is unscaled again.
+        again = any(m.event.kind is Kind.UNSCALE and m.used & set(m.event.targets) for m in own)
+        if steps and not updated and (again or len(steps) > 1):
+            found.append(("scaler.step without scaler.update(): the scale never adapts", steps[0]))
+    return found
 
 
 def _doubled(loop: Loop, scalers: frozenset[str]) -> list[tuple[str, Event]]:

@@ -7,6 +7,7 @@ from ampcheck.diagnose.rules.loop_state import (
     line_of,
     loop_finding,
     loop_of,
+    refused,
     rounds_of,
 )
 from ampcheck.values.findings import Finding, Severity
@@ -206,3 +207,39 @@ def private_overflow_check(report: Report) -> list[Finding]:
 
 def _update_line(loop: Loop) -> str:
     return line_of(loop, Kind.UPDATE, "scaler.update()")
+
+
+def cleared_before_step(report: Report) -> list[Finding]:
+    """Gradients are cleared between the backward and the step that should use them.
+
+    What it finds: scaler.step(optimizer) at which a script ended, with optimizer.zero_grad() behind the last backward.
+
+    Why it matters: the optimizer has no gradients to step with; torch stops with "No inf checks were recorded for this
+    optimizer". Without a scaler the step would silently do nothing.
+
+    What to do: clear the gradients before the backward, or after the step.
+
+    Example: scaler.scale(loss).backward(); optimizer.zero_grad(); scaler.step(optimizer).
+
+    When to ignore it: never.
+    """
+    loop = loop_of(report)
+    last = refused(loop)
+    if last is None or loop.skipped:
+        return []
+    since: list[Event] = []
+    for _, event in loop.sequence():
+        since = [] if event.kind is Kind.BACKWARD else [*since, event]
+    cleared = [e for e in since if e.kind is Kind.ZERO_GRAD and {e.thing, *e.targets} & set(last.targets)]
+    backward = line_of(loop, Kind.BACKWARD, "")
+    return [
+        loop_finding(
+            "AMP420 cleared-before-step",
+            Severity.ERROR,
+            "the gradients are cleared between the backward and scaler.step, which has none to step with",
+            [event],
+            [event.code or "optimizer.zero_grad()", backward, last.code or "scaler.step(optimizer)"],
+        )
+        for event in cleared[:1]
+        if backward
+    ]

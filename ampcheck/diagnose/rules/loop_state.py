@@ -1,6 +1,7 @@
 """What the rules of training loops share: the state that gradients are in at each event."""
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -88,6 +89,18 @@ def active_scalers(loop: Loop) -> frozenset[str]:
         for thing in loop.things
         if thing.family == "scaler" and thing.settings.get("enabled", True) is not False
     )
+
+
+def refused(loop: Loop) -> Event | None:
+    """Return the call of a scaler, to unscale or to step, that is the last that was seen of a loop; None for none.
+
+    The script ended there, or was stopped.
+    """
+    last = deque((event for _, event in loop.sequence()), 1)
+    looks = [
+        e for e in last if e.kind in {Kind.UNSCALE, Kind.SCALER_STEP} and e.thing in active_scalers(loop)
+    ]
+    return next(iter(looks), None)
 
 
 def rounds_of(loop: Loop, repeats: int = 3) -> Mapping[int, list[Event]]:
