@@ -4,13 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from statistics import fmean, median
-from typing import TYPE_CHECKING
 
 from ampcheck.bench.intervals import Interval, quantile, ratio
 from ampcheck.values.recipes import RECIPES
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Every precision by name: what it is, in words. FP32 is the first row and what the others are compared with.
 PRECISIONS = {
@@ -271,12 +267,6 @@ class Bench:
     settings: Mapping[str, str] = field(default_factory=dict)  #: that results of two benches have to share
     epoch: int | None = None  #: samples of an epoch
     price: float | None = None  #: of an hour of the GPU
-
-    def frame(self) -> "pd.DataFrame":
-        """Return every row as a line of a pandas DataFrame, a sweep's cases below each other."""
-        from ampcheck.bench.views import frame
-
-        return frame(self)
 
     @property
     def cuda(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ampcheck.bench.ledger import Operation
 from ampcheck.bench.result import Reason
-from ampcheck.values.wording import clean, percent, plural, size
+from ampcheck.values.wording import clean, percent, plural, size, some
 
 #: Tensor Cores take halves in groups of eight.
 GROUP = 8
@@ -22,7 +22,6 @@ LAUNCH_BYTES = 5_000_000
 #: A product with fewer rows than this cannot fill one tile of a GPU's matrix unit.
 TILE = 64
 _LOW = ("float16", "bfloat16")
-_NAMED = 3
 
 
 def reasons(operations: Sequence[Operation]) -> tuple[Reason, ...]:
@@ -138,6 +137,4 @@ def _places(
     named: dict[str, str] = {}
     for op in ordered:
         named.setdefault(clean(op.layer) or "(root)", about(op))
-    shown = [f"{layer} ({text})" for layer, text in list(named.items())[:_NAMED]]
-    more = len(named) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    return some([f"{layer} ({text})" for layer, text in named.items()])

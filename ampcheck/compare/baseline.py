@@ -6,13 +6,15 @@ accepted, each with the reason, and the plan. Ranges are those of the FP32 run: 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from getpass import getuser
 from math import log2
+from typing import ClassVar
 
 from ampcheck.diagnose.verdict import judged
-from ampcheck.values.findings import Finding, How, Suppressed
+from ampcheck.values.codec import Shape
+from ampcheck.values.findings import Finding, How, Severity, Suppressed
 from ampcheck.values.formats import SHORT_DTYPE
 from ampcheck.values.plan import Plan
 from ampcheck.values.report import Report
@@ -29,6 +31,7 @@ _TAIL = 0.01
 class Span:
     """Where the magnitudes of some elements lie, as powers of two."""
 
+    JSON: ClassVar = Shape(row=True)
     low: float  #: above the smallest hundredth of them
     typical: float  #: their median
     top: float  #: the largest
@@ -51,7 +54,7 @@ class Accepted:
     name: str
     module: str
     op: str
-    severity: str  #: the worst of them
+    severity: Severity  #: the worst of them
     count: int = 1
     reason: str = ""  #: why they are accepted; without one they are not
 
@@ -62,19 +65,27 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """What a plan changes."""
+
+    JSON: ClassVar = Shape(optional=("bf16_modules", "way"))
+    precision: str = ""
+    fp32_modules: tuple[str, ...] = ()
+    fp32_files: tuple[str, ...] = ()  #: one for each line
+    log2_init_scale: float | None = None
+    bf16_modules: tuple[str, ...] = ()  #: under a recipe
+    way: str = ""  #: its recipe, what modules in FP32 give, inputs that are not cast
+
+
+@dataclass(frozen=True, slots=True)
 class Baseline:
     """What one audit is held against."""
 
     log2_scale: int
     tried: bool  #: the step was run again to try what is claimed, which decides on severities
-    findings: tuple[Accepted, ...] = ()
-    precision: str = ""  #: of the plan; '' where there is none
-    fp32_modules: tuple[str, ...] = ()
-    fp32_files: tuple[str, ...] = ()  #: one for each line
-    log2_init_scale: float | None = None
-    layers: Mapping[str, Layer] = field(default_factory=dict)  #: in order of execution
-    bf16_modules: tuple[str, ...] = ()  #: under a recipe
-    way: str = ""  #: of the plan: its recipe, what modules in FP32 give, inputs that are not cast
+    plan: Planned | None
+    findings: tuple[Accepted, ...]
+    layers: Mapping[str, Layer]  #: in order of execution
 
 
 def accepted_by() -> str:
@@ -105,20 +116,19 @@ def accept(report: Report, old: Baseline | None = None, reason: str = "") -> Bas
     findings = tuple(
         replace(accepted, reason=known.get(accepted.key) or reason) for accepted in grouped(report.findings)
     )
-    made = Baseline(report.log2_scale, report.plan is not None, findings, layers=layers(report))
-    return made if report.plan is None else _planned(made, report.plan)
+    plan = None if report.plan is None else _planned(report.plan)
+    return Baseline(report.log2_scale, plan is not None, plan, findings, layers(report))
 
 
-def _planned(made: Baseline, plan: Plan) -> Baseline:
+def _planned(plan: Plan) -> Planned:
     scale = plan.scaler.init_scale if plan.scaler else 0.0
-    return replace(
-        made,
-        precision=plan.precision,
-        fp32_modules=tuple(sorted(plan.fp32_modules)),
-        fp32_files=tuple(sorted(line.rpartition(":")[0] for line in plan.fp32_lines)),
-        log2_init_scale=log2(scale) if scale > 0 else None,
-        bf16_modules=tuple(sorted(plan.bf16_modules)),
-        way=_way(plan),
+    return Planned(
+        plan.precision,
+        tuple(sorted(plan.fp32_modules)),
+        tuple(sorted(line.rpartition(":")[0] for line in plan.fp32_lines)),
+        log2(scale) if scale > 0 else None,
+        tuple(sorted(plan.bf16_modules)),
+        _way(plan),
     )
 
 
@@ -140,7 +150,7 @@ def grouped(findings: Iterable[Finding]) -> tuple[Accepted, ...]:
             members[0].name,
             module,
             op,
-            str(min((finding.severity for finding in members), key=lambda severity: severity.rank)),
+            min((finding.severity for finding in members), key=lambda severity: severity.rank),
             len(members),
         )
         for (code, module, op), members in sorted(groups.items())
@@ -160,7 +170,7 @@ def held(report: Report, baseline: Baseline) -> Report:
     counting, dropped = [], []
     for finding in report.findings:
         accepted = known.get(place(finding))
-        if accepted is None or not left[accepted.key] or worse(str(finding.severity), accepted.severity):
+        if accepted is None or not left[accepted.key] or worse(finding.severity, accepted.severity):
             counting.append(finding)
         else:
             left[accepted.key] -= 1
@@ -170,10 +180,9 @@ def held(report: Report, baseline: Baseline) -> Report:
     return judged(replace(report, findings=tuple(counting), suppressed=(*report.suppressed, *dropped)))
 
 
-def worse(severity: str, than: str) -> bool:
+def worse(severity: Severity, than: Severity) -> bool:
     """Tell whether a severity is worse than another."""
-    order = ("error", "warning", "info")
-    return order.index(severity) < order.index(than)
+    return severity.rank < than.rank
 
 
 def layers(report: Report) -> dict[str, Layer]:

@@ -10,13 +10,11 @@ audits             {"TARGET PRECISION": {log2_scale, tried, plan, findings, laye
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, astuple
-from operator import index
 from pathlib import Path
-from typing import Any
 
-from ampcheck.compare.baseline import Accepted, Baseline, Layer, Span
+from ampcheck.compare.baseline import Baseline
 from ampcheck.errors import ReportError
+from ampcheck.values.codec import from_plain, to_plain
 from ampcheck.values.codec_plain import Json
 
 SCHEMA = 1
@@ -67,20 +65,12 @@ def read(path: str | Path) -> dict[str, Baseline]:
 
 
 def _audit(baseline: Baseline) -> str:
-    plan = None
-    if baseline.precision:
-        names = ("precision", "fp32_modules", "fp32_files", "log2_init_scale")
-        plan = {name: getattr(baseline, name) for name in names}
-        plan |= {name: value for name in ("bf16_modules", "way") if (value := getattr(baseline, name))}
-    findings = [_one(asdict(accepted)) for accepted in baseline.findings]
-    layers = [f"{_one(module)}: {_one(_layer(layer))}" for module, layer in baseline.layers.items()]
-    parts = [
-        f'"log2_scale": {baseline.log2_scale}',
-        f'"tried": {_one(baseline.tried)}',
-        f'"plan": {_one(plan)}',
-        f'"findings": [{_listed(findings)}]',
-        f'"layers": {{{_listed(layers)}}}',
-    ]
+    """Return an audit with a line for each of its findings and layers."""
+    plain = to_plain(baseline)
+    findings = [_one(finding) for finding in plain["findings"]]
+    layers = [f"{_one(module)}: {_one(layer)}" for module, layer in plain["layers"].items()]
+    parts = [f'"{name}": {_one(plain[name])}' for name in ("log2_scale", "tried", "plan")]
+    parts += [f'"findings": [{_listed(findings)}]', f'"layers": {{{_listed(layers)}}}']
     return "{\n   " + ",\n   ".join(parts) + "\n  }"
 
 
@@ -93,38 +83,8 @@ def _listed(lines: list[str]) -> str:
 _one = json.JSONEncoder(allow_nan=False).encode
 
 
-def _layer(layer: Layer) -> Json:
-    spans = {name: getattr(layer, name) for name in ("forward", "backward")}
-    return {"dtypes": layer.dtypes, **{name: span and astuple(span) for name, span in spans.items()}}
-
-
 def _read_audit(item: Json) -> Baseline:
-    plan = item["plan"] or {"precision": "", "fp32_modules": (), "fp32_files": (), "log2_init_scale": None}
-    scale = plan["log2_init_scale"]
-    return Baseline(
-        index(item["log2_scale"]),
-        bool(item["tried"]),
-        tuple(_read_accepted(finding) for finding in item["findings"]),
-        plan["precision"],
-        tuple(plan["fp32_modules"]),
-        tuple(plan["fp32_files"]),
-        None if scale is None else float(scale),
-        {module: _read_layer(layer) for module, layer in item["layers"].items()},
-        tuple(plan.get("bf16_modules", ())),
-        str(plan.get("way", "")),
-    )
-
-
-def _read_accepted(item: Json) -> Accepted:
-    accepted = Accepted(**item)
-    if accepted.severity not in ("error", "warning", "info") or index(accepted.count) < 1:
-        raise ValueError(f"a finding of severity {accepted.severity!r}, {accepted.count!r} times")
-    return accepted
-
-
-def _read_layer(item: Json) -> Layer:
-    return Layer(tuple(item["dtypes"]), _read_span(item["forward"]), _read_span(item["backward"]))
-
-
-def _read_span(item: Any) -> Span | None:
-    return None if item is None else Span(*(float(end) for end in item))
+    baseline = from_plain(Baseline, item)
+    if any(accepted.count < 1 for accepted in baseline.findings):
+        raise ValueError("a finding is accepted less than once")
+    return baseline

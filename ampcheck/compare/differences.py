@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
-from ampcheck.compare.baseline import Accepted, Baseline, Layer, Span, accept, worse
+from ampcheck.compare.baseline import Accepted, Baseline, Layer, Planned, Span, accept, worse
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase
 
@@ -70,7 +70,7 @@ def between(old: Baseline, new: Baseline) -> Iterator[Difference]:
         yield Difference(Kind.TRIED, Change.OTHER, "step", states[old.tried], states[new.tried])
     yield from _findings(old, new)
     if old.tried == new.tried:
-        yield from _plan(old, new)
+        yield from _plan(old.plan or Planned(), new.plan or Planned())
     if abs(new.log2_scale - old.log2_scale) > SCALE_MOVED:
         yield Difference(Kind.SCALE, Change.OTHER, "loss scale", f"2^{old.log2_scale}", f"2^{new.log2_scale}")
     yield from _layers(old, new)
@@ -102,10 +102,10 @@ def _finding(before: Accepted | None, after: Accepted | None) -> Iterator[Differ
 def _counted(accepted: Accepted | None) -> str:
     if accepted is None:
         return ""
-    return accepted.severity if accepted.count == 1 else f"{accepted.count} × {accepted.severity}"
+    return str(accepted.severity) if accepted.count == 1 else f"{accepted.count} × {accepted.severity}"
 
 
-def _plan(old: Baseline, new: Baseline) -> Iterator[Difference]:
+def _plan(old: Planned, new: Planned) -> Iterator[Difference]:
     if old.precision != new.precision:
         yield Difference(
             Kind.PLAN, Change.OTHER, "precision", old.precision or "none", new.precision or "none"

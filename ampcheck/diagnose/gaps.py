@@ -7,10 +7,9 @@ from ampcheck.values.outcome import MOVES_NOTHING
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.verdict import Coverage
-from ampcheck.values.wording import clean, location, percent, place, plural
+from ampcheck.values.wording import clean, location, percent, place, plural, some
 
 #: Groups of parameters that are named; of more, how many there are.
-NAMED = 3
 _NOT_TRIED = "ampcheck did not test whether that does harm"
 
 
@@ -48,11 +47,10 @@ def unjudged(report: Report) -> list[str]:
 
 def _in_eight_bits(report: Report) -> list[str]:
     """Return the layers in FP8 of which no report says what the rounding does."""
-    names = [layer.module or "the root" for layer in report.in_use if layer.runs and not layer.judged]
+    names = [layer.module for layer in report.in_use if layer.runs and not layer.judged]
     if not names:
         return []
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return [f"what FP8 does in {', '.join(map(clean, names[:NAMED]))}{more} was not judged (AMP706)"]
+    return [f"what FP8 does in {some(names)} was not judged (AMP706)"]
 
 
 def _too_small(report: Report) -> list[str]:
@@ -68,11 +66,8 @@ def _too_small(report: Report) -> list[str]:
 
 def _unseen_words(coverage: Coverage) -> str:
     """Return whose gradients were not seen: the first names, and what share of the parameters they are."""
-    names = list(coverage.unseen)
-    shown = ", ".join(map(clean, names[:NAMED]))
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    share = sum(coverage.unseen.values()) / max(1, coverage.elements)
-    return f"{shown}{more}, {percent(share)} of the trained parameters: no gradient was compared with FP32"
+    share = percent(sum(coverage.unseen.values()) / max(1, coverage.elements))
+    return f"{some(list(coverage.unseen))}, {share} of the trained parameters: no gradient was compared with FP32"
 
 
 def grouped(unseen: Mapping[str, int], trained: Iterable[str]) -> dict[str, int]:

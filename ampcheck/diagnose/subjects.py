@@ -7,10 +7,9 @@ from dataclasses import replace
 from ampcheck.values.findings import Finding
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Site
-from ampcheck.values.wording import clean, place
+from ampcheck.values.wording import clean, place, some
 
 #: Classes that are named; of more, how many there are.
-NAMED = 3
 
 
 def models(report: Report) -> list[str]:
@@ -23,9 +22,7 @@ def models(report: Report) -> list[str]:
 
 def model_words(report: Report) -> str:
     """Return the classes of the models in a few words; '' where none ran."""
-    kinds = models(report)
-    rest = len(kinds) - NAMED
-    return ", ".join(kinds[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    return some(models(report))
 
 
 def with_class(report: Report, path: str) -> str:

@@ -15,8 +15,7 @@ def apply(plan: Plan, model: Any) -> Any:
 
     Where the plan casts the model itself, this casts it; it has to be the one with FP32 weights.
     """
-    import torch
-
+    from ampcheck.observe.dtypes import DTYPES
     from ampcheck.observe.model.cast_weights import cast, outermost
     from ampcheck.observe.promote import keep_in_fp32
 
@@ -24,7 +23,7 @@ def apply(plan: Plan, model: Any) -> Any:
         from ampcheck.fix.apply_recipe import convert
 
         convert(plan, model)
-    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(plan.precision)
+    dtype = DTYPES.get(plan.precision)
     if plan.cast == "weights" and dtype is not None:
         cast(model, dtype, plan.fp32_modules)
     back = dtype if plan.outputs == "cast-back" else None
@@ -53,9 +52,10 @@ def autocast(plan: Plan, device: str) -> Iterator[None]:
     """Run a forward in the plan's precision, its lines in FP32."""
     import torch
 
+    from ampcheck.observe.dtypes import DTYPES
     from ampcheck.observe.promote import lines_in_fp32
 
-    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": None}[plan.precision]
+    dtype = DTYPES.get(plan.precision)
     with ExitStack() as stack:
         stack.enter_context(torch.autocast(device, dtype=dtype, enabled=dtype is not None))
         stack.enter_context(lines_in_fp32(plan.fp32_lines))

@@ -9,6 +9,7 @@ import torch
 
 import ampcheck.fix.apply_plan  # noqa: F401  # lets plans be applied
 from ampcheck.observe.cuda_on_cpu.wide import WideCompute
+from ampcheck.observe.dtypes import DTYPES
 from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.promote import in_fp32
@@ -19,7 +20,6 @@ from ampcheck.values.plan import TRAINS, Claim, Plan, Tried
 SAME_SHARE = 0.1
 #: Times the distance between FP32 and FP32 from rounded weights that the plan's loss may be away as well.
 SAME_TIMES = 3.0
-_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def trained(setup: TrainingSetup, plan: Plan, steps: int) -> Claim:
 
 def _rounded(setup: TrainingSetup, plan: Plan, steps: int) -> list[float]:
     """Return the losses of FP32 from weights that were rounded once: what is normal for these weights."""
-    dtype = _DTYPES[plan.precision]
+    dtype = DTYPES.get(plan.precision)
     with torch.no_grad():
         for _, _, parameter in named_parameters(setup.model):
             if dtype is not None and parameter.is_floating_point():
@@ -75,7 +75,7 @@ def _rounded(setup: TrainingSetup, plan: Plan, steps: int) -> list[float]:
 
 def losses(setup: TrainingSetup, plan: Plan, steps: int) -> tuple[list[float], int]:
     """Train and return the loss of each step, and how many updates the scaler skipped."""
-    dtype = _DTYPES[plan.precision]
+    dtype = DTYPES.get(plan.precision)
     device = Step(setup.model, None, setup.loss).device
     lines = [(file, int(line)) for file, _, line in (text.rpartition(":") for text in plan.fp32_lines)]
     if dtype is None:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import torch
-
 from ampcheck.diagnose.suspects import Suspect
 from ampcheck.fix.verify import Lab
+from ampcheck.observe.dtypes import DTYPES
 from ampcheck.targets.nested import redrawn
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.trace import Trace
@@ -19,7 +18,6 @@ DEFAULT_LOG2_SCALE = 16
 #: The scales at which sets are tried in fp16: far from both ends first, so that only the set decides; smaller
 #: ones where gradients still overflow, as a scaler would.
 _SEARCH_LOG2_SCALES = (8, 4, 0)
-_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 #: Runs of each kind that times are taken from, fewer where they take longer than the seconds.
 _TIMED_ROUNDS = 3
 _TIMED_SECONDS = 5.0
@@ -61,13 +59,13 @@ class Trials:
 
     def _run(self, log2_scale: int, chosen: Sequence[Suspect], precision: str) -> Outcome:
         modules, lines = _places(chosen)
-        return self._lab.trial(_DTYPES[precision], log2_scale, modules, lines)
+        return self._lab.trial(DTYPES[precision], log2_scale, modules, lines)
 
     def recorded(self, items: tuple[Suspect, ...]) -> Trace | None:
         """Return the trace of the step with these places in FP32, at a scale that lets it; None where it raises."""
         scale = self.best(items).log2_scale
         modules, lines = _places(items)
-        return self._lab.recorded(_DTYPES[self._precision], scale, modules, lines)
+        return self._lab.recorded(DTYPES[self._precision], scale, modules, lines)
 
     def best(self, items: Iterable[Suspect]) -> Outcome:
         """Return how the step comes out with these places in FP32, at a scale that lets it."""
@@ -90,7 +88,7 @@ class Trials:
 
     def rounded(self, precision: str = "") -> Outcome:
         """Return how FP32 comes out with its weights rounded to the precision, or to another one."""
-        return self._lab.rounded(_DTYPES[precision or self._precision])
+        return self._lab.rounded(DTYPES[precision or self._precision])
 
     def heals_again(self, items: Sequence[Suspect], *, clearly: bool) -> bool:
         """Tell whether places in FP32 heal a second draw of the step too: what heals by chance does not.

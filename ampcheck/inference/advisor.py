@@ -14,6 +14,7 @@ from ampcheck.inference.iterations import from_call_to_call
 from ampcheck.inference.lab import ForwardLab
 from ampcheck.inference.stored import Culprits, is_matrix, ruined
 from ampcheck.inference.written import library_words, lines_to_paste
+from ampcheck.observe.dtypes import DTYPES
 from ampcheck.values.outcome import HEALS_FACTOR, Outcome, magnified
 from ampcheck.values.plan import Claim, Plan, Tried
 from ampcheck.values.report import Report
@@ -24,7 +25,6 @@ SINGLES = 16
 _AROUND = 8
 #: Times the error of FP32 with rounded weights that may be left where stored numbers were proved to be the cause.
 _LEFT = 1.5
-_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _CASTS = ("weights", "autocast")
 #: What the results of a module in FP32 become: cast back, or left to promote what follows.
 BACK, PROMOTE = "cast-back", "promote"
@@ -54,7 +54,7 @@ class Advisor:
 
     @property
     def _dtype(self) -> torch.dtype:
-        return _DTYPES[self.report.precision]
+        return DTYPES[self.report.precision]
 
     @property
     def _way(self) -> Way:
@@ -92,7 +92,7 @@ class Advisor:
     def _others(self) -> dict[str, Outcome]:
         """Return how each precision comes out in each way of casting, as far as it makes sense."""
         found = {}
-        for precision, dtype in _DTYPES.items():
+        for precision, dtype in DTYPES.items():
             for cast in _CASTS:
                 self.progress(f"trying {precision} {cast}")
                 found[f"{precision}-{cast}"] = self._trial(Way(dtype, cast == "weights", self.keep))

@@ -12,6 +12,7 @@ from ampcheck.inference.casting import Way
 from ampcheck.inference.iterations import iterated
 from ampcheck.inference.lab import ForwardLab, Subject
 from ampcheck.observe.cuda_on_cpu.wide import execute
+from ampcheck.observe.dtypes import DTYPES, PRECISIONS
 from ampcheck.observe.model.cast_weights import state
 from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.model.structure import modules
@@ -27,15 +28,12 @@ from ampcheck.values.report import Report
 from ampcheck.values.settings import Settings
 from ampcheck.values.trace import StepSummary, Trace, add_maps
 
-_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-_PRECISIONS = {dtype: name for name, dtype in _DTYPES.items()}
-
 Progress = Callable[[str], None]
 
 
 def stored_dtypes(model: Any) -> set[torch.dtype]:
     """Return the half-precision dtypes that a model's parameters are stored in."""
-    return {tensor.dtype for _, _, tensor, buffer in state(model) if not buffer} & set(_PRECISIONS)
+    return {tensor.dtype for _, _, tensor, buffer in state(model) if not buffer} & set(PRECISIONS)
 
 
 def wants_inference(target: Target, settings: Settings) -> bool:
@@ -59,7 +57,7 @@ def audit_forwards(report: Report, target: Target, settings: Settings, progress:
         report = replace(report, notes=(*report.notes, *shown, *_of_halves(halves)))
         with users_code():
             lab = ForwardLab(subject)
-        way = Way(_DTYPES[report.precision], cast == "weights", settings.keep)
+        way = Way(DTYPES[report.precision], cast == "weights", settings.keep)
         report = _recorded(report, subject, way, progress)
         if not lab.judgeable:
             summary = StepSummary(float("nan"), 0, 0.0, nonfinite=True)
@@ -72,7 +70,7 @@ def audit_forwards(report: Report, target: Target, settings: Settings, progress:
 def _of_halves(halves: set[torch.dtype]) -> tuple[str, ...]:
     if not halves:
         return ()
-    names = " and ".join(sorted(_PRECISIONS[dtype] for dtype in halves))
+    names = " and ".join(sorted(PRECISIONS[dtype] for dtype in halves))
     return (
         f"the weights are stored in {names}: FP32 computes with these very numbers, which count as exact",
     )

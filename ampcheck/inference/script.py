@@ -13,6 +13,7 @@ from ampcheck.inference.casting import Way
 from ampcheck.inference.chain import ENOUGH, Chain
 from ampcheck.inference.lab import Subject
 from ampcheck.inference.rerun import CHAINED, Rerun, runs_again
+from ampcheck.observe.dtypes import DTYPES, PRECISIONS
 from ampcheck.observe.model.cast_weights import state
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import RootFinder
@@ -26,7 +27,6 @@ MOST_MODELS, MOST_CALLS = 8, 6
 FEWEST = 3
 #: Bytes of inputs kept of one model.
 MOST_BYTES = 1 << 28
-_PRECISIONS = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 @dataclass(slots=True)
@@ -141,10 +141,10 @@ class Forwards:
         tensors = [tensor for _, _, tensor, buffer in state(module) if not buffer]
         if not tensors:
             return None
-        half = next((tensor.dtype for tensor in tensors if tensor.dtype in _PRECISIONS), None)
+        half = next((tensor.dtype for tensor in tensors if tensor.dtype in PRECISIONS), None)
         device = tensors[0].device.type
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        precision = _PRECISIONS.get(half or autocast or torch.float32, "")
+        precision = PRECISIONS.get(half or autocast or torch.float32, "")
         # A model on a GPU may have to make room for the next one.
         held = weakref.ref(module) if device != "cpu" else partial(_itself, module)
         cast = "weights" if half is not None or autocast is None else "autocast"
@@ -207,7 +207,7 @@ def _chain_of(called: Called, model: Any) -> tuple[Chain | None, list[str]]:
     if chain is None or chain.calls < FEWEST or not chain.carried:
         return None, []
     low = bool(called.precision)
-    dtype = next((dtype for dtype, name in _PRECISIONS.items() if name == called.precision), None)
+    dtype = DTYPES.get(called.precision)
     way = Way(dtype, called.cast == "weights")
     rerun = Rerun(chain, low=low)
     subject = Subject(model, [_in_a_row(chain)], rerun)

@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from ampcheck.diagnose.rules.optimizer_eps import zero_eps
 from ampcheck.diagnose.suspects import Suspect, suspects
 from ampcheck.fix.long_trial import TrainingSetup, trained
@@ -18,6 +16,7 @@ from ampcheck.inference.course import Moved, State, Trainer, losses_of, lost
 from ampcheck.inference.optimizer_state import words
 from ampcheck.inference.remedies import SAFE_EPS, WAYS, claims
 from ampcheck.observe.cuda_on_cpu.wide import execute
+from ampcheck.observe.dtypes import DTYPES
 from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.recorder import Recorder
@@ -36,7 +35,6 @@ from ampcheck.values.wording import percent, plural
 
 #: Steps of a course where the target does not say how many it takes.
 STEPS = 20
-_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 Progress = Callable[[str], None]
 
@@ -44,7 +42,7 @@ Progress = Callable[[str], None]
 def audit_training(report: Report, target: Target, settings: Settings, progress: Progress) -> Report:
     """Return the report with how half-precision weights train beside FP32 ones, and with what heals."""
     steps = target.steps or settings.verify_steps or STEPS
-    dtype = _DTYPES[report.precision]
+    dtype = DTYPES[report.precision]
     trainer = Trainer(target, steps, scaled=target.scaled and report.precision == "fp16")
     report = _first_step(report, target, Way(dtype, weights=True, keep=settings.keep), progress)
     progress(f"training {steps} steps in FP32")
@@ -94,7 +92,7 @@ def _by_group(
     if "" in bad or not bad < set(groups.values()):
         return report
     names = tuple(path for path, group in groups.items() if group in bad)
-    way = Way(_DTYPES[report.precision], weights=True, keep=(*settings.keep, *names))
+    way = Way(DTYPES[report.precision], weights=True, keep=(*settings.keep, *names))
     course = trainer.run(way)
     still = {row.name for row in lost(losses_of(wide, course))} & {row.name for row in rest}
     claim = f"keep {' and '.join(sorted(bad))} of the optimizer in FP32: {', '.join(names)}"
@@ -199,7 +197,7 @@ def _healed(
     report: Report, settings: Settings, trainer: Trainer, wide: Moved, local: list[UpdateLoss]
 ) -> Report:
     """Return the report with the fewest modules in FP32 with which these tensors go where FP32 takes them."""
-    dtype = _DTYPES[report.precision]
+    dtype = DTYPES[report.precision]
     wanted = {row.name for row in local}
     if report.outcomes["settled"].harmed:
         owners = [one for one in suspects(report) if one.module]

@@ -9,7 +9,7 @@ from typing import Any
 
 _ABSENT = object()
 #: Where functions of ours lie.
-_OURS = str(Path(__file__).parents[2])
+_OURS = str(Path(__file__).parents[1])
 
 
 class Patches:

@@ -11,12 +11,11 @@ from ampcheck.values.outcome import magnified
 from ampcheck.values.plan import Plan, ScalerPlan
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Health
-from ampcheck.values.wording import clean, location, plural, size
+from ampcheck.values.wording import clean, location, plural, size, some
 
 #: Words that stand before the lines.
 LABEL, WHY, BUYS, UNSEEN = "Do this:", "Why:", "What it buys:", "Not seen:"
 #: Modules that are named.
-_NAMED = 3
 
 
 def answer_lines(report: Report) -> Iterator[tuple[str, str]]:
@@ -122,7 +121,7 @@ def _audited_otherwise(report: Report) -> str:
 def _planned(report: Report, plan: Plan) -> str:
     kept = [with_class(report, name) for name in plan.fp32_modules] + list(plan.fp32_lines)
     parts = [scaler_call(plan.scaler)] if plan.scaler is not None else []
-    parts += [f"keep {_listed(kept)} in FP32"] if kept else []
+    parts += [f"keep {some(kept)} in FP32"] if kept else []
     return f"train in {clean(plan.precision)}: {', '.join(parts)}"
 
 
@@ -131,9 +130,3 @@ def _mended(finding: Finding) -> str:
     where = f" at {at}" if at else ""
     how = "the lines below show how" if finding.fix else f"see ampcheck explain {clean(finding.code)}"
     return f"fix {clean(finding.code)} {clean(finding.name)}{where}: {how}"
-
-
-def _listed(names: list[str]) -> str:
-    """Return the first of some names, and how many there are besides."""
-    rest = len(names) - _NAMED
-    return ", ".join(map(clean, names[:_NAMED])) + (f" and {rest} more" if rest > 0 else "")

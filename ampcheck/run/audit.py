@@ -15,6 +15,7 @@ from ampcheck.fix.param_groups import group_sentences
 from ampcheck.fix.patch import written
 from ampcheck.fix.verify import Lab
 from ampcheck.inference import audit_otherwise, coverage_of, runs_otherwise, what_runs
+from ampcheck.observe.dtypes import DTYPES
 from ampcheck.observe.model.depth import room
 from ampcheck.observe.model.prepare import compiled, shape_lazy_parameters
 from ampcheck.observe.model.state import Snapshot
@@ -30,7 +31,7 @@ from ampcheck.observe.step import (
     users_code,
 )
 from ampcheck.run.recipes import with_recipes
-from ampcheck.run.step_pair import DTYPES, Judged, Pair, covered, reproduced, run_pair, trained_tensors
+from ampcheck.run.step_pair import Judged, Pair, covered, reproduced, run_pair, trained_tensors
 from ampcheck.targets.spec import ZOOS, Target
 from ampcheck.values.plan import Plan
 from ampcheck.values.recipes import is_recipe

@@ -13,6 +13,7 @@ from ampcheck.diagnose.rules import RULES, WITHOUT_VALUES
 from ampcheck.diagnose.verdict import diagnosed
 from ampcheck.errors import AmpcheckError, ConfigError, StepError
 from ampcheck.observe.dry import DryRecorder
+from ampcheck.observe.dtypes import DTYPES
 from ampcheck.observe.model.faking import fake_tensors, hold_fakes
 from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.step import Step, StepRaised, Widened, run
@@ -23,7 +24,6 @@ from ampcheck.values.report import Report
 from ampcheck.values.settings import Settings
 from ampcheck.values.trace import Trace
 
-_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 #: Where GradScaler starts; the loss is multiplied, as in a training loop.
 _LOG2_SCALE = 16
 #: What torch raises where a value is asked for that a fake tensor does not have.
@@ -39,9 +39,9 @@ def dry_audit(
     spec: str, options: Options, settings: Settings, progress: Callable[[str], None] = lambda _: None
 ) -> Report:
     """Load a target without memory, run one step of it without values, and report dtypes and casts."""
-    if settings.precision not in _DTYPES:
+    if settings.precision not in DTYPES:
         raise ConfigError(
-            f"expected a precision of {' or '.join(_DTYPES)} for a dry run, got {settings.precision!r}; "
+            f"expected a precision of {' or '.join(DTYPES)} for a dry run, got {settings.precision!r}; "
             "choosing one needs values"
         )
     if options.weights is not None:
@@ -69,7 +69,7 @@ def _low(step: Step, settings: Settings) -> Trace:
     """Return the trace of the step in low precision; what FP32 raises too is raised."""
     recorder = DryRecorder(step.model)
     try:
-        run(step, recorder, _DTYPES[settings.precision], _scale(settings))
+        run(step, recorder, DTYPES[settings.precision], _scale(settings))
     except StepRaised as raised:
         if raised.failure.kind in _ASKED_FOR_VALUES:
             raise

@@ -7,8 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-#: Files that are looked at before and after, at most, and of those that are named.
-MOST_FILES, NAMED = 20_000, 3
+from ampcheck.values.wording import some
+
+#: Files that are looked at before and after, at most.
+MOST_FILES = 20_000
 _STAT = os.stat
 #: Python's own calls, whatever is wrapped.
 _MAKE, _LIST, _OPEN = os.mkdir, os.scandir, io.open
@@ -76,6 +78,4 @@ def files_below(folder: str) -> dict[str, tuple[int, int]]:
 
 def listed(paths: tuple[str, ...]) -> str:
     """Return some paths in words: the first, and how many there are besides."""
-    shown = [os.path.relpath(path) for path in paths[:NAMED]]
-    rest = len(paths) - len(shown)
-    return ", ".join(shown) + (f" and {rest} more" if rest else "")
+    return some([os.path.relpath(path) for path in paths])

@@ -18,7 +18,7 @@ from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW, MAGNIFIES, Outco
 from ampcheck.values.parts import dead_parts, harmed_parts, outcome_of
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Coverage
-from ampcheck.values.wording import clean, percent, plural
+from ampcheck.values.wording import clean, percent, plural, some
 
 _SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
@@ -89,9 +89,8 @@ def _ruined(watcher: Watcher) -> Iterator[str]:
     """Yield what is not finite at the end, whichever step made it so."""
     names = watcher.tape.left_behind.ruined
     if names:
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        kind = "are" if more else "is"
-        yield f"{clean(names[0])}{more} {kind} not finite at the end: the step that made it so was not recorded"
+        kind = "are" if len(names) > 1 else "is"
+        yield f"{some(names, 1)} {kind} not finite at the end: the step that made it so was not recorded"
 
 
 def _beside(watcher: Watcher) -> Iterator[str]:

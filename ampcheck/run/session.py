@@ -13,6 +13,7 @@ from ampcheck.diagnose.verdict import diagnosed
 from ampcheck.fix.verify import comparison
 from ampcheck.observe.cuda_on_cpu.emulation import prepare
 from ampcheck.observe.cuda_on_cpu.wide import execute
+from ampcheck.observe.dtypes import DTYPES
 from ampcheck.observe.execution import Execute, run_op
 from ampcheck.observe.model.depth import room
 from ampcheck.observe.script.cuda.as_cuda import AsCuda
@@ -30,7 +31,6 @@ from ampcheck.values.report import Report
 from ampcheck.values.settings import Schedule
 from ampcheck.values.trace import PairError, Phase, Site, Trace, UpdateLoss, add_maps
 
-_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _HALVES = frozenset({"float16", "bfloat16"})
 
 OnStep = Callable[[Watcher], None]
@@ -74,7 +74,7 @@ class Session:
         self._on_step(watcher)
 
     def _lower(self, precision: str) -> WhatIf | None:
-        return WhatIf(_DTYPES[precision], self._prepare) if precision else None
+        return WhatIf(DTYPES[precision], self._prepare) if precision else None
 
     def _prepare(self) -> None:
         (prepare if self._stand_in is None else self._stand_in.prepare)()

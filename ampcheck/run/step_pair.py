@@ -11,6 +11,7 @@ import torch
 from ampcheck.diagnose.gaps import grouped, of_trace
 from ampcheck.fix.verify import comparable, compared
 from ampcheck.observe.cuda_on_cpu.wide import execute
+from ampcheck.observe.dtypes import DTYPES
 from ampcheck.observe.layers import LayerRecorder
 from ampcheck.observe.model.held import copied, held, spoilt
 from ampcheck.observe.model.state import Snapshot
@@ -34,8 +35,6 @@ from ampcheck.values.settings import Settings
 from ampcheck.values.trace import ErrorJump, PairError, Phase, Site, StepSummary, Trace, add_maps
 from ampcheck.values.verdict import Coverage
 from ampcheck.values.wording import clean
-
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 Progress = Callable[[str], None]
 Make = Callable[[Any], Recorder]

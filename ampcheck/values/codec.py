@@ -37,6 +37,7 @@ class Shape(NamedTuple):
     sparse: bool = False  #: every field is left out that holds its default
     optional: tuple[str, ...] = ()  #: these are
     names: Mapping[str, str] = types.MappingProxyType({})  #: what fields are called in JSON
+    row: bool = False  #: it is a list of its fields
     spread: str = ""  #: a field whose own fields stand beside the others
     #: what is written for readers, and not read back: the type of each, and what returns it
     also: Mapping[str, tuple[Any, Callable[[Any], Any]]] = types.MappingProxyType({})
@@ -203,6 +204,8 @@ def _table(key: type, item: Any, name: str) -> Codec:
 def _object(kind: Any) -> Codec:
     shape = _shape(kind)
     own = _fields_of(kind)
+    if shape.row:
+        return _as_row(kind, own)
     rows = [(one.name, one.key, one.codec.write, one.unwritten) for one in own if one.name != shape.spread]
     spread = [(one.name, one.codec.write) for one in own if one.name == shape.spread]
     also = [(key, codec(hint, key).write, of) for key, (hint, of) in shape.also.items()]
@@ -225,6 +228,15 @@ def _object(kind: Any) -> Codec:
         return kind(*[_held(item, one, kind, spread=one.name == shape.spread) for one in own])
 
     return Codec(write, read, {"$ref": f"#/$defs/{kind.__name__}"})
+
+
+def _as_row(kind: Any, own: list[_Field]) -> Codec:
+    row = _several([one.codec for one in own], kind.__name__)
+    return Codec(
+        lambda value: row.write([getattr(value, one.name) for one in own]),
+        lambda item: kind(*row.read(item)),
+        row.schema,
+    )
 
 
 def _held(item: Json, field: _Field, kind: type, *, spread: bool) -> Any:

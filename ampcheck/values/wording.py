@@ -3,6 +3,7 @@
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 
 from ampcheck.values.stats import HUGE_EXPONENT, TINY_EXPONENT, TensorStats
 from ampcheck.values.trace import Site
@@ -136,6 +137,16 @@ def scale_words(value: float) -> str:
 def plural(number: int, noun: str) -> str:
     """Return "1 warning", "2 warnings"."""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """Return the first of some names, and how many more there are; a model's own name is "".
+
+    >>> some(["a", "", "c", "d"], 2), some(["a", "b"], 2)
+    ('a, the root and 2 more', 'a, b')
+    """
+    shown = ", ".join(clean(name) or "the root" for name in names[:most])
+    return f"{shown} and {count(len(names) - most)} more" if len(names) > most else shown
 
 
 def exponent_range(stats: TensorStats) -> str:

@@ -108,7 +108,7 @@ def test_a_sweep_is_one_table_and_a_line_against_the_batch_size():
     assert chart.title == "Speed-up against batch size, measured on CPU"
     line = ET.fromstring(chart.text).find("{http://www.w3.org/2000/svg}polyline")
     assert len(line.get("points").split()) == 2
-    frame = sweep.frame()
+    frame = views.frame(sweep)
     assert list(frame.precision) == names * 2
     assert frame.memory_ratio.tolist()[2] == 0.75
 

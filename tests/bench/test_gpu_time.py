@@ -16,7 +16,7 @@ from test_bench_plugin import TARGET
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ampcheck.bench import roofline
+from ampcheck.bench import roofline, views
 from ampcheck.bench.gpu_time import legend, rates, table, titles
 from ampcheck.bench.ledger import Operation
 from ampcheck.bench.request import Request
@@ -281,7 +281,7 @@ def test_the_share_of_the_peak_is_multiplications_by_time_and_peak():
         bench, cases=(dataclasses.replace(case, rows=(case.rows[0], row)),),
         environment={"device": "NVIDIA A100-SXM4-80GB"}, epoch=512_000, price=3.6,
     )  # fmt: skip
-    record = here.frame().iloc[1]
+    record = views.frame(here).iloc[1]
     by_hand = 2 * 3 * 4 * 512 * 1024**2 - 2 * 512 * 1024**2  # the first layer's input asks for no gradient
     assert record.mfu == pytest.approx(by_hand / 0.01 / 312e12, rel=1e-3)
     assert record.watts == pytest.approx(250)

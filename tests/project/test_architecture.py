@@ -46,13 +46,11 @@ def unit(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported(path, late=True):
-    """Return what a file imports; `late` counts what functions import too. Imports for types alone do not count."""
+def imported(path):
+    """Return what a file imports, functions too. Imports for types alone do not count."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = []
-        if not late and isinstance(node, ast.FunctionDef):
             node.body = []
     names = []
     for node in ast.walk(tree):
@@ -76,7 +74,7 @@ def test_imports_point_up(name):
 
 def test_no_circle_among_files():
     known = set(MODULES.values())
-    graph = {name: imported(path, late=False) & known - {name} for path, name in MODULES.items()}
+    graph = {name: imported(path) & known - {name} for path, name in MODULES.items()}
     assert list(TopologicalSorter(graph).static_order())
 
 

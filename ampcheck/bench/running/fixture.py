@@ -11,6 +11,7 @@ from ampcheck.bench.running.bench import Bencher
 from ampcheck.bench.running.one_case import Make
 from ampcheck.bench.table import records
 from ampcheck.bench.verdicts import verdict
+from ampcheck.bench.views import frame
 from ampcheck.targets import Options, load
 from ampcheck.targets.spec import Target
 from ampcheck.values.plan import Plan
@@ -67,7 +68,7 @@ class Measured:
 
     def frame(self) -> Any:
         """Return every row as a pandas DataFrame."""
-        return self.bench.frame()
+        return frame(self.bench)
 
 
 class PrecisionBenchmark:

@@ -13,6 +13,7 @@ from ampcheck.fix.apply_plan import grad_scaler
 from ampcheck.inference.casting import cast_inputs
 from ampcheck.observe.cuda_on_cpu.stand_in import autocast_stands_in
 from ampcheck.observe.cuda_on_cpu.wide import WideCompute
+from ampcheck.observe.dtypes import DTYPES
 from ampcheck.observe.fp8.emulate import Emulation, emulated
 from ampcheck.observe.model.cast_weights import cast
 from ampcheck.observe.model.structure import is_compiled, modules
@@ -23,7 +24,7 @@ from ampcheck.values.plan import Plan, ScalerPlan
 from ampcheck.values.recipes import Recipe, is_recipe, recipe
 
 _PLAIN = Plan("fp32")
-_DTYPES = {"fp16": torch.float16, "amp": torch.float16, "bf16": torch.bfloat16}
+_DTYPES = {**DTYPES, "amp": torch.float16}
 #: Rows in which the model itself is cast, without autocast.
 _WEIGHTS = {"half": torch.float16, "bfloat16": torch.bfloat16}
 

@@ -5,7 +5,7 @@ from ampcheck.values.recipe_audit import OperandStats, RecipeResult
 from ampcheck.values.recipes import RECIPES, recipe
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
-from ampcheck.values.wording import percent, plural
+from ampcheck.values.wording import percent, plural, some
 
 #: Modules that a message names.
 _NAMED = 4
@@ -142,7 +142,7 @@ def recipe_undetermined(report: Report) -> list[Finding]:
             "recipe",
             Severity.WARNING if not audit.judged else Severity.INFO,
             f"{plural(len(names), 'gradient')} of {whole} could not be judged: bf16 itself is off by 20 % or more from "
-            f"FP32 there, {_listed(names)}",
+            f"FP32 there, {some(names, _NAMED)}",
             tuple(_site(name.rpartition(".")[0]) for name in names),
             {"parameters": len(names), "of": whole},
         )
@@ -173,7 +173,7 @@ def recipe_in_use(report: Report) -> list[Finding]:
     named = " and ".join(recipes) or "an unknown recipe"
     asked = f"fp8:{next(iter(recipes))}" if len(recipes) == 1 else "fp8"
     still = [layer.module for layer in report.in_use if not layer.runs]
-    silent = f"; the forward of {_listed(still)} never runs, so it trains in bf16" if still else ""
+    silent = f"; the forward of {some(still, _NAMED)} never runs, so it trains in bf16" if still else ""
     notes = "".join(
         f"; {note}" for note in dict.fromkeys(layer.note for layer in report.in_use if layer.note)
     )
@@ -230,7 +230,7 @@ def _severity(asked: str, *, weak: bool, alternatives: bool) -> Severity:
 
 def _why(result: RecipeResult, layers: tuple[str, ...]) -> str:
     """Return what explains the harm: the layers whose exception heals it, and what their operands lose."""
-    shown = f"; the harm comes from {_listed(list(layers))}" if layers else ""
+    shown = f"; the harm comes from {some(list(layers), _NAMED)}" if layers else ""
     rows = [row for row in result.operands if not layers or row.module in layers]
     worst = max(rows, key=_loss, default=None)
     if worst is None or _loss(worst) < _TOLD:
@@ -262,7 +262,7 @@ def _dimensions(report: Report, result: RecipeResult) -> Finding:
         Severity.WARNING if _counts(report, chosen.name) else Severity.INFO,
         f"{chosen.name} cannot take {plural(len(names), 'layer')} ({chosen.library} {does}): "
         f"{names[0] or 'the root'}, where {result.misfits[names[0]]}"
-        + (f"; {_listed(names[1:])}" if names[1:] else ""),
+        + (f"; {some(names[1:], _NAMED)}" if names[1:] else ""),
         tuple(_site(name) for name in names),
         {"layers": len(names)},
     )
@@ -270,11 +270,6 @@ def _dimensions(report: Report, result: RecipeResult) -> Finding:
 
 def _library(result: RecipeResult) -> str:
     return RECIPES[result.outcome.recipe.partition(":")[0]].library
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(name or "the root" for name in names[:_NAMED]) + more
 
 
 def _site(module: str) -> Site:

@@ -7,6 +7,7 @@ import torch
 
 from ampcheck.observe.model.structure import is_lazy, named_modules
 from ampcheck.values.recipes import Recipe
+from ampcheck.values.wording import some
 
 _LINEAR = torch.nn.Linear
 _MATRIX = 2
@@ -26,16 +27,11 @@ def known_before(model: Any, chosen: Sequence[Recipe]) -> Iterator[str]:
             same.setdefault((places, one.library, one.raises), []).append(one)
     for (places, library, raises), ones in same.items():
         does = "raises there" if raises else "leaves them in bf16, or pads them"
-        yield f"{', '.join(one.name for one in ones)}: {library} {does}: {_listed(places)}"
+        yield f"{', '.join(one.name for one in ones)}: {library} {does}: {some(places, _NAMED)}"
     swapping = [one for one in chosen if one.library == "torchao"]
     for name, why in missed_by_swapping(model, {}).items() if swapping else ():
         yield f"torchao's conversion: {name or 'the root'} {why}"
     yield from dict.fromkeys(text for one in swapping for text in chosen_by_frameworks(one, model))
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def misfits(recipe: Recipe, layers: Mapping[str, tuple[int, ...]], rows: Mapping[str, int]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from ampcheck.observe.model.structure import is_lazy, named_modules, own_parameters
 from ampcheck.observe.source import object_of
 from ampcheck.values.trace import ModuleInfo
+from ampcheck.values.wording import some
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -240,10 +241,10 @@ class ModuleTracker:
         bypassed = [entry.path for entry in silent if entry.bypassed]
         unused = _outermost([entry.path for entry in silent if not entry.bypassed])
         found = {
-            f"modules run without being called, counted as part of their caller: {_listed(bypassed)}": len(
+            f"modules run without being called, counted as part of their caller: {some(bypassed, _NAMED)}": len(
                 bypassed
             ),
-            f"modules that were never called: {_listed(unused)}": len(unused),
+            f"modules that were never called: {some(unused, _NAMED)}": len(unused),
             "module calls in threads of the model's own": self._foreign_calls,
         }
         return {text: count for text, count in found.items() if count}
@@ -280,11 +281,6 @@ def _outermost(paths: list[str]) -> list[str]:
         if last is None or parts[: len(last)] != last:
             kept.add(".".join(last := parts))
     return [path for path in paths if path in kept]
-
-
-def _listed(paths: list[str]) -> str:
-    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-    return ", ".join(paths[:_NAMED]) + more
 
 
 def _info(entry: _Entry) -> ModuleInfo:

@@ -7,6 +7,7 @@ import torch
 
 from ampcheck.gc_pause import no_collections
 from ampcheck.observe.compiled import on_cpu
+from ampcheck.observe.dtypes import DTYPES
 from ampcheck.observe.execution import Execute
 from ampcheck.observe.model.structure import modules
 from ampcheck.observe.script.clock import Clock, Pace
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from ampcheck.values.trace import Failure, ModuleInfo
 
 
-_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 #: Steps abandoned, after which no other is tried: each took longer than all that a script usually does.
 MOST_GIVEN_UP = 2
 #: Of a parameter's gradient, what is newly zero where a step makes the next one worth comparing.
@@ -260,7 +260,7 @@ class Tape(Models):
         elif done.beside is None and self._strange(done):
             self._closer = done.step + self.in_turn
         elif self._rounds_to is None and self.what_if is None and done.far_off:
-            self._rounds_to = _DTYPES.get(done.precision)
+            self._rounds_to = DTYPES.get(done.precision)
             self.look_at(done.last + 1)
 
     def _strange(self, done: Recorded) -> bool:

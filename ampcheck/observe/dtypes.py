@@ -1,0 +1,7 @@
+"""The torch dtypes of the precisions that autocast has."""
+
+import torch
+
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+#: Of a dtype, what it is called.
+PRECISIONS = {dtype: name for name, dtype in DTYPES.items()}
