@@ -146,10 +146,10 @@ class _Answers:
         return self.recorder.source.classify(code)
 
     def origin(self, code: int, lasti: int) -> Origin:
-        return self.recorder.origin((code, lasti) if code else None, Phase.FORWARD)
+        return self.recorder.origins.of((code, lasti) if code else None, Phase.FORWARD)
 
     def lost(self) -> Origin:
-        return self.recorder.lost()
+        return self.recorder.origins.lost()
 
     def note(self, func: Any, args: Any, out: Any) -> None:
         with _NO_FUNCTIONS():

@@ -48,9 +48,11 @@ class LayerRecorder(Recorder):
         for place, tensor in tensors_in(value, slot):
             numbers = tensor.is_floating_point() or tensor.is_complex()
             if numbers and slot.startswith("output") and not self.tally.known(tensor):
-                self.tally.measure_outside(self.door(module), Phase.FORWARD, FORWARD_OP, place, tensor)
+                self.tally.measure_outside(
+                    self.origins.door(module), Phase.FORWARD, FORWARD_OP, place, tensor
+                )
                 self._follow(module, place, tensor)
-            self.tally.crossed(self.door(module), place, tensor)
+            self.tally.crossed(self.origins.door(module), place, tensor)
 
     def follow_gradient(self, module: int, place: int, result: torch.Tensor) -> None:
         """Measure the gradient of a result of a module, by its place among them, when it arrives."""
@@ -68,7 +70,7 @@ class LayerRecorder(Recorder):
             self._hooks.append(result.register_hook(functools.partial(self._gradient, module, slot)))
 
     def _gradient(self, module: int, slot: str, grad: torch.Tensor) -> None:
-        self.tally.measure_outside(self.door(module), Phase.BACKWARD, BACKWARD_OP, slot, grad)
+        self.tally.measure_outside(self.origins.door(module), Phase.BACKWARD, BACKWARD_OP, slot, grad)
 
     def trace(self, fetched: Any) -> Trace:
         """Return the trace of what was recorded; it says what it has not seen."""

@@ -1,6 +1,8 @@
 """The recorder: one dispatch mode that sees every operation of a step, forward, backward and casts."""
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from threading import get_ident
 from typing import Any, Self
 
 import torch
@@ -10,13 +12,15 @@ from ampcheck.observe import modes
 from ampcheck.observe.compiled import compiled_path, filled
 from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from ampcheck.observe.execution import Execute, Failed, State, run_op
+from ampcheck.observe.lanes import Lanes, after_sources
 from ampcheck.observe.model.modules import ModuleTracker, tensors_in
 from ampcheck.observe.modes import Way
 from ampcheck.observe.nodes import Nodes, running_number
 from ampcheck.observe.ops import OpKind, OpPlan, plan_of
+from ampcheck.observe.origins import Origins
 from ampcheck.observe.reference.sharing import ENGINE
 from ampcheck.observe.seen import Seen
-from ampcheck.observe.source import Spot, frames_match, source_finder
+from ampcheck.observe.source import frames_match, source_finder
 from ampcheck.observe.statistics.step_record import Fetched, StepRecord
 from ampcheck.observe.tally import Origin, Tally
 from ampcheck.observe.threads import THREADS, OtherThreads
@@ -87,13 +91,29 @@ class Recorder(modes.OwnMode):
         self.source = source_finder()
         self._plans: dict[int, OpPlan] = {}
         self._known: list[OpOverload] = []
-        self._origins: dict[Any, Origin] = {}
+        self.origins = Origins(self.tracker, self._where, self.source)
         self._nodes = self.path or Nodes()
         self._lineage = self.tally.lineage
         self._threads = OtherThreads(self._disown)
+        self.lanes: Lanes | None = None  #: follow threads of the program's own, where that is wanted
         self.first_node = 0  #: number that the graph's next node had when the recording began
         self._operations = 0
         self._depth = 0
+
+    def follow_threads(self) -> None:
+        """Record what threads of the program's own run, too, where Python sees every operation."""
+        if self.path is None:
+            self.lanes = self._threads.lanes = Lanes(self)
+            self.tracker.followed = self.lanes.running
+
+    @property
+    def heard_threads(self) -> bool:
+        """Whether threads of the program's own have run a part of what was recorded, seen or not."""
+        return bool(self._threads.ranges) or (self.lanes is not None and self.lanes.used)
+
+    def turn(self) -> AbstractContextManager[Any] | None:
+        """Return what the running thread has to wait for, None where it is not followed."""
+        return self.lanes.lock if self.lanes is not None and get_ident() in self.lanes.running else None
 
     def __enter__(self) -> Self:
         """Begin to record; entered again inside itself it changes nothing."""
@@ -133,15 +153,21 @@ class Recorder(modes.OwnMode):
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run an operation as it would have run, then note what came out."""
+        if self.lanes is not None:
+            return self.lanes.run(None, func, types, args, kwargs or {})
+        return self.dispatched(func, types, args, kwargs or {})
+
+    def dispatched(self, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do so while no other thread is recorded."""
         if types:
             way = self.way(types)
             if way is Way.APART:
                 return NotImplemented
             if way is Way.UNSEEN:
-                return func(*args, **(kwargs or {}))
+                return func(*args, **kwargs)
         self._operations += 1
         try:
-            out = self.execute(func, args, kwargs or {})
+            out = self.execute(func, args, kwargs)
         except Exception as error:
             self.raised(func, error)
             raise
@@ -192,12 +218,11 @@ class Recorder(modes.OwnMode):
         elif self._where.recomputing:
             phase, origin = _RECOMPUTE, self._here(_RECOMPUTE)
         elif _grad_enabled() and frames_match(_CHECKPOINT):
-            phase, origin = _RECOMPUTE, self._again(self._nodes.get(node._sequence_nr()))
+            phase, origin = _RECOMPUTE, self.origins.again(self.whose(node), self.source.spot())
         else:
-            number = node._sequence_nr()
-            if number == _ACCUMULATE:
+            if node._sequence_nr() == _ACCUMULATE:
                 return
-            phase, origin = _BACKWARD, self._nodes.get(number) or self.lost()
+            phase, origin = _BACKWARD, self.whose(node)
         # Nodes made since the last operation are this one's: its own comes into being just before it runs.
         if self._nodes.next < sequence:
             self._nodes.made(sequence, origin)
@@ -232,60 +257,25 @@ class Recorder(modes.OwnMode):
         spot = self.source.spot(3)
         if self.by_frames is not None:
             self.tracker.current = self.by_frames()
-        return self.origin(spot, phase)
+        return self.origins.of(spot, phase)
 
-    def origin(self, spot: Spot | None, phase: Phase) -> Origin:
-        """Return the origin at the running module and a line."""
-        key = (self._where.current, spot, phase)
-        origin = self._origins.get(key)
-        if origin is None:
-            module = self.tracker.path(self._where.current)
-            origin = self._origins[key] = Origin(module, phase, *self.source.line(spot))
-        return origin
-
-    def _again(self, around: Origin | None) -> Origin:
-        """Return the origin of a line that a backward runs again outside of any module call.
-
-        `around` is where the running node comes from: the line's module is that one or lies above it.
-        """
-        spot = self.source.spot(3)
-        base = around.module if around is not None else ""
-        key = (base, spot, _RECOMPUTE)
-        origin = self._origins.get(key)
-        if origin is None:
-            ran = {
-                o.module
-                for k, o in self._origins.items()
-                if isinstance(k, tuple) and k[1:] == (spot, _FORWARD)
-            }
-            above = [module for module in ran if f"{base}.".startswith(f"{module}." if module else "")]
-            module = max(above, key=len, default=base)
-            origin = self._origins[key] = Origin(module, _RECOMPUTE, *self.source.line(spot))
-        return origin
-
-    def lost(self) -> Origin:
-        """Return the origin of backward operations whose forward was not recorded."""
-        return self._origins.setdefault(None, Origin("", Phase.BACKWARD, "", 0))
+    def whose(self, node: Any) -> Origin:
+        """Return where a node of the graph comes from."""
+        marked = None if self.lanes is None else self.lanes.whose(node)
+        return marked or self._nodes.get(node._sequence_nr()) or self.origins.lost()
 
     def _disown(self) -> None:
         """Attribute to nobody the nodes that bear a number which another thread has used too."""
-        self._threads.disown(self._nodes, self.first_node, self.lost())
+        self._threads.disown(self._nodes, self.first_node, self.origins.lost())
 
     def resumes(self) -> None:
         """Attribute to nobody the nodes that were made while nothing was recorded."""
-        self._nodes.made(_sequence(), self.lost())
+        self._nodes.made(_sequence(), self.origins.lost())
 
     def crossed(self, module: int, slot: str, value: Any) -> None:
         """Note the tensors that enter or leave a module."""
-        with _NO_FUNCTIONS():
-            self.tally.crossed(self.door(module), slot, value)
-
-    def door(self, module: int) -> Origin:
-        """Return the origin of what enters and leaves a module."""
-        origin = self._origins.get(module)
-        if origin is None:
-            origin = self._origins[module] = Origin(self.tracker.path(module), _FORWARD, "", 0)
-        return origin
+        with _NO_FUNCTIONS(), nullcontext() if self.lanes is None else self.lanes.lock:
+            self.tally.crossed(self.origins.door(module), slot, value)
 
     def states(self, held: Iterable[State]) -> None:
         """Measure parameters and their gradients; call it outside of the recording."""
@@ -322,8 +312,9 @@ class Recorder(modes.OwnMode):
 
     def trace(self, fetched: Fetched) -> Trace:
         """Return the trace of what was recorded."""
+        threads = self.lanes is not None and self.lanes.used
         return Trace(
-            sites=fetched.sites,
+            sites=after_sources(fetched.sites, self.sources()) if threads else fetched.sites,
             casts=fetched.casts,
             modules=self.tracker.infos(),
             not_audited=dict(self.tally.not_audited) | self.tracker.not_audited() | self._unseen(fetched),
@@ -335,6 +326,6 @@ class Recorder(modes.OwnMode):
     def _unseen(self, fetched: Fetched) -> dict[str, int]:
         """Return how many operations were not seen, or not their forward."""
         nobodys = (s for s in fetched.sites if s.phase is _BACKWARD and s.op and not (s.module or s.file))
-        ran = {FORWARD_UNSEEN: sum(1 for _ in nobodys) if None in self._origins else 0}
+        ran = {FORWARD_UNSEEN: sum(1 for _ in nobodys) if self.origins.any_lost else 0}
         ran[THREADS] = self._threads.nodes
         return {text: count for text, count in ran.items() if count}

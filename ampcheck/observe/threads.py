@@ -10,9 +10,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import thread as pool
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from ampcheck.observe.lanes import Lanes
 
 _sequence = torch._C._autograd._get_sequence_nr
 #: Where a thread, or a job of a pool of threads, begins and ends.
@@ -33,6 +36,7 @@ class OtherThreads:
     def __init__(self, on_step: Callable[[], None]) -> None:
         """Begin with none; `on_step` hears of a backward that is about to run nodes of several threads."""
         self._on_step = weakref.WeakMethod(on_step)  # a recorder goes with its last name
+        self.lanes: Lanes | None = None  #: where threads are followed
         self.ranges: list[tuple[int, int]] = []
         self._originals: list[tuple[Any, str, Any]] = []
 
@@ -47,6 +51,8 @@ class OtherThreads:
 
     def listen(self) -> None:
         """Begin to hear of threads and jobs."""
+        if self.lanes is not None:
+            self.lanes.open = True
         for owner, name in _BEGINNINGS:
             self._replace(owner, name, self._counted(vars(owner)[name]))
         engine = vars(torch.autograd)["_engine_run_backward"]
@@ -54,6 +60,8 @@ class OtherThreads:
 
     def stop_listening(self) -> None:
         """Stop hearing of them."""
+        if self.lanes is not None:
+            self.lanes.close()
         while self._originals:
             setattr(*self._originals.pop())
 
@@ -71,6 +79,9 @@ class OtherThreads:
 
     def _told_first(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run_backward(*args: Any, **kwargs: Any) -> Any:
+            if self.lanes is not None and self.lanes.open:
+                with self.lanes.lock:
+                    self.lanes.reads(self.lanes.running.get(threading.get_ident()), args[:1])
             if self.ranges:
                 (self._on_step() or _nothing)()
             return original(*args, **kwargs)
@@ -79,6 +90,12 @@ class OtherThreads:
 
     def _counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any, **kwargs: Any) -> Any:
+            if self.lanes is not None and self.lanes.holds(args[0]):
+                return original(*args, **kwargs)
+            lane = None if self.lanes is None else self.lanes.begins()
+            if lane is not None:
+                with lane:
+                    return original(*args, **kwargs)
             first = _sequence()
             try:
                 return original(*args, **kwargs)

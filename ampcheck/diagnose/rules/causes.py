@@ -12,9 +12,23 @@ from ampcheck.values.report import Report, by_place
 from ampcheck.values.trace import ErrorJump
 
 #: What can be wrong by itself and break what comes after it, in the order of execution.
-_CAUSES = ("AMP418", "AMP105", "AMP505", "AMP101", "AMP103", "AMP501", "AMP104", "AMP407", "AMP206", "AMP202")
+_CAUSES = (
+    "AMP418",
+    "AMP408",
+    "AMP105",
+    "AMP505",
+    "AMP101",
+    "AMP103",
+    "AMP501",
+    "AMP104",
+    "AMP407",
+    "AMP206",
+    "AMP202",
+)
 #: Why gradients overflow that are no larger than fp16 holds, or at a scale that should have fallen.
 _OF_OVERFLOW = frozenset({"AMP104", "AMP407", "AMP206"})
+#: Where gradients are divided by a scale that has not multiplied them.
+_OF_SCALES = frozenset({"AMP418", "AMP408"})
 #: What may only follow from one of these.
 _FOLLOWERS = frozenset({"AMP202", "AMP203", "AMP506"})
 #: What casting stored numbers explains, and what follows from it.
@@ -33,11 +47,11 @@ def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     followers = _FOLLOWERS | ({"AMP501"} if cause.code in {"AMP202", *_OF_OVERFLOW} else set())
     if cause.code in _OF_CAST:
         followers = _BY_CAST
-    if cause.code == "AMP418":
+    if cause.code in _OF_SCALES:
         followers = frozenset({"AMP501", "AMP506"})
     below = [f for f in findings if f is not cause and f.code in followers and _explains(report, cause, f)]
     shown = replace(cause, follows=tuple(f"{f.code} {f.name}: {f.message}" for f in below))
-    if cause.code in {"AMP418", *_OF_OVERFLOW}:  # before the collapse of the scale, which is what it leads to
+    if cause.code in _OF_SCALES | _OF_OVERFLOW:  # before the collapse of the scale, which is what it leads to
         findings = (cause, *(f for f in findings if f is not cause))
     return tuple(shown if f is cause else f for f in findings if f not in below)
 
@@ -46,7 +60,9 @@ def _explains(report: Report, cause: Finding, follower: Finding) -> bool:
     """Tell whether one place causes both: promoting it heals all, or both begin in the same module."""
     # What is wrong in the step is what it leaves behind. That no scale fits is the same said of scales, and nothing
     # healed what came before.
-    if follower.code == "AMP506" or cause.code in {"AMP202", "AMP418", *_OF_OVERFLOW}:
+    if cause.code == "AMP408" and follower.origin is not None and follower.origin.line:
+        return False  # it begins elsewhere
+    if follower.code == "AMP506" or cause.code in _OF_SCALES | _OF_OVERFLOW | {"AMP202"}:
         return True
     if cause.code in _OF_CAST:
         return _only_the_cast(report)

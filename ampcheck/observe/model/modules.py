@@ -4,14 +4,14 @@ import inspect
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from ampcheck.observe.model.structure import is_lazy, named_modules, own_parameters
+from ampcheck.observe.model.structure import is_lazy, named_modules, outermost, own_parameters
 from ampcheck.observe.source import object_of
 from ampcheck.values.trace import ModuleInfo
 from ampcheck.values.wording import some
@@ -75,6 +75,7 @@ class ModuleTracker:
         self._boundary: Boundary = _untold
         self._path: Any = None
         self._thread = threading.get_ident()
+        self.followed: Container[int] = ()  #: threads that are recorded too
         self._stack: list[tuple[torch.nn.Module, int, bool]] = []
         self._handles: list[Any] = []
         self._loose: list[tuple[str, str, torch.Tensor]] = []
@@ -194,10 +195,10 @@ class ModuleTracker:
     def _enter(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
-        if self._elsewhere():
-            self._foreign_calls += 1
-            return
         index = self._index.get(id(module))
+        if self._elsewhere():
+            self._called_elsewhere(index)
+            return
         self._stack.append((module, self.current, self.recomputing))
         if _current_node() is not None:
             self.recomputing = True
@@ -208,14 +209,24 @@ class ModuleTracker:
         if self.recomputing:
             entry.recomputed += 1
             return
-        entry.calls += 1
-        if entry.order < 0:
-            entry.order, self._ran = self._ran, self._ran + 1
+        self._called(entry)
         self._boundary(index, "input", args)
         # A global hook is not given them: they are a variable of the function that calls it.
         kwargs = sys._getframe(1).f_locals.get("kwargs") if kwargs is None else kwargs
         if kwargs and isinstance(kwargs, dict):
             self._boundary(index, "input", kwargs)
+
+    def _called(self, entry: _Entry) -> None:
+        entry.calls += 1
+        if entry.order < 0:
+            entry.order, self._ran = self._ran, self._ran + 1
+
+    def _called_elsewhere(self, index: int | None) -> None:
+        """Take note of a call in another thread, of whose operations each tells of its module by itself."""
+        if threading.get_ident() not in self.followed:
+            self._foreign_calls += 1
+        elif index is not None:
+            self._called(self._entries[index])
 
     def _leave(self, module: torch.nn.Module, _: Any, output: Any) -> None:
         stack = self._stack
@@ -239,7 +250,7 @@ class ModuleTracker:
             if not (entry.calls or entry.recomputed) and _runs(entry) and not self._held(entry)
         ]
         bypassed = [entry.path for entry in silent if entry.bypassed]
-        unused = _outermost([entry.path for entry in silent if not entry.bypassed])
+        unused = outermost([entry.path for entry in silent if not entry.bypassed])
         found = {
             f"modules run without being called, counted as part of their caller: {some(bypassed, _NAMED)}": len(
                 bypassed
@@ -271,16 +282,6 @@ def _runs(entry: _Entry) -> bool:
     if isinstance(entry.module, torch.nn.Sequential) and not entry.module._modules:
         return False  # an empty one hands on what it gets
     return bool(entry.path) and inspect.getattr_static(type(entry.module), "forward", None) is not _NO_FORWARD
-
-
-def _outermost(paths: list[str]) -> list[str]:
-    """Leave out what lies inside another of them: sorted by their parts, it follows that one."""
-    kept: set[str] = set()
-    last = None
-    for parts in sorted(path.split(".") for path in paths):
-        if last is None or parts[: len(last)] != last:
-            kept.add(".".join(last := parts))
-    return [path for path in paths if path in kept]
 
 
 def _info(entry: _Entry) -> ModuleInfo:

@@ -159,3 +159,13 @@ def own_parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]
 def is_lazy(tensor: torch.Tensor) -> bool:
     """Tell whether a parameter or buffer gets its shape only when it is first used."""
     return isinstance(tensor, UninitializedTensorMixin)
+
+
+def outermost(paths: list[str]) -> list[str]:
+    """Leave out what lies inside another of them: sorted by their parts, it follows that one."""
+    kept: set[str] = set()
+    last = None
+    for parts in sorted(path.split(".") for path in paths):
+        if last is None or parts[: len(last)] != last:
+            kept.add(".".join(last := parts))
+    return [path for path in paths if path in kept]

@@ -54,8 +54,7 @@ class _Placed(Recorder):
         node: Any = torch._C._current_autograd_node()
         if node is None:
             return self.tracker.path(self._where.current)
-        origin = self._nodes.get(node._sequence_nr())
-        return "" if origin is None else origin.module
+        return self.whose(node).module
 
 
 class Compared(Recording):

@@ -3,6 +3,7 @@
 import functools
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from threading import get_ident
 from typing import Any, TypeVar
 
@@ -15,6 +16,8 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 #: Heard whichever thread it is.
 _ANYWHERE = frozenset({"end", "raised"})
+#: Heard in threads that are part of a recorded step.
+_IN_LANES = frozenset({"scale", "scaled", "backward"})
 
 
 def guarded(method: Method) -> Method:
@@ -25,15 +28,21 @@ def guarded(method: Method) -> Method:
     def tell(watcher: Any, *args: Any, **kwargs: Any) -> Any:
         thread = watcher.thread
         other = get_ident() != thread.ident and name not in _ANYWHERE
+        turn = watcher.tape.turn() if other and name in _IN_LANES else None
         if (
             watcher.broken
             or watcher.capturing
-            or (other and thread.elsewhere(name, idle=not watcher.backwards and watcher.tape.now is None))
+            or (
+                other
+                and turn is None
+                and thread.elsewhere(name, idle=not watcher.backwards and watcher.tape.now is None)
+            )
         ):
             return None
         compiling = set_eval_frame(None)  # where a whole step is compiled, what is ours must not be
         try:
-            return method(watcher, *args, **kwargs)
+            with turn or nullcontext():
+                return method(watcher, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the script
             watcher.abandon(error)
             return None

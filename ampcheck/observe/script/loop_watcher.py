@@ -164,7 +164,7 @@ class LoopWatcher:
         what_if = self.tape.what_if
         if what_if is not None:
             what_if.leave()
-        if self.averages.following:
+        if self.averages.following and self.thread.runs:
             self.averages.pause()
         first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         # A stage of a pipeline has nodes of the graph.
@@ -177,7 +177,7 @@ class LoopWatcher:
         self.journal.note(Kind.BACKWARD, scaled=scaled, dtype=dtype, name=name or behind(loss), by_hand=hand)
         self.backwards += 1
         self._pending = True
-        if scaled:
+        if scaled and self.thread.runs:
             self.leftovers.backward_begins()
         if hand:
             self.hand.multiplied(self.steps, by)
@@ -299,7 +299,7 @@ class LoopWatcher:
         self.compiler.wait(wanted)
         (self.roots.listen if wanted or not self._owners else self.roots.stop_listening)()
         if wanted and self.turns.fresh:
-            self.tape.begins(self.steps)
+            self.tape.begins(self.steps, self.turns.parameters)
 
     @guarded
     def zeroed(self, owner: Any, family: str) -> None:

@@ -149,6 +149,7 @@ class Recording:
         self._uses_seen: set[str] = set()  #: parameters whose gradients were measured
         self.recorder = self._recorder()
         self.recorder.spared = self.gave_way
+        self.recorder.follow_threads()
         self._stale = StaleCasts(torch._C._autograd._get_sequence_nr())
 
     def _recorder(self) -> Recorder:

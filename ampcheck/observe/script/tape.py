@@ -1,6 +1,7 @@
 """The recorded steps of a script: which are wanted, the one that is open, and the ones that are done."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
 from ampcheck.observe.script.models import Models
 from ampcheck.observe.script.recording import MOST_OPERATIONS, Recorded, Recording, Used
+from ampcheck.observe.script.strange import strange
 from ampcheck.observe.script.what_if import WhatIf, kinds_that_cannot_be_read
 from ampcheck.values.settings import Schedule
 
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
 
 #: Steps abandoned, after which no other is tried: each took longer than all that a script usually does.
 MOST_GIVEN_UP = 2
-#: Of a parameter's gradient, what is newly zero where a step makes the next one worth comparing.
-MORE_ZEROS = 0.1
 #: What torch says where a precision is why it refuses an operation.
 _REFUSALS = ("unsafe to autocast", "scalar type", "same dtype", "to have the same", "Half", "BFloat16")
 
@@ -61,6 +61,7 @@ class Tape(Models):
         self._keeps_scale = False  #: gradients of a scaled loss are part of the loss: FP32 keeps the scale
         self._rounds_to: torch.dtype | None = None  #: to what weights are rounded beside a closer look
         self._closer = -1  #: the step to look closer at, after one without a reference
+        self._in_threads = False  #: parts of a step have run in threads of the script's own
         self.in_turn = 1  #: optimizers that step in turn
         self.pace = Pace()  #: of the script, where nothing is recorded
         if what_if is not None:
@@ -71,9 +72,10 @@ class Tape(Models):
         self.before_calls = True
         self.look_at(step)
 
-    def begins(self, step: int) -> None:
+    def begins(self, step: int, parameters: Callable[[], Iterable[Any]] = tuple) -> None:
         """Record a step from where it begins, before any call, where calls do not tell of all that it does."""
         if self.now is None and (self.before_calls or step == self._missed):
+            self.know(parameters())
             for module, name in self.uncalled.modules():
                 self.give(module, name)
                 self._refuse_what_if(module)
@@ -131,6 +133,7 @@ class Tape(Models):
                 rounds_to=rounds_to,
                 keeps_scale=self._keeps_scale,
             )
+        compiled = compiled and not self._in_threads  # C does not follow them
         return Recording(step, self._execute(), self._used, clock=clock, compiled=compiled)
 
     def follow(
@@ -223,6 +226,10 @@ class Tape(Models):
         if self.now is not None and self.what_if is None:
             self.now.backward_ended()
 
+    def turn(self) -> AbstractContextManager[Any] | None:
+        """Return what the running thread has to wait for, where it runs a part of the recorded step."""
+        return None if self.now is None else self.now.recorder.turn()
+
     def pause(self) -> None:
         """See nothing of what an optimizer does to the weights, where the recording goes on behind it."""
         if self.now is not None:
@@ -250,6 +257,7 @@ class Tape(Models):
             self.what_if.settle(recording)
         recording.leaves(self.models())
         done = recording.finish()
+        self._in_threads = self._in_threads or recording.recorder.heard_threads
         if isinstance(recording, Compared):
             self.in_use = recording.by_hand.beside(self.in_use) | self.in_use
         if done.beside is not None and done.whole:  # what was missed of a step before has been seen now
@@ -257,20 +265,11 @@ class Tape(Models):
         self.recorded.append(done)
         if not done.whole:
             self._closer = self._missed = done.last + 1
-        elif done.beside is None and self._strange(done):
+        elif done.beside is None and strange(done, self.recorded):
             self._closer = done.step + self.in_turn
         elif self._rounds_to is None and self.what_if is None and done.far_off:
             self._rounds_to = DTYPES.get(done.precision)
             self.look_at(done.last + 1)
-
-    def _strange(self, done: Recorded) -> bool:
-        """Tell whether a step has what no step that FP32 ran beside has shown."""
-        full = [recorded for recorded in self.recorded if recorded.beside is not None]
-        known = {module.path for recorded in full for module in recorded.low.modules}
-        fresh = any(module.path not in known for module in done.low.modules)
-        other = all(recorded.precision != done.precision for recorded in full)
-        calm = all(recorded.overflowed for recorded in full)  # the scale has settled since
-        return done.overflowed or fresh or other or calm or _fewer_arrive(done, full)
 
     def raised(self, error: BaseException) -> None:
         """Take note of what ended the script, if that was the precision of a step that was running."""
@@ -308,22 +307,6 @@ class Tape(Models):
 
     def _abandon(self, why: str) -> None:
         self.given_up[why] = self.given_up.get(why, 0) + 1
-
-
-def _fewer_arrive(done: Recorded, full: list[Recorded]) -> bool:
-    """Tell whether far more of a parameter's gradient is zero than it was in any of some steps."""
-    most: dict[str, float] = {}
-    for recorded in full:
-        for name, share in _zeros(recorded):
-            most[name] = max(most.get(name, 0.0), share)
-    return any(share > most[name] + MORE_ZEROS for name, share in _zeros(done) if name in most)
-
-
-def _zeros(recorded: Recorded) -> Iterator[tuple[str, float]]:
-    """Yield by parameter which share of its gradient is zero."""
-    for site, stats in recorded.low.sites.items():
-        if site.slot.startswith("param_grad[") and stats.numel:
-            yield f"{site.module}.{site.slot}", stats.zeros / stats.numel
 
 
 def _of(

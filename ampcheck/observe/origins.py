@@ -1,0 +1,59 @@
+"""What operations are attributed to: lines of the program, each in the module that runs there."""
+
+from typing import Any
+
+from ampcheck.observe.source import SourceFinder, Spot
+from ampcheck.observe.tally import Origin
+from ampcheck.values.trace import Phase
+
+
+class Origins:
+    """Makes each origin once."""
+
+    def __init__(self, tracker: Any, where: Any, source: SourceFinder) -> None:
+        """Begin with none; `tracker` names modules, and `where` tells which one is running."""
+        self._tracker, self._where, self._source = tracker, where, source
+        self._made: dict[Any, Origin] = {}
+
+    def of(self, spot: Spot | None, phase: Phase) -> Origin:
+        """Return the origin at the running module and a line."""
+        key = (self._where.current, spot, phase)
+        origin = self._made.get(key)
+        if origin is None:
+            module = self._tracker.path(self._where.current)
+            origin = self._made[key] = Origin(module, phase, *self._source.line(spot))
+        return origin
+
+    def again(self, around: Origin, spot: Spot | None) -> Origin:
+        """Return the origin of a line that a backward runs again outside of any module call.
+
+        `around` is where the running node comes from: the line's module is that one or lies above it.
+        """
+        base, phase = around.module, Phase.RECOMPUTE
+        key = (base, spot, phase)
+        origin = self._made.get(key)
+        if origin is None:
+            before = (spot, Phase.FORWARD)
+            ran = {
+                one.module for key, one in self._made.items() if isinstance(key, tuple) and key[1:] == before
+            }
+            above = [module for module in ran if f"{base}.".startswith(f"{module}." if module else "")]
+            module = max(above, key=len, default=base)
+            origin = self._made[key] = Origin(module, phase, *self._source.line(spot))
+        return origin
+
+    def lost(self) -> Origin:
+        """Return the origin of backward operations whose forward was not recorded."""
+        return self._made.setdefault(None, Origin("", Phase.BACKWARD, "", 0))
+
+    @property
+    def any_lost(self) -> bool:
+        """Whether there was an operation of that kind."""
+        return None in self._made
+
+    def door(self, module: int) -> Origin:
+        """Return the origin of what enters and leaves a module."""
+        origin = self._made.get(module)
+        if origin is None:
+            origin = self._made[module] = Origin(self._tracker.path(module), Phase.FORWARD, "", 0)
+        return origin
