@@ -418,7 +418,8 @@ static int whose(Path *p, PyObject **origin, PyObject **backward)
         *origin = origin_here(p);
         return *origin ? 1 : -1;
     }
-    int again = p->recomputing;
+    /* a node of a class that the program has made runs lines of the program */
+    int again = p->recomputing || (PyType_GetFlags(Py_TYPE(node)) & Py_TPFLAGS_HEAPTYPE);
     if (!again) again = truth(PyObject_CallObject(p->calls[GRAD_ENABLED], NULL));
     if (again) {
         Py_DECREF(node);

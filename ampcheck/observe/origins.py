@@ -42,6 +42,16 @@ class Origins:
             origin = self._made[key] = Origin(module, phase, *self._source.line(spot))
         return origin
 
+    def within(self, made: Origin, spot: Spot | None) -> Origin:
+        """Return the origin of a line in a backward that the program has written; `made` is its forward's."""
+        if spot is None or made is self._made.get(None):
+            return made
+        key = (made.module, spot, Phase.BACKWARD)
+        origin = self._made.get(key)
+        if origin is None:
+            origin = self._made[key] = Origin(made.module, Phase.BACKWARD, *self._source.line(spot))
+        return origin
+
     def lost(self) -> Origin:
         """Return the origin of backward operations whose forward was not recorded."""
         return self._made.setdefault(None, Origin("", Phase.BACKWARD, "", 0))

@@ -28,6 +28,8 @@ from ampcheck.values.trace import Phase, Site, Trace
 
 #: Functions of torch.utils.checkpoint that run a forward again inside the backward.
 _CHECKPOINT = {"utils/checkpoint.py": frozenset({"backward", "unpack_hook"})}
+#: Nodes whose backward the program has written: it has lines of its own.
+_BY_HAND = torch.autograd.function.BackwardCFunction
 #: What was run backward and could not be attributed.
 FORWARD_UNSEEN = "backward operations whose forward was not seen"
 #: The sequence number of nodes that add a gradient to a parameter: no operation of the forward.
@@ -262,7 +264,10 @@ class Recorder(modes.OwnMode):
     def whose(self, node: Any) -> Origin:
         """Return where a node of the graph comes from."""
         marked = None if self.lanes is None else self.lanes.whose(node)
-        return marked or self._nodes.get(node._sequence_nr()) or self.origins.lost()
+        made = marked or self._nodes.get(node._sequence_nr()) or self.origins.lost()
+        return (
+            self.origins.within(made, self.source.spot_in_backward()) if isinstance(node, _BY_HAND) else made
+        )
 
     def _disown(self) -> None:
         """Attribute to nobody the nodes that bear a number which another thread has used too."""

@@ -31,6 +31,9 @@ _INSTALLED = re.compile(r"^.*[/\\\\](?:site|dist)-packages[/\\\\]")
 #: Code objects that are kept known: a program that makes ever new ones must be able to lose them.
 _MOST_CODES = 4096
 
+#: What calls the backward of a Function.
+_APPLIES = os.path.join("torch", "autograd", "function.py")  # noqa: PTH118  # compared with names of files
+
 _SKIP, _USER, _STOP = range(3)
 
 
@@ -58,6 +61,19 @@ class SourceFinder:
                 kind = self.classify(code)
             if kind:
                 return (id(code), frame.f_lasti) if kind == _USER else None
+            frame = frame.f_back
+        return None
+
+    def spot_in_backward(self, depth: int = 2) -> Spot | None:
+        """Return the running spot of a backward that the user has written, or None where torch itself runs it."""
+        frame: FrameType | None = sys._getframe(depth)
+        while frame is not None:
+            code = frame.f_code
+            kind = self._kinds[id(code)] if id(code) in self._kinds else self.classify(code)
+            if kind == _USER:
+                return id(code), frame.f_lasti
+            if code.co_name == "apply" and code.co_filename.endswith(_APPLIES):
+                return None
             frame = frame.f_back
         return None
 
