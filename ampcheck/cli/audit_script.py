@@ -19,7 +19,8 @@ from ampcheck.run.launch_script import Ended, Program, launch
 from ampcheck.run.limit import Limit
 from ampcheck.run.script_audit import ScriptAudit
 from ampcheck.run.side_effects import Kept, kept
-from ampcheck.targets.arguments import Reads, arguments_of, divided
+from ampcheck.targets.alone import models_alone
+from ampcheck.targets.arguments import Argument, Reads, arguments_of, divided
 from ampcheck.targets.reading import as_module, read, read_source
 from ampcheck.values.findings import Severity
 from ampcheck.values.recipes import is_recipe
@@ -120,13 +121,7 @@ def run(options: argparse.Namespace) -> int:
     _refuse(options)
     missing = arguments_of(path).missing(program.arguments)
     if missing:
-        words = [word for argument in missing for word in argument.example]
-        names = ", ".join(max(argument.flags, key=len) for argument in missing)
-        raise TargetError(
-            f"the script needs {names}; give it what it needs:",
-            where=options.target,
-            hint=shlex.join(["ampcheck", options.target, *program.arguments, *words]),
-        )
+        raise _incomplete(missing, options, program)
     steps = options.steps if "steps" in options.given else STEPS
     limit = Limit(steps, options.seconds)
     recipe = options.what_if if is_recipe(options.what_if) else ""
@@ -137,6 +132,24 @@ def run(options: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr), kept() as written:
         ended = audit.over(lambda: launch(program))
     return _publish(options, audit, ended, written, program)
+
+
+def _incomplete(missing: Sequence[Argument], options: argparse.Namespace, program: Program) -> TargetError:
+    """Return the error of a script that needs arguments: the command with them, where there is something to give."""
+    path = Path(options.target).resolve()
+    given = [(argument, *argument.example(path.parent)) for argument in missing]
+    words = [word for _, example, _ in given for word in example]
+    names = ", ".join(max(argument.flags, key=len) for argument, _, _ in given)
+    command = shlex.join(["ampcheck", options.target, *program.arguments, *words])
+    alone = [] if all(real for _, _, real in given) else models_alone(path)
+    if not alone:
+        return TargetError(
+            f"the script needs {names}; give it what it needs:", where=options.target, hint=command
+        )
+    message = f"the script needs {names}: {command}; its model alone, without them:"
+    return TargetError(
+        message, where=options.target, hint="\n".join(f"ampcheck {target}" for target in alone)
+    )
 
 
 def _program(path: Path, options: argparse.Namespace) -> Program:
@@ -206,13 +219,7 @@ def _publish(
     # What ended the script may be what is wrong with its loop: that is the answer.
     refused = report is not None and (report.low.failure is not None or report.worst is Severity.ERROR)
     if ended.error is not None and not steps and not refused:
-        raise TargetError(
-            f"the script ended with {type(ended.error).__name__} before its first step, so nothing was seen",
-            where=options.target,
-            hint=shlex.join(
-                ["python", *["-m"][: program.kind == "module"], program.name, *program.arguments]
-            ),
-        )
+        raise _ended_early(ended.error, options, program)
     if report is None or not (steps or refused):
         raise TargetError(_untrained(ended), where=options.target, hint=f"ampcheck run {options.target}")
     if audit.stopped:
@@ -221,6 +228,17 @@ def _publish(
     if audit.calls is None:
         return status
     return max(status, publish_recipes(audit.calls, options.target, options))
+
+
+def _ended_early(error: BaseException, options: argparse.Namespace, program: Program) -> TargetError:
+    """Return the error of a script that came to no step: what may come of its model all the same."""
+    message = f"the script ended with {type(error).__name__} before its first step, so nothing was seen"
+    python = shlex.join(["python", *["-m"][: program.kind == "module"], program.name, *program.arguments])
+    alone = [] if isinstance(error, ImportError) else models_alone(Path(options.target).resolve())
+    if alone:
+        message += "; it fails by itself, or its model is audited without the rest:"
+    hint = "\n".join([python, *(f"ampcheck {target}" for target in alone)])
+    return TargetError(message, where=options.target, hint=hint)
 
 
 def _untrained(ended: Ended) -> str:

@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from ampcheck.targets.reading import DEPTH, Source, read_source
+from ampcheck.targets.userfile import shown
 
 #: Libraries that read a command line in a way that the text of a script does not show.
 OTHER_PARSERS = frozenset(
@@ -57,12 +58,12 @@ class Argument:
         """Tell whether it is given without a name."""
         return not self.flags[0].startswith("-")
 
-    @property
-    def example(self) -> list[str]:
-        """Return words that give it, as far as its declaration says what they may be."""
+    def example(self, folder: Path) -> tuple[list[str], bool]:
+        """Return words that give it, as far as its declaration says what they may be, and whether they may do."""
         name = max(self.flags, key=len)
-        value = self.choices[0] if self.choices else _EXAMPLES.get(self.kind, "") or _place(name)
-        return [value] if self.positional else [name, value]
+        value = self.choices[0] if self.choices else _EXAMPLES.get(self.kind, "") or _place(name, folder)
+        shown = value or _plain(name).upper()
+        return [shown] if self.positional else [name, shown], bool(value)
 
 
 _EXAMPLES = {"int": "1", "float": "0.1"}
@@ -217,16 +218,19 @@ def _uses_argparse(source: Source) -> bool:
     return bool(_imports(source) & {"argparse", "ArgumentParser"})
 
 
-def _place(name: str) -> str:
-    """Return data or a configuration that lies there, for an argument that asks for some; else its name in capitals."""
-    plain = name.lstrip("-").replace("-", "_")
-    if any(word in plain.lower() for word in CONFIG_WORDS):
-        files = (path for folder in CONFIG_FOLDERS for path in sorted(Path(folder).glob("*")))
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_")
+
+
+def _place(name: str, folder: Path) -> str:
+    """Return data or a configuration that lies here or beside the script, for an argument that asks for some; or ''."""
+    plain = _plain(name).lower()
+    tops = [Path(), *([] if folder == Path.cwd() else [folder])]
+    if any(word in plain for word in CONFIG_WORDS):
+        files = (path for top in tops for inner in CONFIG_FOLDERS for path in sorted((top / inner).glob("*")))
         config = next((path for path in files if path.suffix in CONFIG_ENDINGS), None)
         if config is not None:
-            return str(config)
-    if any(word in plain.lower() for word in PLACE_WORDS):
-        found = next((folder for folder in DATA_FOLDERS if os.path.isdir(folder)), None)  # noqa: PTH112
-        if found is not None:
-            return found
-    return plain.upper()
+            return shown(config)
+    if any(word in plain for word in PLACE_WORDS):
+        return next((inner for inner in DATA_FOLDERS if os.path.isdir(inner)), "")  # noqa: PTH112
+    return ""

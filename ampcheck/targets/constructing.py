@@ -33,8 +33,11 @@ BY_NAME = (
     (r"stride|dilation|groups", "1"),
     (r"block_size|max_len|seq_len|context_l|max_seq|window|lookback", "64"),
     (r"act(ion)?s?_?(dim|size|space)?$|n_actions|num_actions|horizon", "4"),
-    (r"obs|state|n_features|in_features|num_features|in_dim", "16"),
-    (r"dim|hidden|width|size|embd|embed|channels|features|latent|nz|ngf|ndf|units|^d$", "64"),
+    (r"obs|state|n_features|in_features|num_features|in_dim|n?_?inp(ut)?s?$", "16"),
+    (
+        r"dim|hidden|hid$|width|size|embd|embed|emb$|channels|features|latent|nz|ngf|ndf|units|^d$|^(n|num)_",
+        "64",
+    ),
 )
 
 
@@ -122,15 +125,33 @@ class _Arguments:
 
     def of(self, call: ast.Call) -> str | None:
         """Return the arguments as they would be written, None where one of them cannot be said."""
-        if any(isinstance(arg, ast.Starred) for arg in call.args) or any(
-            k.arg is None for k in call.keywords
-        ):
+        if any(isinstance(arg, ast.Starred) for arg in call.args):
             return None
         places = [self._said(arg) for arg in call.args]
-        named = [(keyword.arg, self._said(keyword.value)) for keyword in call.keywords]
+        named: list[tuple[str | None, str | None]] = []
+        for keyword in call.keywords:
+            given = [keyword] if keyword.arg is not None else self._spread(keyword.value)
+            named += (
+                [(one.arg, self._said(one.value)) for one in given] if given is not None else [("", None)]
+            )
         if None in places or any(value is None for _, value in named):
             return None
         return ", ".join([*(text for text in places if text), *(f"{key}={value}" for key, value in named)])
+
+    def _spread(self, node: ast.expr) -> list[ast.keyword] | None:
+        """Return what `**` spreads, where that is written out: `dict(a=1)`, `{"a": 1}`, or a name of one."""
+        if isinstance(node, ast.Name):
+            value = self._locals.get(node.id) or self._tops.get(node.id)
+            return None if value is None else self._spread(value)
+        if isinstance(node, ast.Call) and _name_of(node.func) == "dict" and not node.args:
+            return node.keywords if all(keyword.arg is not None for keyword in node.keywords) else None
+        if isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            found = [
+                ast.keyword(str(key.value), value) for key, value in pairs if isinstance(key, ast.Constant)
+            ]
+            return found if len(found) == len(node.keys) else None
+        return None
 
     def _said(self, node: ast.expr) -> str | None:
         found = self._resolved(node)

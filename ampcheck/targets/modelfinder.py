@@ -10,7 +10,7 @@ from torch import nn
 from ampcheck.errors import TargetError
 from ampcheck.targets.constructing import Construction
 from ampcheck.targets.scope import BATCH_NAMES, CRITERION_NAMES, MODEL_NAMES, OTHER_NAMES, Scope, binds
-from ampcheck.targets.working_out import Built, built, own_classes, which, whole_models
+from ampcheck.targets.working_out import Built, built, own_classes, trainable, which, whole_models
 
 FIRST_LAYER_EXAMPLES = "torch.randn(8, 3, 64, 64)"
 SPATIAL = 64
@@ -72,6 +72,9 @@ def _find(scope: Scope) -> tuple[str, Any]:
     if named and not (found and _needs_arguments(named[1])):
         return named
     if len({id(value) for value in found.values()}) == 1:
+        return next(iter(found.items()))
+    found = trainable(found, scope)  # a matcher or an augmentation is no model to be audited
+    if len(found) == 1:
         return next(iter(found.items()))
     if found:
         raise which(found, scope)

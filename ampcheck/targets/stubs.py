@@ -2,11 +2,13 @@
 
 import ast
 import builtins
+import inspect
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ampcheck.errors import TargetError
+from ampcheck.targets.constructing import Construction
 from ampcheck.targets.draft import Draft, NotFound
 from ampcheck.targets.inputs import asked
 from ampcheck.targets.modelfinder import build_model
@@ -14,7 +16,7 @@ from ampcheck.targets.reading import read
 from ampcheck.targets.scope import Scope
 from ampcheck.targets.spec import Spec
 from ampcheck.targets.userfile import import_file, package_of, shown, user_code
-from ampcheck.targets.working_out import Built, drafted
+from ampcheck.targets.working_out import Built, UnbuiltError, drafted
 
 _HEAD = '''"""What ampcheck audits in {file}, written by `ampcheck init`: change what is not as in your training."""
 
@@ -44,11 +46,14 @@ def stubs(spec: Spec) -> Stubs:
     user = import_file(file)
     scope = Scope(vars(user.module), user)
     with user.imports, user_code(file):
-        made = _model(scope, spec.name)
         try:
+            made = _model(scope, spec.name)
             found, missing = drafted(scope, made), ""
         except NotFound as error:
             found, missing = _to_fill_in(made), str(error)
+        except UnbuiltError as error:
+            made, missing = _unbuilt(error.kind), "write its arguments, a batch and a loss in it"
+            found = _to_fill_in(made)
     body = found.source()
     kind = type(made.model).__name__
     return Stubs(
@@ -66,6 +71,17 @@ def _model(scope: Scope, name: str) -> Built:
         if picked is None:
             raise TargetError(f"no {name!r} in it", where=scope.where)
     return build_model(scope, picked, name)
+
+
+def _unbuilt(kind: type[Any]) -> Built:
+    """Return a model that nobody knows how to build, with a call in which each argument is to be written."""
+    names = [
+        name
+        for name, one in inspect.signature(kind).parameters.items()
+        if one.default is one.empty and one.kind not in {one.VAR_POSITIONAL, one.VAR_KEYWORD}
+    ]
+    text = f"{kind.__name__}({', '.join(f'{name}=...' for name in names)})"
+    return Built(object.__new__(kind), Construction(text))  # of which only the forward's signature is read
 
 
 def _to_fill_in(made: Built) -> Draft:

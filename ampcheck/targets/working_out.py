@@ -1,6 +1,5 @@
 """What a file does not say of the model in it, worked out: which class, how it is built, a batch and a loss."""
 
-import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +8,11 @@ import torch
 from torch import nn
 
 from ampcheck.errors import TargetError
+from ampcheck.targets.alone import parts_of
 from ampcheck.targets.constructing import Construction, constructions
 from ampcheck.targets.draft import Draft, NotFound, draft
 from ampcheck.targets.inputs import settings
-from ampcheck.targets.reading import Source, read_source
+from ampcheck.targets.reading import read_source
 from ampcheck.targets.scope import Scope
 from ampcheck.targets.seeding import seeded
 from ampcheck.targets.userfile import explained, shown
@@ -38,6 +38,16 @@ class Built:
         return (f"the model is {self.how.text}{origin}",)
 
 
+class UnbuiltError(TargetError):
+    """A class of the user's that could not be built."""
+
+    def __init__(self, kind: type[nn.Module], why: str, where: str) -> None:
+        """Keep the class; the message says why, and how to go on."""
+        message = f"{kind.__name__} needs arguments that could not be worked out{why}; write how it is built"
+        super().__init__(message, where=where, hint=f"ampcheck init {where}:{kind.__name__}")
+        self.kind = kind
+
+
 def own_classes(scope: Scope) -> dict[str, type[nn.Module]]:
     """Return the modules that a file itself defines, without losses where it has others."""
     name = scope.user.module.__name__
@@ -56,7 +66,7 @@ def whole_models(scope: Scope) -> dict[str, type[nn.Module]]:
     source = read_source(scope.user.file)
     if source is None or len(classes) <= 1:
         return classes
-    parts = {part for name in classes for part in _parts(name, source, set(classes))}
+    parts = {part for name in classes for part in parts_of(name, source, set(classes))}
     rest = {name: kind for name, kind in classes.items() if name not in parts and _runs(kind)}
     return rest or classes
 
@@ -66,20 +76,6 @@ def _runs(kind: type[nn.Module]) -> bool:
         return hasattr(kind, "training_step")
     code = getattr(kind.forward, "__code__", None)
     return code is None or "NotImplementedError" not in code.co_names
-
-
-def _parts(name: str, source: Source, known: set[str]) -> Iterator[str]:
-    """Yield the classes that a class, or a call that builds it, speaks of."""
-    nodes: list[ast.AST] = [source.classes[name]] if name in source.classes else []
-    calls = (node for node in ast.walk(source.tree) if isinstance(node, ast.Call))
-    for call in calls:
-        if isinstance(call.func, ast.Name) and call.func.id == name:
-            nodes += [*call.args, *(keyword.value for keyword in call.keywords)]
-    for node in nodes:
-        bases = {id(base) for base in node.bases} if isinstance(node, ast.ClassDef) else set()
-        for part in ast.walk(node):
-            if isinstance(part, ast.Name) and part.id in known - {name} and id(part) not in bases:
-                yield part.id
 
 
 def built(name: str, kind: type[nn.Module], scope: Scope) -> Built:
@@ -100,15 +96,17 @@ def built(name: str, kind: type[nn.Module], scope: Scope) -> Built:
         if isinstance(model, nn.Module):
             return Built(model, how)
     why = f": {explained(error)}" if error is not None else ""
-    raise TargetError(
-        f"{name} needs arguments that could not be worked out{why}; write how it is built",
-        where=scope.where,
-        hint=f"ampcheck init {scope.where}:{name}",
-    )
+    raise UnbuiltError(kind, why, scope.where)
 
 
 def _evaluated(text: str, names: Mapping[str, Any]) -> Any:
     return eval(text, dict(names))  # noqa: S307  # the user's own names, in calls that were read from their files
+
+
+def trainable(found: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+    """Return those of several models that have parameters; all of them where none is known to."""
+    rest = {name: value for name, value in found.items() if _parameters(name, value, scope) != 0}
+    return rest or dict(found)
 
 
 def which(found: Mapping[str, Any], scope: Scope) -> TargetError:
@@ -122,11 +120,17 @@ def which(found: Mapping[str, Any], scope: Scope) -> TargetError:
 
 
 def _size(name: str, value: Any, scope: Scope) -> str:
+    number = _parameters(name, value, scope)
+    return "" if number is None else f" ({short_count(number)} parameters)"
+
+
+def _parameters(name: str, value: Any, scope: Scope) -> int | None:
+    """Return how many parameters a model has; None where nobody knows how to build it."""
     try:
         model = value if isinstance(value, nn.Module) else built(name, value, scope).model
     except TargetError:
-        return ""
-    return f" ({short_count(sum(p.numel() for p in model.parameters()))} parameters)"
+        return None
+    return sum(p.numel() for p in model.parameters())
 
 
 def worked_out(scope: Scope, made: Built) -> Draft:

@@ -89,7 +89,8 @@ def test_a_planted_bug_is_found_and_is_the_exit_status(script):
 def test_missing_arguments_are_asked_for_with_the_command(script, capfd):
     assert main([script()]) == 2
     assert "the script needs data" in (told := capfd.readouterr().err)
-    assert "  ampcheck train.py DATA" in told
+    assert "ampcheck train.py DATA;" in told
+    assert told.endswith("\n  ampcheck train.py:Net\n")  # what nobody has to fill in
 
 
 def test_as_cpu_takes_the_script_as_it_is_without_a_gpu(script, capfd):
@@ -104,7 +105,9 @@ def test_an_option_for_models_is_refused_for_a_script(script, capfd):
 
 def test_a_script_that_fails_first_is_no_verdict(script, capfd):
     assert main([script("1 / 0"), "here"]) == 2
-    assert "ended with ZeroDivisionError before its first step" in capfd.readouterr().err
+    told = capfd.readouterr().err
+    assert "ended with ZeroDivisionError before its first step" in told
+    assert told.endswith("\n  python train.py here\n  ampcheck train.py:Net\n")
 
 
 def test_a_loop_that_torch_stops_before_its_first_step_is_a_verdict(script):

@@ -169,6 +169,52 @@ def test_what_cannot_be_worked_out_says_so_and_names_init(tmp_path, monkeypatch)
     assert "write what forward takes as recipe" in Path("odd_audit.py").read_text()
 
 
+def test_what_cannot_be_built_is_written_with_its_arguments_left_open(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("odd.py").write_text(
+        HEAD
+        + "class Odd(nn.Module):\n    def __init__(self, tokenizer, width=8):\n        super().__init__()\n"
+        "        self.f = nn.Linear(tokenizer.size, width)\n"
+        "    def forward(self, tokens):\n        return self.f(tokens)\n"
+    )
+    with pytest.raises(TargetError, match="needs arguments that could not be worked out") as asked:
+        load("odd.py")
+    assert asked.value.hint == "ampcheck init odd.py:Odd"
+    assert main(["init", "odd.py:Odd"]) == 0
+    text = Path("odd_audit.py").read_text()
+    assert "return Odd(tokenizer=...)" in text
+    assert "write what forward takes as tokens" in text
+
+
+def test_arguments_come_from_a_dictionary_that_another_file_spreads(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(
+        "from dataclasses import dataclass\n"
+        + HEAD
+        + "@dataclass\nclass Args:\n    dim: int\n    vocab: int = -1\n"
+        "class LM(nn.Module):\n    def __init__(self, args: Args):\n        super().__init__()\n"
+        "        self.emb, self.out = nn.Embedding(args.vocab, args.dim), nn.Linear(args.dim, args.vocab)\n"
+        "    def forward(self, tokens):\n        return self.out(self.emb(tokens))\n"
+    )
+    Path("train.py").write_text(
+        "from model import LM, Args\ndim, more = 12, {'vocab': 50}\nheld = dict(dim=dim)\n"
+        "model = LM(Args(**held, **more))\n"
+    )
+    model = load("model.py").model
+    assert (model.emb.num_embeddings, model.emb.embedding_dim) == (50, 12)
+
+
+def test_a_module_without_parameters_is_no_model_to_ask_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one = "class {0}(nn.Module):\n    def __init__(self):\n        super().__init__()\n{1}"
+    one += "    def forward(self, x): return {2}\n"
+    own = "        self.f = nn.Linear(4, 4)\n"
+    Path("net.py").write_text(
+        HEAD + one.format("Net", own, "self.f(x)") + one.format("Matcher", "", "x.argmin()")
+    )
+    assert type(load("net.py").model).__name__ == "Net"
+
+
 def test_a_script_that_trains_on_import_does_not_when_one_of_its_models_is_audited(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("script.py").write_text(

@@ -100,7 +100,8 @@ def test_an_option_that_the_script_declares_is_the_scripts(tmp_path):
 def test_arguments_that_are_missing_are_named_with_an_example(tmp_path):
     arguments = arguments_of(written(tmp_path, PARSER))
     missing = arguments.missing(["--lr", "3"])
-    assert [word for one in missing for word in one.example] == ["DATA", "--arch", "a"]
+    examples = [one.example(tmp_path) for one in missing]
+    assert examples == [(["DATA"], False), (["--arch", "a"], True)]  # of the first nobody knows what would do
     assert [one.flags for one in arguments.missing(["folder", "--arch=b"])] == []
     assert arguments.missing(["--help"]) == []
 
