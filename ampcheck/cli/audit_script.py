@@ -231,7 +231,7 @@ def _publish(
 
 
 def _ended_early(error: BaseException, options: argparse.Namespace, program: Program) -> TargetError:
-    """Return the error of a script that came to no step: what may come of its model all the same."""
+    """Return the error of a script that came to no step: its models can be audited alone."""
     message = f"the script ended with {type(error).__name__} before its first step, so nothing was seen"
     python = shlex.join(["python", *["-m"][: program.kind == "module"], program.name, *program.arguments])
     alone = [] if isinstance(error, ImportError) else models_alone(Path(options.target).resolve())

@@ -13,6 +13,7 @@ from ampcheck.fix.verify import comparison
 from ampcheck.observe.cuda_on_cpu.wide import execute
 from ampcheck.observe.execution import run_op
 from ampcheck.observe.reference.shadow import Shadow
+from ampcheck.observe.reference.sparse import holding, is_sparse, memory_of
 from ampcheck.observe.script.comparing import Compared
 
 
@@ -49,6 +50,20 @@ class Recurrent(nn.Module):
         return self.head(self.inner(self.words(x))[0][-1])
 
 
+class Graph(nn.Module):
+    """A graph convolution, twice, by a sparse matrix whose elements no half precision holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 4)
+        weights = torch.rand(4, 4) * (torch.rand(4, 4) > 0.4) + torch.eye(4) / 3
+        self.register_buffer("weights", weights)
+
+    def forward(self, x):
+        near = self.weights.to_sparse()
+        return torch.spmm(near, self.second(torch.spmm(near, self.first(x)).relu()))
+
+
 MODELS = {
     "convolutions": (
         lambda: nn.Sequential(
@@ -65,6 +80,7 @@ MODELS = {
     "attention": (Attention, lambda: torch.randn(4, 6, 16)),
     "in place": (InPlace, lambda: torch.randn(4, 16)),
     "recurrent": (Recurrent, lambda: torch.randint(0, 32, (5, 4))),
+    "sparse": (Graph, lambda: torch.randn(4, 16)),
 }
 
 
@@ -147,6 +163,20 @@ def test_in_fp32_both_records_are_one():
     assert references == [None] * len(references)
     assert recorded.precision == "fp32"
     assert recorded.low.sites == recorded.beside.reference.sites
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc", "bsr", "bsc"])
+def test_a_sparse_tensor_is_like_another_with_other_elements(layout):
+    dense = torch.eye(4) + torch.ones(4, 4).tril()
+    blocks = {"blocksize": (2, 2)} if layout.startswith("b") else {}
+    tensor = dense.to_sparse(layout=getattr(torch, f"sparse_{layout}"), **blocks)
+    made = holding(tensor, memory_of(tensor) * 3)
+    assert made.layout is tensor.layout
+    torch.testing.assert_close(made.to_dense(), 3 * dense)
+    assert is_sparse(made)
+    assert not is_sparse(dense)
+    assert memory_of(dense) is dense
 
 
 def test_what_overflows_is_finite_beside_it():

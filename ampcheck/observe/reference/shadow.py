@@ -15,6 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ampcheck.observe.reference.effects import Effects, dropped, effects, repeatable, written
 from ampcheck.observe.reference.sharing import Message, has_arrived, in_backward, share, sum_of, written_by
+from ampcheck.observe.reference.sparse import holding, is_sparse, memory_of
 from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of, wider
 
 if TYPE_CHECKING:
@@ -107,7 +108,9 @@ class Shadow:
         rule = effects(func)
         follow: Callable[[Any], None] | None = None
         try:
-            if not rule.view:
+            if not rule.view or any(
+                map(is_sparse, tensors_of(args[:1]))
+            ):  # of which a view has memory of its own
                 with _NO_FUNCTIONS():
                     follow = self._follow(rule, func, args, kwargs)
         except Exception as error:  # noqa: BLE001  # of our own
@@ -252,7 +255,8 @@ class Shadow:
         inputs = {
             reference.untyped_storage()._cdata for reference in tensors_of(wide_args) if readable(reference)
         }
-        for tensor, reference in zip(tensors_of((out,)), tensors_of((wide,)), strict=False):
+        pairs = zip(tensors_of((out,)), tensors_of((wide,)), strict=False)
+        for tensor, reference in ((memory_of(low), memory_of(high)) for low, high in pairs):
             fresh = tensor.is_floating_point() and readable(tensor)
             if fresh and tensor.untyped_storage()._cdata not in held:
                 own = reference.untyped_storage()._cdata not in inputs
@@ -262,7 +266,7 @@ class Shadow:
         """Tell whether a reference or a half-precision tensor or dtype is among the inputs."""
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, torch.Tensor):
-                if value.dtype in _LOW or self._beside(value) is not None:
+                if value.dtype in _LOW or self._beside(memory_of(value)) is not None:
                     return True
             elif isinstance(value, (list, tuple)):
                 if self._differs(value, None):
@@ -272,6 +276,8 @@ class Shadow:
         return False
 
     def _wide(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and is_sparse(value):
+            return holding(value, self._wide(memory_of(value)))
         if isinstance(value, torch.Tensor):
             reference = self.of(value)
             if reference is not None:
@@ -285,7 +291,7 @@ class Shadow:
 
     def _take(self, out: Any) -> None:
         """Let FP32 go on from what the script has."""
-        for tensor in tensors_of((out,)):
+        for tensor in map(memory_of, tensors_of((out,))):
             reference = self.of(tensor)
             if reference is not None:
                 reference.copy_(tensor)
