@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import ampcheck
 from ampcheck.observe.recorder import Recorder
 from ampcheck.saved.report_json import from_json, to_json
 from ampcheck.values.report import Report
@@ -59,6 +60,19 @@ def test_ten_times_the_layers_are_ten_times_the_calls(compiled):
 
     few, many = calls(30), calls(300)
     assert many <= 11 * few
+
+
+def test_ten_times_the_modules_that_are_never_called_are_ten_times_the_calls_of_an_audit():
+    def calls(unused):
+        model = nn.Sequential(nn.Linear(4, 4))
+        model.unused = nn.ModuleList(nn.Linear(1, 1) for _ in range(unused))
+        return calls_of_ours(
+            lambda: ampcheck.check(model, torch.ones(2, 4), lambda model, x: model[0](x).square().mean())
+        )
+
+    calls(1)  # what is made once for a process
+    few, many = calls(60), calls(600)
+    assert many < 11 * few
 
 
 def test_a_hundred_thousand_operations():

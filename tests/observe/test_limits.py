@@ -105,6 +105,7 @@ def test_a_deep_model_runs_where_it_would_have_run():
     alone = deepest(lambda model: model(torch.ones(1, 4)))
     assert alone > 200
     watched(build(alone))
+    ampcheck.check(build(alone), torch.ones(1, 4), lambda model, x: model(x).sum())
 
 
 def test_a_script_sees_the_limit_that_it_set():

@@ -57,6 +57,18 @@ def test_writers_at_the_same_time_all_succeed_and_the_file_is_one_of_theirs(tmp_
     assert list(tmp_path.iterdir()) == [place]
 
 
+def test_processes_that_write_at_the_same_time_all_succeed(tmp_path: Path) -> None:
+    code = (
+        "import sys; from ampcheck.saved.report_json import write\nfor _ in range(200): write(*sys.argv[1:])"
+    )
+    texts = [str(number) * 50_000 for number in range(3)]
+    place = tmp_path / "r.json"
+    running = [subprocess.Popen([sys.executable, "-c", code, str(place), text]) for text in texts]
+    assert [one.wait() for one in running] == [0, 0, 0]
+    assert place.read_text() in texts
+    assert list(tmp_path.iterdir()) == [place]
+
+
 def test_names_beside_a_file_cannot_be_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = []
     opened = replacing._opened

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.modules.module as module_hooks
 
 from ampcheck.observe.model.structure import is_lazy, modules
 
@@ -17,6 +18,12 @@ from ampcheck.observe.model.structure import is_lazy, modules
 _CONTAINERS = frozenset({list, dict, set, deque, OrderedDict, defaultdict, Counter})
 #: nn.Module's own tables: parameters, buffers, hooks, children.
 _MODULE_TABLES = frozenset(torch.nn.Module().__dict__)
+#: Torch's tables of hooks that hear of every module.
+_HOOKS_OF_ALL = [
+    held
+    for name, held in vars(module_hooks).items()
+    if name.startswith("_global") and type(held) in _CONTAINERS
+]
 #: How deep containers and plain objects are followed from a module, a batch or a loss.
 _DEPTH = 5
 #: Their objects hold no numbers of the user's, and often a lock or a process.
@@ -109,14 +116,14 @@ def _at_same_place(tensor: torch.Tensor, data: torch.Tensor) -> bool:
 class Snapshot:
     """The state of a model, and of whatever else a step may change, at one moment.
 
-    Restoring puts back values in place, attributes that were bound anew, containers and plain objects,
+    Restoring puts back values in place, attributes that were bound anew, containers and plain objects, hooks,
     gradients, and the state of torch's, Python's and (if it is loaded) NumPy's random generators, the
     model's own included.
     """
 
     def __init__(self, model: Any, *others: Any) -> None:
         """Copy the state of a model and of others: the batch, the loss."""
-        self._containers: list[_Container] = []
+        self._containers = [_Container(table, table.copy()) for table in _HOOKS_OF_ALL]
         self._kinds: dict[
             int, tuple[Any, type]
         ] = {}  #: of what can be given another class: itself, and its own

@@ -153,7 +153,10 @@ class StepRecord:
         return row
 
     def _shelf(self, device: torch.device) -> _Shelf:
-        return self._shelves.setdefault(device, _Shelf(device))
+        found = self._shelves.get(device)
+        if found is None:
+            found = self._shelves[device] = _Shelf(device)
+        return found
 
     def alias(self, row: int, number: int) -> None:
         """Count a row, as `add` returned it, for a further site."""
