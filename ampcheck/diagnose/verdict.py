@@ -243,7 +243,9 @@ def _figures(report: Report) -> str:
 
 
 def _unscaled(report: Report, loss: Loss) -> str:
-    """Return what it would be without a loss scale, where that is another number."""
+    """Return what it would be without a loss scale, where there is one and that is another number."""
+    if not report.log2_scale:
+        return ""
     point = scale_curve(report, (0,))[0]
     share = point.underflowed.low / point.nonzero if point.nonzero else 0.0
     return f" ({percent(share)} without scaling)" if percent(share) != percent(loss.share) else ""

@@ -15,7 +15,8 @@ from ampcheck.values.wording import clean, location, plural, size, some
 
 #: Words that stand before the lines.
 LABEL, WHY, BUYS, UNSEEN = "Do this:", "Why:", "What it buys:", "Not seen:"
-#: Modules that are named.
+#: Characters of a list of names that are shown whole.
+LISTED = 60
 
 
 def answer_lines(report: Report) -> Iterator[tuple[str, str]]:
@@ -62,7 +63,14 @@ def _unseen(report: Report) -> str:
     if not missed:
         return f"nothing ({plural(report.low.operations, 'operation')} seen)"
     more = f", and {plural(len(missed) - 1, 'more kind')}" if len(missed) > 1 else ""
-    return f"{clean(missed[0][0])}{more}"
+    return f"{_shortened(clean(missed[0][0]))}{more}"
+
+
+def _shortened(what: str) -> str:
+    """Return what was not seen with the first of its names; `-v` has them all."""
+    words, _, listed = what.partition(": ")
+    first, *others = listed.split(", ")
+    return what if len(listed) <= LISTED else f"{words}: {first} and others" if others else what
 
 
 def next_step(report: Report) -> str:
@@ -122,7 +130,19 @@ def _planned(report: Report, plan: Plan) -> str:
     kept = [with_class(report, name) for name in plan.fp32_modules] + list(plan.fp32_lines)
     parts = [scaler_call(plan.scaler)] if plan.scaler is not None else []
     parts += [f"keep {some(kept)} in FP32"] if kept else []
-    return f"train in {clean(plan.precision)}: {', '.join(parts)}"
+    other = f"; or {_unchanged(report, plan)}" if kept else ""
+    return f"train in {clean(plan.precision)}: {', '.join(parts)}{other}".removesuffix("; or ")
+
+
+def _unchanged(report: Report, plan: Plan) -> str:
+    """Return the other precision, where the step was run in it as it is and came out well."""
+    other = "bf16" if plan.precision == "fp16" else "fp16"
+    outcome = report.outcomes.get(other)
+    if report.precision != plan.precision or outcome is None or outcome.harmed:
+        return ""
+    if outcome.log2_scale:
+        return f"fp16 with {scaler_call(ScalerPlan(2.0**outcome.log2_scale))} alone"
+    return f"{other}: no change"
 
 
 def _mended(finding: Finding) -> str:

@@ -1,6 +1,7 @@
 """The audit: a target's steps run in pairs, compared, and judged."""
 
 import platform
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -51,7 +52,16 @@ def audit(target: Target, settings: Settings, progress: Progress = lambda _: Non
     Whatever happens, the model, the batches and all random generators are left as they were.
     """
     with open_watches.audit():
-        return _alone(target, settings, progress)
+        report = _alone(target, settings, progress)
+    stored = _stored_in_half(target.model)
+    return replace(report, low=replace(report.low, not_audited={**report.low.not_audited, **stored}))
+
+
+def _stored_in_half(model: Any) -> dict[str, int]:
+    """Return that FP32's own weights were not seen, where the model comes without them."""
+    known = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+    held = Counter(known[p.dtype] for *_, p in named_parameters(model) if p.dtype in known)
+    return {f"what rounding weights to {dtype} lost before the audit": n for dtype, n in held.items()}
 
 
 def _alone(target: Target, settings: Settings, progress: Progress) -> Report:

@@ -154,7 +154,7 @@ def _from_forward(empty: Draft, tried: Tried, shapes: Shapes) -> Draft:
     required = [one for one in tried.asks if one.required]
     optional = [one for one in tried.asks if not one.required and _may_be_tensor(one)]
     for wanted in [required, [*required, *optional]] if required and optional else [required or optional[:1]]:
-        for texts in _texts(wanted, shapes):
+        for texts in _texts(wanted, shapes, _as_stored(tried.model)):
             if tried.over:
                 break
             values = {one.name: value_of(text) for one, text in zip(wanted, texts, strict=True)}
@@ -166,12 +166,20 @@ def _from_forward(empty: Draft, tried: Tried, shapes: Shapes) -> Draft:
     raise NotFound(tried.asks, tried.tries, tried.last)
 
 
-def _texts(wanted: Sequence[Asked], shapes: Shapes) -> Iterator[tuple[str, ...]]:
-    """Yield Python for all arguments of a forward, the most likely first."""
+def _as_stored(model: nn.Module) -> str:
+    """Return what follows numbers that go into a model: it may be stored in half precision."""
+    dtypes = (p.dtype for p in model.parameters() if p.is_floating_point())
+    return {torch.float16: ".half()", torch.bfloat16: ".bfloat16()"}.get(next(dtypes, torch.float32), "")
+
+
+def _texts(wanted: Sequence[Asked], shapes: Shapes, ending: str) -> Iterator[tuple[str, ...]]:
+    """Yield Python for all arguments of a forward, the most likely first; the ending is for random numbers."""
     whole = [one for one in wanted if len(wanted) == 1 and one.parts]
     asks = [Asked(part, required=True) for part in whole[0].parts] if whole else list(wanted)
     find = of_graph if is_graph(one.name for one in asks) else candidates
-    for texts in _combined([find(one, shapes) for one in asks]):
+    drawn = ("torch.randn(", "torch.rand(")
+    listed = [[text + ending * text.startswith(drawn) for text in find(one, shapes)] for one in asks]
+    for texts in _combined(listed):
         yield (whole[0].of_parts(texts),) if whole else texts
 
 

@@ -111,6 +111,12 @@ def test_a_step_without_low_precision_gradients_says_so() -> None:
     assert stats([]).numel == 0
 
 
+def test_what_would_be_without_a_loss_scale_is_said_only_where_there_is_one() -> None:
+    made = report([Layer("a", gradient=-25.0)])
+    assert "without scaling" in sentence_of(made)
+    assert "without scaling" not in sentence_of(replace(made, log2_scale=0))
+
+
 def test_a_re_run_that_came_out_well_outweighs_what_lies_between() -> None:
     well = {"settled": Outcome(16, grad_error=0.01, underflow=0.02)}
     for name in ("forward_overflow", "gradient_underflow"):

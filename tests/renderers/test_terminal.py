@@ -204,6 +204,28 @@ def test_no_change_is_needed_is_never_said_beside_a_change() -> None:
     )
 
 
+def test_a_precision_that_came_out_well_as_it_is_stands_beside_a_change() -> None:
+    kept = Plan("fp16", ("head",), scaler=ScalerPlan(2.0**15))
+    change = "train in fp16: GradScaler(init_scale=2**15), keep head (Linear) in FP32"
+    healthy, harmed = Outcome(0, grad_error=0.01), Outcome(0, grad_error=0.9)
+    assert advised(kept, outcomes={"bf16": healthy})[0] == f"{change}; or bf16: no change"
+    assert advised(kept, outcomes={"bf16": harmed})[0] == change
+    assert "bf16" not in advised(Plan("fp16", scaler=ScalerPlan(2.0**15)), outcomes={"bf16": healthy})[0]
+    lower = {"precision": "bf16", "log2_scale": 0, "outcomes": {"fp16": Outcome(13, grad_error=0.01)}}
+    told = advised(Plan("bf16", ("head",)), **lower)[0]
+    assert (
+        told == "train in bf16: keep head (Linear) in FP32; or fp16 with GradScaler(init_scale=2**13) alone"
+    )
+
+
+def test_of_a_long_list_of_what_was_not_seen_the_first_screen_names_one() -> None:
+    names = ", ".join(f"model.layers.{n}.attention.out_proj" for n in range(6))
+    missed = {f"modules that were never called: {names}": 6}
+    made = replace(clean(), low=replace(clean().low, not_audited=missed))
+    short = terminal.render(made, width=120, short=True)
+    assert "modules that were never called: model.layers.0.attention.out_proj and others\n" in short
+
+
 def test_a_layer_that_overflowed_altogether_has_a_range_of_none() -> None:
     made = clean()
     broken = stats([float("nan")] * 9)

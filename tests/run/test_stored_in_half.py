@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import ampcheck
 from ampcheck.observe.reference.given import GIVEN
 from ampcheck.run.session import Session
 from ampcheck.values.settings import Schedule
@@ -80,3 +81,14 @@ def test_a_state_that_is_carried_from_step_to_step_in_half_precision_is_named(ce
     report = session.report("script.py")
     assert (GIVEN in report.low.not_audited) is not seen
     assert (report.verdict.word is Health.SAFE) is seen
+
+
+@pytest.mark.parametrize(("dtype", "tensors"), [(torch.float16, 2), (torch.float32, 0)])
+def test_weights_that_come_in_half_precision_are_named_as_not_seen(dtype, tensors):
+    torch.manual_seed(0)
+    model = nn.Linear(8, 2).to(dtype)
+    report = ampcheck.check(model, torch.randn(16, 8).to(dtype), lambda m, x: m(x).float().square().mean())
+    what = "what rounding weights to float16 lost before the audit"
+    assert report.not_audited.get(what, 0) == tensors
+    fix = [finding.fix for finding in report.findings if finding.code == "AMP302"]
+    assert [bool("without .half()" in "".join(lines)) for lines in fix] == [True] * bool(tensors)

@@ -72,6 +72,11 @@ MODELS = {
         "    def forward(self, x, adj):\n        return torch.spmm(adj, torch.mm(x, self.w))\n",
         [(128, 5), (128, 128), (128, 3)],
     ),
+    "weights in half precision": (
+        HEAD + "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.f = nn.Linear(6, 3)\n        self.half()\n    def forward(self, x):\n        return self.f(x)\n",
+        [(8, 6), (8, 3)],
+    ),
     "a dictionary": (
         HEAD + "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.conv, self.emb = nn.Conv2d(3, 4, 3), nn.Embedding(20, 4)\n"

@@ -14,9 +14,7 @@ _PLAIN = "# where the model is made: without .half(), .bfloat16() or dtype=; aut
 
 
 def weights_in_fp32(report: Report) -> tuple[str, ...]:
-    """Return the line that keeps trained weights in FP32; none where no loop was seen."""
-    if report.loop is None:
-        return ()
+    """Return the line that keeps trained weights in FP32."""
     fabric = any(module.kind == "_FabricModule" for module in report.low.modules)
     path = first_place(report, "model")[0].replace("\\", "/")
     line = next((held for part, held in _BY_PATH.items() if part in path), _FABRIC if fabric else _PLAIN)
