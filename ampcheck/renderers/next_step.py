@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ampcheck.diagnose.caveats import settled
+from ampcheck.diagnose.rules.installed import in_installed, own_line
 from ampcheck.diagnose.savings import forward_bytes
 from ampcheck.diagnose.subjects import with_class
 from ampcheck.renderers.words import scaler_call
@@ -99,7 +100,7 @@ def _fixed(report: Report) -> str:
         return _planned(report, report.plan)
     bad = [finding for finding in report.findings if finding.severity is not Severity.INFO]
     worst = min(bad, key=lambda finding: finding.severity.rank, default=None)
-    return _mended(worst) if worst is not None else ""
+    return _mended(report, worst) if worst is not None else ""
 
 
 def _kept(report: Report) -> str:
@@ -145,8 +146,9 @@ def _unchanged(report: Report, plan: Plan) -> str:
     return f"{other}: no change"
 
 
-def _mended(finding: Finding) -> str:
+def _mended(report: Report, finding: Finding) -> str:
     at = location(finding.origin.file, finding.origin.line) if finding.origin else ""
-    where = f" at {at}" if at else ""
+    own = own_line(report) if at and in_installed(at) else ""
+    where = f" at {at}{f', which {clean(own)} runs' if own else ''}" if at else ""
     how = "the lines below show how" if finding.fix else f"see ampcheck explain {clean(finding.code)}"
     return f"fix {clean(finding.code)} {clean(finding.name)}{where}: {how}"

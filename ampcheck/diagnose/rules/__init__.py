@@ -19,6 +19,7 @@ from ampcheck.diagnose.rules.gradients import (
 )
 from ampcheck.diagnose.rules.half import half_precision_parameters, half_precision_reduction, scaler_useless
 from ampcheck.diagnose.rules.harm import with_harm
+from ampcheck.diagnose.rules.installed import overridden
 from ampcheck.diagnose.rules.loop_order import (
     clip_after_step,
     clip_before_unscale,
@@ -142,4 +143,4 @@ def diagnose(report: Report) -> tuple[Finding, ...]:
     if not report.judgeable:  # FP32 has no finite loss, so nothing proves an error
         found = [finding for finding in found if finding.severity is not Severity.ERROR]
     shown = sorted(with_harm(report, found), key=lambda finding: finding.severity.rank)
-    return tuple(classed(report, finding) for finding in by_cause(report, shown))
+    return tuple(overridden(report, classed(report, finding)) for finding in by_cause(report, shown))
