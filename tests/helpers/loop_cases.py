@@ -5,7 +5,16 @@ from dataclasses import dataclass
 
 import torch
 from loop_idioms import scaler_of_every_step, scaler_of_its_own
-from loop_scripts import data, half, loss_fn, net, trains, unscaled_while_growing, updated_between
+from loop_scripts import (
+    data,
+    gradient_penalty,
+    half,
+    loss_fn,
+    net,
+    trains,
+    unscaled_while_growing,
+    updated_between,
+)
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
@@ -388,6 +397,12 @@ CASES = {
         lambda _: logs(True, norms),
         "norm(2)",
         "scaler.unscale_(optimizer)  # before",
+    ),
+    "AMP416 within a loss": Case(
+        lambda _: gradient_penalty(divides=False),
+        lambda _: gradient_penalty(),
+        "torch.autograd.grad(",
+        "/ scaler.get_scale()",
     ),
     "AMP417": Case(
         lambda _: scaler_of_every_step(wrong=True),

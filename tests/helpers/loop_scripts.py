@@ -141,7 +141,7 @@ def custom_function():
         scaler.update()
 
 
-def gradient_penalty():
+def gradient_penalty(divides=True):
     model = net()
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
     for x, y in data():
@@ -149,7 +149,7 @@ def gradient_penalty():
         with half():
             loss = loss_fn(model(x), y)
         scaled = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True)
-        grads = [grad / scaler.get_scale() for grad in scaled]
+        grads = [grad / scaler.get_scale() for grad in scaled] if divides else scaled
         with half():
             loss = loss + sum(grad.pow(2).sum() for grad in grads).sqrt()
         scaler.scale(loss).backward()

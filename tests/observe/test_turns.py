@@ -11,7 +11,10 @@ from ampcheck.observe.execution import run_op
 from ampcheck.observe.recorder import FORWARD_UNSEEN, Recorder
 from ampcheck.observe.script.journal import Journal
 from ampcheck.observe.script.watched_thread import WatchedThread
+from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
 from ampcheck.values.loop import Kind
+from ampcheck.values.settings import Schedule
 from ampcheck.values.trace import Phase
 
 
@@ -21,10 +24,10 @@ def pair():
     return g, d, torch.optim.SGD(g.parameters(), 0.1), torch.optim.SGD(d.parameters(), 0.1)
 
 
-def adversarial(weight=1.0, critics=1, steps=3, watched=None):
+def adversarial(weight=1.0, critics=1, steps=3, watched=None, scale=2.0**10):
     """Train a generator whose forward runs before the critic's step and whose backward runs after it."""
     g, d, og, od = pair()
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
     watch = ampcheck.watch(first=steps) if watched is None else watched
     with watch as seen:
         for step in range(steps):
@@ -60,6 +63,16 @@ def test_a_forward_that_another_optimizers_step_parts_from_its_backward_is_joine
     assert FORWARD_UNSEEN not in report.not_audited
     modules = {site.module for site in report.low.sites if site.phase is Phase.BACKWARD}
     assert {"g", "d"} <= modules
+
+
+@pytest.mark.parametrize(("critics", "scale"), [(1, 2.0**18), (2, 2.0**20), (2, 2.0**22), (3, 2.0**22)])
+def test_a_turn_that_overflowed_is_followed_by_another_look(critics, scale):
+    session = Session(Schedule())
+    adversarial(critics=critics, steps=20, watched=session.watching(), scale=scale)
+    report = session.report("script.py")
+    assert report.loop.skipped
+    assert report.outcomes["settled"].finite
+    assert report.worst is not Severity.ERROR
 
 
 def test_a_generator_that_learns_nothing_is_no_safe_step():

@@ -14,6 +14,7 @@ from ampcheck.values.trace import ErrorJump
 #: What can be wrong by itself and break what comes after it, in the order of execution.
 _CAUSES = (
     "AMP418",
+    "AMP416",
     "AMP408",
     "AMP105",
     "AMP505",
@@ -27,8 +28,8 @@ _CAUSES = (
 )
 #: Why gradients overflow that are no larger than fp16 holds, or at a scale that should have fallen.
 _OF_OVERFLOW = frozenset({"AMP104", "AMP407", "AMP206"})
-#: Where gradients are divided by a scale that has not multiplied them.
-_OF_SCALES = frozenset({"AMP418", "AMP408"})
+#: Where gradients are not divided by the scale that has multiplied them, or by another one.
+_OF_SCALES = frozenset({"AMP418", "AMP416", "AMP408"})
 #: What may only follow from one of these.
 _FOLLOWERS = frozenset({"AMP202", "AMP203", "AMP506"})
 #: What casting stored numbers explains, and what follows from it.

@@ -17,7 +17,7 @@ from ampcheck.diagnose.rules.loop_state import (
     unscaling,
 )
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import GIVEN, Event, Kind, Loop
+from ampcheck.values.loop import GIVEN, RETURNED, Event, Kind, Loop
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean, scale_words
 
@@ -85,7 +85,8 @@ def read_before_unscale(report: Report) -> list[Finding]:
     """Gradients are measured while they are still multiplied by the loss scale.
 
     What it finds: norms, sums and largest values that the script takes of gradients of a scaled loss, before
-    scaler.unscale_(optimizer), in a recorded step.
+    scaler.unscale_(optimizer), in a recorded step; and gradients of a scaled loss that are part of another loss, as in
+    a gradient penalty, and that nothing divides by the scale. That is an error where it does harm.
 
     Why it matters: the numbers are 65536 times too large and jump whenever the scale changes: a log of gradient norms
     shows the scaler, not the training, and limits that are compared with them never hold.
@@ -97,24 +98,45 @@ def read_before_unscale(report: Report) -> list[Finding]:
     When to ignore it: when the result is divided by scaler.get_scale() afterwards.
     """
     loop = loop_of(report)
-    seen = [m for m in moments(loop) if m.event.kind in {Kind.READ_GRAD, Kind.CLIP} and _holds_scale(m)]
+    reads = [m for m in moments(loop) if m.event.kind in {Kind.READ_GRAD, Kind.CLIP}]
+    within = [m.event for m in reads if m.event.name == RETURNED]
+    seen = [m for m in reads if _holds_scale(m) and m.event not in within]
     clipped = {m.number for m in seen if m.event.kind is Kind.CLIP}  # measured in order to clip: AMP401
     bad = [m.event for m in seen if m.number not in clipped]
     return [
-        loop_finding(
-            "AMP416 read-before-unscale",
-            Severity.WARNING,
-            f"{clean(event.name)} measures gradients that are still multiplied by the loss scale"
-            f"{_scale_words(loop)}: unscale them first",
-            [event],
-            [
-                line_of(loop, Kind.BACKWARD, "scaler.scale(loss).backward()"),
-                f"{unscaling(loop, event.targets)}  # before measuring",
-                event.code or f"{event.name}(...)",
-            ],
-        )
-        for event in first_by_place(bad)
+        *(_part_of_the_loss(report, event) for event in first_by_place(within)),
+        *(
+            loop_finding(
+                "AMP416 read-before-unscale",
+                Severity.WARNING,
+                f"{clean(event.name)} measures gradients that are still multiplied by the loss scale"
+                f"{_scale_words(loop)}: unscale them first",
+                [event],
+                [
+                    line_of(loop, Kind.BACKWARD, "scaler.scale(loss).backward()"),
+                    f"{unscaling(loop, event.targets)}  # before measuring",
+                    event.code or f"{event.name}(...)",
+                ],
+            )
+            for event in first_by_place(bad)
+        ),
     ]
+
+
+def _part_of_the_loss(report: Report, event: Event) -> Finding:
+    """Return what is wrong where gradients of a scaled loss are part of another one."""
+    settled = report.outcomes.get("settled")
+    return loop_finding(
+        "AMP416 read-before-unscale",
+        Severity.ERROR if settled is not None and settled.harmed else Severity.WARNING,
+        f"the loss holds gradients that are still multiplied by the loss scale{_scale_words(loop_of(report))}: divide "
+        "them by it first",
+        [event],
+        [
+            event.code or "grads = torch.autograd.grad(scaler.scale(loss), inputs, create_graph=True)",
+            "grads = [grad / scaler.get_scale() for grad in grads]",
+        ],
+    )
 
 
 def clip_after_step(report: Report) -> list[Finding]:

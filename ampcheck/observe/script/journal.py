@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.source import SourceFinder
+from ampcheck.observe.source import SourceFinder, Spot
 from ampcheck.values.loop import Event, Kind, LoopObject, Round
 
 #: Different rounds kept; a loop that never repeats itself says no more with another.
@@ -40,12 +40,15 @@ class Journal:
 
     def note(self, kind: Kind, thing: str = "", **said: Any) -> None:
         """Write an event down, with the line of the script that it comes from."""
+        self.note_at(self._finder.spot(2), kind, thing, **said)
+
+    def note_at(self, spot: Spot | None, kind: Kind, thing: str = "", **said: Any) -> None:
+        """Write an event down that comes from a line of the script."""
         grad = torch.is_grad_enabled()
         if kind in _BEGINNING and grad:
             self.begins()
         if len(self._now) >= MOST_EVENTS:
             return
-        spot = self._finder.spot(2)
         by = self._inside[-1] if self._inside else ""
         autocast = autocast_dtype()
         key = (kind, thing, spot, by, grad, autocast, *said.values())
@@ -59,6 +62,10 @@ class Journal:
             around |= {"caller": caller, "method": method}
             self._events.append(Event(kind, thing, file=file, line=line, code=text, **around))
         self._now.append(number)
+
+    def spot(self) -> Spot | None:
+        """Return the running line of the script."""
+        return self._finder.spot(2)
 
     def place(self) -> tuple[str, int]:
         """Return the line of the script that is running."""

@@ -56,7 +56,7 @@ class LoopWatcher:
         self.roots = RootFinder(self.called, self.thread)
         self.compiler = Compiler()
         self.hand = ScaleByHand()
-        self.within: set[tuple[int, str]] = set()  #: methods of scalers that are running
+        self.within: set[tuple[int, int, str]] = set()  #: methods of scalers that run, by thread
         self.not_seen: dict[str, int] = {}
         self.steps = 0
         self.backwards = 0

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Steps abandoned, after which no other is tried: each took longer than all that a script usually does.
 MOST_GIVEN_UP = 2
+#: Recorded steps that may all overflow before no other is looked for.
+_TRIES = 4
 #: What torch says where a precision is why it refuses an operation.
 _REFUSALS = ("unsafe to autocast", "scalar type", "same dtype", "to have the same", "Half", "BFloat16")
 
@@ -110,20 +112,24 @@ class Tape(Models):
         if step == self._enough or sum(self.given_up.values()) >= MOST_GIVEN_UP:
             return False
         turn = range(step, step + (self.in_turn if self._schedule.steps is not None else 1))
-        wanted = step == self._closer or any(self._schedule.wants(at, self.in_turn) for at in turn)
+        wanted = self._looks_closer(step) or any(self._schedule.wants(at, self.in_turn) for at in turn)
         return wanted and len(self.recorded) < self._schedule.most
+
+    def _looks_closer(self, step: int) -> bool:
+        """Tell whether a closer look is due: several optimizers may have taken some steps more in between."""
+        return 0 <= self._closer <= step
 
     def _recording(self, step: int, *, compiled: bool) -> Recording:
         """Return what is to record a step, in full where that is wanted; else `compiled` lets C do it."""
         matches_reference = all(
             recorded.matches_reference for recorded in self.recorded if recorded.beside is not None
         )
-        compares = step == self._closer or self._schedule.compares(
+        compares = self._looks_closer(step) or self._schedule.compares(
             step, self.in_turn, matches_reference=matches_reference
         )
         clock = Clock(self.pace.seconds, self._schedule.slowest)
         if compares or self.what_if is not None:
-            rounds_to = self._rounds_to if step == self._closer else None
+            rounds_to = self._rounds_to if self._looks_closer(step) else None
             return Compared(
                 step,
                 self._execute(),
@@ -247,6 +253,8 @@ class Tape(Models):
 
     def _close(self, recording: Recording, parameters: Iterable[torch.Tensor] | None) -> None:
         self._stop(recording)
+        if self._looks_closer(recording.step):
+            self._closer = -1
         if recording.left and (recording.backwards or not recording.before_calls):
             self._abandon(recording.left)
             return
@@ -263,10 +271,16 @@ class Tape(Models):
         if done.beside is not None and done.whole:  # what was missed of a step before has been seen now
             self.recorded = [one for one in self.recorded if one.whole or one.overflowed]
         self.recorded.append(done)
+        self._look_again(done)
+
+    def _look_again(self, done: Recorded) -> None:
+        """Find out which step is worth recording in full after one that is done."""
         if not done.whole:
             self._closer = self._missed = done.last + 1
         elif done.beside is None and strange(done, self.recorded):
             self._closer = done.step + self.in_turn
+        elif len(self.recorded) <= _TRIES and all(one.overflowed for one in self.recorded):
+            self.look_at(done.last + 2 ** len(self.recorded))  # the scale may still come to rest
         elif self._rounds_to is None and self.what_if is None and done.far_off:
             self._rounds_to = DTYPES.get(done.precision)
             self.look_at(done.last + 1)

@@ -1,6 +1,6 @@
 """The watcher of a training script: of its loop, and of the scalers and the CUDA graphs in it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.amp.grad_scaler import OptState
@@ -14,7 +14,10 @@ from ampcheck.observe.script.roots import trains
 from ampcheck.observe.script.scaling.losses import is_scaled, mark_scaled
 from ampcheck.observe.script.scaling.own_unscaling import OwnUnscaling
 from ampcheck.observe.script.scaling.scales import Attempt, about_to_update, overflowed
-from ampcheck.values.loop import GIVEN, Kind
+from ampcheck.values.loop import GIVEN, RETURNED, Kind
+
+if TYPE_CHECKING:
+    from ampcheck.observe.source import Spot
 
 #: What is not seen of a script that has steps replayed.
 GRAPHS = "replays of CUDA graphs: what runs in one is not seen"
@@ -31,6 +34,9 @@ class Watcher(LoopWatcher):
         """Begin before the first step."""
         super().__init__(*given, **named)
         self.unscaling = OwnUnscaling()
+        self._scaled_at: Spot | None = (
+            None  #: the line that took such gradients, if nothing has divided them yet
+        )
 
     @guarded
     def scale(self, scaler: Any, outputs: Any) -> None:
@@ -161,11 +167,20 @@ class Watcher(LoopWatcher):
         """Take note of gradients that are to be part of a loss, as in a gradient penalty."""
         first = outputs if isinstance(outputs, torch.Tensor) else next(iter(outputs), None)
         if self._scales and isinstance(first, torch.Tensor) and is_scaled(first):
-            self._scaled_within = self.backwards
+            self._scaled_within, self._scaled_at = self.backwards, self.journal.spot()
+
+    @guarded
+    def backward(self, *given: Any, **named: Any) -> torch.Tensor | None:
+        """Take note of a backward; gradients that are part of its loss may be multiplied by the scale still."""
+        at, self._scaled_at = self._scaled_at, None
+        if at is not None and self._scaled_within == self.backwards:
+            self.journal.note_at(at, Kind.READ_GRAD, name=RETURNED)
+        return super().backward(*given, **named)
 
     @guarded
     def scale_read(self) -> None:
         """Take note of a scale that the script reads: right after such gradients, in order to divide these by it."""
+        self._scaled_at = None
         if self._scaled_within == self.backwards:
             self.tape.scaled_within(self.steps)
 

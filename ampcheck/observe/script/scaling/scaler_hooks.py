@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 from ampcheck.observe.script.watcher import Watcher
@@ -30,7 +31,7 @@ def _of_scaler(name: str, wrap: Callable[[Watcher, Any], Any]) -> Callable[..., 
 
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            key = (id(self), name)
+            key = (get_ident(), id(self), name)
             if key in watcher.within:
                 return original(self, *args, **kwargs)
             watcher.within.add(key)
