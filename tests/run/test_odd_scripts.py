@@ -68,6 +68,76 @@ CASES = {
         "",
     ),
     "its children leave": ("", "child = os.fork()\nif not child: sys.exit(4)\nos.waitpid(child, 0)", ""),
+    "it is traced": (
+        "hits = set()\ndef tracer(frame, *_): hits.add(frame.f_code.co_name); return tracer\nsys.settrace(tracer)",
+        "",
+        "print(sys.gettrace() is tracer, {'train', 'mark'} <= hits)",
+    ),
+    "a timer goes off all the time": (
+        (
+            "hits = []\nsignal.signal(signal.SIGALRM, lambda *_: hits.append(torch.ones(2).sum()))\n"
+            "signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)"
+        ),
+        "time.sleep(0.005)",
+        "signal.setitimer(signal.ITIMER_REAL, 0); print(len(hits) > 1)",
+    ),
+    "coroutines run beside it": (
+        "import asyncio",
+        "asyncio.run(asyncio.sleep(0))",
+        "async def again(): return await asyncio.to_thread(torch.ones, 1)\nprint(asyncio.run(again()))",
+    ),
+    "its children train": (
+        "",
+        "",
+        (
+            "sys.stdout.flush(); child = os.fork()\n"
+            "if not child: print(train()); sys.exit(6)\nprint(os.waitpid(child, 0)[1] >> 8)"
+        ),
+    ),
+    "it trains when it ends": ("import atexit; atexit.register(lambda: print(train()))", "", "1 / 0"),
+    "it trains as things die": (
+        (
+            "import gc; gc.freeze(); gc.set_threshold(2, 1, 1)\n"
+            "class Last:\n    def __del__(self): nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward(); print('gone')"
+        ),
+        "Last()",
+        "print(gc.get_threshold())",
+    ),
+    "other dtypes and devices are the default": (
+        (
+            "torch.set_default_device('meta'); print(nn.Linear(10**6, 10**6).weight.device)\n"
+            "torch.set_default_device('cpu'); torch.set_default_dtype(torch.float64)"
+        ),
+        "",
+        "print(torch.get_default_dtype(), torch.get_default_device())",
+    ),
+    "modules are called its own way": (
+        (
+            "call, calls = nn.Module.__call__, []\n"
+            "def counted(self, *given): calls.append(1); return call(self, *given)\nnn.Module.__call__ = counted"
+        ),
+        "",
+        "print(len(calls))",
+    ),
+    "it copies what it trains": (
+        "import copy, io, pickle",
+        (
+            "model, optimizer, scaler = pickle.loads(pickle.dumps(copy.deepcopy((model, optimizer, scaler))))\n"
+            "kept = io.BytesIO(); torch.save((model, optimizer, scaler), kept); kept.seek(0)\n"
+            "model, optimizer, scaler = torch.load(kept, weights_only=False)"
+        ),
+        "",
+    ),
+    "its warnings are errors": (
+        "import warnings; warnings.simplefilter('error')",
+        "",
+        "warnings.warn('mine')",
+    ),
+    "it opens no file": (
+        "",
+        "import builtins\ndef refused(*_, **__): raise OSError\nbuiltins.open, kept = refused, open",
+        "import builtins\ntry: open('train.py')\nexcept OSError: print('refused')",
+    ),
     "few files may be open": (
         "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (9, 9))",
         "",
