@@ -235,6 +235,21 @@ def test_an_average_that_stands_still_is_an_error_at_its_line(make):
     assert report.verdict.word is Health.UNSAFE
 
 
+def test_half_weights_whose_optimizer_is_gone_are_no_average():
+    def train():
+        optimizer = torch.optim.SGD(model.parameters(), 0.5)
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(torch.randn(16, 8).bfloat16()).float().square().mean().backward()
+            optimizer.step()
+
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4).bfloat16()
+    with ampcheck.watch() as watching:
+        train()
+    assert "beside training" not in watching.report().verdict.sentence
+
+
 @pytest.mark.parametrize(
     ("steps", "word"), [(120, Health.SAFE), (262, Health.PARTLY_AUDITED), (400, Health.UNSAFE)]
 )

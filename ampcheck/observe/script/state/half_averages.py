@@ -9,7 +9,7 @@ import gc
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -47,9 +47,10 @@ class _Seen(NamedTuple):
 class HalfAverages:
     """Finds tensors in half precision that are written in every step, and follows them."""
 
-    def __init__(self, thread: WatchedThread) -> None:
-        """Prepare; `thread` is the one that trains."""
+    def __init__(self, thread: WatchedThread, trained: Container[torch.Tensor]) -> None:
+        """Prepare; `thread` is the one that trains, `trained` what optimizers change."""
         self._thread = thread
+        self._trained = trained
         self._before: dict[int, int] = {}
         #: How many there are of each dtype that were written in every step and not judged, and their elements together.
         self.found: dict[str, tuple[int, int]] = {}
@@ -107,7 +108,7 @@ class HalfAverages:
     def _changed(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> list[torch.Tensor]:
         """Return what was written about as often as there were steps since the last look, or holds other numbers."""
         found, seen = [], {}
-        for tensor in _beside(models):
+        for tensor in self._beside(models):
             held = self._seen.get(id(tensor))
             now = seen[id(tensor)] = _Seen(weakref.ref(tensor), tensor._version, sample(tensor))
             if held is None or held.tensor() is not tensor:
@@ -201,8 +202,11 @@ class HalfAverages:
         with unseen():
             self._look(steps, models)
 
+    def _beside(self, models: Callable[[], Iterable[torch.nn.Module]]) -> list[torch.Tensor]:
+        return [tensor for tensor in _beside(models) if tensor not in self._trained]
+
     def _look(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> None:
-        for tensor in _beside(models):
+        for tensor in self._beside(models):
             state = self._states.get(id(tensor))
             if state is not None and state.tensor() is tensor:
                 unjudged = not state.judged or state.outgrown()

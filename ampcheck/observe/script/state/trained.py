@@ -20,6 +20,7 @@ class Trained:
         ] = {}  #: by optimizer, without a gradient so far
         self._known: dict[str, int] = {}  #: by optimizer, how many parameters it had
         self._names: dict[int, tuple[str, int]] = {}
+        self._held: dict[int, weakref.ref[torch.Tensor]] = {}  #: what optimizers had, also those that are gone
 
     def stepped(self, optimizer: str, parameters: Iterable[torch.Tensor]) -> None:
         """Take note of an optimizer that is about to change parameters."""
@@ -28,6 +29,7 @@ class Trained:
             self._known[optimizer] = len(held)
             self._know(held)
             self._idle[optimizer] = [weakref.ref(parameter) for parameter in held]
+            self._held.update((id(parameter), weakref.ref(parameter)) for parameter in held)
         if self._idle[optimizer]:
             self._idle[optimizer] = [ref for ref in self._idle[optimizer] if not self._has_gradient(ref())]
 
@@ -36,6 +38,11 @@ class Trained:
             return False
         self._names[id(parameter)] = (self._named(parameter)[1].lstrip("."), parameter.numel())
         return True
+
+    def __contains__(self, tensor: object) -> bool:
+        """Tell whether an optimizer that stepped had a tensor."""
+        held = self._held.get(id(tensor))
+        return held is not None and held() is tensor
 
     def elements(self, others_than: Iterable[int] = ()) -> dict[str, int]:
         """Return the elements of the stepped parameters by name, but for some that are named by identity."""
