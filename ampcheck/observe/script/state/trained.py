@@ -20,7 +20,9 @@ class Trained:
         ] = {}  #: by optimizer, without a gradient so far
         self._known: dict[str, int] = {}  #: by optimizer, how many parameters it had
         self._names: dict[int, tuple[str, int]] = {}
-        self._held: dict[int, weakref.ref[torch.Tensor]] = {}  #: what optimizers had, also those that are gone
+        self._held: dict[
+            int, weakref.ref[torch.Tensor]
+        ] = {}  #: what optimizers had, also those that are gone
 
     def stepped(self, optimizer: str, parameters: Iterable[torch.Tensor]) -> None:
         """Take note of an optimizer that is about to change parameters."""
