@@ -36,10 +36,18 @@ class Case:
     bugs: tuple[str, ...] = ()
     fp32: bool = False
     follows: tuple[str, ...] = ()
+    file: str = ""  #: where it is no file of its kind's folder: what is typed in a folder of its own
+    folder: str = ""
+
+    @property
+    def place(self) -> Path:
+        """The folder that is copied, and where the command is typed."""
+        kind = HERE / "files" / self.kind
+        return kind / (self.folder or self.name) if self.file else kind
 
     @property
     def path(self) -> Path:
-        return HERE / "files" / self.kind / f"{self.name}.py"
+        return self.place / (self.file or f"{self.name}.py")
 
 
 @dataclass(slots=True)
@@ -89,6 +97,8 @@ def cases() -> Iterator[Case]:
                 tuple(said.get("bugs", ())),
                 said.get("fp32", False),
                 tuple(said.get("follows", ())),
+                said.get("file", ""),
+                said.get("folder", ""),
             )
 
 
@@ -116,9 +126,9 @@ def run(case: Case) -> Row:
     row, begun = Row(case), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ampcheck-people-") as place:
         folder, report = Path(place, case.kind), Path(place, "report.json")
-        shutil.copytree(case.path.parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(case.place, folder, ignore=shutil.ignore_patterns("__pycache__"))
         before = set(folder.rglob("*"))
-        words = [case.path.name]
+        words = [str(case.path.relative_to(case.place))]
         done = typed([*words, "-o", str(report), "-o", "-"], folder)
         more = next(iter(re.findall(r"^  ampcheck (.+?)$", done.stderr, re.MULTILINE)), None)
         row.output = f"$ ampcheck {shlex.join(words)}\n{done.stdout}{done.stderr}"

@@ -7,12 +7,12 @@ from ampcheck.targets.reading import read
 
 CASES = {f"{case.kind}/{case.name}": case for case in cases()}
 #: A road each: a script, a script with a planted bug, a model, several models.
-FEW = ("rnn/char_rnn", "rl/networks", "gan/pix2pix_models")
-LEAST = 38
+FEW = ("rnn/char_rnn", "rl/networks", "gan/pix2pix_models", "more/graph_amp", "more/arguments")
+MOST_MISSED = 2
 
 
 def test_there_are_five_of_each_of_eight_kinds():
-    kinds = [case.kind for case in CASES.values()]
+    kinds = [case.kind for case in CASES.values() if case.kind != "more"]
     assert {kind: kinds.count(kind) for kind in kinds} == dict.fromkeys(kinds, 5)
     assert len(set(kinds)) == 8
 
@@ -34,8 +34,8 @@ def test_an_ordinary_file_reaches_its_verdict(name):
 def test_ordinary_files_reach_their_verdicts():
     rows = [run(case) for case in CASES.values()]
     told = "\n".join([*map(line, rows), totals(rows)])
-    assert sum(row.reached for row in rows) >= LEAST, told
-    assert sum(row.right for row in rows) >= LEAST, told
+    assert sum(row.reached for row in rows) >= len(CASES) - MOST_MISSED, told
+    assert sum(row.right for row in rows) >= len(CASES) - MOST_MISSED, told
     assert all(row.right or not row.named for row in rows), told
     assert all(row.bugs and row.quiet and not row.left for row in rows), told
     assert HERE.is_dir()

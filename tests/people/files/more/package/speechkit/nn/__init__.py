@@ -1,0 +1,3 @@
+from .conformer import Conformer, ConformerBlock
+
+__all__ = ["Conformer", "ConformerBlock"]
