@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from ampcheck.errors import TargetError
+from ampcheck.targets.pretrained import random_weights, unfetched
 from ampcheck.targets.seeding import seeded
 from ampcheck.targets.spec import Options, Spec, Target
 
@@ -13,8 +14,19 @@ from ampcheck.targets.spec import Options, Spec, Target
 def build(spec: Spec, options: Options) -> Target:
     """Return the target a spec names; random state outside is left as it was."""
     _check(options)
+    make = _builder(spec.kind)
     with seeded(options.seed):
-        return replace(_builder(spec.kind)(spec, options), name=spec.text)
+        try:
+            target = make(spec, options)
+        except TargetError as error:
+            why = unfetched(error)
+            if why is None:
+                raise
+            with random_weights():
+                target = make(spec, options)
+            note = f"weights are random: pretrained ones could not be loaded ({type(why).__name__})"
+            target = replace(target, notes=(*target.notes, note))
+        return replace(target, name=spec.text)
 
 
 def _builder(kind: str) -> Callable[[Spec, Options], Target]:

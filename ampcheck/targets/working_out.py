@@ -96,7 +96,7 @@ def built(name: str, kind: type[nn.Module], scope: Scope) -> Built:
         if isinstance(model, nn.Module):
             return Built(model, how)
     why = f": {explained(error)}" if error is not None else ""
-    raise UnbuiltError(kind, why, scope.where)
+    raise UnbuiltError(kind, why, scope.where) from error
 
 
 def _evaluated(text: str, names: Mapping[str, Any]) -> Any:
