@@ -210,6 +210,8 @@ def step_beside_scaler(report: Report) -> list[Finding]:
         for moment in reversed(direct)
         if moment.event.thing in moment.scaled | moment.unscaled | (through & moment.stepped)
     }
+    divided = {event.location for event in map(_event, direct) if event.by_hand}  # as a recorded step shows
+    bad = {event: moment for event, moment in bad.items() if event.location not in divided}
     if _skips_itself(loop):
         bad = {event: moment for event, moment in bad.items() if event.thing not in moment.unscaled}
     return [

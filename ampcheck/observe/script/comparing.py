@@ -20,6 +20,7 @@ from ampcheck.observe.reference.pair import SAMPLES, pair_errors
 from ampcheck.observe.reference.paired import PairedBook
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.clock import Clock
+from ampcheck.observe.script.precision import precision_of
 from ampcheck.observe.script.recording import (
     LOW_DTYPES,
     Beside,
@@ -28,7 +29,6 @@ from ampcheck.observe.script.recording import (
     Recorded,
     Recording,
     Used,
-    precision_of,
     unseen,
 )
 from ampcheck.observe.script.roots import within_backward

@@ -255,6 +255,7 @@ class LoopWatcher:
         if not self.journal.things[label].settings:
             self.owns(optimizer, parameters)
             self.journal.describe(label, **described(optimizer))
+        divided = self._scaler_step is None and self.tape.divided(parameters)
         if self._scaler_step is not None:
             self._scaler_step.reached = True
         self._end_recording(used=parameters, label=label)
@@ -263,8 +264,7 @@ class LoopWatcher:
         self._stepping = label
         self.updates.begins(label, optimizer, parameters)
         with unseen():
-            divided = self.hand.divided(parameters)
-        self.journal.note(Kind.STEP, label, by_hand=divided)
+            self.journal.note(Kind.STEP, label, by_hand=self.hand.divided(parameters) or divided)
         self.journal.enter(label)
 
     @guarded

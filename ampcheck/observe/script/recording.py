@@ -14,15 +14,16 @@ from ampcheck.observe.failure import locate
 from ampcheck.observe.recorder import FORWARD_UNSEEN, Recorder
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.guard import not_seen_because
+from ampcheck.observe.script.precision import precision_of
 from ampcheck.observe.script.reading import owners, use_of
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
-from ampcheck.observe.script.scaling.scaled_by_hand import Probe, Scaling, probes, scaling_of
+from ampcheck.observe.script.scaling.scaled_by_hand import Probe, Scaling, are_divided, probes, scaling_of
 from ampcheck.observe.script.state.stale_casts import StaleCasts
 from ampcheck.observe.unusual import plain
 from ampcheck.values.loop import Kind
 from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW
 from ampcheck.values.parts import harmed_parts, outcome_of
-from ampcheck.values.trace import ErrorJump, Failure, PairError, Phase, Site, Trace, UpdateLoss, summed_up
+from ampcheck.values.trace import ErrorJump, Failure, PairError, Site, Trace, UpdateLoss, summed_up
 
 #: Operations after which a step is abandoned: it is no step, but a script that never updates its weights.
 MOST_OPERATIONS = 100_000
@@ -139,6 +140,7 @@ class Recording:
         self.by = 1.0  #: what the loss was multiplied by, where no GradScaler scaled it
         self.scaling = Scaling()
         self.probes: list[Probe] = []
+        self._scaled: list[Probe] = []  #: the same of a scaled loss
         self._looked = False  #: the script has measured gradients
         self.autocast = ""  #: the dtype of the regions that its modules are called in
         self._used = used
@@ -262,11 +264,13 @@ class Recording:
 
     def backward_ended(self) -> None:
         """Look at gradients before they may be divided by a scale that was applied by hand."""
-        if self.scale != 1.0:
-            return
         held = list(self.recorder.tracker.parameters())
         with unseen():
-            self.probes = probes(parameter for _, _, parameter in held)
+            found = probes(parameter for _, _, parameter in held)
+        if self.scale != 1.0:
+            self._scaled = found
+            return
+        self.probes = found
         if self.by >= SMALLEST_SCALE:
             self.gradients(held)
 
@@ -277,6 +281,11 @@ class Recording:
                 self.scaling = scaling_of(self.by, self.probes, parameters)
         if self.scaling.known:
             self.scale = self.scaling.scale
+
+    def divided(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Tell whether the script has divided gradients by the loss scale itself."""
+        with unseen():
+            return are_divided(self.scale, self._scaled, parameters)
 
     def gradients(self, parameters: Iterable[Named]) -> None:
         """Measure gradients as they are after the backward: scaled, and not clipped."""
@@ -328,11 +337,3 @@ def unseen() -> ExitStack:
     for key in (torch._C.DispatchKey.AutocastCPU, torch._C.DispatchKey.AutocastCUDA):
         stack.enter_context(torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)))
     return stack
-
-
-def precision_of(trace: Trace, autocast: str) -> str:
-    """Return what a step ran in: what it asked for, even if some of it is in another: RNNs under cuDNN are fp16."""
-    dtypes = {site.dtype for site in trace.sites if site.op and site.phase is not Phase.STATE}
-    if autocast in dtypes:
-        dtypes = {autocast}
-    return "fp16" if "float16" in dtypes else "bf16" if "bfloat16" in dtypes else "fp32"

@@ -68,6 +68,12 @@ def scaling_of(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tenso
     return Scaling()
 
 
+def are_divided(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tensor]) -> bool:
+    """Tell whether gradients have become about so many times smaller, whatever was added to them or averaged."""
+    own = {id(parameter) for parameter in stepped}
+    return SMALLEST_SCALE <= by <= 2.0 * _divided([one for one in before if id(one[0]) in own])
+
+
 def _divided(before: Sequence[Probe]) -> float:
     """Return by how much gradients have become smaller."""
     held = [(parameter, amax) for parameter, amax in before if parameter.grad is not None]
