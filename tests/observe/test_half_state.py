@@ -85,7 +85,7 @@ def followed(way, dtype, rate, given):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_changes_are_made_to_the_copy_in_fp32(way, dtype, monkeypatch):
-    monkeypatch.setattr("ampcheck.observe.script.state.half_state._judge", lambda *_, **__: None)
+    monkeypatch.setattr("ampcheck.observe.script.state.half_state.compare", lambda *_, **__: None)
     first, low, wide, mine, state = followed(way, dtype, 1e-3, list(values()))
     assert not state.missed
     assert float((mine - wide).norm()) < 0.01 * float((wide - first).norm())
@@ -177,6 +177,46 @@ def test_nothing_that_a_gradient_flows_through_is_repeated():
     following.end()
 
 
+@pytest.mark.parametrize("rate", [1e-3, 1e-2, 0.05, 0.1, 0.5])
+@pytest.mark.parametrize("speed", [1e-4, 1e-3, 4e-3])
+def test_what_is_said_after_sixteen_steps_is_what_plain_torch_finds_after_many(rate, speed):
+    torch.manual_seed(0)
+    first, direction = 0.5 + torch.rand(32, 8) / 2, torch.randn(32, 8).sign()
+    low, said = first.bfloat16(), False
+    start, wide = low.float(), low.float()
+    following, unit = Following([("state", low)]), 2.0 ** (torch.frexp(start).exponent - 8)
+    for step in range(1, 2049):
+        value = (start + step * speed * direction).bfloat16()
+        low.lerp_(value, rate)
+        wide.lerp_(value.float(), rate)
+        if step <= 16:
+            following.step_ends()
+        if step == 16:
+            following.end()
+            said = bool(following.states[0].losses)
+        if float(((wide - start).abs() / unit).median()) > 16:
+            break
+    stuck = float(((wide - low.float()).abs() > 8 * unit).float().mean())
+    assert said is (stuck > 0.5 and step < 600)
+
+
+def test_a_copy_of_weights_that_are_kept_in_fp32_is_fine_however_little_they_move():
+    torch.manual_seed(0)
+    master = torch.randn(32, 8)
+    weights, rounded = master.bfloat16(), master.bfloat16()
+    following = Following([("weights", weights), ("rounded", rounded)])
+    for _ in range(16):
+        master += 1e-4
+        weights.copy_(master)
+        rounded.copy_(master + 0.004 * master.abs())
+        rounded.mul_(1.0)
+        following.step_ends()
+    following.judge(last=True)
+    following.end()
+    assert following.states[0].fine
+    assert not any(state.losses for state in following.states)
+
+
 # -- in a loop that is watched
 
 
@@ -250,6 +290,14 @@ def test_half_weights_whose_optimizer_is_gone_are_no_average():
     assert "beside training" not in watching.report().verdict.sentence
 
 
+@pytest.mark.parametrize(("rate", "steps", "lost"), [(1e-3, 20, True), (1e-3, 10, False), (0.1, 20, False)])
+def test_an_average_with_a_long_memory_is_judged_after_few_steps(rate, steps, lost):
+    _, _, report = trained(average_with(rate), torch.bfloat16, steps)
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert [(one.code, one.sites[0].module) for one in errors] == ([("AMP504", "average")] if lost else [])
+    assert (report.verdict.word is Health.UNSAFE) is lost
+
+
 @pytest.mark.parametrize(
     ("steps", "word"), [(120, Health.SAFE), (262, Health.PARTLY_AUDITED), (400, Health.UNSAFE)]
 )
@@ -283,3 +331,65 @@ def test_training_and_averages_are_the_same_to_the_last_bit_and_nothing_is_left(
     assert {name for name in vars(torch.Tensor) if name.endswith("_")} == names
     assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
     assert torch._foreach_mul_.__module__ != "ampcheck.observe.script.state.half_averages"
+
+
+# -- what a model holds, written outside of its forward
+
+
+class Prior(nn.Module):
+    def __init__(self, dtype, inside):
+        super().__init__()
+        self.fc, self.inside = nn.Linear(8, 4), inside
+        self.register_buffer("counts", torch.ones(4, dtype=dtype))
+
+    def forward(self, x, count):
+        if self.inside:
+            count(self.counts)
+        return self.fc(x) + (self.counts.float() / self.counts.float().sum()).log()
+
+
+def index_add(counts, classes):
+    counts.index_add_(0, classes, torch.ones(len(classes), dtype=counts.dtype))
+
+
+def row_by_row(counts, classes):
+    for at in classes[:8].tolist():
+        counts[at] = counts[at] + 0.5
+
+
+def out(counts, classes):
+    torch.add(counts, torch.ones_like(counts), out=counts)
+
+
+def both(counts, classes):
+    torch._foreach_add_([counts], 1.0)
+
+
+def from_fp32(counts, classes):
+    counts.copy_(counts.float() + torch.bincount(classes, minlength=4) / 64)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("count", [index_add, row_by_row, out, both, from_fp32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_buffer_that_is_written_outside_of_the_forward_is_followed(count, dtype, inside):
+    torch.manual_seed(0)
+    model = Prior(dtype, inside)
+    model.counts.fill_(256)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with ampcheck.watch(model, optimizer) as watching:
+        for _ in range(48):
+            classes = torch.randint(0, 4, (128,))
+            if not inside:
+                count(model.counts, classes)
+            with torch.autocast("cpu", torch.bfloat16):
+                out = model(torch.randn(128, 8), lambda counts, now=classes: count(counts, now))
+                loss = nn.functional.cross_entropy(out.float(), classes)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    report = watching.report()
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == ["AMP504"] * (dtype is torch.bfloat16)
+    assert report.verdict.word is (Health.SAFE if dtype is torch.float32 else Health.UNSAFE)
+    assert all(one.sites[0].file.endswith("test_half_state.py") for one in errors)

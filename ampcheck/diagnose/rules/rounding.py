@@ -257,8 +257,9 @@ def lost_update(report: Report) -> list[Finding]:
 
     What it finds: tensors in half precision of which more than half of the elements that FP32 would change in
     the first optimizer steps keep their old value, become infinite or NaN, or move more than twice as far. What a
-    script changes beside its training, averages, counters and banks, is followed in FP32 over many steps: there an
-    element counts once FP32 has moved it by eight units in the last place, and is lost if most of that is missing.
+    script changes beside its training, averages, counters, banks and buffers, is followed in FP32 over many steps:
+    there an element counts once FP32 has moved it by eight units in the last place, or has moved steadily while all of
+    its changes are rounded away and will be for so long, and is lost if most of that is missing.
 
     Why it matters: a change below half a unit in the last place is rounded away every time, so it never adds
     up; training stands still, or an averaged copy never follows. A second moment or an eps that is zero in half
@@ -276,7 +277,7 @@ def lost_update(report: Report) -> list[Finding]:
     kept = report.plan.fp32_modules if report.plan is not None else ()
     healed = [loss for loss in bad if any(loss.name.startswith(f"{name}.") for name in kept)]
     beside = dict.fromkeys((loss.file, loss.line) for loss in bad if loss.line)
-    placed = {loss.name for loss in bad if loss.line}  # what a line writes is said there
+    placed = {loss.name.partition("[")[0] for loss in bad if loss.line}  # what a line writes is said there
     groups = [healed, [one for one in bad if one not in healed and not one.line and one.name not in placed]]
     groups += [[loss for loss in bad if (loss.file, loss.line) == place] for place in beside]
     return [_lost_update(report, group) for group in groups if group]

@@ -94,7 +94,7 @@ class LoopWatcher:
         self.scales.settle()
         self.journal.turn()
         self.tape.left_behind.end()
-        self.averages.end(self.steps, self.tape.left_behind.models)
+        self.averages.end(self.steps)
 
     @guarded
     def raised(self, error: BaseException) -> None:
@@ -288,7 +288,7 @@ class LoopWatcher:
         self.turns.taken(label, self.steps)
         self.steps += 1
         if self.steps >= self.averages.due:
-            self.averages.step_ends(self.steps, self.tape.left_behind.models)
+            self.averages.step_ends(self.steps)
         self.journal.updated()
         self._on_step(self)
         if unheard and not self.tape.before_calls:

@@ -10,17 +10,20 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ampcheck.observe.patches import Patches
 from ampcheck.observe.script.recording import unseen
-from ampcheck.observe.script.state.half_state import Following, State, sample
+from ampcheck.observe.script.state.half_state import Following, sample
 from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.values.trace import UpdateLoss
+
+if TYPE_CHECKING:
+    from ampcheck.observe.script.state.half_judged import State
 
 #: Steps of a script from which on what is written in all of them stands out.
 FEW_STEPS = 4
@@ -74,14 +77,14 @@ class HalfAverages:
         """Return what half precision has lost."""
         return tuple(loss for state in self._states.values() for loss in state.losses)
 
-    def step_ends(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> None:
+    def step_ends(self, steps: int) -> None:
         """Follow what changes beside the steps, if it is time to."""
         try:
-            self._step_ends(steps, models)
+            self._step_ends(steps)
         except Exception:  # noqa: BLE001  # of our own: what is found is not judged, and the rest is watched on
             self.abandon()
 
-    def _step_ends(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> None:
+    def _step_ends(self, steps: int) -> None:
         following = self.following
         if following is not None:
             with unseen():
@@ -100,15 +103,15 @@ class HalfAverages:
             }
             began = time.perf_counter()
             if steps <= FEW_STEPS or began > self._look_at:
-                found |= {id(tensor): tensor for tensor in self._changed(steps, models)}
+                found |= {id(tensor): tensor for tensor in self._changed(steps)}
                 now, self._last = time.perf_counter(), steps
                 self._look_at = now + _RARELY * (now - began)
             self._start(steps, found.values())
 
-    def _changed(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> list[torch.Tensor]:
+    def _changed(self, steps: int) -> list[torch.Tensor]:
         """Return what was written about as often as there were steps since the last look, or holds other numbers."""
         found, seen = [], {}
-        for tensor in self._beside(models):
+        for tensor in self._beside():
             held = self._seen.get(id(tensor))
             now = seen[id(tensor)] = _Seen(weakref.ref(tensor), tensor._version, sample(tensor))
             if held is None or held.tensor() is not tensor:
@@ -190,8 +193,8 @@ class HalfAverages:
         if self.following is not None:
             self.following.resume()
 
-    def end(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> None:
-        """Look at what was written since, but for what optimizers change and what the forward of a model does."""
+    def end(self, steps: int) -> None:
+        """Look at what was written since, but for what optimizers change."""
         if self.following is not None:
             with unseen():
                 self.following.step_ends()
@@ -200,13 +203,13 @@ class HalfAverages:
         if steps < FEW_STEPS or self._among_ranks or _ranks():
             return  # between ranks, weights travel in buffers in half precision
         with unseen():
-            self._look(steps, models)
+            self._look(steps)
 
-    def _beside(self, models: Callable[[], Iterable[torch.nn.Module]]) -> list[torch.Tensor]:
-        return [tensor for tensor in _beside(models) if tensor not in self._trained]
+    def _beside(self) -> list[torch.Tensor]:
+        return [tensor for tensor in _beside() if tensor not in self._trained]
 
-    def _look(self, steps: int, models: Callable[[], Iterable[torch.nn.Module]]) -> None:
-        for tensor in self._beside(models):
+    def _look(self, steps: int) -> None:
+        for tensor in self._beside():
             state = self._states.get(id(tensor))
             if state is not None and state.tensor() is tensor:
                 unjudged = not state.judged or state.outgrown()
@@ -226,14 +229,13 @@ def _ranks() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def _beside(models: Callable[[], Iterable[torch.nn.Module]]) -> list[torch.Tensor]:
-    """Return tensors in half precision that no optimizer changes and no model's forward."""
+def _beside() -> list[torch.Tensor]:
+    """Return tensors in half precision that no optimizer changes."""
     objects = gc.get_objects()
     tensors = _leaves(objects)
     if not tensors:
         return []
     known = {id(tensor.grad) for tensor in tensors if tensor.grad is not None}
-    known.update(id(buffer) for model in models() for buffer in model.buffers())
     # A process may hold millions of objects: their types are few.
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.optim.Optimizer)}
     for optimizer in [one for one in objects if type(one) in kinds] if kinds else ():

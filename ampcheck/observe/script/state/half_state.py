@@ -2,84 +2,49 @@
 
 Averages of weights, counters, banks: each of their changes is small, and what half precision rounds away of one is
 gone. Whether that matters shows when many add up. So the same changes are made once more to an FP32 copy, from the
-copy's own numbers, for as long as it takes FP32 to come far enough. Nothing else is repeated: no product, nothing that
-a gradient flows through, nothing of a backward or an optimizer.
+copy's own numbers, for as long as it takes FP32 to come far enough. A second copy begins a little off: how much of that
+is left tells how long a state remembers, so that one which stands still need not be watched until FP32 is far away.
+Nothing else is repeated: no product, nothing that a gradient flows through, nothing of a backward or an optimizer.
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from ampcheck.observe.execution import run_op
+from ampcheck.observe.execution import Execute, run_op
 from ampcheck.observe.modes import OwnMode, Way, way
 from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.state.half_judged import State, compare, need_of, unit_of
+from ampcheck.observe.script.state.standstill import LONG_ENOUGH, Moved, beside_of, will_stand_still
 from ampcheck.observe.source import source_finder
 from ampcheck.observe.statistics.memory import readable, tensors_of
-from ampcheck.values.trace import UpdateLoss
 
 _current_node = torch._C._current_autograd_node
-#: A change counts from so many units in the last place on, and from this part of the number. An average with decay 0.9
-#: may stand still 5 of them away from the truth, 10 where it is rounded twice: twice as many where each number counts.
-UNITS, SHARE = 8, 2.0**-7
-#: Of a change in FP32, what half precision may lose; and how many times as far it may go.
-LOST, TOO_FAR = 0.75, 2.0
-#: Of the elements that FP32 moves far enough, the part that may lose so much before updates count as lost.
-MOST_LOST = 0.5
-#: Of the elements that FP32 has moved far enough, the part that may lose so much where half precision keeps a state.
-KEPT = 0.1
-#: Tensors up to this size are judged number by number: each counts or measures something of its own.
-FEW_NUMBERS = 16
 _FIRST, _OFTEN = 4, 64  #: steps after which everything is judged for the first time, and again
 #: Operations whose results are no state any more: what they cost, and what enters them, is the model's.
 _PRODUCTS = frozenset("mm addmm bmm baddbmm mv dot convolution linear native_layer_norm embedding".split())
 
 
-@dataclass(slots=True)
-class State:
-    """A tensor that is followed."""
-
-    tensor: weakref.ref[torch.Tensor]
-    name: str
-    first: torch.Tensor  #: its numbers when that began
-    version: int
-    writes: int = 0  #: that were seen
-    missed: bool = False  #: others were not, or nobody knows what they do
-    done: bool = False
-    fine: bool = False  #: what FP32 changes, half precision changes too
-    fine_here: bool = False  #: as it was when that was looked at last, since it is followed
-    place: tuple[str, int] = ("", 0)  #: of its first write
-    losses: tuple[UpdateLoss, ...] = ()
-
-    @property
-    def judged(self) -> bool:
-        """Tell whether it is known what half precision makes of its changes."""
-        return self.fine or bool(self.losses)
-
-    def outgrown(self) -> bool:
-        """Tell whether its units have grown since: what was kept then may be too small now."""
-        tensor = self.tensor()
-        if tensor is None or self.losses or tensor.shape != self.first.shape:
-            return False
-        return bool((_unit(tensor.detach()) > _unit(self.first)).sum() * 2 > tensor.numel())
-
-
 class _References(Shadow):
     """FP32 copies of a few storages, and of what is computed from them until the step ends."""
 
-    def __init__(self) -> None:
-        super().__init__(run_op)
+    def __init__(self, execute: Execute = run_op) -> None:
+        super().__init__(execute)
         self.held: dict[int, list[State]] = {}  #: by storage
 
-    def hold(self, tensor: torch.Tensor, state: State) -> None:
-        """Follow a tensor from what it holds now."""
+    def hold(self, tensor: torch.Tensor, state: State, beside: float = 0.0) -> None:
+        """Follow a tensor from what it holds now, or from that far beside it."""
         self.held.setdefault(_key(tensor), []).append(state)
         if self.of(tensor) is None:
-            self._adopt(tensor)
+            self._adopt(tensor).add_(beside)
+
+    def alone(self) -> None:
+        """Run operations without what ran beside them so far."""
+        self._execute = run_op
 
     def step_ends(self) -> None:
         """Forget what was computed, and look whether writes were missed."""
@@ -95,6 +60,8 @@ class _References(Shadow):
         if tensor is None or state.done:
             return False
         state.missed |= tensor._version - state.version > state.writes
+        state.rounds += state.writes > state.counted
+        state.counted = state.writes
         if _key(tensor) != key and not state.missed:  # its data were given other memory
             state.missed = self.of(tensor) is None
             self.held.setdefault(_key(tensor), []).append(state)
@@ -165,13 +132,16 @@ class Following:
 
     def __init__(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Begin with what they hold now."""
-        self._references = _References()
-        self._references.gave_way = self._gives_way
+        self._probe = _References()
+        self._references = _References(self._probe.run)
+        self._references.gave_way = self._probe.gave_way = self._gives_way
         self.states: list[State] = []
         self.steps = 0
         for name, tensor in tensors:
-            state = State(weakref.ref(tensor), name, tensor.detach().clone(), tensor._version)
+            first, beside = tensor.detach().clone(), beside_of(tensor)
+            state, other = (State(weakref.ref(tensor), name, first, tensor._version) for _ in range(2))
             self._references.hold(tensor, state)
+            self._probe.hold(tensor, other, beside)
             self.states.append(state)
         self._mode = _Mode(self._references)
         self._mode.__enter__()
@@ -200,8 +170,13 @@ class Following:
         """Take note of the end of a step, and look now and then at how far everything has come."""
         self.steps += 1
         self._references.step_ends()
+        self._probe.step_ends()
         if not self.steps % _OFTEN or (self.steps >= _FIRST and self.steps.bit_count() == 1):
             self.judge()
+        if self.steps == LONG_ENOUGH:
+            self._references.alone()
+            self._probe.clear()
+            self._probe.held.clear()
 
     def judge(self, *, last: bool = False) -> None:
         """Judge what has come far enough; with `last` also what has changed little, and the same in half precision."""
@@ -210,74 +185,35 @@ class Following:
                 tensor = state.tensor()
                 wide = None if tensor is None else self._references.of(tensor)
                 if tensor is not None and wide is not None and not (state.done or state.missed):
-                    _judge(state, tensor.detach(), wide, last=last)
+                    stays = self._stays(state, tensor, wide)
+                    compare(state, tensor.detach(), wide, stays, last=last)
+
+    def _stays(self, state: State, tensor: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+        """Tell of each number whether it will stand still until FP32 has come far."""
+        probe = self._probe.of(tensor)
+        if probe is None or tensor.shape != state.first.shape:
+            return torch.zeros_like(tensor, dtype=torch.bool)
+        way = wide.float() - state.first.float()
+        left = (probe.float() - wide.float()) / beside_of(state.first)
+        before, state.before = state.before, way
+        state.forgets = state.rounds > 0 and not bool(left.any())
+        need = need_of(state.first)
+        return will_stand_still(
+            Moved(way, before, left, unit_of(state.first), state.rounds, self.steps), need
+        )
 
     def end(self) -> None:
         """Stop following."""
         self._paused = False
         self._mode.__exit__()
-        self._references.clear()
-        self._references.held.clear()
+        for references in (self._references, self._probe):
+            references.clear()
+            references.held.clear()
 
     def _gives_way(self, _: Exception) -> None:
         """Leave all of it unjudged because of an error of our own."""
         for state in self.states:
             state.missed = True
-
-
-def _judge(state: State, tensor: torch.Tensor, wide: torch.Tensor, *, last: bool) -> None:
-    """Compare a tensor with FP32's, as far as that has moved."""
-    if tensor.shape != state.first.shape:
-        state.missed = True
-        return
-    first, unit = state.first.float(), _unit(state.first)
-    few = tensor.numel() <= FEW_NUMBERS
-    intended, kept = wide.float() - first, tensor.float() - first
-    size, changes = intended.abs(), (intended != 0) & intended.isfinite()
-    enough = torch.maximum((2 if few else 1) * UNITS * unit, SHARE * first.abs())
-    moved = changes & (
-        size >= torch.minimum(enough, (first.abs() / 2).clamp_min(unit))
-    )  # what is near 0 may halve
-    wrong = ~kept.isfinite() | (kept.abs() > TOO_FAR * size)
-    short = ~wrong & ((intended - kept).abs() > LOST * size)
-    little = changes & (size >= UNITS / 2 * unit)
-    kinds = [
-        changes,
-        moved,
-        moved & short,
-        moved & wrong,
-        little,
-        little & (wrong | ((intended - kept).abs() > size / 2)),
-    ]
-    counts = [int(count) for count in torch.stack([one.sum() for one in kinds]).tolist()]
-    changed, far, lost, off, moved_a_little, lost_of_it = counts
-    if few and lost + off:
-        state.losses = tuple(_number_by_number(state, *kinds[1:4]))
-    elif lost + off > MOST_LOST * far and 2 * far >= changed:
-        state.losses = (UpdateLoss(state.name, far, lost, off, *state.place),)
-    known = 2 * moved_a_little >= changed > 0 or (last and (state.fine or not changed))
-    right = known and lost_of_it <= KEPT * moved_a_little and not state.losses
-    before, state.fine_here = state.fine_here, right
-    state.fine = state.fine_here
-    state.done = bool(state.losses) or (before and state.fine)  # what is rounded away shows in the long run
-
-
-def _number_by_number(
-    state: State, moved: torch.Tensor, stuck: torch.Tensor, wrong: torch.Tensor
-) -> Iterator[UpdateLoss]:
-    """Yield what was lost of each number of a small tensor."""
-    rows = torch.stack([one.flatten() for one in (moved, stuck, wrong)]).int().t().tolist()
-    for at, (far, lost, off) in enumerate(rows):
-        if lost or off:
-            name = state.name if len(rows) == 1 else f"{state.name}[{at}]"
-            yield UpdateLoss(name, far, lost, off, *state.place)
-
-
-def _unit(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what one unit in the last place is worth, element by element."""
-    info = torch.finfo(tensor.dtype)
-    exponent = torch.frexp(tensor.float().abs().clamp_min(info.tiny)).exponent
-    return torch.ldexp(torch.full_like(tensor, info.eps, dtype=torch.float32), exponent - 1)
 
 
 def _key(tensor: torch.Tensor) -> int:

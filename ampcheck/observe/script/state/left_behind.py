@@ -24,10 +24,6 @@ class LeftBehind:
         """Take note of a model, and of its buffers that are not finite from the start: masks are like that."""
         self._models.append((weakref.ref(model), name, frozenset(_not_finite(model, ("_buffers",)))))
 
-    def models(self) -> list[torch.nn.Module]:
-        """Return the models that are still there."""
-        return [model for known, _, _ in self._models if (model := known()) is not None]
-
     def end(self) -> None:
         """Look at what is there now."""
         found: dict[str, None] = {}

@@ -1,0 +1,119 @@
+"""What half precision keeps of the changes to a tensor, beside what FP32 has there."""
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from ampcheck.values.trace import UpdateLoss
+
+#: A change counts from so many units in the last place on, and from this part of the number. An average with decay 0.9
+#: may stand still 5 of them away from the truth, 10 where it is rounded twice: twice as many where each number counts.
+UNITS, SHARE = 8, 2.0**-7
+#: Of a change in FP32, what half precision may lose; and how many times as far it may go.
+LOST, TOO_FAR = 0.75, 2.0
+#: Of the elements that FP32 moves far enough, the part that may lose so much before updates count as lost.
+MOST_LOST = 0.5
+#: Of the elements that FP32 has moved far enough, the part that may lose so much where half precision keeps a state.
+KEPT = 0.1
+#: Tensors up to this size are judged number by number: each counts or measures something of its own.
+FEW_NUMBERS = 16
+
+
+@dataclass(slots=True)
+class State:
+    """A tensor that is followed."""
+
+    tensor: weakref.ref[torch.Tensor]
+    name: str
+    first: torch.Tensor  #: its numbers when that began
+    version: int
+    writes: int = 0  #: that were seen
+    missed: bool = False  #: others were not, or nobody knows what they do
+    done: bool = False
+    fine: bool = False  #: what FP32 changes, half precision changes too
+    fine_here: bool = False  #: as it was when that was looked at last, since it is followed
+    rounds: int = 0  #: steps that wrote it
+    counted: int = 0  #: its writes at the end of the last of them
+    forgets: bool = False  #: each step that writes it writes all of it anew
+    before: torch.Tensor | None = None  #: how far FP32 had come when that was looked at last
+    place: tuple[str, int] = ("", 0)  #: of its first write
+    losses: tuple[UpdateLoss, ...] = ()
+
+    @property
+    def judged(self) -> bool:
+        """Tell whether it is known what half precision makes of its changes."""
+        return self.fine or bool(self.losses)
+
+    def outgrown(self) -> bool:
+        """Tell whether its units have grown since: what was kept then may be too small now."""
+        tensor = self.tensor()
+        if tensor is None or self.losses or tensor.shape != self.first.shape:
+            return False
+        return bool((unit_of(tensor.detach()) > unit_of(self.first)).sum() * 2 > tensor.numel())
+
+
+def need_of(tensor: torch.Tensor) -> int:
+    """Return from how many units on a change counts: each number of a small tensor counts by itself."""
+    return (2 if tensor.numel() <= FEW_NUMBERS else 1) * UNITS
+
+
+def compare(
+    state: State, tensor: torch.Tensor, wide: torch.Tensor, stays: torch.Tensor, *, last: bool
+) -> None:
+    """Compare a tensor with FP32's, as far as that has moved; some of it `stays` where it is."""
+    if tensor.shape != state.first.shape:
+        state.missed = True
+        return
+    first, unit = state.first.float(), unit_of(state.first)
+    few = tensor.numel() <= FEW_NUMBERS
+    intended, kept = wide.float() - first, tensor.float() - first
+    size, changes = intended.abs(), (intended != 0) & intended.isfinite()
+    enough = torch.maximum(need_of(tensor) * unit, SHARE * first.abs())
+    stays = stays & changes & (kept == 0)
+    moved = (
+        changes & (size >= torch.minimum(enough, (first.abs() / 2).clamp_min(unit))) | stays
+    )  # what is near 0 may halve
+    wrong = ~kept.isfinite() | (kept.abs() > TOO_FAR * size)
+    short = ~wrong & ((intended - kept).abs() > LOST * size)
+    little = changes & (size >= UNITS / 2 * unit)
+    kinds = [
+        changes,
+        moved,
+        moved & short,
+        moved & wrong,
+        little,
+        little & (wrong | ((intended - kept).abs() > size / 2)),
+    ]
+    counts = [int(count) for count in torch.stack([one.sum() for one in kinds]).tolist()]
+    changed, far, lost, off, moved_a_little, lost_of_it = counts
+    if few and lost + off:
+        state.losses = tuple(_number_by_number(state, *kinds[1:4]))
+    elif lost + off > MOST_LOST * far and 2 * far >= changed:
+        state.losses = (UpdateLoss(state.name, far, lost, off, *state.place),)
+    known = 2 * moved_a_little >= changed > 0 or (last and (state.fine or not changed))
+    right = known and lost_of_it <= KEPT * moved_a_little and not state.losses
+    # A cast of what is kept in FP32, as of master weights, is what FP32 has, rounded once.
+    right |= state.forgets and bool(changed) and torch.equal(tensor, wide.to(tensor.dtype))
+    before, state.fine_here = state.fine_here, right
+    state.fine = state.fine_here
+    state.done = bool(state.losses) or (before and state.fine)  # what is rounded away shows in the long run
+
+
+def _number_by_number(
+    state: State, moved: torch.Tensor, stuck: torch.Tensor, wrong: torch.Tensor
+) -> Iterator[UpdateLoss]:
+    """Yield what was lost of each number of a small tensor."""
+    rows = torch.stack([one.flatten() for one in (moved, stuck, wrong)]).int().t().tolist()
+    for at, (far, lost, off) in enumerate(rows):
+        if lost or off:
+            name = state.name if len(rows) == 1 else f"{state.name}[{at}]"
+            yield UpdateLoss(name, far, lost, off, *state.place)
+
+
+def unit_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what one unit in the last place is worth, element by element."""
+    info = torch.finfo(tensor.dtype)
+    exponent = torch.frexp(tensor.float().abs().clamp_min(info.tiny)).exponent
+    return torch.ldexp(torch.full_like(tensor, info.eps, dtype=torch.float32), exponent - 1)
