@@ -207,7 +207,7 @@ def _stopped(report: Report, after: str) -> Report:
     later = {
         f"what the script does after {after}, where ampcheck stopped it; ampcheck run watches all of it": 1
     }
-    low = replace(report.low, not_audited={**later, **report.low.not_audited})
+    low = replace(report.low, not_audited={**report.low.not_audited, **later})
     return replace(report, low=low, notes=(f"the script was stopped after {after}", *report.notes))
 
 

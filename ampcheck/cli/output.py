@@ -17,9 +17,10 @@ from ampcheck.renderers.differences import gap
 from ampcheck.values.findings import Severity
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Health
-from ampcheck.values.wording import escaped, no_commands
+from ampcheck.values.wording import clean, escaped, no_commands, some
 
 COULD_NOT_WRITE = 2
+_INFO = Severity.INFO.rank
 #: Seconds after which a command says what it is doing where there is no terminal, and for how long on one.
 PATIENCE = 3.0
 
@@ -116,6 +117,13 @@ def publish(report: Report, options: argparse.Namespace, read: Reader = source) 
         sys.stderr.write(text)
     if not written:
         return COULD_NOT_WRITE
+    files = [clean(output.path) for output in options.output]
+    if files and writing.SCREEN not in files:
+        found = some(
+            [f"{finding.code} {finding.name}" for finding in report.findings if finding.severity.rank < _INFO]
+        )
+        words = f"{report.verdict.word.upper()}{', ' if found else ''}{found}"
+        print(f"ampcheck: {words}; the report is in {some(files)}", file=sys.stderr)
     return 1 if differences else _status(report, options.fail_on)
 
 

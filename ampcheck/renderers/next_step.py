@@ -18,6 +18,8 @@ from ampcheck.values.wording import clean, location, plural, size, some
 LABEL, WHY, BUYS, UNSEEN = "Do this:", "Why:", "What it buys:", "Not seen:"
 #: Characters of a list of names that are shown whole.
 LISTED = 60
+#: What running the operation in FP32 prevents.
+_BY_FP32 = frozenset({"AMP101", "AMP103", "AMP501"})
 
 
 def answer_lines(report: Report) -> Iterator[tuple[str, str]]:
@@ -118,10 +120,13 @@ def _kept(report: Report) -> str:
 
 
 def _audited_otherwise(report: Report) -> str:
-    """Return the command that comes to a verdict, for a script that trained in FP32."""
-    if report.loop is None or report.precision != "fp32" or ".py" not in report.target:
+    """Return the command that comes to a verdict, for a script of whose mixed precision nothing was recorded."""
+    if report.loop is None or ".py" not in report.target:
         return ""
     command = clean(report.target)
+    if report.precision != "fp32":
+        seen = report.loop.recorded or report.low.failure or not report.loop.steps
+        return "" if seen else f"audit its model with a batch of yours: ampcheck init {command.split()[0]}"
     if any(finding.code == "AMP410" for finding in report.findings):
         return f"audit it as on the GPU it is written for: ampcheck {command}"
     return f"audit it as if mixed precision were added: ampcheck --what-if fp16 {command}"
@@ -151,4 +156,6 @@ def _mended(report: Report, finding: Finding) -> str:
     own = own_line(report) if at and in_installed(at) else ""
     where = f" at {at}{f', which {clean(own)} runs' if own else ''}" if at else ""
     how = "the lines below show how" if finding.fix else f"see ampcheck explain {clean(finding.code)}"
+    if not finding.fix and finding.code in _BY_FP32 and where and finding.origin and finding.origin.op:
+        return f"run {clean(finding.origin.op)}{where} in FP32: {how}"
     return f"fix {clean(finding.code)} {clean(finding.name)}{where}: {how}"

@@ -76,6 +76,15 @@ def files_below(folder: str) -> dict[str, tuple[int, int]]:
     return found
 
 
+def is_output(path: str) -> bool:
+    """Tell whether a file is where the standard output or error goes: whoever started the process put it there."""
+    try:
+        at = _STAT(path)
+        return any(os.path.samestat(at, os.fstat(stream)) for stream in (1, 2))
+    except OSError:
+        return False
+
+
 def listed(paths: tuple[str, ...]) -> str:
     """Return some paths in words: the first, and how many there are besides."""
     return some([os.path.relpath(path) for path in paths])

@@ -26,10 +26,11 @@ from ampcheck.run.ranks import Ranks
 from ampcheck.run.script_coverage import script_coverage, script_outcomes
 from ampcheck.run.surely import Function, running
 from ampcheck.run.wishes import NO_WISHES, Wishes
-from ampcheck.values.loop import Cause, Loop, ScaleEvent
+from ampcheck.values.loop import Cause, Kind, Loop, ScaleEvent
 from ampcheck.values.report import Report
 from ampcheck.values.settings import Schedule
 from ampcheck.values.trace import PairError, Phase, Site, Trace, UpdateLoss, add_maps
+from ampcheck.values.wording import plural
 
 _HALVES = frozenset({"float16", "bfloat16"})
 
@@ -175,7 +176,7 @@ class Session:
             )
         if self._stand_in is not None and self._stand_in.used:
             rules = ", with CUDA's casting rules and a live scaler" if self._stand_in.emulating else ""
-            yield f"the script asked for CUDA: it ran on the CPU{rules}"
+            yield f"the script uses CUDA where there is one: it ran on the CPU{rules}"
         if self.watcher.steps and not self._what_if and _precision(self.watcher) == "fp32":
             gpu = "" if self._stand_in is None or self._stand_in.used else "; as it runs on a GPU: --as-cuda"
             if not self.watcher.asked:
@@ -192,7 +193,7 @@ def _uncalled(watcher: Watcher) -> dict[str, int]:
     if not watcher.steps or watcher.tape.recorded or watcher.tape.given_up:
         return {}
     return {
-        "steps in which no module with parameters was called: a forward that is called by name": watcher.steps
+        "steps in which no module was seen to be called: through torch.func, or a forward by its name": watcher.steps
     }
 
 
@@ -249,9 +250,13 @@ def _searching(step: Recorded, loop: Loop, recorded: Sequence[Recorded]) -> bool
 
 
 def _precision(watcher: Watcher) -> str:
+    """Return the precision of the recorded steps; without any, the one that a step failed in, or of autocast."""
     found = [step.precision for step in watcher.tape.recorded if step.precision != "fp32"]
-    failed = {"float16": "fp16", "bfloat16": "bf16"}.get(watcher.tape.failed_in, "fp32")
-    return found[-1] if found else failed
+    if found or watcher.tape.recorded:
+        return (found or ["fp32"])[-1]
+    entered = [event.autocast for _, event in watcher.loop().sequence(1) if event.kind is Kind.AUTOCAST]
+    dtype = watcher.tape.failed_in or (entered or [""])[-1]
+    return {"float16": "fp16", "bfloat16": "bf16"}.get(dtype, "fp32")
 
 
 def _said(watcher: Watcher) -> Iterator[str]:
@@ -261,7 +266,8 @@ def _said(watcher: Watcher) -> Iterator[str]:
     if steps:
         without = f", {recorded - full} without a reference" if full < recorded else ""
         others = "; the others were only counted" if recorded < steps else ""
-        yield f"{full} of {steps} steps recorded in full{without}{others}"
+        parts = f"{full} parts" if recorded > steps else str(full)
+        yield f"{parts} of {plural(steps, 'step')} recorded in full{without}{others}"
     if recorded:
         yield (
             "the FP32 reference runs beside the script: each operation runs a second time on FP32 inputs, with the "

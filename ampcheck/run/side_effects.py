@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ampcheck.run.import_hooks import after_import
-from ampcheck.run.real_files import copy_all, exists, files_below, listed, make, places, within
+from ampcheck.run.real_files import copy_all, exists, files_below, is_output, listed, make, places, within
 
 #: Settings with which trackers of experiments send nothing, where the user has set none.
 OFFLINE: Mapping[str, str] = {
@@ -79,7 +79,8 @@ def kept() -> Iterator[Kept]:
         os.chdir(here)
         found.written = tuple(sorted(path.removeprefix(calls.files) for path in files_below(calls.files)))
         after = files_below(here)
-        found.escaped = tuple(sorted(path for path, at in after.items() if before.get(path) != at))
+        grown = (path for path, at in after.items() if before.get(path) != at)
+        found.escaped = tuple(sorted(path for path in grown if not is_output(path)))
         shutil.rmtree(folder, ignore_errors=True)
 
 

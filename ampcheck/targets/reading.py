@@ -12,6 +12,8 @@ from ampcheck.targets.notebook import code_of
 TRAINS = frozenset({"backward", "manual_backward", "fit"})
 #: Objects whose `train()` is a training loop, and not the mode of a module.
 TRAINERS = ("trainer", "runner", "engine", "yolo", "experiment", "learner")
+#: What stands in the names of objects whose `step()` changes weights.
+STEPPED = ("optim", "scaler")
 #: Imported files that are looked into, at most so many deep.
 DEPTH = 4
 #: Names of the file contract: who defines a batch at the top of a file means it to be audited.
@@ -223,12 +225,14 @@ _EVERYDAY = frozenset({"forward", "eval", "to", "append", "step", "update", "__i
 
 
 def _is_training(node: ast.AST, trainers: frozenset[str]) -> bool:
-    """Tell whether a call is one that trains by itself: a backward, `fit`, `trainer.train()`."""
+    """Tell whether a call is one that trains by itself: a backward, `fit`, `trainer.train()`, `optimizer.step()`."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     name, owner = node.func.attr, _last_name(node.func.value)
     if name in TRAINS:
         return not owner.lower().startswith(("tokenizer", "pca", "svm", "vectorizer", "label_encoder"))
+    if name == "step":  # gradients need no backward: torch.autograd.grad and torch.func return them
+        return any(word in owner.lower() for word in STEPPED)
     return name in {"train", "learn"} and (owner in trainers or _is_trainer(owner))
 
 

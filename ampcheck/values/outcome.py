@@ -149,7 +149,11 @@ class Outcome:
         if self.loss_nonfinite:
             return "loss is not finite"
         if self.grads_nonfinite:
-            return f"{len(self.grads_nonfinite)} gradients are not finite"
+            return (
+                "1 gradient is not finite"
+                if len(self.grads_nonfinite) == 1
+                else f"{len(self.grads_nonfinite)} gradients are not finite"
+            )
         underflow = f", {percent(self.underflow)} of the gradient underflows" if lost else ""
         return f"gradient error {percent(self.grad_error)}{self._of_parts()}{underflow}{self._left_behind()}"
 

@@ -28,7 +28,11 @@ def test_every_output_is_in_the_format_of_its_ending(capsys):
     names = ("r.md", "r.sarif", "r.xml", "r.csv", "r.json", "r.txt", "r.SARIF")
     words = [word for name in names for word in ("-o", name)]
     assert main(["show", T5, *words]) == 1
-    assert capsys.readouterr().out == ""
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert (
+        err == "ampcheck: UNSAFE, AMP101 forward-overflow; the report is in r.md, r.sarif, r.xml and 4 more\n"
+    )
     texts = {name: Path(name).read_text(encoding="utf-8") for name in names}
     assert texts["r.md"].startswith("# ampcheck: `tests/saved/t5.py`")
     assert json.loads(texts["r.sarif"])["version"] == "2.1.0"

@@ -50,6 +50,22 @@ def test_a_mistake_is_found_at_its_line(idiom):
     assert diagnose(from_json(to_json(report))) == report.findings
 
 
+def test_gradients_that_grow_further_are_not_to_be_unscaled_yet():
+    report, _ = watched(functools.partial(loop_idioms.logs_a_part, True))
+    (finding,) = (one for one in report.findings if one.code == "AMP416")
+    assert "scaler.get_scale()" in finding.fix[-1]
+    assert not any("unscale_" in line for line in finding.fix)
+    report, _ = watched(functools.partial(loop_idioms.unscales_every_part, True))
+    messages = [one.message for one in report.findings if one.code == "AMP404"]
+    assert [" ".join(message.split()[:2]) for message in messages] == ["unscale_ is", "a backward"]
+
+
+def test_gradients_of_a_scaled_loss_are_divided_in_the_words_of_the_script():
+    report, _ = watched(functools.partial(loop_idioms.penalises_slopes, True))
+    (finding,) = (one for one in report.findings if one.code == "AMP416")
+    assert finding.fix[-1] == "slope = slope / scaler.get_scale()"
+
+
 @pytest.mark.parametrize("idiom", IDIOMS, ids=name)
 def test_without_the_mistake_nothing_is_said_of_the_loop(idiom):
     report, watcher = watched(functools.partial(idiom.train, False))  # not wrong

@@ -684,6 +684,41 @@ class Idiom:
     line: str
 
 
+def logs_a_part(wrong):
+    """Log the norm of the first micro-batch's gradients, as they are or divided by the scale."""
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(data(8)):
+        with half():
+            loss = F.cross_entropy(model(x), y) / 2
+        scaler.scale(loss).backward()
+        if i % 2 == 0:
+            norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+            LOG.append(float(norm if wrong else norm / scaler.get_scale()))
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+def penalises_slopes(wrong):
+    """Add a gradient penalty to the loss, of the scaled score's slope or of the true one."""
+    model = net()
+    optimizer, scaler = torch.optim.Adam(model.parameters(), 1e-4), torch.amp.GradScaler("cuda", 16.0)
+    for x, _ in data(4):
+        x.requires_grad_()
+        with half():
+            score = model(x).sum()
+        slope = torch.autograd.grad(scaler.scale(score), x, create_graph=True)[0]
+        slope = slope if wrong else slope / scaler.get_scale()
+        scaler.scale(score.float().square() * 1e-3 + (slope.norm(2, dim=1) - 1).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+LOG = []
+
 IDIOMS = [
     Idiom(clips_in_a_hook, "AMP401", "clip_grad_value_"),
     Idiom(clips_by_foreach, "AMP401", "_foreach_mul_"),
@@ -713,6 +748,8 @@ IDIOMS = [
     Idiom(averages, "AMP403", "optimizer.step()"),
     Idiom(scaler_of_every_step, "AMP417", "GradScaler("),
     Idiom(folds, "AMP417", "GradScaler("),
+    Idiom(logs_a_part, "AMP416", "p.grad.norm()"),
+    Idiom(penalises_slopes, "AMP416", "autograd.grad"),
 ]
 
 #: Loops of which nothing is to be said.

@@ -131,6 +131,23 @@ def in_fp32():
         optimizer.step()
 
 
+def by_torch_func():
+    """Every gradient comes from torch.func: no backward is there to be recorded."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+    def of_one(parameters, x, y):
+        with torch.autocast("cuda", torch.float16):
+            return CE(torch.func.functional_call(model, parameters, (x[None],)).float(), y[None])
+
+    gradients = torch.func.vmap(torch.func.grad(of_one), in_dims=(None, 0, 0))
+    for number in range(3):
+        found = gradients({name: p.detach() for name, p in model.named_parameters()}, *batch(number))
+        for name, parameter in model.named_parameters():
+            parameter.grad = found[name].float().mean(0)
+        optimizer.step()
+
+
 class Eighth(nn.Module):
     def forward(self, x):
         return x.to(torch.float8_e4m3fn).float()
@@ -157,6 +174,7 @@ PROGRAMS = {
     an_expert_that_only_an_unrecorded_step_trains: ({Health.PARTLY_AUDITED}, "late"),
     a_part_that_another_optimizer_trains_to_nothing: ({Health.UNSAFE}, "100 %"),
     in_fp32: ({Health.UNKNOWN}, "trains in FP32"),
+    by_torch_func: ({Health.UNKNOWN}, "no step was recorded"),
     in_fp8: ({Health.UNKNOWN}, "FP8 (float8_e4m3fn"),
 }
 
@@ -174,6 +192,7 @@ def test_a_loop_is_called_what_was_seen_of_it(program):
     assert report.verdict.word in words, report.verdict.sentence
     assert told in report.verdict.sentence
     assert (report.verdict.word is Health.UNSAFE) == (report.worst is Severity.ERROR)
+    assert (report.precision == "fp32") == (program in {in_fp32, in_fp8})
 
 
 def test_an_error_that_leaves_the_watch_is_part_of_the_verdict():

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from false_alarms import Proof, Row
     from judge import Opinion
 
-_HEAD = """# False alarms: ordinary models at random initialisation
+_HEAD = """# False alarms: ordinary models {state}
 
-Made by `python tests/studies/false_alarms.py --report reports/false_alarms.md`.
+Made by `python tests/studies/false_alarms.py {options}`.
 
 {models} ordinary models ({zoos}), as they come, audited in fp16 and in bf16 under CUDA's casting rules on the CPU:
 one training step each, {budget:.0f} s to look for a remedy. Every finding of severity *error* is a false alarm unless
@@ -52,13 +52,16 @@ _HARM = 0.15
 _TIMES = 3.0
 
 
-def page(rows: "Sequence[Row]", proofs: "Sequence[Proof]", budget: float) -> str:
+def page(rows: "Sequence[Row]", proofs: "Sequence[Proof]", budget: float, trained: int = 0) -> str:
     """Return the page as Markdown."""
     zoos = {
         zoo: len({r.spec for r in held})
         for zoo, held in groupby(rows, lambda row: row.spec.partition(":")[0])
     }
+    words = (f"--trained {trained} ", "_trained", " MODEL ...") if trained else ("", "", "")
     text = _HEAD.format(
+        state=f"after {trained} steps in FP32 (AdamW at 3e-4)" if trained else "at random initialisation",
+        options="{}--report reports/false_alarms{}.md{}".format(*words),
         models=len({row.spec for row in rows}),
         zoos=", ".join(f"{count} of {zoo}" for zoo, count in zoos.items()),
         budget=budget,

@@ -1,6 +1,7 @@
-"""Does ampcheck cry wolf? Ordinary models at random initialisation, audited in both precisions.
+"""Does ampcheck cry wolf? Ordinary models, at random initialisation or trained, audited in both precisions.
 
     python tests/studies/false_alarms.py --report reports/false_alarms.md
+    python tests/studies/false_alarms.py --trained 200 --report reports/false_alarms_trained.md torchvision:resnet18 ...
 
 Audits are kept in --cache, so that after a change of the rules only the rules run again; --redo runs audits
 again whose name matches a pattern, `--redo '*'` all.
@@ -73,10 +74,10 @@ class Proof:
     healed: tuple[Opinion, ...]  #: the same with the modules of the plan in FP32; empty without any
 
 
-def audited(spec: str, precision: str, budget: float) -> Row:
+def audited(spec: str, precision: str, budget: float, trained: int = 0) -> Row:
     """Return a model's audit."""
     try:
-        target = ordinary(spec)
+        target = ordinary(spec, trained=trained)
         return Row(spec, precision, audit(target, Settings(precision, budget=budget)))
     except (AmpcheckError, RuntimeError, ImportError) as error:
         return Row(spec, precision, None, f"{type(error).__name__}: {str(error)[:120]}")
@@ -91,7 +92,7 @@ def remembered(file: Path, spec: str, precision: str) -> Row | None:
     return Row(spec, precision, replace(report, findings=diagnose(report)))
 
 
-def proof(row: Row, finding: Finding) -> Proof:
+def proof(row: Row, finding: Finding, trained: int) -> Proof:
     """Judge an error a second time, on several draws of weights and batch."""
     unscaled = finding.numbers.get("log2_scale") == 0 and row.precision == "fp16"
     scale = 0 if unscaled else None
@@ -99,19 +100,19 @@ def proof(row: Row, finding: Finding) -> Proof:
     plan = row.report.plan
     modules = plan.fp32_modules if plan is not None and plan.precision == row.precision else ()
 
-    builds = [partial(built, row.spec, seed) for seed in range(DRAWS)]
+    builds = [partial(built, row.spec, seed, trained) for seed in range(DRAWS)]
     found = tuple(opinion(build, row.precision, scale) for build in builds)
     healed = tuple(opinion(build, row.precision, scale, modules) for build in builds) if modules else ()
     return Proof(row, finding, found, healed)
 
 
-def built(spec: str, seed: int) -> tuple[Any, Any, Any]:
+def built(spec: str, seed: int, trained: int = 0) -> tuple[Any, Any, Any]:
     """Return model, batch and loss of an ordinary model."""
-    target = ordinary(spec, seed)
+    target = ordinary(spec, seed, trained)
     return target.model, target.batch(0), target.loss
 
 
-def with_yardstick(row: Row, file: Path) -> Row:
+def with_yardstick(row: Row, file: Path, trained: int) -> Row:
     """Return the row with what rounding the weights alone does, where the gradient error is large.
 
     It is kept beside the audit.
@@ -120,7 +121,7 @@ def with_yardstick(row: Row, file: Path) -> Row:
     if settled is None or not settled.finite or settled.grad_error < NOISY:
         return row
     if not file.is_file():
-        write(file, repr(rounded(partial(built, row.spec, 0), row.precision)))
+        write(file, repr(rounded(partial(built, row.spec, 0, trained), row.precision)))
     return replace(row, rounded=float(file.read_text(encoding="utf-8")))
 
 
@@ -138,14 +139,15 @@ def main() -> int:
         "--redo", nargs="*", default=[], metavar="PATTERN", help="such as 'timm:* bf16' or '*'"
     )
     parser.add_argument("--budget", type=float, default=10.0, help="seconds to search for a remedy, each")
+    parser.add_argument("--trained", type=int, default=0, metavar="N", help="train N steps in FP32 first")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     for spec in options.models or ORDINARY:
         rows += [row_of(spec, precision, options) for precision in PRECISIONS]
         gc.collect()
-    proofs = [proof(row, finding) for row in rows for finding in row.errors]
-    text = page(rows, proofs, options.budget)
+    proofs = [proof(row, finding, options.trained) for row in rows for finding in row.errors]
+    text = page(rows, proofs, options.budget, options.trained)
     print(text)
     if options.report is not None:
         options.report.write_text(text, encoding="utf-8")
@@ -154,14 +156,15 @@ def main() -> int:
 
 def row_of(spec: str, precision: str, options: argparse.Namespace) -> Row:
     """Return a row, kept or new."""
-    file = options.cache / f"{spec.replace(':', '_')}_{precision}.json"
+    after = f"_after_{options.trained}" if options.trained else ""
+    file = options.cache / f"{spec.replace(':', '_')}_{precision}{after}.json"
     wanted = any(
         fnmatch(f"{spec} {precision}", pattern) or fnmatch(spec, pattern) for pattern in options.redo
     )
     row = None if wanted else remembered(file, spec, precision)
     if row is None:
         begun = time.process_time()
-        row = audited(spec, precision, options.budget)
+        row = audited(spec, precision, options.budget, options.trained)
         if row.report is not None:
             options.cache.mkdir(parents=True, exist_ok=True)
             write(file, to_json(row.report))
@@ -171,7 +174,7 @@ def row_of(spec: str, precision: str, options: argparse.Namespace) -> Row:
             file=sys.stderr,
             flush=True,
         )
-    return with_yardstick(row, file.with_suffix(".rounded"))
+    return with_yardstick(row, file.with_suffix(".rounded"), options.trained)
 
 
 if __name__ == "__main__":

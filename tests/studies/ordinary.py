@@ -49,11 +49,18 @@ ORDINARY = [
 REPRESENTATIVE = ["torchvision:squeezenet1_1", "timm:mobilevit_xxs", "transformers:bert"]
 
 
-def ordinary(spec: str, seed: int = 0) -> Target:
-    """Return an ordinary model with its batch and loss; the same seed gives the same."""
+def ordinary(spec: str, seed: int = 0, trained: int = 0) -> Target:
+    """Return an ordinary model with its batch and loss, after so many steps in FP32; the same seed gives the same."""
     zoo, _, name = spec.partition(":")
     fixed = zoo == "transformers" or name in _FIXED_SIZE
     shape = None if fixed else (3, SIDE, SIDE)
     target = load(spec, Options(batch_size=BATCH, input_shape=shape, small=True, seed=seed))
     torch.manual_seed(seed)  # for dropout, which has no seed in the target
+    optimizer = torch.optim.AdamW(target.model.parameters(), 3e-4) if trained else None
+    for step in range(trained):
+        assert optimizer is not None
+        target.loss(target.model, target.batch(step)).backward()
+        torch.nn.utils.clip_grad_norm_(target.model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
     return target

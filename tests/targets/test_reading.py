@@ -43,6 +43,9 @@ def written(folder, text, name="f.py"):
             0,
         ),
         ("model.train()\nmodel.eval()\n", False, 0),
+        # Gradients without a backward: from torch.autograd.grad or torch.func.
+        ("for g in grads:\n    p.grad = g\n    optimizer.step()\n", True, 1),
+        ("for a in actions:\n    env.step(a)\n", False, 0),
         (
             "def work(rank):\n    loss.backward()\nif __name__ == '__main__':\n    mp.spawn(work, nprocs=2)\n",
             True,

@@ -23,11 +23,11 @@ from ampcheck.diagnose.rules.installed import overridden
 from ampcheck.diagnose.rules.loop_order import (
     clip_after_step,
     clip_before_unscale,
-    read_before_unscale,
     scale_not_updated,
     step_beside_scaler,
 )
 from ampcheck.diagnose.rules.loop_ranks import ranks_disagree
+from ampcheck.diagnose.rules.loop_reading import read_before_unscale
 from ampcheck.diagnose.rules.loop_regions import (
     amp_switched_off,
     backward_inside_autocast,

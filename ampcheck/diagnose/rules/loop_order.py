@@ -9,6 +9,8 @@ from ampcheck.diagnose.rules.loop_state import (
     Moment,
     active_scalers,
     first_by_place,
+    holds_scale,
+    in_scale,
     line_of,
     loop_finding,
     loop_of,
@@ -17,9 +19,9 @@ from ampcheck.diagnose.rules.loop_state import (
     unscaling,
 )
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import GIVEN, RETURNED, Event, Kind, Loop
+from ampcheck.values.loop import GIVEN, Event, Kind, Loop
 from ampcheck.values.report import Report
-from ampcheck.values.wording import clean, scale_words
+from ampcheck.values.wording import clean
 
 
 def clip_before_unscale(report: Report) -> list[Finding]:
@@ -39,7 +41,7 @@ def clip_before_unscale(report: Report) -> list[Finding]:
     When to ignore it: when the limit is meant for scaled gradients and multiplied by scaler.get_scale().
     """
     loop = loop_of(report)
-    clips = [m for m in moments(loop) if m.event.kind is Kind.CLIP and _holds_scale(m)]
+    clips = [m for m in moments(loop) if m.event.kind is Kind.CLIP and holds_scale(m)]
     bad: dict[
         tuple[str, int], Moment
     ] = {}  # one of a line: clip_grad_norm_ clips by operations of torch's own
@@ -50,7 +52,7 @@ def clip_before_unscale(report: Report) -> list[Finding]:
             "AMP401 clip-before-unscale",
             Severity.ERROR,
             f"{clean(moment.event.name)} limits gradients that are still multiplied by the loss scale"
-            f"{_scale_words(loop)}: unscale them first",
+            f"{in_scale(loop)}: unscale them first",
             [moment.event],
             _unscaled_first(loop, moment),
         )
@@ -69,74 +71,6 @@ def _unscaled_first(loop: Loop, moment: Moment) -> Sequence[str]:
         event.code or f"{event.name}(...)",
         line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
     ]
-
-
-def _holds_scale(moment: Moment) -> bool:
-    targets = set(moment.event.targets)
-    return bool(targets & moment.scaled if targets else moment.scaled and not moment.unscaled)
-
-
-def _scale_words(loop: Loop) -> str:
-    scales = list(loop.first_scales.values())
-    return f" ({scale_words(scales[0])})" if scales else ""
-
-
-def read_before_unscale(report: Report) -> list[Finding]:
-    """Gradients are measured while they are still multiplied by the loss scale.
-
-    What it finds: norms, sums and largest values that the script takes of gradients of a scaled loss, before
-    scaler.unscale_(optimizer), in a recorded step; and gradients of a scaled loss that are part of another loss, as in
-    a gradient penalty, and that nothing divides by the scale. That is an error where it does harm.
-
-    Why it matters: the numbers are 65536 times too large and jump whenever the scale changes: a log of gradient norms
-    shows the scaler, not the training, and limits that are compared with them never hold.
-
-    What to do: call scaler.unscale_(optimizer) between the backward and the measuring.
-
-    Example: scaler.scale(loss).backward(); norm = sum(p.grad.norm() ** 2 for p in model.parameters()) ** 0.5.
-
-    When to ignore it: when the result is divided by scaler.get_scale() afterwards.
-    """
-    loop = loop_of(report)
-    reads = [m for m in moments(loop) if m.event.kind in {Kind.READ_GRAD, Kind.CLIP}]
-    within = [m.event for m in reads if m.event.name == RETURNED]
-    seen = [m for m in reads if _holds_scale(m) and m.event not in within]
-    clipped = {m.number for m in seen if m.event.kind is Kind.CLIP}  # measured in order to clip: AMP401
-    bad = [m.event for m in seen if m.number not in clipped]
-    return [
-        *(_part_of_the_loss(report, event) for event in first_by_place(within)),
-        *(
-            loop_finding(
-                "AMP416 read-before-unscale",
-                Severity.WARNING,
-                f"{clean(event.name)} measures gradients that are still multiplied by the loss scale"
-                f"{_scale_words(loop)}: unscale them first",
-                [event],
-                [
-                    line_of(loop, Kind.BACKWARD, "scaler.scale(loss).backward()"),
-                    f"{unscaling(loop, event.targets)}  # before measuring",
-                    event.code or f"{event.name}(...)",
-                ],
-            )
-            for event in first_by_place(bad)
-        ),
-    ]
-
-
-def _part_of_the_loss(report: Report, event: Event) -> Finding:
-    """Return what is wrong where gradients of a scaled loss are part of another one."""
-    settled = report.outcomes.get("settled")
-    return loop_finding(
-        "AMP416 read-before-unscale",
-        Severity.ERROR if settled is not None and settled.harmed else Severity.WARNING,
-        f"the loss holds gradients that are still multiplied by the loss scale{_scale_words(loop_of(report))}: divide "
-        "them by it first",
-        [event],
-        [
-            event.code or "grads = torch.autograd.grad(scaler.scale(loss), inputs, create_graph=True)",
-            "grads = [grad / scaler.get_scale() for grad in grads]",
-        ],
-    )
 
 
 def clip_after_step(report: Report) -> list[Finding]:

@@ -10,6 +10,7 @@ from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import Event, Kind, Loop
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
+from ampcheck.values.wording import scale_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +205,15 @@ def line_of(loop: Loop, kind: Kind, otherwise: str) -> str:
     """Return the script's own line for a kind of event, where its source is known."""
     lines = (e.code for _, e in loop.sequence(1) if e.kind is kind and e.code and not e.caller)
     return next(lines, otherwise)
+
+
+def holds_scale(moment: Moment) -> bool:
+    """Tell whether the gradients that an event is about may be multiplied by the loss scale."""
+    targets = set(moment.event.targets)
+    return bool(targets & moment.scaled if targets else moment.scaled and not moment.unscaled)
+
+
+def in_scale(loop: Loop) -> str:
+    """Return the first loss scale of a loop in brackets; '' where there is none."""
+    scales = list(loop.first_scales.values())
+    return f" ({scale_words(scales[0])})" if scales else ""

@@ -39,13 +39,18 @@ def unscaled_twice(report: Report) -> list[Finding]:
         if moment.event.kind is Kind.UNSCALE
         and set(moment.event.targets) & moment.unscaled - _unupdated(loop, moment)
     ]
+    said = {
+        "unscale_ is called again for an optimizer that was unscaled and not stepped since": again,
+        "a backward follows this unscale_ before the step: it adds gradients multiplied by the loss scale to those "
+        "that unscale_ has divided": _grown_after_unscale(loop),
+    }
     return [
         *_grown_after_step(loop),
         *(
             loop_finding(
                 "AMP404 unscaled-twice",
                 Severity.ERROR,
-                "unscale_ is called again for an optimizer that was unscaled and not stepped since",
+                message,
                 [event],
                 [
                     "if last_micro_batch:",
@@ -54,7 +59,8 @@ def unscaled_twice(report: Report) -> list[Finding]:
                     f"    {line_of(loop, Kind.UPDATE, 'scaler.update()')}",
                 ],
             )
-            for event in first_by_place([*again, *_grown_after_unscale(loop)])
+            for message, events in said.items()
+            for event in first_by_place(events)
         ),
     ]
 

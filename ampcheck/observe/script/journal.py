@@ -67,6 +67,12 @@ class Journal:
         """Return the running line of the script."""
         return self._finder.spot(2)
 
+    def withdraw(self, kind: Kind) -> None:
+        """Forget the events of a kind that have happened since the last backward."""
+        kinds = [self._events[number].kind for number in self._now]
+        since = len(kinds) - kinds[::-1].index(Kind.BACKWARD) if Kind.BACKWARD in kinds else 0
+        self._now[since:] = [n for n in self._now[since:] if self._events[n].kind is not kind]
+
     def place(self) -> tuple[str, int]:
         """Return the line of the script that is running."""
         return self._finder.line(self._finder.spot(3))

@@ -17,7 +17,7 @@ _LIMITS = frozenset(
     "clamp clamp_ clamp_min_ clamp_max_ clip_ _foreach_clamp_min_ _foreach_clamp_max_".split()
 )
 #: Operations that shorten what was measured before, and unscale what was not.
-_SHORTENS = frozenset(("mul_", "_foreach_mul_"))
+SHORTENS = frozenset(("mul_", "_foreach_mul_"))
 
 
 def use_of(
@@ -28,7 +28,7 @@ def use_of(
     What multiplies gradients limits them if gradients were `measured` before.
     """
     name = getattr(getattr(func, "overloadpacket", None), "__name__", "")
-    limits = name in _LIMITS or (measured and name in _SHORTENS)
+    limits = name in _LIMITS or (measured and name in SHORTENS)
     kind = Kind.READ_GRAD if name in _MEASURES else Kind.CLIP if limits else None
     if kind is None or not args or _current_node() is not None:
         return None

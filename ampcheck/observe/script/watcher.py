@@ -9,6 +9,7 @@ from ampcheck.observe.script.data_sets import ROUNDED_DATA, cast_up
 from ampcheck.observe.script.guard import guarded
 from ampcheck.observe.script.loop_watcher import LoopWatcher
 from ampcheck.observe.script.optimizers import parameters_of
+from ampcheck.observe.script.reading import SHORTENS
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import trains
 from ampcheck.observe.script.scaling.losses import is_scaled, mark_scaled
@@ -26,9 +27,9 @@ GRAPHS = "replays of CUDA graphs: what runs in one is not seen"
 class Watcher(LoopWatcher):
     """Follows a training loop through its events; the hooks of `hooks` call it."""
 
-    _scaled_within = (
-        -1
-    )  #: backwards so far, when gradients of a scaled loss were taken to be part of another one
+    #: Backwards so far, when gradients of a scaled loss were taken to be part of another one, and when the script has
+    #: read the scale.
+    _scaled_within = _scale_read = -1
 
     def __init__(self, *given: Any, **named: Any) -> None:
         """Begin before the first step."""
@@ -167,7 +168,8 @@ class Watcher(LoopWatcher):
         """Take note of gradients that are to be part of a loss, as in a gradient penalty."""
         first = outputs if isinstance(outputs, torch.Tensor) else next(iter(outputs), None)
         if self._scales and isinstance(first, torch.Tensor) and is_scaled(first):
-            self._scaled_within, self._scaled_at = self.backwards, self.journal.spot()
+            self._scaled_within = self.backwards
+            self._scaled_at = self.journal.spot() if self._scale_read != self.backwards else None
 
     @guarded
     def backward(self, *given: Any, **named: Any) -> torch.Tensor | None:
@@ -179,10 +181,16 @@ class Watcher(LoopWatcher):
 
     @guarded
     def scale_read(self) -> None:
-        """Take note of a scale that the script reads: right after such gradients, in order to divide these by it."""
-        self._scaled_at = None
+        """Take note of a scale that the script reads, in order to divide by it what it measures of gradients."""
+        self._scaled_at, self._scale_read = None, self.backwards
+        self.journal.withdraw(Kind.READ_GRAD)
         if self._scaled_within == self.backwards:
             self.tape.scaled_within(self.steps)
+
+    def used(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:
+        """Take note of gradients that are measured or limited, where the script has not read the scale to do so."""
+        if self._scale_read != self.backwards or not (kind is Kind.READ_GRAD or name in SHORTENS):
+            super().used(kind, name, parameters)
 
     @guarded
     def casts(self) -> None:
