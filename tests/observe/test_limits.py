@@ -13,7 +13,8 @@ from torch import nn
 import ampcheck
 from ampcheck.observe import native
 from ampcheck.observe.model.depth import room
-from ampcheck.observe.model.modules import ModuleTracker, _outermost
+from ampcheck.observe.model.modules import ModuleTracker
+from ampcheck.observe.model.structure import outermost
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.tally import FREED
 from ampcheck.observe.unusual import in_memory
@@ -144,7 +145,7 @@ def test_modules_that_are_never_called_cost_what_they_are():
 def test_the_outermost_of_paths_are_those_that_no_other_one_holds():
     paths = ["b.c", "a.b", "a", "ab", "a.b.c", "b.c.d", "b.cd", "z.y"]
     slow = [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
-    assert _outermost(paths) == slow
+    assert outermost(paths) == slow
 
 
 #: What a Python without a global lock says of itself, and a step that is audited there.

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import math
 import sys
 import weakref
 from pathlib import Path
@@ -57,8 +56,9 @@ def every_third(*given):
     return ampcheck.watch(*given, every=3, first=1)
 
 
-@pytest.mark.parametrize("init_scale", [2.0**16, 2.0**120])
-def test_the_loop_is_bit_for_bit_what_it_is_alone(init_scale):
+# Where all that was recorded has overflowed, another step is looked for.
+@pytest.mark.parametrize(("init_scale", "more"), [(2.0**16, []), (2.0**120, [2])])
+def test_the_loop_is_bit_for_bit_what_it_is_alone(init_scale, more):
     (losses, weights, state, scaler), _ = trained(no_watch, init_scale=init_scale)
     (watched, seen_weights, seen_state, seen_scaler), watching = trained(every_third, init_scale=init_scale)
     assert watched == losses
@@ -66,8 +66,8 @@ def test_the_loop_is_bit_for_bit_what_it_is_alone(init_scale):
     assert torch.equal(state, seen_state)
     assert scaler == seen_scaler
     report = watching.report()
-    assert report.loop.recorded == (0, 3)
-    assert [one.step for one in watching._session.watcher.tape.recorded] == [0, 3, 6]
+    assert report.loop.recorded == (0, *more, 3)
+    assert [one.step for one in watching._session.watcher.tape.recorded] == [0, *more, 3, 6]
     assert report.loop.steps == watching.steps == 7
 
 
@@ -248,23 +248,20 @@ def test_of_steps_that_were_not_recorded_nothing_is_claimed():
 
 
 @pytest.mark.parametrize("steps", [30, 4])
-def test_a_scaler_that_finds_its_scale_after_the_recorded_steps_is_no_error(steps):
-    """With so large a start nine steps are skipped; the two that are recorded know of no scale that fits."""
+def test_a_scaler_that_finds_its_scale_after_the_first_recorded_steps_is_no_error(steps):
+    """With so large a start seven steps are skipped; steps are recorded until one is not."""
     net, optimizer, scaler = made(init_scale=2.0**25)
     with ampcheck.watch(net, optimizer, scaler, every=1000, first=2) as watching:
         for _ in range(steps):
             step(net, optimizer, scaler)
     report = watching.report()
-    skipped = report.loop.skipped
-    found = next(finding for finding in report.findings if finding.code == "AMP202")
-    if steps == skipped:  # none went through, so nothing is known of a scale that fits
-        assert found.severity is Severity.ERROR
+    errors = [finding.code for finding in report.findings if finding.severity is Severity.ERROR]
+    if steps == report.loop.skipped:  # none went through, so nothing is known of a scale that fits
+        assert errors == ["AMP202"]
         return
-    assert 4 <= skipped < steps
-    assert found.severity is Severity.WARNING
-    scale = round(math.log2(scaler.get_scale()))
-    assert f"the scaler settles at 2^{scale} after {skipped} skipped steps" in found.message
-    assert answer(report)[0] is not Health.UNSAFE
+    assert 4 <= report.loop.skipped <= report.loop.recorded[-1] < steps
+    assert not errors
+    assert answer(report)[0] is Health.SAFE
 
 
 def test_an_error_of_ours_leaves_no_scaled_gradient_behind(monkeypatch):
