@@ -22,6 +22,8 @@ from ampcheck.run.side_effects import Kept, kept
 from ampcheck.targets.alone import models_alone
 from ampcheck.targets.arguments import Argument, Reads, arguments_of, divided
 from ampcheck.targets.reading import as_module, read, read_source
+from ampcheck.targets.torchrun import as_one_rank
+from ampcheck.targets.userfile import explained
 from ampcheck.values.findings import Severity
 from ampcheck.values.recipes import is_recipe
 from ampcheck.values.report import Report
@@ -129,7 +131,9 @@ def run(options: argparse.Namespace) -> int:
     if program.kind == "module":
         print(f"ampcheck: its imports are relative: run as python {program.shown}", file=sys.stderr)
     print(f"ampcheck: {_what_runs(options, steps)}", file=sys.stderr)
-    with contextlib.redirect_stdout(sys.stderr), kept() as written:
+    with contextlib.redirect_stdout(sys.stderr), kept() as written, as_one_rank(path) as rank:
+        if rank:
+            print("ampcheck: it expects torchrun: run as torchrun --nproc-per-node 1 runs it")
         ended = audit.over(lambda: launch(program))
     return _publish(options, audit, ended, written, program)
 
@@ -232,7 +236,9 @@ def _publish(
 
 def _ended_early(error: BaseException, options: argparse.Namespace, program: Program) -> TargetError:
     """Return the error of a script that came to no step: its models can be audited alone."""
-    message = f"the script ended with {type(error).__name__} before its first step, so nothing was seen"
+    told = explained(error).removeprefix(type(error).__name__).removeprefix(": ")
+    why = f" ({told})" if told else ""
+    message = f"the script ended with {type(error).__name__} before its first step{why}, so nothing was seen"
     python = shlex.join(["python", *["-m"][: program.kind == "module"], program.name, *program.arguments])
     alone = [] if isinstance(error, ImportError) else models_alone(Path(options.target).resolve())
     if alone:

@@ -9,7 +9,8 @@ from ampcheck.values.report import Report
 from ampcheck.values.trace import Site
 from ampcheck.values.wording import clean, place, some
 
-#: Classes that are named; of more, how many there are.
+#: What a framework puts around a model, and under which name it holds that.
+HOLDERS = {"_FabricModule": "_forward_module"}
 
 
 def models(report: Report) -> list[str]:
@@ -17,7 +18,9 @@ def models(report: Report) -> list[str]:
     modules = {module.path: module for module in report.low.modules or report.reference.modules}
     tops = {path: next((above for above in _above(path) if above in modules), path) for path in modules}
     owning = {tops[path] for path, module in modules.items() if module.parameters}
-    return list(dict.fromkeys(clean(module.kind) for path, module in modules.items() if path in owning))
+    tops_held = [modules.get(f"{path}.{HOLDERS.get(modules[path].kind)}", modules[path]) for path in modules]
+    pairs = zip(modules, tops_held, strict=True)
+    return list(dict.fromkeys(clean(module.kind) for path, module in pairs if path in owning))
 
 
 def model_words(report: Report) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from ampcheck.targets.reading import DEPTH, Source, read_source
+from ampcheck.targets.reading import Source, sources_of
 from ampcheck.targets.userfile import shown
 
 #: Libraries that read a command line in a way that the text of a script does not show.
@@ -112,7 +112,7 @@ class Arguments:
 
 def arguments_of(path: Path) -> Arguments:
     """Return the arguments that a script declares, in its file or in those it imports from beside it."""
-    sources = list(_sources(path, DEPTH, set()))
+    sources = list(sources_of(path))
     known = tuple(found for source in sources for found in _declared(source))
     if any(map(_reads_otherwise, sources)):
         words = frozenset(word for source in sources for word in _words(source))
@@ -139,17 +139,6 @@ def divided(
         (ours if own else theirs).extend(rest[: own or 1])
         del rest[: own or 1]
     return ours, theirs
-
-
-def _sources(path: Path, depth: int, seen: set[Path]) -> Iterator[Source]:
-    source = read_source(path)
-    if source is None or path in seen:
-        return
-    seen.add(path)
-    yield source
-    if depth:
-        for other in sorted(set(source.imported.values())):
-            yield from _sources(other, depth - 1, seen)
 
 
 def _words(source: Source) -> Iterator[str]:

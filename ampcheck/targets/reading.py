@@ -78,6 +78,16 @@ def read_source(path: Path) -> Source | None:
         return None
 
 
+def sources_of(path: Path, depth: int = DEPTH, seen: frozenset[Path] = frozenset()) -> Iterator[Source]:
+    """Yield a file and those that it imports from beside it, each once on a way."""
+    source = read_source(path)
+    if source is None or path in seen:
+        return
+    yield source
+    for other in sorted(set(source.imported.values())) if depth else ():
+        yield from sources_of(other, depth - 1, seen | {path})
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What a file is."""

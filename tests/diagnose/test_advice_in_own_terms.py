@@ -12,6 +12,7 @@ from ampcheck.diagnose.rules.libraries import clipping_of_library
 from ampcheck.diagnose.rules.optimizer_eps import LARGER_EPS
 from ampcheck.diagnose.rules.rounding import lost_update
 from ampcheck.diagnose.rules.scales_tried import predicted_scale
+from ampcheck.diagnose.subjects import models
 from ampcheck.diagnose.verdict import judged_by_trace
 from ampcheck.renderers import terminal
 from ampcheck.renderers.drawing import cells, with_room
@@ -73,6 +74,32 @@ def test_a_library_that_scales_the_loss_has_its_own_way_to_clip():
     shown = clipping_of_library("norm = nn.utils.clip_grad_norm_(net.parameters(), 2.0)", "accelerate")
     assert shown == ("accelerator.clip_grad_norm_(net.parameters(), 2.0)  # it unscales first",)
     assert clipping_of_library("clip_grad_norm_(net.parameters(), 2.0)", "somebody") == ()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mended", [False, True])
+def test_in_fabric_the_line_that_is_printed_clips_what_is_unscaled(mended):
+    fabric_of = pytest.importorskip("lightning.fabric")
+
+    def trains():
+        fabric = fabric_of.Fabric(accelerator="cuda", devices=1, precision="16-mixed")
+        model = nn.Linear(8, 4)
+        model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), 1e-3))
+        names = {"fabric": fabric, "model": model, "optimizer": optimizer, "torch": torch}
+        for _ in range(3):
+            optimizer.zero_grad()
+            fabric.backward(model(torch.randn(16, 8, device="cuda")).square().mean())
+            if mended:
+                exec(line, names)
+            else:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+    (line,) = clipping_of_library("clip_grad_norm_(model.parameters(), 1.0)", "fabric")
+    report, told = found(trains, as_cuda=True)
+    assert models(report) == ["Linear"]  # and not what Fabric puts around it
+    assert ("AMP401" in told) is not mended
+    assert mended or told["AMP401"].fix == (line,)
 
 
 def branch(scale):

@@ -1,5 +1,6 @@
 """Loops that are not forward, backward, step: closures, no optimizer, none seen because a child process trains."""
 
+import pytest
 import torch
 from builders import answer, sentence_of
 from torch import nn
@@ -7,6 +8,7 @@ from torch import nn
 from ampcheck.diagnose.rules.gradients import MANY_SKIPS
 from ampcheck.observe.script import recording, tape
 from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
 from ampcheck.values.loop import Kind
 from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.settings import Schedule
@@ -272,3 +274,28 @@ def test_an_attribute_names_a_model_better_than_a_loop():
     with session.watching():
         Trainer().step()
     assert {info.path.partition(".")[0] for info in session.report("t.py").low.modules} <= {"network", ""}
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_loss_that_is_not_scaled_beside_one_that_is_has_gradients_without_the_scale(scaled):
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model, weight = net(), torch.zeros(1, requires_grad=True)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        own, scaler = torch.optim.Adam([weight], 0.01), torch.amp.GradScaler("cuda", init_scale=2.0**8)
+        for _ in range(4):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                out = model(X)
+                loss = nn.functional.mse_loss(out.float(), Y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            own.zero_grad()
+            other = (weight.exp() * (2 - out.detach().float())).mean()
+            (scaler.scale(other) if scaled else other).backward()
+            own.step()
+    report = session.report("script.py")
+    codes = {finding.code for finding in report.findings if finding.severity is Severity.ERROR}
+    assert codes == ({"AMP403"} if scaled else set())
+    assert report.outcomes["settled"].grad_error < 0.01

@@ -21,6 +21,8 @@ def clipping_of_library(code: str, library: str) -> tuple[str, ...]:
         return (
             f"accelerator.{found[0] if found else 'clip_grad_norm_(model.parameters(), 1.0)'}  # it unscales first",
         )
+    if library == "fabric":
+        return ("fabric.clip_gradients(model, optimizer, max_norm=1.0)  # it unscales first",)
     return _CLIPS if library == "lightning" else ()
 
 
@@ -33,7 +35,9 @@ _INSTEAD: dict[tuple[str, str], Sequence[str]] = {
 
 
 def library_of(event: Event) -> str:
-    """Return the library that an event's line is of."""
+    """Return the library that an event's line is of; Fabric is one of its own."""
+    if event.file.startswith(("lightning/fabric/", "lightning_fabric/")):
+        return "fabric"
     return event.file.partition("/")[0].removeprefix("pytorch_")
 
 

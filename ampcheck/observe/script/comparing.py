@@ -85,6 +85,7 @@ class Compared(Recording):
         self._shadows = [self._shadow] if self._rounded is None else [self._rounded, self._shadow]
         self._multiplied_by: set[float] = set()  #: the loss scales of this step
         self._rounds_to, self._keeps_scale = rounds_to, keeps_scale
+        self._divided: set[int] = set()  #: parameters whose gradients a scaler divides
         self._rounded_rows: dict[str, torch.Tensor] = {}
         self._rounded_losses: list[torch.Tensor] = []
         self._has_rounded: set[int] = set()  #: parameters
@@ -231,8 +232,9 @@ class Compared(Recording):
     def divided_by(self, scale: float, parameters: Iterable[torch.Tensor]) -> float:
         """Compare gradients at the scale that they are divided by; return another one that multiplied them, or 0."""
         others = self._multiplied_by - {scale}
-        super().divided_by(scale, parameters)
-        factor = self._factor(parameters) if others else 0.0
+        super().divided_by(scale, given := list(parameters))
+        self._divided |= set(map(id, given))
+        factor = self._factor(given) if others else 0.0
         nearest = min(others, key=lambda other: abs(math.log(factor / other)), default=0.0) if factor else 0.0
         return nearest if nearest and abs(math.log2(factor / nearest)) < _NEAR else 0.0
 
@@ -275,6 +277,9 @@ class Compared(Recording):
                 before = wide / self.scale if reference is None else reference / by
                 if reference is not None:
                     self._both.add(known[module, name])
+                    scaled = id(parameter) in self._divided or self._keeps_scale
+                    if not scaled and apart(reference, wide) < apart(reference * self.scale, wide):
+                        wide = wide * self.scale  # its loss was not multiplied either
                 row = self._compare(before, wide * self._correction(), self.log2_scale)
                 full = f"{module}.{name}".lstrip(".")
                 self._rows[full] = row
