@@ -276,8 +276,9 @@ def test_an_attribute_names_a_model_better_than_a_loop():
     assert {info.path.partition(".")[0] for info in session.report("t.py").low.modules} <= {"network", ""}
 
 
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_a_loss_that_is_not_scaled_beside_one_that_is_has_gradients_without_the_scale(scaled):
+def test_a_loss_that_is_not_scaled_beside_one_that_is_has_gradients_without_the_scale(scaled, late):
     session = Session(Schedule(), as_cuda=True)
     with session.watching():
         model, weight = net(), torch.zeros(1, requires_grad=True)
@@ -285,13 +286,16 @@ def test_a_loss_that_is_not_scaled_beside_one_that_is_has_gradients_without_the_
         own, scaler = torch.optim.Adam([weight], 0.01), torch.amp.GradScaler("cuda", init_scale=2.0**8)
         for _ in range(4):
             optimizer.zero_grad()
+            if not late:
+                own.zero_grad()
             with torch.autocast("cuda", torch.float16):
                 out = model(X)
                 loss = nn.functional.mse_loss(out.float(), Y)
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
-            own.zero_grad()
+            if late:
+                own.zero_grad()
             other = (weight.exp() * (2 - out.detach().float())).mean()
             (scaler.scale(other) if scaled else other).backward()
             own.step()

@@ -37,6 +37,9 @@ class _State:
         self.unscaled: set[str] = set()
         self.stepped: set[str] = set()
         self.used: set[str] = set()
+        self.taken = False  #: a scaler has stepped since the last backward of a scaled loss
+        own = (event for _, event in loop.sequence(1) if event.thing in self.scalers)
+        self.through = {target for event in own for target in event.targets}
 
     def moment(self, number: int, event: Event) -> Moment:
         """Return the event with the state before it."""
@@ -49,6 +52,9 @@ class _State:
             self.stepped.clear()
             if event.scaled and self.scalers:
                 self.scaled |= self.optimizers - self.unscaled
+            elif self.taken:  # the scaled gradients were other optimizers', and this loss has its own
+                self.scaled &= self.through
+            self.taken = self.taken and not event.scaled
         elif event.kind is Kind.ZERO_GRAD:
             self.scaled -= {event.thing} if event.thing in self.optimizers else self.optimizers
         elif event.kind is Kind.STEP:
@@ -65,6 +71,7 @@ class _State:
             self.scaled -= targets
             self.stepped |= targets
             self.used |= targets
+            self.taken = True
         elif event.kind is Kind.UPDATE:
             self.unscaled.clear()
             self.used.clear()
