@@ -236,9 +236,11 @@ def _publish(
 
 def _ended_early(error: BaseException, options: argparse.Namespace, program: Program) -> TargetError:
     """Return the error of a script that came to no step: its models can be audited alone."""
-    told = explained(error).removeprefix(type(error).__name__).removeprefix(": ")
-    why = f" ({told})" if told else ""
-    message = f"the script ended with {type(error).__name__} before its first step{why}, so nothing was seen"
+    why = explained(error).removeprefix(type(error).__name__).removeprefix(": ")
+    shown = f" ({why})" if why else ""
+    message = (
+        f"the script ended with {type(error).__name__} before its first step{shown}, so nothing was seen"
+    )
     python = shlex.join(["python", *["-m"][: program.kind == "module"], program.name, *program.arguments])
     alone = [] if isinstance(error, ImportError) else models_alone(Path(options.target).resolve())
     if alone:
