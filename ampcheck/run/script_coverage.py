@@ -73,10 +73,10 @@ def _missed(report: Report) -> Iterator[str]:
     """Yield what was not seen of a step, or not understood."""
     if report.loop is not None and report.loop.scaling:
         yield f"the loss scale is unknown: {report.loop.scaling}"
-    for what in (FORWARD_UNSEEN, THREADS, GRAPHS, OTHER_THREADS, GIVEN):
+    for what in (FORWARD_UNSEEN, THREADS, GRAPHS, OTHER_THREADS):
         if what in report.low.not_audited:
-            yield what if what is GIVEN else f"{report.low.not_audited[what]} {what}"
-    yield from (clean(what) for what in report.low.not_audited if what.endswith(ROUNDED_DATA))
+            yield f"{report.low.not_audited[what]} {what}"
+    yield from (clean(what) for what in report.low.not_audited if what.endswith((ROUNDED_DATA, GIVEN)))
 
 
 def _untried(watcher: Watcher) -> Iterator[str]:

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 import ampcheck
 from ampcheck.observe.reference.given import GIVEN
 from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
 from ampcheck.values.verdict import Health
 
@@ -52,6 +53,38 @@ def test_what_was_rounded_before_the_step_is_named_where_it_is_computed_with(kep
     seen = dtype is torch.float32 or prepared is nn.Identity
     assert report.verdict.word is (Health.SAFE if seen else Health.PARTLY_AUDITED)
     assert (GIVEN in report.verdict.sentence) is not seen
+    if not seen:
+        where = MovedAway.forward.__code__.co_firstlineno + 1
+        assert f"x at test_stored_in_half.py:{where}: {GIVEN}" in report.verdict.sentence
+
+
+class Weekday(nn.Module):
+    def forward(self, day):
+        return torch.sin(2 * torch.pi * (day.float() % 7) / 7)
+
+
+def in_a_helper(values, dtype):
+    return {name: value.to(dtype) for name, value in values.items()}
+
+
+@pytest.mark.parametrize("around", [1000.0, 19000.0])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_cast_before_the_model_is_called_is_judged_at_its_line(dtype, around):
+    given = []
+
+    def batch(_):
+        values = {"day": around + torch.randint(0, 700, (64, 8)).float()}
+        given.append((values["day"], values["day"].to(dtype)))
+        return in_a_helper(values, dtype)["day"]
+
+    report = audit(batch, Weekday)
+    lost = max(float((Weekday()(low) - Weekday()(day)).abs().max()) for day, low in given)
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert (report.verdict.word is Health.UNSAFE) is bool(errors) is (lost > 0.5)
+    assert not any(what.endswith(GIVEN) for what in report.not_audited)
+    if errors:
+        lines = {code.__code__.co_firstlineno + 1 for code in (in_a_helper, Weekday.forward)}
+        assert {one.sites[0].line for one in errors} <= lines
 
 
 def test_where_a_product_reads_it_autocast_would_have_rounded_it_anyway():
@@ -79,7 +112,7 @@ def test_a_state_that_is_carried_from_step_to_step_in_half_precision_is_named(ce
             loss.backward()
             optimizer.step()
     report = session.report("script.py")
-    assert (GIVEN in report.low.not_audited) is not seen
+    assert any(what.endswith(GIVEN) for what in report.low.not_audited) is not seen
     assert (report.verdict.word is Health.SAFE) is seen
 
 

@@ -15,9 +15,12 @@ from ampcheck.observe.reference.effects import Effects
 from ampcheck.observe.reference.lineage import MOVES
 from ampcheck.observe.statistics.memory import readable, tensors_of
 from ampcheck.values.trace import rounds_inputs
+from ampcheck.values.wording import some
 
-#: What is not audited where such numbers were computed with.
+#: What is not audited where such numbers were computed with, behind their names.
 GIVEN = "half-precision tensors kept from before the step: what rounding them has lost is not known"
+#: How many of them are looked up.
+_NAMED = 8
 _LOW = frozenset({torch.float16, torch.bfloat16})
 _CASTS = frozenset({"_to_copy", "copy_", "to"})
 
@@ -25,12 +28,17 @@ _CASTS = frozenset({"_to_copy", "copy_", "to"})
 class Given:
     """Knows which storages hold numbers from before the step, or copies of them."""
 
-    def __init__(self, weights: Callable[[], Iterable[torch.Tensor]]) -> None:
-        """Begin with nothing found; `weights` names the model's own tensors, which are judged as weights."""
-        self._weights = weights
+    def __init__(
+        self, weights: Callable[[], Iterable[torch.Tensor]], called: Callable[[torch.Tensor], str]
+    ) -> None:
+        """Begin with nothing found; `weights` gives the model's own tensors, which are judged as weights.
+
+        `called` says what the script calls a tensor, and where it computes with it.
+        """
+        self._weights, self._called = weights, called
         self._owned: set[int] = set()
         self._held: dict[int, StorageWeakRef] = {}
-        self.found: set[int] = set()  #: storages that were computed with
+        self.found: dict[int, str] = {}  #: by storage that was computed with, what the script calls it
 
     def read(
         self, rule: Effects, values: Iterable[Any], targets: list[torch.Tensor], known: Callable[..., Any]
@@ -48,8 +56,16 @@ class Given:
         wide = any(tensor.dtype not in _LOW for tensor in targets)
         if rule.name in MOVES or (rule.name in _CASTS and not wide and not self._casts_up(values)):
             return True
-        self.found |= {tensor.untyped_storage()._cdata for tensor in read}
+        for tensor in read:
+            place = tensor.untyped_storage()._cdata
+            if place not in self.found:
+                self.found[place] = self._called(tensor) if len(self.found) < _NAMED else ""
         return False
+
+    def missed(self) -> dict[str, int]:
+        """Return what is not audited."""
+        names = list(dict.fromkeys(filter(None, self.found.values())))
+        return {f"{some(names, 1)}: {GIVEN}" if names else GIVEN: len(self.found)} if self.found else {}
 
     def moved(self, out: Any) -> None:
         """Take note of results that hold the same numbers."""

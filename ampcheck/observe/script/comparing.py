@@ -14,7 +14,7 @@ from ampcheck.observe.model.held import apart, held
 from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.ops import OpKind, plan_of
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.reference.given import GIVEN, Given
+from ampcheck.observe.reference.given import Given
 from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.observe.reference.pair import SAMPLES, pair_errors
 from ampcheck.observe.reference.paired import PairedBook
@@ -32,6 +32,7 @@ from ampcheck.observe.script.recording import (
     unseen,
 )
 from ampcheck.observe.script.roots import within_backward
+from ampcheck.observe.script.state.naming import called
 from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.unusual import plain
 from ampcheck.values.outcome import HARM_ERROR
@@ -102,7 +103,7 @@ class Compared(Recording):
         super().__init__(step, execute, used, clock=clock)
         for shadow in self._shadows:
             shadow.gave_way = self.gave_way
-        self._given = self._shadow.given = Given(self._weights)
+        self._given = self._shadow.given = Given(self._weights, called)
 
     def _recorder(self) -> _Placed:
         return _Placed((), samples=SAMPLES, execute=self._run, step_record=self.step_record)
@@ -303,8 +304,7 @@ class Compared(Recording):
             f"results of {name} that the FP32 reference takes from the script": n
             for name, n in self._shadow.failed.items()
         }
-        given = {GIVEN: len(self._given.found)} if self._given.found else {}
-        trace = replace(trace, not_audited={**trace.not_audited, **failed, **given})
+        trace = replace(trace, not_audited={**trace.not_audited, **failed, **self._given.missed()})
         precision = precision_of(trace, self.autocast)
         by = self.scaling.scale or 1.0
         losses = (math.fsum(fetched.losses) / by, math.fsum(reference.losses) / by)

@@ -16,6 +16,7 @@ from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
 from ampcheck.observe.script.models import Models
 from ampcheck.observe.script.recording import MOST_OPERATIONS, Recorded, Recording, Used
+from ampcheck.observe.script.state.casts_before import CastsBefore
 from ampcheck.observe.script.strange import strange
 from ampcheck.observe.script.what_if import WhatIf, kinds_that_cannot_be_read
 from ampcheck.values.settings import Schedule
@@ -58,6 +59,7 @@ class Tape(Models):
         self.now: Recording | None = None  #: the step being recorded
         self._schedule, self._compare, self._execute = schedule, compare, execute
         self.before_calls = False  #: a recording begins with the step, as no call tells of it
+        self._casts_before = CastsBefore()
         self._missed = -1  #: the step to begin to record so after one of which a part was not seen
         self._enough = -1  #: the step of which no more is wanted
         self._keeps_scale = False  #: gradients of a scaled loss are part of the loss: FP32 keeps the scale
@@ -281,6 +283,8 @@ class Tape(Models):
         """Find out which step is worth recording in full after one that is done."""
         if not done.whole:
             self._closer = self._missed = done.last + 1
+        elif self._casts_before.again(self, done):
+            return
         elif done.beside is None and strange(done, self.recorded):
             self._closer = done.step + self.in_turn
         elif len(self.recorded) <= _TRIES and all(one.overflowed for one in self.recorded):

@@ -1,13 +1,15 @@
 """What a script calls its tensors: by the variables that lead to them."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ampcheck.observe.model.state import is_plain
-from ampcheck.observe.source import is_user_file
+from ampcheck.observe.source import is_user_file, source_finder
+from ampcheck.observe.statistics.memory import readable
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -18,24 +20,43 @@ _DEPTH = 8
 _MOST = 100_000
 
 
-def names_of(tensors: Iterable[torch.Tensor]) -> dict[int, str]:
-    """Return by identity what the running script calls some tensors; what it has no name for goes by its shape."""
-    wanted = {id(tensor): f"tensor of shape {tuple(tensor.shape)}" for tensor in tensors}
+def names_of(tensors: Iterable[torch.Tensor], key: Callable[[torch.Tensor], int] = id) -> dict[int, str]:
+    """Return by `key` what the running script calls some tensors; what it has no name for goes by its shape."""
+    wanted = {key(tensor): f"tensor of shape {tuple(tensor.shape)}" for tensor in tensors}
     left, seen = set(wanted), set[int]()
     variables = _variables()
-    wanted.update({id(value): name for name, value in variables if id(value) in left})
+
+    def known(value: Any) -> int | None:
+        place = key(value) if isinstance(value, torch.Tensor) else None
+        return place if place in left else None
+
+    wanted.update({place: name for name, value in variables if (place := known(value)) is not None})
     # One of the loop that runs is no name where a longer one leads there.
-    waiting = [(name, value, _DEPTH) for name, value in variables if id(value) not in left]
+    waiting = [(name, value, _DEPTH) for name, value in variables if known(value) is None]
     for name, value, depth in waiting:  # which grows: what is near is named first
-        if id(value) in left:
-            wanted[id(value)] = name
-            left.discard(id(value))
+        if (place := known(value)) is not None:
+            wanted[place] = name
+            left.discard(place)
         if not left or len(waiting) > _MOST:
             break
         if depth and id(value) not in seen and not isinstance(value, (str, bytes, int, float, torch.Tensor)):
             seen.add(id(value))
             waiting += [(inner, held, depth - 1) for inner, held in _parts(name, value)]
     return wanted
+
+
+def called(tensor: torch.Tensor) -> str:
+    """Return what the script calls a tensor, or what it is a view of, and the line that computes with it."""
+    with torch._C.DisableTorchFunction():
+        (name,) = names_of([tensor], memory_of).values()
+    source = source_finder()
+    file, line = source.line(source.spot())
+    return f"{name} at {Path(file).name}:{line}" if line else name
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Return what tells apart where tensors are kept."""
+    return tensor.untyped_storage()._cdata if readable(tensor) else id(tensor)
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,32 @@
+"""Numbers that a script casts before it calls a model: a recording that begins with the step sees the cast."""
+
+from typing import Any
+
+from ampcheck.observe.reference.given import GIVEN
+from ampcheck.observe.script.recording import Recorded
+
+
+class CastsBefore:
+    """Lets recordings begin with the step, once, and from then on where that shows what was cast."""
+
+    def __init__(self) -> None:
+        """Begin with nothing tried."""
+        self._tried = self._trying = False
+
+    def again(self, tape: Any, done: Recorded) -> bool:
+        """Have the next step recorded from its beginning where numbers were given to this one; tell whether it will."""
+        if not _given(done) or tape.what_if is not None:
+            if self._trying:  # it has shown the casts: what they cost is in this step
+                tape.recorded = [one for one in tape.recorded if one.overflowed or not _given(one)]
+            return False
+        if self._trying:  # they are older than that
+            self._trying = tape.before_calls = False
+        if self._tried or tape.before_calls:
+            return False
+        self._tried = self._trying = True
+        tape.unheard(done.last + 1)
+        return True
+
+
+def _given(done: Recorded) -> bool:
+    return any(what.endswith(GIVEN) for what in done.low.not_audited)
