@@ -39,7 +39,7 @@ _BY_CAST = frozenset({"AMP101", "AMP103", "AMP501"})
 
 def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings with those that one cause explains listed below it instead of beside it."""
-    findings = tuple(found)
+    findings = _after_updates(report, tuple(found))
     errors = [f for code in _CAUSES for f in findings if (f.code, f.severity) == (code, Severity.ERROR)]
     errors = [f for f in errors if f.code != "AMP206" or f.numbers["lowest"] >= 1]  # else it follows itself
     if not errors:
@@ -55,6 +55,13 @@ def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     if cause.code in _OF_SCALES | _OF_OVERFLOW:  # before the collapse of the scale, which is what it leads to
         findings = (cause, *(f for f in findings if f is not cause))
     return tuple(shown if f is cause else f for f in findings if f not in below)
+
+
+def _after_updates(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return findings with what an optimizer's own states have done to the weights before what those weights do."""
+    kinds = {f"{thing.kind}.state" for thing in report.loop.things} if report.loop is not None else set()
+    first = [f for f in findings if f.code == "AMP504" and f.sites[0].module in kinds]
+    return (*first, *(f for f in findings if f not in first))
 
 
 def _explains(report: Report, cause: Finding, follower: Finding) -> bool:

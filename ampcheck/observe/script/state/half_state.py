@@ -110,16 +110,18 @@ class _References(Shadow):
                 self.forget(tensor)
 
 
-class _Mode(OwnMode):
+class BesideMode(OwnMode):
     """Lets every operation run as it is, and then what is followed."""
 
-    def __init__(self, references: _References) -> None:
+    def __init__(self, references: Shadow) -> None:
+        """Prepare; `references` runs each operation."""
         super().__init__()
         self._references = references
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Run an operation, and its reference where it has one."""
         if types and (found := way(types)) is not Way.RECORDED:
             return NotImplemented if found is Way.APART else func(*args, **(kwargs or {}))
         if _current_node() is not None:
@@ -143,7 +145,7 @@ class Following:
             self._references.hold(tensor, state)
             self._probe.hold(tensor, other, beside)
             self.states.append(state)
-        self._mode = _Mode(self._references)
+        self._mode = BesideMode(self._references)
         self._mode.__enter__()
         self._paused = False
 
@@ -154,7 +156,7 @@ class Following:
 
     def elsewhere(self) -> OwnMode:
         """Return what follows an operation in another thread."""
-        return _Mode(self._references)
+        return BesideMode(self._references)
 
     def pause(self) -> None:
         """See nothing for a while."""

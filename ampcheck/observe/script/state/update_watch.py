@@ -14,6 +14,7 @@ import torch
 
 from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.state.own_updates import OwnUpdates
 from ampcheck.observe.unusual import plain
 from ampcheck.values.trace import UpdateLoss
 
@@ -46,19 +47,20 @@ class UpdateWatch:
         self._largest: dict[str, float] = {}
         self._tried: _Tried | None = None
         self._losses: dict[str, dict[str, UpdateLoss]] = {}
+        self._own = OwnUpdates()
         self.untried: dict[str, str] = {}  #: by optimizer, its class: its updates could not be taken in FP32
 
     @property
     def losses(self) -> tuple[UpdateLoss, ...]:
         """Return what was lost, by parameter."""
-        return tuple(loss for held in self._losses.values() for loss in held.values())
+        return (*(loss for held in self._losses.values() for loss in held.values()), *self._own.losses)
 
     def begins(self, label: str, optimizer: Any, parameters: Iterable[Any]) -> None:
         """Take an optimizer's step in FP32 where that would show more than its steps before."""
-        self._tried = None
-        low = [
-            p for p in parameters if isinstance(p, torch.Tensor) and p.dtype in _LOW and p.grad is not None
-        ]
+        self._tried, held = None, list(parameters)
+        if not _known(optimizer):
+            self._own.begins(label, optimizer, held)
+        low = [p for p in held if isinstance(p, torch.Tensor) and p.dtype in _LOW and p.grad is not None]
         rate = _learning_rate(optimizer) if low else 0.0
         if rate <= _GROWN * self._largest.get(label, 0.0):
             return
@@ -74,6 +76,7 @@ class UpdateWatch:
 
     def ends(self, label: str) -> None:
         """Compare what the optimizer has done with FP32's step."""
+        self._own.ends()
         tried, self._tried = self._tried, None
         if tried is None:
             return

@@ -1,0 +1,137 @@
+"""States in half precision of a script's own optimizers: what is zero in them where it is not in FP32.
+
+Optimizers of torch's keep their states as wide as their weights. One of the script's own may keep a second moment in
+fp16, where small squares are zero: the update divides by eps alone, and the weights are far away before any recorded
+step shows why. So its first steps are taken in FP32 as well, operation by operation.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from ampcheck.observe.execution import run_op
+from ampcheck.observe.model.updates import TOO_FAR
+from ampcheck.observe.reference.effects import Effects, written
+from ampcheck.observe.reference.shadow import Shadow
+from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.state.half_state import BesideMode
+from ampcheck.observe.source import source_finder
+from ampcheck.observe.statistics.memory import readable, tensors_of
+from ampcheck.observe.unusual import plain
+from ampcheck.values.trace import UpdateLoss
+
+_LOW = frozenset({torch.float16, torch.bfloat16})
+#: Steps of each optimizer that are taken in FP32 as well.
+_STEPS = 2
+#: Elements of its parameters that are compared.
+_MOST = 2**24
+#: Of these, the part that must move too far before its states are looked at.
+_FAR = 0.5
+
+
+class _References(Shadow):
+    """FP32 beside one step; remembers where half-precision tensors are written."""
+
+    def __init__(self) -> None:
+        super().__init__(run_op)
+        self.places: dict[int, tuple[str, int]] = {}
+
+    def _follow(
+        self, rule: Effects, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[Any], None] | None:
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_of(args)):
+            raise RuntimeError("a step that computes its loss again")
+        for tensor in tensors_of(written(rule, args, kwargs)):
+            if tensor.dtype in _LOW and readable(tensor):
+                source = source_finder()
+                self.places[tensor.untyped_storage()._cdata] = source.line(source.spot())
+        return super()._follow(rule, func, args, kwargs)
+
+
+class OwnUpdates:
+    """Takes the first steps of optimizers that torch does not have in FP32 as well."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._taken: dict[str, int] = {}
+        self._optimizer: Any = None
+        self._shadow: _References | None = None
+        self._mode: BesideMode | None = None
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  #: by parameter, its numbers then
+        self.losses: tuple[UpdateLoss, ...] = ()
+
+    def begins(self, label: str, optimizer: Any, parameters: Iterable[Any]) -> None:
+        """Follow an optimizer's step, if it is one of its first."""
+        self.leave()
+        self._optimizer = optimizer
+        self._taken[label] = self._taken.get(label, 0) + 1
+        if self._taken[label] > _STEPS or self.losses:
+            return
+        elements = 0
+        with unseen():
+            for parameter in parameters:
+                part = plain(parameter) if isinstance(parameter, torch.Tensor) else None
+                if part is not None and part.dtype is torch.float32 and elements + part.numel() <= _MOST:
+                    elements += part.numel()
+                    self._before[id(parameter)] = part, part.detach().clone()
+        if self._before:
+            self._shadow = _References()
+            self._shadow.gave_way = lambda _: self.leave()
+            self._mode = BesideMode(self._shadow)
+            self._mode.__enter__()
+
+    def leave(self) -> None:
+        """Follow no further: the step asks for the loss again, or failed."""
+        mode, self._mode, self._shadow = self._mode, None, None
+        self._before, self._optimizer = {}, None
+        if mode is not None:
+            mode.__exit__()
+
+    def ends(self) -> None:
+        """Compare what the step has done with FP32's."""
+        shadow, before, optimizer = self._shadow, self._before, self._optimizer
+        self.leave()
+        if shadow is None:
+            return
+        with unseen():
+            far = {key: _too_far(shadow, *held) for key, held in before.items()}
+            moved, wrong = (sum(int(one[at].sum()) for one in far.values()) for at in range(2))
+            if wrong > _FAR * moved:
+                self.losses = tuple(_zeros(shadow, optimizer, {key: one[1] for key, one in far.items()}))
+        shadow.clear()
+
+
+def _too_far(shadow: Shadow, part: torch.Tensor, first: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tell of each number of a parameter whether FP32 moves it, and whether it went more than twice as far."""
+    wide = shadow.of(part)
+    if wide is None:
+        none = torch.zeros_like(part, dtype=torch.bool)
+        return none, none
+    way, went = wide - first, part.detach() - first
+    moves = (way != 0) & way.isfinite()
+    return moves, moves & ~(went.abs() <= TOO_FAR * way.abs())
+
+
+def _zeros(shadow: _References, optimizer: Any, far: dict[int, torch.Tensor]) -> Iterator[UpdateLoss]:
+    """Yield the states, all of one name together, that are zero or not finite where FP32's is neither.
+
+    They count where the parameter went too far, if they have a number for each of its.
+    """
+    counts: dict[str, list[int]] = {}
+    places: dict[str, tuple[str, int]] = {}
+    for parameter, held in optimizer.state.items():
+        for key, value in held.items() if isinstance(held, dict) else ():
+            part = plain(value) if isinstance(value, torch.Tensor) and value.dtype in _LOW else None
+            wide = None if part is None else shadow.of(part)
+            if part is None or wide is None:
+                continue
+            there, here = (wide != 0) & wide.isfinite(), far.get(id(parameter))
+            there = there & here if here is not None and here.shape == there.shape else there
+            found = [there, there & (part == 0), there & ~part.isfinite()]
+            sums = [int(one.sum()) for one in found]
+            counts[str(key)] = [a + b for a, b in zip(counts.get(str(key), [0, 0, 0]), sums, strict=True)]
+            places.setdefault(str(key), shadow.places.get(part.untyped_storage()._cdata, ("", 0)))
+    for key, (moved, stuck, wrong) in counts.items():
+        if stuck + wrong:
+            yield UpdateLoss(f"{type(optimizer).__name__}.state.{key}", moved, stuck, wrong, *places[key])

@@ -1,0 +1,102 @@
+"""Optimizers of a script's own that keep their states in half precision: where zeros in them throw the weights away."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import ampcheck
+from ampcheck.values.findings import Severity
+from ampcheck.values.verdict import Health
+
+
+class SlimAdam(torch.optim.Optimizer):
+    def __init__(self, params, dtype, eps=1e-8):
+        super().__init__(params, {"lr": 2e-3})
+        self.dtype, self.eps = dtype, eps
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            if not state:
+                state["t"] = 0
+                state["m"], state["v"] = (torch.zeros_like(p, dtype=self.dtype) for _ in range(2))
+            state["t"] += 1
+            state["m"].copy_(state["m"].float().mul_(0.9).add_(p.grad, alpha=0.1))
+            state["v"].copy_(state["v"].float().mul_(0.999).addcmul_(p.grad, p.grad, value=0.001))
+            m, v = (
+                state["m"].float() / (1 - 0.9 ** state["t"]),
+                state["v"].float() / (1 - 0.999 ** state["t"]),
+            )
+            p.sub_(2e-3 * m / (v.sqrt() + self.eps))
+        return loss
+
+
+def trained(dtype, eps=1e-8, *, closure=False, watch=True):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 8))
+    optimizer = SlimAdam(model.parameters(), dtype, eps)
+
+    def loss():
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            made = nn.functional.mse_loss(model(0.1 * torch.randn(32, 16)).float(), torch.zeros(32, 8))
+        made.backward()
+        return made
+
+    def loop():
+        for _ in range(8):
+            if closure:
+                optimizer.step(loss)
+            else:
+                loss()
+                optimizer.step()
+
+    if not watch:
+        loop()
+        return model, None
+    with ampcheck.watch(model, optimizer) as watching:
+        loop()
+    return model, watching.report()
+
+
+def norm(model):
+    return float(torch.cat([p.detach().flatten() for p in model.parameters()]).norm())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "eps"),
+    [(torch.float16, 1e-8), (torch.float16, 1e-3), (torch.bfloat16, 1e-8), (torch.float32, 1e-8)],
+)
+def test_a_second_moment_that_is_zero_is_named_before_what_the_weights_do(dtype, eps):
+    model, report = trained(dtype, eps)
+    witness, _ = trained(torch.float32, eps, watch=False)
+    thrown = not (norm(model) <= 10 * norm(witness))
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert thrown is (dtype is torch.float16 and eps < 1e-3)
+    assert (report.verdict.word is Health.UNSAFE) is thrown
+    if thrown:
+        first = errors[0]
+        assert (first.code, first.sites[0].module) == ("AMP504", "SlimAdam.state")
+        assert first.sites[0].slot == "param[v]"
+        lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+        assert lines[first.sites[0].line - 1].lstrip().startswith('state["v"].copy_(')
+    else:
+        assert not errors
+
+
+@pytest.mark.parametrize("closure", [False, True])
+def test_the_script_trains_as_it_would_alone_and_no_mode_is_left(closure):
+    watched, _ = trained(torch.float16, closure=closure)
+    alone, _ = trained(torch.float16, closure=closure, watch=False)
+    assert all(
+        torch.allclose(a, b, 0, 0, equal_nan=True)
+        for a, b in zip(watched.parameters(), alone.parameters(), strict=True)
+    )
+    assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
