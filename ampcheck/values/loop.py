@@ -201,7 +201,9 @@ class Loop:
     def settled(self, scaler: str) -> int | None:
         """Return how many updates a scaler skipped before it let one through; None where it let none through."""
         steps = (e for _, e in self.sequence(1) if e.kind is Kind.SCALER_STEP and e.thing == scaler)
-        turns = len({target for event in steps for target in event.targets})  # it may be the next one's that overflow
+        turns = len(
+            {target for event in steps for target in event.targets}
+        )  # it may be the next one's that overflow
         searched = 0
         for update in self.skips(scaler):
             if update - searched >= max(1, turns):
