@@ -31,7 +31,7 @@ _FAR = 0.5
 
 
 class _References(Shadow):
-    """FP32 beside one step; remembers where half-precision tensors are written."""
+    """The references of one step; remembers where half-precision tensors are written."""
 
     def __init__(self) -> None:
         super().__init__(run_op)
