@@ -101,8 +101,13 @@ def _start(options: argparse.Namespace) -> Path:
     return next((path.parent for path in files if path.is_file()), Path())
 
 
-def publish(report: Report, options: argparse.Namespace, read: Reader = source) -> int:
-    """Write a report where it was asked for, with the findings that count, and return the exit status."""
+def publish(
+    report: Report, options: argparse.Namespace, read: Reader = source, *, quiet: bool = False
+) -> int:
+    """Write a report where it was asked for, with the findings that count, and return the exit status.
+
+    Where none goes to the screen, a line says what was found and where the report is, unless `quiet`.
+    """
     report, differences = gate.gated(select(report, options.config, read), options)
     color, short = colored(options.color), not options.verbose
     written = writing.publish(report, options.output, options.format, color=color, short=short)
@@ -118,7 +123,7 @@ def publish(report: Report, options: argparse.Namespace, read: Reader = source) 
     if not written:
         return COULD_NOT_WRITE
     files = [clean(output.path) for output in options.output]
-    if files and writing.SCREEN not in files:
+    if files and writing.SCREEN not in files and not quiet:
         found = some(
             [f"{finding.code} {finding.name}" for finding in report.findings if finding.severity.rank < _INFO]
         )

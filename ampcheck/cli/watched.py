@@ -203,7 +203,7 @@ class Watched:
             return NO_TRAINING
         # Standard output is the script's.
         with contextlib.redirect_stdout(sys.stderr):
-            status = output.publish(report, self._options)
+            status = output.publish(report, self._options, quiet=True)
         if status == output.COULD_NOT_WRITE and self._options.fail_on == "never":
             status = 0  # it was told, and the exit status is the script's
         self._clear(heard)

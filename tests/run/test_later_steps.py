@@ -57,8 +57,9 @@ def test_a_buffer_that_is_ruined_late_keeps_a_report_from_being_safe():
     model = Net(by=1200.0)
     report = watched(model)
     assert not model.bank.isfinite().all()
-    assert report.verdict.word is Health.PARTLY_AUDITED
-    assert "model.bank is not finite at the end" in report.verdict.sentence
+    assert report.verdict.word is Health.UNSAFE
+    assert "model.bank" in report.verdict.sentence
+    assert any("model.bank is not finite at the end" in gap for gap in report.verdict.coverage.gaps)
 
 
 def test_masks_and_finite_sums_are_no_gap():

@@ -38,6 +38,7 @@ class State:
     counted: int = 0  #: its writes at the end of the last of them
     forgets: bool = False  #: each step that writes it writes all of it anew
     before: torch.Tensor | None = None  #: how far FP32 had come when that was looked at last
+    pace: torch.Tensor | None = None  #: how far FP32 moves it in a step that writes it
     place: tuple[str, int] = ("", 0)  #: of its first write
     losses: tuple[UpdateLoss, ...] = ()
 
@@ -47,11 +48,15 @@ class State:
         return self.fine or bool(self.losses)
 
     def outgrown(self) -> bool:
-        """Tell whether its units have grown since: what was kept then may be too small now."""
+        """Tell whether its units have grown since, and its changes are no more than a few: they may be lost now."""
         tensor = self.tensor()
         if tensor is None or self.losses or tensor.shape != self.first.shape:
             return False
-        return bool((unit_of(tensor.detach()) > unit_of(self.first)).sum() * 2 > tensor.numel())
+        unit = unit_of(tensor.detach())
+        grown = unit > unit_of(self.first)
+        if self.pace is not None:
+            grown &= self.pace < UNITS / 2 * unit
+        return bool(grown.sum() * 2 > tensor.numel())
 
 
 def need_of(tensor: torch.Tensor) -> int:
@@ -70,6 +75,7 @@ def compare(
     few = tensor.numel() <= FEW_NUMBERS
     intended, kept = wide.float() - first, tensor.float() - first
     size, changes = intended.abs(), (intended != 0) & intended.isfinite()
+    state.pace = size / max(1, state.rounds)
     enough = torch.maximum(need_of(tensor) * unit, SHARE * first.abs())
     stays = stays & changes & (kept == 0)
     moved = (

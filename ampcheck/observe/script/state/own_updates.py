@@ -61,12 +61,20 @@ class OwnUpdates:
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  #: by parameter, its numbers then
         self.losses: tuple[UpdateLoss, ...] = ()
 
+    @property
+    def follows(self) -> bool:
+        """Tell whether the step that is running is followed."""
+        return self._shadow is not None
+
     def begins(self, label: str, optimizer: Any, parameters: Iterable[Any]) -> None:
         """Follow an optimizer's step, if it is one of its first."""
         self.leave()
-        self._optimizer = optimizer
         self._taken[label] = self._taken.get(label, 0) + 1
-        if self._taken[label] > _STEPS or self.losses:
+        if (
+            self._taken[label] > _STEPS
+            or self.losses
+            or (self._taken[label] > 1 and not _low_states(optimizer))
+        ):
             return
         elements = 0
         with unseen():
@@ -76,7 +84,7 @@ class OwnUpdates:
                     elements += part.numel()
                     self._before[id(parameter)] = part, part.detach().clone()
         if self._before:
-            self._shadow = _References()
+            self._optimizer, self._shadow = optimizer, _References()
             self._shadow.gave_way = lambda _: self.leave()
             self._mode = BesideMode(self._shadow)
             self._mode.__enter__()
@@ -92,7 +100,7 @@ class OwnUpdates:
         """Compare what the step has done with FP32's."""
         shadow, before, optimizer = self._shadow, self._before, self._optimizer
         self.leave()
-        if shadow is None:
+        if shadow is None or not _low_states(optimizer):
             return
         with unseen():
             far = {key: _too_far(shadow, *held) for key, held in before.items()}
@@ -100,6 +108,14 @@ class OwnUpdates:
             if wrong > _FAR * moved:
                 self.losses = tuple(_zeros(shadow, optimizer, {key: one[1] for key, one in far.items()}))
         shadow.clear()
+
+
+def _low_states(optimizer: Any) -> bool:
+    """Tell whether an optimizer holds states in half precision; their numbers are not read for it."""
+    states = (held for held in optimizer.state.values() if isinstance(held, dict))
+    return any(
+        isinstance(one, torch.Tensor) and one.dtype in _LOW for held in states for one in held.values()
+    )
 
 
 def _too_far(shadow: Shadow, part: torch.Tensor, first: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

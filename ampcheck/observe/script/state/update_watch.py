@@ -76,7 +76,8 @@ class UpdateWatch:
 
     def ends(self, label: str) -> None:
         """Compare what the optimizer has done with FP32's step."""
-        self._own.ends()
+        if self._own.follows:
+            self._own.ends()
         tried, self._tried = self._tried, None
         if tried is None:
             return
