@@ -1,6 +1,7 @@
 """Ordinary models, as people train them: by name, at random initialisation, small enough for one core."""
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from ampcheck.targets import Options, load
 from ampcheck.targets.spec import Target
@@ -57,10 +58,17 @@ def ordinary(spec: str, seed: int = 0, trained: int = 0) -> Target:
     target = load(spec, Options(batch_size=BATCH, input_shape=shape, small=True, seed=seed))
     torch.manual_seed(seed)  # for dropout, which has no seed in the target
     optimizer = torch.optim.AdamW(target.model.parameters(), 3e-4) if trained else None
-    for step in range(trained):
+    for _ in range(trained):
         assert optimizer is not None
-        target.loss(target.model, target.batch(step)).backward()
+        target.loss(target.model, tree_map_only(torch.Tensor, _drawn, target.batch(0))).backward()
         torch.nn.utils.clip_grad_norm_(target.model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
     return target
+
+
+def _drawn(tensor: torch.Tensor) -> torch.Tensor:
+    """Return other numbers of the same kind: a batch that repeats is learnt by heart, and its gradients vanish."""
+    if tensor.is_floating_point():
+        return torch.randn_like(tensor) * tensor.std() + tensor.mean()
+    return tensor.flatten()[torch.randperm(tensor.numel())].view(tensor.shape)
