@@ -95,13 +95,11 @@ class Operation:
     layout: str = ""  #: of a convolution's input: contiguous or channels_last
     product: tuple[int, ...] = ()  #: of a product or convolution: groups, rows, columns, inner size
     kernels: int = 0  #: that a GPU launches for all calls
-    chained: int = (
-        0  #: bytes read from what an element-wise operation just made; a compiler reads them not again
-    )
+    #: bytes read from what an element-wise operation just made; a compiler reads them not again
+    chained: int = 0
     fusable: bool = False  #: element-wise, a reduction or a norm: a compiler can fuse it with its neighbours
-    winograd: bool = (
-        False  #: a 3x3 convolution without stride: FP32 kernels need fewer multiplications for it
-    )
+    #: a 3x3 convolution without stride: FP32 kernels need fewer multiplications for it
+    winograd: bool = False
 
 
 def merged(operations: Sequence[Operation]) -> tuple[Operation, ...]:

@@ -4,25 +4,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ampcheck.bench.shapes import (
-    CHARACTER,
-    KINDS,
-    LEFT,
-    WIDTH,
-    Axis,
-    line,
-    mark,
-    round_numbers,
-    spread,
-    svg,
-    text,
-)  # fmt: skip
+from ampcheck.bench.shapes import CHARACTER, KINDS, LEFT, WIDTH, Axis, mark, round_numbers, spread, svg
 from ampcheck.renderers.page.elements import Html, tag
+from ampcheck.renderers.shapes import line, text
 
 _HEIGHT, _TOP, _BOTTOM = 260, 30, 216
-_MARKS = (
-    6  #: of a line, shifted from those of the others: where lines lie on each other, all of them are seen
-)
+#: of a line, shifted from those of the others: where lines lie on each other, all of them are seen
+_MARKS = 6
 _SAMPLE, _LEAD = 24, 14  #: of a line beside its name, and between the line's end and that
 _STEEP = 20  #: highest over lowest from which a linear axis would let lines lie flat
 

@@ -107,10 +107,9 @@ def _work(bench: Bench, case: Case) -> Iterable[str]:
 
 def _memory(case: Case) -> Iterable[str]:
     """Yield the predicted peak by role, and the layers that keep the most for the backward."""
-    splits = {row.precision: row.memory.predicted for row in case.rows if row.memory and row.memory.predicted}
+    splits, roles = case.splits, case.roles
     if not splits:
         return
-    roles = list(dict.fromkeys(role for split in splits.values() for role in split.roles))
     yield from ("", "### Memory at the predicted peak, MiB", "")
     yield from _table(
         ("precision", "peak", "in the", *roles),

@@ -82,9 +82,8 @@ def precision_benchmark(request: pytest.FixtureRequest, benchmark: Any) -> Any:
         first = not entered
         entered.append(own["precision"])
         samples = result.row.time.samples if result.row.time else ()
-        if (
-            first
-        ):  # pytest-benchmark takes one result of a test; what further calls found stands in the extra_info
+        # pytest-benchmark takes one result of a test; what further calls found stands in the extra_info
+        if first:
             benchmark.extra_info["ampcheck"] = own
         else:
             benchmark.extra_info.setdefault("ampcheck_more", []).append(own)

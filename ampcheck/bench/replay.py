@@ -42,8 +42,7 @@ def _nothing() -> None:
 
 def strict(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record that strict JSON can hold: what is no finite number becomes None."""
-    return {key: None if _is_no_number(value) else value for key, value in record.items()}
-
-
-def _is_no_number(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in record.items()
+    }

@@ -57,9 +57,8 @@ class Time:
 
     def speedup(self, base: "Time") -> Interval:
         """Return how many times as fast as a base this is."""
-        rounds = min(
-            len(base.samples), len(self.samples)
-        )  # a precision that was timed alone has rounds of its own
+        # a precision that was timed alone has rounds of its own
+        rounds = min(len(base.samples), len(self.samples))
         return ratio(base.samples[:rounds], self.samples[:rounds])
 
 
@@ -224,6 +223,17 @@ class Case:
     def row(self, precision: str) -> Row | None:
         """Return the row of a precision."""
         return next((row for row in self.rows if row.precision == precision), None)
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """Return the predicted memory of each precision that has one."""
+        known = ((row.precision, row.memory) for row in self.rows if row.memory is not None)
+        return {precision: memory.predicted for precision, memory in known if memory.predicted is not None}
+
+    @property
+    def roles(self) -> list[str]:
+        """Return what the memory of any precision is for."""
+        return list(dict.fromkeys(role for split in self.splits.values() for role in split.roles))
 
     @property
     def floor(self) -> Interval | None:

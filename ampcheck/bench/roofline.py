@@ -17,9 +17,9 @@ from importlib.resources import files
 
 from ampcheck.bench.ledger import Operation
 from ampcheck.errors import AmpcheckError
+from ampcheck.values.formats import HALVES
 
 TERA, GIGA, MICRO = 1e12, 1e9, 1e-6
-_LOW = ("float16", "bfloat16")
 #: Operations of a multiprocessor's Tensor Cores in a cycle where sums in FP32 run at half rate.
 _HALVED = 512
 #: Words of a title that torch's name of a GPU may leave out.
@@ -66,9 +66,8 @@ class Constants:
     transpose: float  #: extra passes over images that Tensor Cores want in channels_last
     kernel: float  #: µs that a kernel takes at least
     launch: float  #: µs of the host for an operation
-    bare_launch: (
-        float  #: of that, where no module's Python stands around it: a cast, the backward, the update
-    )
+    #: of that, where no module's Python stands around it: a cast, the backward, the update
+    bare_launch: float
     winograd: float  #: times `convolution`, where FP32 kernels need fewer multiplications than were counted
 
 
@@ -208,7 +207,7 @@ def operation_time(
 
 def _peak(op: Operation, card: Gpu, *, tf32: bool) -> tuple[float, bool]:
     """Return the peak an operation could reach, and whether it is that of the Tensor Cores."""
-    if op.dtype in _LOW and card.half and (op.dtype == "float16" or card.bf16) and _eligible(op):
+    if op.dtype in HALVES and card.half and (op.dtype == "float16" or card.bf16) and _eligible(op):
         return card.half, True
     if op.dtype == "float32" and tf32 and card.tf32 > card.fp32:
         return card.tf32, True

@@ -133,21 +133,3 @@ def svg(height: float, title: str, parts: Iterable[Html]) -> str:
 def title(chart: str) -> Html:
     """Return what a drawing is called."""
     return Html(chart.partition("<title>")[2].partition("</title>")[0])
-
-
-def rect(x: float, y: float, width: float, height: float, style: str, tip: str = "") -> Html:
-    """Return a rectangle."""
-    places = {"x": x, "y": y, "width": width, "height": height}
-    inside = tag("title", tip) if tip else None
-    return tag("rect", inside, **{name: f"{at:.1f}" for name, at in places.items()}, class_=style)
-
-
-def line(x1: float, y1: float, x2: float, y2: float, style: str) -> Html:
-    """Return a straight line."""
-    ends = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
-    return tag("line", **{name: f"{at:.1f}" for name, at in ends.items()}, class_=style)
-
-
-def text(x: float, y: float, words: str, anchor: str = "start", style: str | None = None) -> Html:
-    """Return words."""
-    return tag("text", words, x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor, class_=style)

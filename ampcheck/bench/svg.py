@@ -6,22 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from ampcheck.bench import lines
 from ampcheck.bench.lines import Labels, Point
 from ampcheck.bench.result import AGAIN, Case, Row
-from ampcheck.bench.shapes import (
-    CHARACTER,
-    KINDS,
-    LEFT,
-    PLOT,
-    RIGHT,
-    WIDTH,
-    Axis,
-    line,
-    rect,
-    round_numbers,
-    svg,
-    text,
-)  # fmt: skip
+from ampcheck.bench.shapes import CHARACTER, KINDS, LEFT, PLOT, RIGHT, WIDTH, Axis, round_numbers, svg
 from ampcheck.bench.table import MIB
 from ampcheck.renderers.page.elements import Html, tag
+from ampcheck.renderers.shapes import line, rect, text
 
 _ROW = 26
 _NUMBERED = 14  #: a part of a bar that is narrower has no room for its number
@@ -71,10 +59,9 @@ def ratios(case: Case) -> str:
 
 def memory(case: Case) -> str:
     """Return the chart of the predicted peak by role, '' where nothing was predicted."""
-    splits = {row.precision: row.memory.predicted for row in case.rows if row.memory and row.memory.predicted}
+    splits, roles = case.splits, case.roles
     if not splits:
         return ""
-    roles = list(dict.fromkeys(role for split in splits.values() for role in split.roles))
     axis = Axis(0, max(split.peak_bytes for split in splits.values()), 0, PLOT)
     bottom = _ROW * len(splits) + 4
     parts = list(_sizes(axis, bottom))

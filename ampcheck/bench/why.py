@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ampcheck.bench.ledger import Operation
 from ampcheck.bench.result import Reason
+from ampcheck.values.formats import HALVES
 from ampcheck.values.wording import clean, percent, plural, size, some
 
 #: Tensor Cores take halves in groups of eight.
@@ -21,7 +22,6 @@ SMALL_SHARE = 0.5
 LAUNCH_BYTES = 5_000_000
 #: A product with fewer rows than this cannot fill one tile of a GPU's matrix unit.
 TILE = 64
-_LOW = ("float16", "bfloat16")
 
 
 def reasons(operations: Sequence[Operation]) -> tuple[Reason, ...]:
@@ -47,7 +47,7 @@ def _launch_bound(operations: Sequence[Operation]) -> Reason | None:
 
 
 def _misaligned(operations: Sequence[Operation]) -> Reason | None:
-    products = [op for op in operations if op.dtype in _LOW and op.flops]
+    products = [op for op in operations if op.dtype in HALVES and op.flops]
     odd = [op for op in products if any(length % GROUP for length in op.sizes)]
     share = _share(odd, products, lambda op: op.flops)
     if share < MISALIGNED_SHARE:
@@ -102,7 +102,7 @@ def _small_batch(operations: Sequence[Operation]) -> Reason | None:
 
 
 def _channels_last(operations: Sequence[Operation]) -> Reason | None:
-    images = [op for op in operations if op.layout and op.dtype in _LOW]
+    images = [op for op in operations if op.layout and op.dtype in HALVES]
     plain = [op for op in images if op.layout == "contiguous"]
     share = _share(plain, operations, lambda op: op.flops)
     if share < MISALIGNED_SHARE:

@@ -63,9 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def script_words(words: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]] | None:
     """Divide a command line into ampcheck's words and those of the script in it; None where it names no script."""
-    at = next(
-        (n for n, word in enumerate(words) if word.endswith((".py", ".ipynb")) and Path(word).is_file()), None
-    )
+    at = _place_of_script(words)
     if at is None or not MODEL_OPTIONS.isdisjoint(word.partition("=")[0] for word in words):
         return None
     path = Path(words[at]).resolve()
@@ -81,8 +79,7 @@ def run_words(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str
 
     That is said; what nobody can tell from the script's text stays the script's.
     """
-    files = (n for n, word in enumerate(words) if word.endswith((".py", ".ipynb")) and Path(word).is_file())
-    at = next(files, None)
+    at = _place_of_script(words)
     if at is None or not {"-m", "-c", "--"}.isdisjoint(words[:at]):
         return list(words)
     arguments = arguments_of(Path(words[at]).resolve())
@@ -96,6 +93,12 @@ def run_words(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str
         f"ampcheck: {shown} is read as an option of ampcheck: {words[at]} has no such option", file=sys.stderr
     )
     return [*words[:at], *ours, words[at], *theirs]
+
+
+def _place_of_script(words: Sequence[str]) -> int | None:
+    """Return which of the words is the first that names a Python file."""
+    files = (n for n, word in enumerate(words) if word.endswith((".py", ".ipynb")) and Path(word).is_file())
+    return next(files, None)
 
 
 def _taken_by(parser: argparse.ArgumentParser, reads: Reads) -> Any:

@@ -58,7 +58,6 @@ def _add_step_arguments(audit: "argparse._ActionsContainer") -> None:
     audit.add_argument(
         "--scale",
         type=scale,
-        default=None,
         metavar="S",
         help="loss scale, a power of two such as 1024 or 2^10 (default: as GradScaler settles)",
     )
@@ -68,20 +67,17 @@ def _add_step_arguments(audit: "argparse._ActionsContainer") -> None:
     audit.add_argument(
         "--verify",
         action=argparse.BooleanOptionalAction,
-        default=None,
         help="run the step again to verify each claim (--no-verify: record only, no plan)",
     )
     audit.add_argument(
         "--verify-steps",
         type=count,
-        default=None,
         metavar="N",
         help="also train N steps with the plan and in FP32, and compare",
     )
     audit.add_argument(
         "--budget",
         type=seconds,
-        default=None,
         metavar="S",
         help="seconds to search for a remedy (default: 60)",
     )
@@ -94,7 +90,6 @@ def _add_step_arguments(audit: "argparse._ActionsContainer") -> None:
     audit.add_argument(
         "--sample",
         type=count,
-        default=None,
         metavar="N",
         help="read N elements of a tensor that has more; the report says how far off that may be (default: all)",
     )
@@ -110,18 +105,16 @@ def add_mode_arguments(audit: "argparse._ActionsContainer") -> None:
     audit.add_argument(
         "--mode",
         choices=MODES,
-        default=None,
         help="train: forward, loss and backward; infer: the forward alone (default: as the target shows)",
     )
     audit.add_argument(
         "--cast",
         choices=CASTS,
-        default=None,
         help="autocast, or weights: the model itself is cast, as .to(dtype) does (default: as the target shows)",
     )
     audit.add_argument(
         "--keep",
-        type=names,
+        type=output.names,
         action="extend",
         metavar="NAMES",
         help="modules that stay in FP32 when the model is cast, such as rotary_emb,layers.3.norm",
@@ -132,9 +125,7 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how a target is built."""
     target = parser.add_argument_group("target")
     target.add_argument("--batch-size", type=count, metavar="N", help="samples in a batch")
-    target.add_argument(
-        "--input", type=str, metavar="SHAPE", help="shape of the input, such as 8x3x64x64 or 3,64,64"
-    )
+    target.add_argument("--input", metavar="SHAPE", help="shape of the input, such as 8x3x64x64 or 3,64,64")
     target.add_argument(
         "--weights",
         type=Path,
@@ -150,7 +141,6 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     )
     target.add_argument(
         "--device",
-        default=None,
         metavar="D",
         help="where to run (default: cuda where there is one, else cpu)",
     )
@@ -262,11 +252,6 @@ def seconds(text: str) -> float:
     if not (isfinite(value) and value >= 0):
         raise argparse.ArgumentTypeError(f"expected a number of seconds, got {text!r}")
     return value
-
-
-def names(text: str) -> list[str]:
-    """Return the names in a list with commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def count(text: str) -> int:

@@ -54,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--fail-on",
         choices=FAIL_ON,
-        default=None,
         help="exit with 1 on findings of this severity or worse (default: error; with ampcheck run, "
         "the exit status of the script)",
     )
@@ -76,10 +75,10 @@ def add_selecting(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which findings count."""
     group = parser.add_argument_group("selecting", "CODES: AMP101, a family such as AMP2, or near-overflow")
     group.add_argument(
-        "--select", type=_codes, action="extend", metavar="CODES", help="let only these findings count"
+        "--select", type=names, action="extend", metavar="CODES", help="let only these findings count"
     )
     group.add_argument(
-        "--ignore", type=_codes, action="extend", metavar="CODES", help="let these findings not count"
+        "--ignore", type=names, action="extend", metavar="CODES", help="let these findings not count"
     )
 
 
@@ -132,8 +131,9 @@ def publish(
     return 1 if differences else _status(report, options.fail_on)
 
 
-def _codes(text: str) -> list[str]:
-    return [entry.strip() for entry in text.split(",") if entry.strip()]
+def names(text: str) -> list[str]:
+    """Return the names in a list with commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def colored(choice: str, stream: TextIO | None = None) -> bool:

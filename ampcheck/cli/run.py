@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     while_running.add_argument(
         "--tensorboard",
         type=Path,
-        default=None,
         metavar="FOLDER",
         help="write the loss scale, skipped steps, losses, gradient norms and worst underflow for TensorBoard",
     )
@@ -91,7 +90,6 @@ def _add_recording(watch: Any) -> None:
         "--steps",
         dest="only",
         type=steps,
-        default=None,
         metavar="N,N",
         help="record these steps, from 0 on, and no others",
     )
@@ -105,7 +103,6 @@ def _add_recording(watch: Any) -> None:
     watch.add_argument(
         "--as-cuda",
         action=argparse.BooleanOptionalAction,
-        default=None,
         help="let the CPU stand in for CUDA (default: if the script asks for CUDA and there is none)",
     )
     add_what_if(watch)
@@ -115,7 +112,6 @@ def _add_capture(group: Any) -> None:
     group.add_argument(
         "--save-batch",
         type=Path,
-        default=None,
         metavar="FILE",
         help="keep a step's batch, weights and gradients in FILE.safetensors, for ampcheck --from FILE",
     )

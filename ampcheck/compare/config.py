@@ -73,15 +73,6 @@ def key(name: str) -> str:
     return name.replace("-", "_")
 
 
-def ini(name: str) -> str:
-    """Return how pytest's ini options write a name.
-
-    >>> ini("fail-on")
-    'ampcheck_fail_on'
-    """
-    return f"ampcheck_{key(name)}"
-
-
 def find(start: Path) -> Config:
     """Return the configuration for a file or a folder: that of the nearest pyproject.toml that has one."""
     here = start.resolve()

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from ampcheck.diagnose.tables import TROUBLE_SHARE, first_overflow, measured_loss
+from ampcheck.values.modules import above
 from ampcheck.values.outcome import MOVES_NOTHING
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
@@ -34,8 +35,7 @@ def unjudged(report: Report) -> list[str]:
     """Return what the traces show where no gradient was compared, so that nobody knows whether it does harm."""
     if "settled" in report.outcomes:
         return []
-    over = (first_overflow(report, phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
-    site = next((site for site in over if site is not None), None)
+    site = first_overflow(report)
     if site is not None:
         at = f" ({location(site.file, site.line)})" if site.file else ""
         return [f"{place(site)}{at} is not finite in {report.precision} and finite in FP32: {_NOT_TRIED}"]
@@ -76,21 +76,15 @@ def grouped(unseen: Mapping[str, int], trained: Iterable[str]) -> dict[str, int]
     >>> grouped({"g.0.weight": 8, "g.0.bias": 2, "d.late": 30}, ["g.0.weight", "g.0.bias", "d.early", "d.late"])
     {'d.late': 30, 'g.*': 10}
     """
-    seen = {prefix for name in trained if name not in unseen for prefix in _prefixes(name)}
+    seen = {prefix for name in trained if name not in unseen for prefix in above(name)}
     sizes: dict[str, int] = {}
     members: dict[str, list[str]] = {}
     for name, size in unseen.items():
-        free = next((prefix for prefix in _prefixes(name) if prefix not in seen), name)
+        free = next((prefix for prefix in above(name) if prefix not in seen), name)
         sizes[free] = sizes.get(free, 0) + size
         members.setdefault(free, []).append(name)
     ordered = sorted(sizes, key=lambda free: -sizes[free])
     return {members[free][0] if len(members[free]) == 1 else f"{free}.*": sizes[free] for free in ordered}
-
-
-def _prefixes(name: str) -> list[str]:
-    """Return the modules that a parameter lies in, the outermost first."""
-    parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def of_trace(report: Report) -> Coverage:

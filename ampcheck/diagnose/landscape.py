@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from ampcheck.values.formats import FORMATS
 from ampcheck.values.recipe_audit import OperandStats
@@ -48,6 +48,10 @@ class LandscapeRow:
     counts: tuple[int, ...]  #: elements per column
     nonzero: int
 
+    def outside(self, columns: Sequence[Column]) -> float:
+        """Return the share of the elements that underflows or overflows."""
+        return self.share(Zone.UNDERFLOWED, columns) + self.share(Zone.OVERFLOW, columns)
+
     def share(self, zone: Zone, columns: Sequence[Column]) -> float:
         """Return the share of the elements that lies in a zone."""
         inside = sum(count for count, column in zip(self.counts, columns, strict=True) if column.zone is zone)
@@ -60,6 +64,13 @@ class Landscape:
 
     columns: tuple[Column, ...]
     rows: tuple[LandscapeRow, ...]
+
+    @property
+    def zones(self) -> list[tuple[Zone, list[Column]]]:
+        """Return the zones from left to right, each with its columns."""
+        return [
+            (zone, list(columns)) for zone, columns in groupby(self.columns, key=lambda column: column.zone)
+        ]
 
 
 def landscape(report: Report, phase: Phase, max_rows: int = 20, max_columns: int = 56) -> Landscape:
@@ -128,9 +139,8 @@ def _columns(whole: TensorStats, edges: tuple[int, int, int], max_columns: int) 
         for zone, (start, stop) in zip(Zone, pairwise(bounds), strict=True):
             first, last = max(start, span[0]), min(stop - 1, span[1])
             if first > last and any(start <= exponent < stop for exponent in filled):
-                first = last = (
-                    start if span[1] < start else stop - 1
-                )  # a few elements, but in a zone of their own
+                # a few elements, but in a zone of their own
+                first = last = start if span[1] < start else stop - 1
             columns += _split(first, last, octaves, zone)
         if len(columns) <= max_columns:
             return tuple(columns)

@@ -1,10 +1,10 @@
 """What was audited, by its class: the models of a report, and the class beside the name of a module."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 
 from ampcheck.values.findings import Finding
+from ampcheck.values.modules import above
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Site
 from ampcheck.values.wording import clean, place, some
@@ -16,7 +16,10 @@ HOLDERS = {"_FabricModule": "_forward_module"}
 def models(report: Report) -> list[str]:
     """Return the classes of the outermost modules that have parameters, in the order in which they ran."""
     modules = {module.path: module for module in report.low.modules or report.reference.modules}
-    tops = {path: next((above for above in _above(path) if above in modules), path) for path in modules}
+    tops = {
+        path: next((outer for outer in ["", *above(path)] if path and outer in modules), path)
+        for path in modules
+    }
     owning = {tops[path] for path, module in modules.items() if module.parameters}
     tops_held = [modules.get(f"{path}.{HOLDERS.get(modules[path].kind)}", modules[path]) for path in modules]
     pairs = zip(modules, tops_held, strict=True)
@@ -48,9 +51,3 @@ def classed(report: Report, finding: Finding) -> Finding:
     bare = rf"{re.escape(place(origin))}(?![\w.])"
     words = re.sub(bare, lambda _: place_with_class(report, origin), finding.message, count=1)
     return replace(finding, message=words)
-
-
-def _above(path: str) -> Iterator[str]:
-    """Yield the paths of the modules that hold one; a model that is audited by itself is ''."""
-    parts = path.split(".")
-    yield from (".".join(parts[:depth]) for depth in range(len(parts)) if path)

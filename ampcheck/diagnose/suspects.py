@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 from ampcheck.values.formats import BY_DTYPE
+from ampcheck.values.modules import within
 from ampcheck.values.report import Report, by_place
 from ampcheck.values.stats import TensorStats
 from ampcheck.values.trace import ErrorJump, Phase, Site
@@ -37,7 +38,7 @@ class Suspect:
         """Tell whether an operation ran there."""
         if self.line:
             return site.location == self.line
-        return site.module == self.module or site.module.startswith(f"{self.module}.")
+        return within(site.module, self.module)
 
 
 #: Modules in front of a failing line that are tried before the line itself.
@@ -102,6 +103,15 @@ def recomputed_lower(report: Report) -> Site | None:
 def healthy_forward(report: Report) -> bool:
     """Tell whether every result of the forward that is finite in FP32 is finite in low precision."""
     return not newly_nonfinite(report, Phase.FORWARD, by_place(report.reference))
+
+
+def hidden_overflow(report: Report) -> list[Site]:
+    """Return what overflows in the backward of a step whose gradients are finite, but off."""
+    settled = report.outcomes.get("settled")
+    if settled is None or not settled.finite or not settled.harmed or not healthy_forward(report):
+        return []
+    reference = by_place(report.reference)
+    return origin_first(report, newly_nonfinite(report, Phase.BACKWARD, reference), reference)
 
 
 def origin_first(report: Report, bad: list[Site], reference: dict[Site, TensorStats]) -> list[Site]:
@@ -191,7 +201,7 @@ def _failed(report: Report) -> Iterable[Site]:
     failure = report.low.failure
     if failure is None:
         return ()
-    site = Site(failure.module, failure.op, "output", Phase.FORWARD, report.dtype, failure.file, failure.line)
+    site = failure.site(report.dtype)
     ran = [site for site in report.reference.sites if site.op and site.phase is Phase.FORWARD]
     # A line outside of modules can only be kept in FP32 by a context around it, a module that feeds it by itself.
     feeding = [] if failure.module else _ran_before(site, ran)

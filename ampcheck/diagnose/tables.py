@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ampcheck.values.formats import SHORT_DTYPE
+from ampcheck.diagnose.landscape import Zone
+from ampcheck.values.formats import HALVES, SHORT_DTYPE
 from ampcheck.values.report import Report, by_place, low_backward, low_tensors
 from ampcheck.values.stats import Bounds, TensorStats, merge
 from ampcheck.values.trace import Cast, CastCount, PairError, Phase, Site, Trace, total
@@ -15,7 +16,6 @@ SCALES = range(25)
 #: far fewer cross a ReLU's zero, and a loss scale that suits the gradients loses far fewer.
 TROUBLE_SHARE = 0.01
 _CAST = "_to_copy"
-_HALVES = frozenset({"float16", "bfloat16"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,15 @@ class CurvePoint:
     subnormal: Bounds
     overflowed: Bounds
     nonzero: int  #: elements that are not zero in the FP32 run
+
+    @property
+    def zones(self) -> dict[Zone, Bounds]:
+        """Return how many elements lie in each zone in which something is lost."""
+        return {
+            Zone.UNDERFLOWED: self.underflowed,
+            Zone.SUBNORMAL: self.subnormal,
+            Zone.OVERFLOW: self.overflowed,
+        }
 
 
 def scale_curve(report: Report, scales: Iterable[int] = SCALES) -> tuple[CurvePoint, ...]:
@@ -135,25 +144,24 @@ def dtype_rows(report: Report) -> tuple[DtypeRow, ...]:
         if site.op and site.op != _CAST:
             phase = "backward" if site.phase is Phase.BACKWARD else "forward"
             row = counts.setdefault(site.op, Counter())
-            row[f"{phase}_{'half' if site.dtype in _HALVES else 'wide'}"] += elements
+            row[f"{phase}_{'half' if site.dtype in HALVES else 'wide'}"] += elements
             row["places"] += 1
     rows = [DtypeRow(op, **row) for op, row in counts.items()]
     return tuple(sorted(rows, key=lambda row: -row.elements))
 
 
-def first_overflow(report: Report, phase: Phase) -> Site | None:
+def first_overflow(report: Report) -> Site | None:
     """Return the first operation whose result holds an inf or NaN that the reference does not have.
 
     Ranks ran at the same time: of a merged report it is the first by name, in whichever order they were merged.
     """
-    results = [
-        (site, stats)
-        for site, stats in report.low.sites.items()
-        if stats.nonfinite and site.op and site.phase is phase
-    ]
-    reference = by_place(report.reference) if results else {}
-    over = [site for site, stats in results if _overflowed({site: stats}, reference)]
-    return min(over[:1] if not report.ranks else over, default=None)
+    found = {site: stats for site, stats in report.low.sites.items() if stats.nonfinite and site.op}
+    reference = by_place(report.reference) if found else {}
+    for phase in (Phase.FORWARD, Phase.BACKWARD):
+        over = [s for s in found if s.phase is phase and _overflowed({s: found[s]}, reference)]
+        if over:
+            return min(over) if report.ranks else over[0]
+    return None
 
 
 def _sum(bounds: Iterable[Bounds]) -> Bounds:

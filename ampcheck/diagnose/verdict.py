@@ -264,6 +264,8 @@ def _is(report: Report) -> str:
 def _scaled(report: Report) -> str:
     if report.mode == "infer" or report.cast == "weights":
         return f"{report.precision} {report.cast}"
+    if report.loop is not None and report.loop.scaling and not report.log2_scale:
+        return f"{report.precision} with an unknown loss scale"
     if report.loop is not None and not report.loop.first_scales and not report.log2_scale:
         return f"{report.precision} without a loss scale" if report.precision == "fp16" else report.precision
     scaled = report.log2_scale or report.precision == "fp16"

@@ -1,6 +1,5 @@
 """From evidence to a plan: what to keep in FP32, which loss scale, which precision; each tried by a re-run."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import log2
 
@@ -10,12 +9,13 @@ from ampcheck.diagnose.suspects import Suspect, suspects
 from ampcheck.fix.last_culprit import all_but, last_culprit
 from ampcheck.fix.scale_or_place import ScaleOrPlace, place_for_a_scale
 from ampcheck.fix.search import SINGLES, Found, Search
-from ampcheck.fix.smallest import FEW_PLACES, cost, gathered, narrowed
-from ampcheck.fix.trials import DEFAULT_LOG2_SCALE, Times, Trials
+from ampcheck.fix.smallest import FEW_PLACES, cost, gathered, narrowed, smaller_part
+from ampcheck.fix.trials import Times, Trials
 from ampcheck.fix.verify import Lab
 from ampcheck.values.outcome import HARM_UNDERFLOW, TOLD_ERROR, Outcome, magnified, rounding_baseline
-from ampcheck.values.plan import Claim, Plan, ScalerPlan, Tried
+from ampcheck.values.plan import DEFAULT_LOG2_SCALE, Claim, Plan, ScalerPlan, Tried
 from ampcheck.values.report import Report
+from ampcheck.values.settings import Progress
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import plural, size
 
@@ -26,8 +26,6 @@ _NO_SCALER = (
     "no GradScaler is planned: torch's raises on the float16 gradients of weights in half precision; keep the weights "
     "in FP32 (model.float()) and let autocast cast them"
 )
-
-Progress = Callable[[str], None]
 
 
 class Advisor:
@@ -131,7 +129,7 @@ class Advisor:
             if not clear and not self._trials.heals_again(found.items, clearly=only_magnified):
                 found = replace(found, heals=False)
         worth = len(found.items) <= FEW_PLACES or (
-            not only_magnified and _smaller_part(self.report, found.items)
+            not only_magnified and smaller_part(self.report, found.items)
         )
         return found if worth else replace(found, heals=False)
 
@@ -139,7 +137,7 @@ class Advisor:
         """Return what was found, or the place behind it that is the cause; note where the bits are lost."""
         if not found.heals or len(found.items) != 1:
             return found
-        proved = _smaller_part(self.report, found.items)
+        proved = smaller_part(self.report, found.items)
         culprit = last_culprit(self.report, found.items[0], search.tries, proved=proved)
         self.report = replace(self.report, placed=culprit.site)
         if not proved and culprit.site is None and not magnified(self.report.outcomes):
@@ -294,9 +292,3 @@ def _recommended(report: Report, plan: Plan) -> str:
         needs = f"{report.precision} needs the plan above"
         return f"either is healthy: {other} needs no change ({outcome.words}), {needs}"
     return f"recommended: {report.precision} with the plan above; {other} {state} ({outcome.words})"
-
-
-def _smaller_part(report: Report, items: tuple[Suspect, ...]) -> bool:
-    """Tell whether places hold at most half of the modules that work in low precision."""
-    working = {site.module: site for site in report.low.sites if site.op and site.dtype == report.dtype}
-    return 2 * sum(any(item.holds(site) for item in items) for site in working.values()) <= len(working)

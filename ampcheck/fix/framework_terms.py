@@ -1,6 +1,6 @@
 """A plan in the terms of a framework: the line that a person writes there to start the loss scale elsewhere.
 
-Each is tried in its framework by tests/fix/test_framework_terms.py, where the framework can be installed.
+Each is tried in its framework: by tests/fix/test_framework_terms.py, or by tests/fix/test_advice_in_frameworks.py.
 """
 
 import ast
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from math import log2
 from pathlib import Path
 
+from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.plan import Plan
 
 #: Where a framework is named in imports: its name here.
@@ -46,8 +47,10 @@ def _fabric(power: int) -> str:
 
 
 #: What FSDP2 computes in, and what it adds gradients up in.
-_FSDP_DTYPES = "param_dtype=torch.{}, reduce_dtype=torch.float32"
+_FSDPHALF_DTYPES = "param_dtype=torch.{}, reduce_dtype=torch.float32"
 
+#: What Determined is called where a trial lets it scale the loss.
+_AUTOMATIC = "Determined with use_amp"
 #: What starts the loss scale at a power of two.
 SCALES: dict[str, Callable[[int], str]] = {
     "Lightning": _lightning,
@@ -60,18 +63,24 @@ SCALES: dict[str, Callable[[int], str]] = {
     "Keras": lambda power: (
         f"keras.mixed_precision.LossScaleOptimizer(optimizer, initial_scale=2.0**{power}, dynamic_growth_steps=2000)"
     ),
-    "Determined": lambda power: f"self.scaler = self.context.wrap_scaler({_scaler(power)})",
+    "Determined": lambda power: (
+        f"self.scaler = self.context.wrap_scaler({_scaler(power)})  # before wrap_model"
+    ),
+    _AUTOMATIC: lambda power: f"self.context._scaler = {_scaler(power)}  # after use_amp()",
     "Ultralytics": lambda power: (
         'model.add_callback("on_pretrain_routine_end", lambda trainer: setattr(trainer, "scaler", '
         f"{_scaler(power)}))"
     ),
     "DeepSpeed": lambda power: f'{{"fp16": {{"enabled": true, "initial_scale_power": {power}}}}}',
     "FSDP2": lambda power: (
-        f"fully_shard(model, mp_policy=MixedPrecisionPolicy({_FSDP_DTYPES.format('float16')})); "
+        f"fully_shard(model, mp_policy=MixedPrecisionPolicy({_FSDPHALF_DTYPES.format('float16')})); "
         f"scaler = {_scaler(power)}"
     ),
     "Megatron": lambda power: f"--fp16 --initial-loss-scale {2**power}",
 }
+_OWN_REGION = (
+    'with torch.autocast("cuda", torch.bfloat16):  # around the forward in train_batch, without a scaler'
+)
 #: What trains in bf16, which needs no loss scale.
 BF16 = {
     "Lightning": 'Trainer(precision="bf16-mixed")',
@@ -79,9 +88,11 @@ BF16 = {
     "transformers": "TrainingArguments(bf16=True)",
     "Accelerate": 'Accelerator(mixed_precision="bf16")',
     "Keras": 'keras.mixed_precision.set_global_policy("mixed_bfloat16")',
-    "Determined": "self.context.experimental.use_amp is for fp16: torch.autocast with torch.bfloat16 in train_batch",
+    "Determined": _OWN_REGION,
+    _AUTOMATIC: f"{_OWN_REGION} and without use_amp()",
+    "Ultralytics": 'model.train(amp="bf16")',
     "DeepSpeed": '{"bf16": {"enabled": true}}',
-    "FSDP2": f"fully_shard(model, mp_policy=MixedPrecisionPolicy({_FSDP_DTYPES.format('bfloat16')}))",
+    "FSDP2": f"fully_shard(model, mp_policy=MixedPrecisionPolicy({_FSDPHALF_DTYPES.format('bfloat16')}))",
     "Megatron": "--bf16",
     "TorchTitan": "--training.mixed_precision_param bfloat16 --training.mixed_precision_reduce float32",
 }
@@ -106,6 +117,8 @@ def in_use(file: Path | None) -> list[str]:
     found = [name for name in known if name]
     if any("fabric" in name.lower() for name in names):
         found = ["Fabric" if name == "Lightning" else name for name in found]
+    if ".use_amp()" in text:
+        found = [_AUTOMATIC if name == "Determined" else name for name in found]
     return list(dict.fromkeys(found))
 
 
@@ -138,8 +151,5 @@ def _kept(plan: Plan, name: str) -> Iterator[str]:
     if name == "transformers" and plan.cast == "weights" and plan.fp32_modules:
         names = ", ".join(f'"{module}"' for module in plan.fp32_modules)
         yield f"Model._keep_in_fp32_modules_strict = [{names}]  # before Model.from_pretrained; forward casts its input"
-    elif name in KEEPS and plan.precision in _DTYPES:
-        yield from (KEEPS[name](module, _DTYPES[plan.precision]) for module in plan.fp32_modules)
-
-
-_DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
+    elif name in KEEPS and plan.precision in HALF_DTYPES:
+        yield from (KEEPS[name](module, HALF_DTYPES[plan.precision]) for module in plan.fp32_modules)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ampcheck.diagnose.suspects import Suspect, beginning
+from ampcheck.values.modules import within
 from ampcheck.values.report import Report
 from ampcheck.values.trace import ErrorJump, Phase, Site, is_product
 
@@ -52,7 +53,7 @@ def all_but(report: Report, place: Suspect) -> tuple[Suspect, ...]:
     """Return every place that works in low precision outside of one: modules, and the lines of those around it."""
     outside = [site for site in report.low.sites if site.op and site.phase is Phase.FORWARD]
     outside = [site for site in outside if site.dtype == report.dtype and not place.holds(site)]
-    around = [site for site in outside if f"{place.module}.".startswith(f"{site.module}.") or not site.module]
+    around = [site for site in outside if within(place.module, site.module) or not site.module]
     beside = [Suspect(module=site.module) for site in outside if site not in around]
     return tuple(dict.fromkeys([*beside, *(Suspect(line=site.location) for site in around if site.location)]))
 
@@ -69,7 +70,7 @@ def _behind(ran: list[Site], found: Suspect) -> Iterable[Suspect]:
     for site in reversed(ran):
         if found.holds(site):
             continue
-        if not site.module or f"{found.module}.".startswith(f"{site.module}."):
+        if not site.module or within(found.module, site.module):
             if site.location:
                 yield Suspect(line=site.location)
         else:

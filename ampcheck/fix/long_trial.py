@@ -14,6 +14,7 @@ from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.promote import in_fp32
 from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients
+from ampcheck.targets.spec import Target
 from ampcheck.values.plan import TRAINS, Claim, Plan, Tried
 
 #: Share of what FP32 gained by which the plan's loss may differ at the end and still be called the same.
@@ -32,11 +33,21 @@ class TrainingSetup:
     optimizer: Callable[[Any], torch.optim.Optimizer] | None
     after_step: Callable[[Any], object] | None
 
+    @classmethod
+    def of(cls, target: Target) -> "TrainingSetup":
+        """Return what a target trains."""
+        return cls(target.model, target.batch, target.loss, target.optimizer, target.after_step)
+
     def build(self) -> torch.optim.Optimizer:
         """Return a new optimizer: the user's, or AdamW with its defaults."""
-        if self.optimizer is not None:
-            return self.optimizer(self.model)
-        return torch.optim.AdamW([parameter for _, _, parameter in named_parameters(self.model)])
+        return built(self.optimizer, self.model)
+
+
+def built(make: Callable[[Any], torch.optim.Optimizer] | None, model: Any) -> torch.optim.Optimizer:
+    """Return a new optimizer for a model; AdamW with its defaults where nothing makes one."""
+    if make is not None:
+        return make(model)
+    return torch.optim.AdamW([parameter for _, _, parameter in named_parameters(model)])
 
 
 def trained(setup: TrainingSetup, plan: Plan, steps: int) -> Claim:

@@ -4,9 +4,8 @@ import ast
 import difflib
 from pathlib import Path
 
+from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.plan import Plan
-
-_DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 
 
 def written(plan: Plan, file: Path | None, kinds: dict[str, str]) -> str:
@@ -48,7 +47,7 @@ def snippet(plan: Plan) -> str:
     ]
     if plan.scaler is not None:
         lines.append(_scaler(plan))
-    lines.append(f'with torch.autocast("cuda", dtype={_DTYPES[plan.precision]}):')
+    lines.append(f'with torch.autocast("cuda", dtype=torch.{HALF_DTYPES[plan.precision]}):')
     lines.append("    loss = loss_fn(model, batch)")
     lines += (
         ["scaler.scale(loss).backward()", "scaler.step(optimizer)", "scaler.update()"]

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from ampcheck.fix.long_trial import SAME_SHARE
+from ampcheck.fix.long_trial import SAME_SHARE, built
 from ampcheck.fix.recipe_lab import forward_and_backward
 from ampcheck.observe.fp8.emulate import Emulation, Kept
 from ampcheck.observe.model.state import Snapshot
-from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.step import Step
 from ampcheck.values.recipes import Recipe
 
@@ -37,7 +36,7 @@ class RecipeCourse:
         The model is left trained: the caller puts it back.
         """
         until = time.monotonic() + seconds
-        optimizer = self._built()
+        optimizer = built(self.optimizer, self.model)
         run = Emulation(recipe, replace(kept, modules=kept.modules | self.keep))
         losses: list[float] = []
         while len(losses) < steps and time.monotonic() < until:
@@ -52,11 +51,6 @@ class RecipeCourse:
     def snapshot(self) -> Snapshot:
         """Return the state that a training changes."""
         return Snapshot(self.model, self.loss, self.after_step, list(self.batches))
-
-    def _built(self) -> torch.optim.Optimizer:
-        if self.optimizer is not None:
-            return self.optimizer(self.model)
-        return torch.optim.AdamW([parameter for _, _, parameter in named_parameters(self.model)])
 
 
 def same(losses: Sequence[float], beside: Sequence[float]) -> bool:

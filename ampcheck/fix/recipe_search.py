@@ -2,13 +2,14 @@
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ampcheck.fix.recipe_lab import RecipeLab
 from ampcheck.observe.fp8.emulate import Kept
 from ampcheck.values.recipe_audit import RecipeOutcome, RecipePlan
-from ampcheck.values.recipes import GEMMS, RECIPES, Recipe
+from ampcheck.values.recipes import GEMMS, HARDWARE, RECIPES, Recipe
+from ampcheck.values.settings import Progress
 
 #: Layers of the best rank among which small sets are tried out completely, and how large those get.
 _TOP, _LARGEST = 7, 3
@@ -16,9 +17,6 @@ _TOP, _LARGEST = 7, 3
 _RANKING = 0.4
 #: Sets of GEMMs that a library can leave in bf16, the cheapest first.
 _GEMM_SETS = (("wgrad",), ("dgrad",), ("dgrad", "wgrad"))
-_HARDWARE = ("sm_89", "sm_90", "sm_100")
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,5 +165,5 @@ class RecipeSearch:
 
 def _replaces(other: Recipe, recipe: Recipe) -> bool:
     """Tell whether a user of one recipe can turn to another: same library, no newer hardware, same width."""
-    newer = _HARDWARE.index(other.hardware) > _HARDWARE.index(recipe.hardware)
+    newer = HARDWARE.index(other.hardware) > HARDWARE.index(recipe.hardware)
     return other.library == recipe.library and other.name != recipe.name and not newer and not other.four_bit

@@ -123,7 +123,7 @@ def _transformer_engine(wanted: _Wanted) -> Iterator[tuple[str, str]]:
     yield "TransformerEngine", _te_region(wanted)
     yield "Megatron-LM", _megatron(wanted)
     if wanted.base == "te-delayed":
-        history = _history(wanted.recipe)
+        history = wanted.recipe.history
         arguments = (
             f'fp8_format="HYBRID", margin={history.margin}, amax_history_len={history.length}, '
             f'amax_compute_algo="{_algorithm(history)}"'
@@ -148,7 +148,7 @@ def _transformer_engine(wanted: _Wanted) -> Iterator[tuple[str, str]]:
 def _te_recipe(wanted: _Wanted) -> str:
     if wanted.base != "te-delayed":
         return _TE_RECIPES[wanted.base]
-    history = _history(wanted.recipe)
+    history = wanted.recipe.history
     return (
         f"DelayedScaling(margin={history.margin}, amax_history_len={history.length}, "
         f'amax_compute_algo="{_algorithm(history)}")'
@@ -170,7 +170,7 @@ def _megatron(wanted: _Wanted) -> str:
     else:
         lines = [f"# --fp8-format {_format(wanted)} --fp8-recipe {_MEGATRON[wanted.base]}"]
     if wanted.base == "te-delayed":
-        history = _history(wanted.recipe)
+        history = wanted.recipe.history
         lines[0] += f" --fp8-amax-history-len {history.length} --fp8-amax-compute-algo {_algorithm(history)}"
     bounds = _first_and_last(wanted.modules, " --", " ")
     if bounds and wanted.base != "te-delayed":  # Megatron refuses the two together
@@ -224,12 +224,6 @@ def _block(name: str) -> int | None:
 def _format(wanted: _Wanted) -> str:
     grads = wanted.recipe.casts["dgrad", "grad_output"].format
     return "hybrid" if grads == "e5m2" else "e4m3"
-
-
-def _history(recipe: Recipe) -> History:
-    history = next(cast.history for cast in recipe.casts.values() if cast.history is not None)
-    assert history is not None
-    return history
 
 
 def _algorithm(history: History) -> str:

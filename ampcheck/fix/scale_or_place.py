@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from ampcheck.diagnose.rules.gradients import MANY_SKIPS, overflowing
 from ampcheck.diagnose.suspects import Suspect
-from ampcheck.fix.trials import DEFAULT_LOG2_SCALE, Trials
+from ampcheck.fix.smallest import smaller_part
+from ampcheck.fix.trials import Trials
 from ampcheck.values.outcome import HARM_UNDERFLOW, Outcome
-from ampcheck.values.plan import Claim, Tried
+from ampcheck.values.plan import DEFAULT_LOG2_SCALE, Claim, Tried
 from ampcheck.values.report import Report
 
 #: Share of the gradient that may be lost without a scale where the loss is still called that of one place:
@@ -56,9 +57,8 @@ def place_for_a_scale(report: Report, trials: Trials) -> ScaleOrPlace | None:
 
 def _first(report: Report, trials: Trials, places: Iterable[Suspect], before: Outcome) -> ScaleOrPlace | None:
     """Return the first of the places that heals and is the smaller part of what runs in low precision."""
-    working = {site.module: site for site in report.low.sites if site.op and site.dtype == report.dtype}
     for place in places:
-        if 2 * sum(place.holds(site) for site in working.values()) > len(working):
+        if not smaller_part(report, (place,)):
             break
         after = trials.attempt(before.log2_scale, [place])
         if not after.harmed and max(after.underflow_by.values(), default=0.0) <= HARM_UNDERFLOW:

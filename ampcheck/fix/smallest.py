@@ -1,10 +1,12 @@
 """The set of places that costs least: what is inside of a place instead of it, one place instead of many."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ampcheck.diagnose.suspects import Suspect
 from ampcheck.fix.search import Found, Search
+from ampcheck.values.modules import above, within
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase
 
@@ -45,7 +47,8 @@ def gathered(
     # A long set is no culprit, and the module that holds all of it would only look like one.
     for parent in _parents(items) if found.heals and len(items) <= FEW_PLACES else ():
         merged = (Suspect(module=parent), *(item for item in items if not inside_of(item, parent)))
-        if len(merged) < len(items) and _as_cheap(report, merged, items):
+        price, before = (sum(cost(report, item) for item in held) for held in (merged, items))
+        if len(merged) < len(items) and price <= MERGED * before:
             trials += 1
             items = merged if heals(merged) else items
     return replace(found, items=items, trials=trials)
@@ -59,22 +62,18 @@ def cost(report: Report, item: Suspect) -> int:
     return computed + held
 
 
-def _as_cheap(report: Report, merged: tuple[Suspect, ...], items: tuple[Suspect, ...]) -> bool:
-    return sum(cost(report, item) for item in merged) <= MERGED * sum(cost(report, item) for item in items)
-
-
 def _parents(items: tuple[Suspect, ...]) -> list[str]:
     """Return the modules but the root that hold more than one of these, those that hold most first."""
-    above = [name for item in items for name in _ancestors(item.module)]
-    shared = [name for name in dict.fromkeys(above) if above.count(name) > 1]
-    return sorted(shared, key=lambda name: -above.count(name))
-
-
-def _ancestors(module: str) -> list[str]:
-    parts = module.split(".")
-    return [".".join(parts[:depth]) for depth in range(1, len(parts))]
+    held = Counter(name for item in items for name in above(item.module))
+    return [name for name, count in held.most_common() if count > 1]
 
 
 def inside_of(item: Suspect, parent: str) -> bool:
     """Tell whether a place is a module, or inside of it."""
-    return item.module == parent or item.module.startswith(f"{parent}.")
+    return within(item.module, parent)
+
+
+def smaller_part(report: Report, items: tuple[Suspect, ...]) -> bool:
+    """Tell whether places hold at most half of the modules that work in low precision."""
+    working = {site.module: site for site in report.low.sites if site.op and site.dtype == report.dtype}
+    return 2 * sum(any(item.holds(site) for item in items) for site in working.values()) <= len(working)

@@ -11,10 +11,9 @@ from ampcheck.fix.verify import Lab
 from ampcheck.observe.dtypes import DTYPES
 from ampcheck.targets.nested import redrawn
 from ampcheck.values.outcome import Outcome
+from ampcheck.values.plan import DEFAULT_LOG2_SCALE
 from ampcheck.values.trace import Trace
 
-#: Where GradScaler starts.
-DEFAULT_LOG2_SCALE = 16
 #: The scales at which sets are tried in fp16: far from both ends first, so that only the set decides; smaller
 #: ones where gradients still overflow, as a scaler would.
 _SEARCH_LOG2_SCALES = (8, 4, 0)

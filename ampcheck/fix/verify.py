@@ -18,13 +18,9 @@ from ampcheck.observe.native import NATIVE
 from ampcheck.observe.promote import Line, in_fp32
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients, run
-from ampcheck.values.outcome import (
-    MAGNIFIES,
-    PART_ERROR,
-    Outcome,
-)
-from ampcheck.values.parts import outcome_of, part_errors
-from ampcheck.values.trace import Phase, StepSummary, Trace
+from ampcheck.values.outcome import Outcome
+from ampcheck.values.parts import faint_parts, harmed_parts, outcome_of
+from ampcheck.values.trace import Trace, summed_up
 
 #: Gradient elements below this share of their tensor's RMS carry no weight in an update; losing them is no loss.
 MATTERS = 0.01
@@ -41,7 +37,7 @@ class Lab:
         self._before = Snapshot(step.model, step.batch, step.loss)
         self.trials = 0
         self.seconds = 0.0  #: that the last trial took, the comparison left out
-        self._rounded: dict[torch.dtype, tuple[Outcome, dict[str, float]]] = {}
+        self._rounded: dict[torch.dtype, tuple[Outcome, dict[str, list[float]]]] = {}
         self._next: tuple[torch.Tensor, dict[str, torch.Tensor]] | None = None
         with self._restored():
             before = versions(self._held())
@@ -86,12 +82,8 @@ class Lab:
             except StepError:
                 return None
             trace = recorder.trace(recorder.fetch())
-        low = str(dtype).removeprefix("torch.")
-        held = [
-            s.amax for site, s in trace.sites.items() if site.phase is Phase.BACKWARD and site.dtype == low
-        ]
-        bad = any(s.nonfinite for site, s in trace.sites.items() if site.slot.startswith("param_grad"))
-        return replace(trace, steps=(StepSummary(0.0, log2_scale, max(held, default=0.0), bad),))
+        summary = summed_up(trace, 0.0, log2_scale, str(dtype).removeprefix("torch."))
+        return replace(trace, steps=(summary,))
 
     def rounded(self, dtype: torch.dtype) -> Outcome:
         """Run in FP32 with the parameters rounded to a format: what any rounding does to this step.
@@ -101,7 +93,7 @@ class Lab:
         """
         return self._rounding_baseline(dtype)[0]
 
-    def _rounding_baseline(self, dtype: torch.dtype) -> tuple[Outcome, dict[str, float]]:
+    def _rounding_baseline(self, dtype: torch.dtype) -> tuple[Outcome, dict[str, list[float]]]:
         if dtype not in self._rounded:
             with self._restored():
                 with torch.no_grad():
@@ -111,14 +103,12 @@ class Lab:
                 self._rounded[dtype] = self._compare(self._reference(), 0)
         return self._rounded[dtype]
 
-    def _with_parts(self, found: Outcome, parts: Mapping[str, float], dtype: torch.dtype) -> Outcome:
+    def _with_parts(self, found: Outcome, rows: Mapping[str, list[float]], dtype: torch.dtype) -> Outcome:
         """Return an outcome with the parts that are off by more than rounding the weights explains."""
-        off = {name: error for name, error in parts.items() if error > PART_ERROR}
-        if not found.finite or not off:
+        if not found.finite or not (harmed_parts(rows, {}) or faint_parts(rows, {})):
             return found
         known = self._rounding_baseline(dtype)[1]
-        off = {name: error for name, error in off.items() if error > MAGNIFIES * known.get(name, 0.0)}
-        return replace(found, parts=off)
+        return replace(found, parts=harmed_parts(rows, known), faint=faint_parts(rows, known))
 
     def _held(self) -> dict[str, Held]:
         return held_by(self.step.model, self.step.loss)
@@ -194,9 +184,9 @@ class Lab:
         of_model = named_parameters(self.step.model)
         return comparable((module, name, parameter.grad) for module, name, parameter in of_model)
 
-    def _compare(self, loss: torch.Tensor, log2_scale: int) -> tuple[Outcome, dict[str, float]]:
+    def _compare(self, loss: torch.Tensor, log2_scale: int) -> tuple[Outcome, dict[str, list[float]]]:
         rows = compared(self._grads, self._gradients(), log2_scale)
-        return outcome_of(rows, float(loss), float(self._loss), log2_scale), part_errors(rows)
+        return outcome_of(rows, float(loss), float(self._loss), log2_scale), rows
 
 
 def comparable(

@@ -1,7 +1,7 @@
 """From evidence to a plan for inference: the fewest modules in FP32 that heal, each set tried by a re-run."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
@@ -15,9 +15,11 @@ from ampcheck.inference.lab import ForwardLab
 from ampcheck.inference.stored import Culprits, is_matrix, ruined
 from ampcheck.inference.written import library_words, lines_to_paste
 from ampcheck.observe.dtypes import DTYPES
+from ampcheck.values.modules import above
 from ampcheck.values.outcome import HEALS_FACTOR, Outcome, magnified
 from ampcheck.values.plan import Claim, Plan, Tried
 from ampcheck.values.report import Report
+from ampcheck.values.settings import Progress
 from ampcheck.values.wording import percent, plural, size
 
 #: Places tried alone before sets are searched, and modules around the first of them.
@@ -28,8 +30,6 @@ _LEFT = 1.5
 _CASTS = ("weights", "autocast")
 #: What the results of a module in FP32 become: cast back, or left to promote what follows.
 BACK, PROMOTE = "cast-back", "promote"
-
-Progress = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -129,7 +129,8 @@ class Advisor:
             if self._as_rounded(self._tried(proved)):
                 return proved
         places = [*owners, *(one for one in suspects(self.report) if one not in owners)]
-        for state, promote in itertools.product(states, self._borders()):
+        borders = (False, True) if self.report.cast == "weights" else (True,)
+        for state, promote in itertools.product(states, borders):
             found = self._fewest(places, Kept((), promote, inputs, state), budget)
             if found is not None:
                 return found
@@ -140,9 +141,6 @@ class Advisor:
         rounded, settled = self.report.outcomes["rounded"], self.report.outcomes["settled"]
         left = outcome.finite and outcome.error <= _LEFT * rounded.error
         return outcome.well(self.report.precision) or (left and settled.error > HEALS_FACTOR * outcome.error)
-
-    def _borders(self) -> tuple[bool, ...]:
-        return (False, True) if self.report.cast == "weights" else (True,)
 
     def _fewest(self, places: Sequence[Suspect], start: Kept, budget: float) -> Kept | None:
         def heals(items: tuple[Suspect, ...]) -> bool:
@@ -165,8 +163,8 @@ class Advisor:
     def _around(self, items: Iterable[Suspect]) -> list[Suspect]:
         """Return the modules but the root that hold these and that are called, the innermost first."""
         called = {module.path for module in self.report.reference.modules if module.path}
-        above = {name for item in items for name in _ancestors(item.module) if name in called}
-        return [Suspect(module=name) for name in sorted(above, key=lambda name: (-name.count("."), name))]
+        around = {name for item in items for name in above(item.module) if name in called}
+        return [Suspect(module=name) for name in sorted(around, key=lambda name: (-name.count("."), name))]
 
     def _narrowed(self, items: tuple[Suspect, ...], search: Search[Suspect]) -> tuple[Suspect, ...]:
         """Return the set with a module's part in its place, wherever that heals too."""
@@ -251,8 +249,3 @@ def _batch_by_batch(errors: Sequence[float]) -> Iterator[str]:
     if len(errors) > 1:
         shown = [percent(one) if isfinite(one) else "no finite number" for one in errors]
         yield f"output error by batch: {', '.join(shown)}"
-
-
-def _ancestors(module: str) -> list[str]:
-    parts = module.split(".")
-    return [".".join(parts[:depth]) for depth in range(1, len(parts))]

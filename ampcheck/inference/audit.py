@@ -1,6 +1,6 @@
 """The audit of forwards: what they give in FP32 and in low precision, operation by operation, and why it differs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -25,10 +25,8 @@ from ampcheck.targets.losses import call_model
 from ampcheck.targets.lossfinder import STAND_IN_NOTE
 from ampcheck.targets.spec import Target
 from ampcheck.values.report import Report
-from ampcheck.values.settings import Settings
+from ampcheck.values.settings import Progress, Settings
 from ampcheck.values.trace import StepSummary, Trace, add_maps
-
-Progress = Callable[[str], None]
 
 
 def stored_dtypes(model: Any) -> set[torch.dtype]:

@@ -82,9 +82,13 @@ def _named(at: int, names: Sequence[str]) -> str:
 
 def inputs_of(batch: Any, names: Sequence[str] = ()) -> list[str]:
     """Return the names of the inputs of a batch that hold floating-point tensors."""
-    if isinstance(batch, Mapping):
-        parts = [(str(key), item) for key, item in batch.items()]
-    else:
-        items = batch if isinstance(batch, tuple) and not hasattr(batch, "_fields") else (batch,)
-        parts = [(_named(at, names), item) for at, item in enumerate(items)]
+    parts = named_inputs(batch, names).items()
     return [name for name, item in parts if any(leaf.is_floating_point() for leaf in tensors(item))]
+
+
+def named_inputs(batch: Any, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the inputs of a batch by name."""
+    if isinstance(batch, Mapping):
+        return {str(key): item for key, item in batch.items()}
+    items = batch if isinstance(batch, tuple) and not hasattr(batch, "_fields") else (batch,)
+    return {_named(at, names): item for at, item in enumerate(items)}

@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
 from ampcheck.observe.cuda_on_cpu.dispatcher import operator
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.modules import parts_of, tensors_in
 from ampcheck.observe.modes import OwnMode
 from ampcheck.observe.script.recording import unseen
@@ -26,7 +27,6 @@ FEW_CALLS, MOST_CALLS, NUMBERS_RUN = 16, 256, 1 << 26
 MOST_OPERATIONS, MOST_BYTES = 4096, 1 << 26
 #: Why a chain ends where nothing is wrong.
 ENOUGH = "enough calls were seen"
-_LOW = frozenset({torch.float16, torch.bfloat16})
 #: What needs no copy, for nothing can change it.
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size)
 _DEPTH = 5
@@ -255,7 +255,7 @@ class Chain(OwnMode):
         if isinstance(value, torch.Tensor):
             if value.requires_grad:
                 self.end("its input needs a gradient")
-            return Ref(self._number(value), value.dtype in _LOW)
+            return Ref(self._number(value), value.dtype in HALVES)
         if isinstance(value, (_PLAIN, type)) or depth > _DEPTH:
             return value
         if type(value) in (list, tuple):

@@ -91,7 +91,7 @@ class Trainer:
     def _train(self, way: Way, updates: str) -> Failure | None:
         target, low = self.target, way.dtype is not None
         device = Step(target.model, None, target.loss).device
-        optimizer: Any = optimizer_of(target)
+        optimizer: Any = TrainingSetup.of(target).build()
         self._optimizer = optimizer
         if updates == SAFE_EPS:
             with_eps(optimizer, LARGER_EPS)
@@ -113,11 +113,6 @@ class Trainer:
                 if target.after_step is not None:
                     target.after_step(target.model)
         return None
-
-
-def optimizer_of(target: Target) -> torch.optim.Optimizer:
-    """Return a new optimizer: the target's, or AdamW with its defaults."""
-    return TrainingSetup(target.model, target.batch, target.loss, target.optimizer, target.after_step).build()
 
 
 def named_state(model: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -8,6 +8,7 @@ import torch
 
 from ampcheck.observe.statistics.step_record import Fetched
 from ampcheck.values.agreement import Agreement
+from ampcheck.values.formats import HALVES
 from ampcheck.values.trace import Phase, Site, Trace
 from ampcheck.values.wording import ELLIPSIS, percent, place, plural
 
@@ -21,7 +22,6 @@ STATE = "state at "
 _MOST = 1.0
 
 
-_LOW = frozenset({"float16", "bfloat16"})
 #: Share of a call's error that has to be there where it is said to enter.
 _THERE = 0.5
 
@@ -126,7 +126,7 @@ def _growth(found: Iterated) -> str:
     if errors[-1] <= _GROWS * errors[0]:
         return "; the error does not grow"
     state = next(reversed(found.sites)).dtype
-    held = f", held in {state}" if state in _LOW else ""
+    held = f", held in {state}" if state in HALVES else ""
     return f"; the error grows with the state that is carried from call to call{held}"
 
 

@@ -18,6 +18,7 @@ from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.model.structure import named_modules
 from ampcheck.observe.step import Step, Widened, casting_rules
 from ampcheck.values.agreement import worst
+from ampcheck.values.modules import within
 from ampcheck.values.outcome import Outcome
 
 
@@ -145,7 +146,7 @@ class ForwardLab:
         inside = [
             t
             for path, _, t, _ in state(self.subject.model)
-            if any(f"{path}.".startswith(f"{m}.") for m in modules)
+            if any(within(path, module) for module in modules)
         ]
         return sum(2 * tensor.numel() for tensor in inside)
 

@@ -11,6 +11,7 @@ from ampcheck.inference.casting import Way
 from ampcheck.inference.chain import Call, Chain, Held, Operation, Ref, tensors_held
 from ampcheck.inference.iterations import STATE
 from ampcheck.inference.lab import Subject, call_kept
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.modules import parts_of, tensors_in
 from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.step import Widened
@@ -21,7 +22,6 @@ CHAINED = "calls in a row"
 CALL = "call "
 #: Difference between what a call gave to the script and what it gives now, up to which they are the same call.
 _SAME = 0.01
-_LOW = frozenset({torch.float16, torch.bfloat16})
 _DEPTH = 6
 
 
@@ -101,7 +101,7 @@ class _Run:
             return self._value(leaf.number)
         if isinstance(leaf, Held):
             return self._object(leaf.number)
-        return self.between if isinstance(leaf, torch.dtype) and leaf in _LOW else leaf
+        return self.between if isinstance(leaf, torch.dtype) and leaf in HALVES else leaf
 
     def _to_model(self, leaf: Any) -> Any:
         value = self._given(leaf)
@@ -114,7 +114,7 @@ class _Run:
     def _between(self, tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach()
         wide = self.way.state and tensor.is_floating_point()
-        return tensor.to(torch.float32 if wide else self.between) if tensor.dtype in _LOW else tensor
+        return tensor.to(torch.float32 if wide else self.between) if tensor.dtype in HALVES else tensor
 
     def _value(self, number: int) -> torch.Tensor:
         if number not in self.values:
@@ -141,7 +141,7 @@ def with_own_objects(value: Any, dtype: torch.dtype) -> Any:
 
 def _own(held: Any, dtype: torch.dtype) -> Any:
     """Return a copy of an object, with the tensors that it holds in half precision in a dtype."""
-    low = {id(one): one.detach().to(dtype, copy=True) for one in tensors_held(held) if one.dtype in _LOW}
+    low = {id(one): one.detach().to(dtype, copy=True) for one in tensors_held(held) if one.dtype in HALVES}
     return copy.deepcopy(held, dict(low))
 
 

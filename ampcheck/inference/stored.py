@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from ampcheck.fix.search import Search
-from ampcheck.inference.casting import inputs_of
+from ampcheck.inference.casting import inputs_of, named_inputs
 from ampcheck.inference.lab import ForwardLab
 from ampcheck.observe.model.cast_weights import state
 from ampcheck.targets.nested import tensors
@@ -96,16 +95,9 @@ def _measured(lab: ForwardLab, dtype: torch.dtype) -> list[Stored]:
 def _of_input(lab: ForwardLab, name: str, dtype: torch.dtype) -> Stored:
     rows = []
     for batch in lab.subject.batches:
-        known = dict(_inputs(batch, lab.subject.names))
+        known = named_inputs(batch, lab.subject.names)
         rows += [_row(name, t, dtype, "input") for t in tensors(known.get(name)) if t.is_floating_point()]
     return max(rows, key=lambda one: (one.infinite, one.error))
-
-
-def _inputs(batch: Any, names: tuple[str, ...]) -> list[tuple[str, Any]]:
-    if isinstance(batch, dict):
-        return [(str(key), item) for key, item in batch.items()]
-    items = batch if isinstance(batch, tuple) else (batch,)
-    return [(names[at] if at < len(names) else str(at), item) for at, item in enumerate(items)]
 
 
 def _row(name: str, tensor: torch.Tensor, dtype: torch.dtype, kind: str) -> Stored:

@@ -1,9 +1,8 @@
 """Training with half-precision weights: each tensor's way over several steps beside FP32's."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from ampcheck.diagnose.rules.optimizer_eps import zero_eps
 from ampcheck.diagnose.suspects import Suspect, suspects
@@ -20,23 +19,20 @@ from ampcheck.observe.dtypes import DTYPES
 from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.reference.lineage import error_jumps, overflown_casts
 from ampcheck.observe.reference.pair import SAMPLES, pair_errors
-from ampcheck.observe.statistics.step_record import Fetched
-from ampcheck.observe.step import Step, StepRaised, Widened, run
+from ampcheck.observe.step import Step, StepRaised, Widened
+from ampcheck.observe.step_run import StepRun, failed, recorded
 from ampcheck.targets.spec import Target
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.parts import outcome_of
 from ampcheck.values.plan import Claim, Plan, Tried
 from ampcheck.values.report import Report
-from ampcheck.values.settings import Settings
-from ampcheck.values.trace import StepSummary, Trace, UpdateLoss
+from ampcheck.values.settings import Progress, Settings
+from ampcheck.values.trace import UpdateLoss
 from ampcheck.values.wording import percent, plural
 
 #: Steps of a course where the target does not say how many it takes.
 STEPS = 20
-
-Progress = Callable[[str], None]
 
 
 def audit_training(report: Report, target: Target, settings: Settings, progress: Progress) -> Report:
@@ -135,50 +131,35 @@ def _first_step(report: Report, target: Target, way: Way, progress: Progress) ->
     finally:
         before.restore()
     errors = pair_errors(wide.fetched, low.fetched, 0) if low.trace.failure is None else {}
-    found = (
-        *overflown_casts(low.sources, low.trace, wide.trace, report.dtype),
-        *error_jumps(low.sources, errors, report.dtype),
-    )
     outcome = _outcome(wide, low, wide_grads, grads)
     return replace(
         report,
         reference=wide.trace,
         low=low.trace,
         errors=errors,
-        error_jumps=found,
+        error_jumps=low.error_jumps(wide.trace, errors, report.dtype),
         outcomes={"settled": outcome},
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    trace: Trace
-    fetched: Fetched
-    sources: dict[Any, Any]
-
-
-def _record(step: Step, *, can_fail: bool = False) -> tuple[_Run, State]:
+def _record(step: Step, *, can_fail: bool = False) -> tuple[StepRun, State]:
     """Run and record a step as it is, without autocast; return its gradients by parameter too."""
     recorder = Recorder(step.model, samples=SAMPLES, execute=execute)
     try:
-        run(step, recorder, None)
+        done = recorded(step, recorder)
     except StepRaised as raised:
         if not can_fail or raised.out_of_memory:
             raise
-        return _Run(Trace(failure=raised.failure), Fetched({}, {}, {}, ()), {}), {}
-    fetched = recorder.fetch()
-    trace = recorder.trace(fetched)
-    bad = any(s.nonfinite for site, s in trace.sites.items() if site.slot.startswith("param_grad"))
-    summary = StepSummary(fetched.losses[0], 0, 0.0, nonfinite=bad)
+        return failed(raised), {}
     held = {
         f"{module}.{name}".lstrip("."): parameter.grad.detach().float()
         for module, name, parameter in named_parameters(step.model)
         if parameter.grad is not None
     }
-    return _Run(replace(trace, steps=(summary,)), fetched, recorder.sources()), held
+    return done, held
 
 
-def _outcome(wide: _Run, low: _Run, before: State, after: State) -> Outcome:
+def _outcome(wide: StepRun, low: StepRun, before: State, after: State) -> Outcome:
     if low.trace.failure is not None:
         return Outcome(0, raised=f"{low.trace.failure.kind}: {low.trace.failure.message}")
     shared = [name for name in before if name in after]
@@ -232,7 +213,7 @@ def _healed(
 def _with_master_weights(report: Report, target: Target, steps: int, before: str) -> Report:
     """Return the report with the remedy that needs no half-precision weights: FP32 weights under autocast."""
     plan = Plan(report.precision)
-    course = TrainingSetup(target.model, target.batch, target.loss, target.optimizer, target.after_step)
+    course = TrainingSetup.of(target)
     with _wide_weights(target):
         verdict = trained(course, plan, min(steps, STEPS))
     claim = f"keep the weights in FP32 and run under {report.precision} autocast: {verdict.claim}"

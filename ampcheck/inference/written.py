@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
+from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.plan import Plan
-
-_DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 
 
 def lines_to_paste(plan: Plan) -> str:
@@ -12,7 +11,7 @@ def lines_to_paste(plan: Plan) -> str:
     kept = plan.fp32_modules or plan.keep_inputs or plan.fp32_lines
     if plan.precision == "fp32" or not (kept or plan.keep_state):
         return ""
-    dtype = _DTYPES[plan.precision]
+    dtype = f"torch.{HALF_DTYPES[plan.precision]}"
     shown = (
         [] if not kept else _of_weights(plan, dtype) if plan.cast == "weights" else _of_autocast(plan, dtype)
     )

@@ -1,6 +1,5 @@
 """Keras on torch, watched as torch is: its layers and its optimizer report themselves."""
 
-import functools
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -40,12 +39,12 @@ class Announced:
                 growth_interval=int(self._optimizer.dynamic_growth_steps),
                 live=True,
             )
-        wrap = self._patches.wrap
-        wrap(keras.layers.Layer, "__call__", self._call)
+        put = self._patches.put
+        put(keras.layers.Layer, "__call__", self._call)
         for owner in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
             base = next(part for part in owner.__mro__ if "apply" in vars(part))
-            wrap(base, "apply", self._apply)
-        wrap(keras.optimizers.LossScaleOptimizer, "scale_loss", self._scale_loss)
+            put(base, "apply", self._apply)
+        put(keras.optimizers.LossScaleOptimizer, "scale_loss", self._scale_loss)
         return self
 
     def __exit__(
@@ -54,63 +53,53 @@ class Announced:
         """Take everything away."""
         self._patches.restore()
 
-    def _call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def __call__(layer: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  # it takes the place of one
-            before = _hooks(torch_module._global_forward_pre_hooks)  # noqa: SLF001
-            if not before or id(layer) in self._running:
-                return original(layer, *args, **kwargs)
-            self._running.add(id(layer))
-            for hook in before:
-                hook(layer, args)
-            out = None
-            try:
-                out = original(layer, *args, **kwargs)
-            finally:
-                self._running.discard(id(layer))
-                for hook in _hooks(torch_module._global_forward_hooks):  # noqa: SLF001
-                    hook(layer, args, out)
-            return out
+    def _call(self, original: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> Any:
+        before = _hooks(torch_module._global_forward_pre_hooks)  # noqa: SLF001
+        if not before or id(layer) in self._running:
+            return original(layer, *args, **kwargs)
+        self._running.add(id(layer))
+        for hook in before:
+            hook(layer, args)
+        out = None
+        try:
+            out = original(layer, *args, **kwargs)
+        finally:
+            self._running.discard(id(layer))
+            for hook in _hooks(torch_module._global_forward_hooks):  # noqa: SLF001
+                hook(layer, args, out)
+        return out
 
-        return __call__
-
-    def _scale_loss(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def scale_loss(optimizer: Any, loss: Any) -> Any:
-            now = self._watcher.tape.now
-            if now is not None:
-                now.keep_loss(loss)
-            out = original(optimizer, loss)
-            self._watcher.scaled(_AsScaler(self._scale()), out)
-            return out
-
-        return scale_loss
+    def _scale_loss(self, original: Callable[..., Any], optimizer: Any, loss: Any) -> Any:
+        now = self._watcher.tape.now
+        if now is not None:
+            now.keep_loss(loss)
+        out = original(optimizer, loss)
+        self._watcher.scaled(_AsScaler(self._scale()), out)
+        return out
 
     def _scale(self) -> torch.Tensor:
         optimizer = self._optimizer
         value = optimizer.dynamic_scale.value if optimizer.built else torch.tensor(optimizer.initial_scale)
         return value.detach()
 
-    def _apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-            if self._applying:
-                return original(optimizer, grads, trainable_variables)
-            self._applying = True
-            scaled = optimizer is self._optimizer
-            _update_begins(self._watcher)  # ends a recording: what follows is ours
-            before = self._scale().clone() if scaled else None
-            try:
-                return original(optimizer, grads, trainable_variables)
-            finally:
-                self._applying = False
-                if before is not None:
-                    after = self._scale()
-                    skipped = [(after < before).float()]
-                    self._watcher.scales.updated(self._watcher.steps, self._label, before, after, skipped)
-                _update_ends(self._watcher)
-
-        return apply
+    def _apply(
+        self, original: Callable[..., Any], optimizer: Any, grads: Any, trainable_variables: Any = None
+    ) -> Any:
+        if self._applying:
+            return original(optimizer, grads, trainable_variables)
+        self._applying = True
+        scaled = optimizer is self._optimizer
+        _update_begins(self._watcher)  # ends a recording: what follows is ours
+        before = self._scale().clone() if scaled else None
+        try:
+            return original(optimizer, grads, trainable_variables)
+        finally:
+            self._applying = False
+            if before is not None:
+                after = self._scale()
+                skipped = [(after < before).float()]
+                self._watcher.scales.updated(self._watcher.steps, self._label, before, after, skipped)
+            _update_ends(self._watcher)
 
 
 def _hooks(table: dict[int, Callable[..., Any]]) -> list[Callable[..., Any]]:

@@ -5,3 +5,4 @@ import torch
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 #: Of a dtype, what it is called.
 PRECISIONS = {dtype: name for name, dtype in DTYPES.items()}
+HALVES = frozenset(PRECISIONS)

@@ -6,8 +6,9 @@ has made, the nodes behind that are marked with the lines that they come from.
 
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import thread as pool
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -72,7 +73,7 @@ class Lanes:
     def __init__(self, recorder: "Recorder") -> None:
         """Begin with none."""
         self._recorder = weakref.ref(recorder)
-        self.lock = threading.RLock()
+        self._lock = threading.RLock()
         self.open = False
         self.used = False  #: a thread was followed
         self.running: dict[int, Lane] = {}  #: by thread
@@ -101,23 +102,37 @@ class Lanes:
     ) -> Any:
         """Have an operation of a lane, or of no lane, run and recorded while no other thread records."""
         recorder = self._recorder()
-        if recorder is None or not self.open or not self._turn(recorder):
+        if recorder is None:
             return func(*args, **kwargs)
-        try:
-            self.reads(lane, (*args, *kwargs.values()))
-            if lane is None:
-                return recorder.dispatched(func, types, args, kwargs)
-            out = self._in_lane(lane, recorder, func, types, args, kwargs)
-            self._made |= {id(one): (weakref.ref(one), lane) for one in tensors_of((out,))}
-            return out
-        finally:
-            self.lock.release()
+        with self.turn() as mine:
+            if mine:
+                self.reads(lane, (*args, *kwargs.values()))
+                if lane is None:
+                    return recorder.dispatched(func, types, args, kwargs)
+                out = self._in_lane(lane, recorder, func, types, args, kwargs)
+                self._made |= {id(one): (weakref.ref(one), lane) for one in tensors_of((out,))}
+                return out
+        return func(*args, **kwargs)
 
-    def _turn(self, recorder: "Recorder") -> bool:
-        if self.lock.acquire(timeout=_PATIENCE):
+    @contextmanager
+    def turn(self) -> Iterator[bool]:
+        """Wait until no other thread records; False where threads are not followed, or no longer."""
+        mine = self._acquired()
+        try:
+            yield mine
+        finally:
+            if mine:
+                self._lock.release()
+
+    def _acquired(self) -> bool:
+        if not self.open:
+            return False
+        if self._lock.acquire(timeout=_PATIENCE):
             return True
         self.open = False
-        recorder.gave_way(TimeoutError("operations of several threads wait for each other"))
+        recorder = self._recorder()
+        if recorder is not None:
+            recorder.gave_way(TimeoutError("operations of several threads wait for each other"))
         return False
 
     def _in_lane(

@@ -1,5 +1,6 @@
 """Names of torch replaced for a while, and put back."""
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,6 +36,10 @@ class Patches:
             and made.__code__.co_filename.startswith(_OURS)
         ):
             self._made[id(made)] = (made, original)
+
+    def put(self, owner: Any, name: str, instead: Callable[..., Any]) -> None:
+        """Replace a function by one that is called with it, and then with what it is given."""
+        self.wrap(owner, name, functools.partial(put_in_place, instead))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -75,3 +80,24 @@ def _put(owner: Any, name: str, original: Any) -> None:
         delattr(owner, name)
     else:
         setattr(owner, name, original)
+
+
+def put_in_place(instead: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls another one with the original, and then with what it is given."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return instead(original, *args, **kwargs)
+
+    return call
+
+
+def before(tell: Callable[..., object], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that tells of a call, with what it is given, and then makes it."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        tell(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    return call

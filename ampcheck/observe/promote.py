@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.structure import named_modules
 from ampcheck.observe.source import SourceFinder
 
-_LOW = frozenset({torch.float16, torch.bfloat16})
 #: Calls that ask for a dtype: on a promoted line a request for half precision is not granted.
 _CASTS = frozenset({"to", "half", "bfloat16", "type", "type_as", "_to_copy"})
 
@@ -98,7 +98,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def widened(value: Any) -> Any:
     """Return a nested value with its half-precision tensors in FP32."""
-    return _changed(value, _LOW, torch.float32)
+    return _changed(value, HALVES, torch.float32)
 
 
 def _changed(value: Any, these: frozenset[torch.dtype], dtype: torch.dtype) -> Any:
@@ -148,6 +148,6 @@ class _Lines(TorchFunctionMode):
             for device in devices:
                 stack.enter_context(torch.autocast(device, enabled=False))
             wide = func(*widened(args), **widened(kwargs))
-            if name in _CASTS and isinstance(wide, torch.Tensor) and wide.dtype in _LOW:
+            if name in _CASTS and isinstance(wide, torch.Tensor) and wide.dtype in HALVES:
                 return args[0].float()
             return wide if self._back is None else _changed(wide, frozenset({torch.float32}), self._back)

@@ -113,9 +113,9 @@ class Recorder(modes.OwnMode):
         """Whether threads of the program's own have run a part of what was recorded, seen or not."""
         return bool(self._threads.ranges) or (self.lanes is not None and self.lanes.used)
 
-    def turn(self) -> AbstractContextManager[Any] | None:
+    def turn(self) -> AbstractContextManager[bool] | None:
         """Return what the running thread has to wait for, None where it is not followed."""
-        return self.lanes.lock if self.lanes is not None and get_ident() in self.lanes.running else None
+        return self.lanes.turn() if self.lanes is not None and get_ident() in self.lanes.running else None
 
     def __enter__(self) -> Self:
         """Begin to record; entered again inside itself it changes nothing."""
@@ -279,8 +279,10 @@ class Recorder(modes.OwnMode):
 
     def crossed(self, module: int, slot: str, value: Any) -> None:
         """Note the tensors that enter or leave a module."""
-        with _NO_FUNCTIONS(), nullcontext() if self.lanes is None else self.lanes.lock:
-            self.tally.crossed(self.origins.door(module), slot, value)
+        turn = nullcontext(enter_result=True) if self.lanes is None else self.lanes.turn()
+        with _NO_FUNCTIONS(), turn as mine:
+            if mine:
+                self.tally.crossed(self.origins.door(module), slot, value)
 
     def states(self, held: Iterable[State]) -> None:
         """Measure parameters and their gradients; call it outside of the recording."""

@@ -12,14 +12,13 @@ import torch
 from ampcheck.errors import StepError
 from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
 from ampcheck.observe.cuda_on_cpu.stand_in import autocast_stands_in
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import State
 from ampcheck.observe.failure import is_out_of_memory, locate
 from ampcheck.observe.model.modules import tensors_in
 from ampcheck.observe.model.structure import modules, named_parameters
 from ampcheck.observe.recorder import Recorder
 from ampcheck.values.trace import Failure
-
-_LOW = frozenset({torch.float16, torch.bfloat16})
 
 
 class StepRaised(StepError):  # noqa: N818  # says what happened, as StopIteration does
@@ -124,7 +123,7 @@ class Widened:
         ]
         held = [tensor for table in tables for _, tensor in table.items() if tensor is not None]
         held += [tensor for _, tensor in tensors_in(batch, "")]
-        low = {id(tensor): tensor for tensor in held if tensor.dtype in _LOW and tensor.is_leaf}
+        low = {id(tensor): tensor for tensor in held if tensor.dtype in HALVES and tensor.is_leaf}
         self._tensors = [(tensor, tensor.data) for tensor in low.values()]
         for tensor, data in self._tensors:
             tensor.grad = None

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.modules import tensors_in
 from ampcheck.observe.reference.lineage import Lineage
 from ampcheck.observe.seen import CastInputs
@@ -26,7 +27,6 @@ _transformed = torch._C._functorch.is_functorch_wrapped_tensor
 #: Subclasses of torch's that compute nothing but by their parts: a rank's own part, and what is on its way to it.
 _SEEN_WHOLE = frozenset({"DTensor", "AsyncCollectiveTensor"})
 _NUMBERS = frozenset({float, int})
-_HALVES = frozenset({torch.float16, torch.bfloat16})
 _FLOATING = {
     dtype: str(dtype).removeprefix("torch.")
     for dtype in (
@@ -135,7 +135,7 @@ class Tally:
 
     def constants(self, origin: Origin, op: str, args: Any, out: torch.Tensor) -> None:
         """Note the numbers that an operation of the forward rounded to half precision."""
-        if out.dtype not in _HALVES:
+        if out.dtype not in HALVES:
             return
         for value in args:
             if type(value) in _NUMBERS and value == value:  # noqa: PLR0124  # no NaN

@@ -79,9 +79,10 @@ class OtherThreads:
 
     def _told_first(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run_backward(*args: Any, **kwargs: Any) -> Any:
-            if self.lanes is not None and self.lanes.open:
-                with self.lanes.lock:
-                    self.lanes.reads(self.lanes.running.get(threading.get_ident()), args[:1])
+            if self.lanes is not None:
+                with self.lanes.turn() as mine:
+                    if mine:
+                        self.lanes.reads(self.lanes.running.get(threading.get_ident()), args[:1])
             if self.ranges:
                 (self._on_step() or _nothing)()
             return original(*args, **kwargs)

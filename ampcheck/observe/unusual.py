@@ -6,8 +6,8 @@ import torch
 
 from ampcheck.observe.model.structure import is_lazy
 from ampcheck.observe.reference.sharing import local
+from ampcheck.observe.reference.sparse import COMPRESSED
 
-_COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 _NO_DISPATCH = frozenset({torch._C._disabled_torch_dispatch_impl, torch.Tensor.__torch_dispatch__})
 
 
@@ -26,7 +26,7 @@ def readable(tensor: torch.Tensor) -> torch.Tensor | str:  # noqa: PLR0911  # on
             return tensor.as_subclass(torch.Tensor)
         if tensor.layout is torch.sparse_coo:
             return tensor.detach()._values()
-        if tensor.layout in _COMPRESSED:
+        if tensor.layout in COMPRESSED:
             return tensor.detach().values()
         layout = str(tensor.layout).removeprefix("torch.")
         return f"nested tensors ({layout})" if tensor.is_nested else f"tensors of layout {layout}"

@@ -79,8 +79,7 @@ class Audited:
         __tracebackhide__ = True
         report = self.report
         self._went_through()
-        found = (first_overflow(report, phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
-        site = next((site for site in found if site is not None), None)
+        site = first_overflow(report)
         if site is None:
             return
         held = report.low.sites[site]

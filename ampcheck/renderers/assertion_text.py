@@ -14,7 +14,7 @@ from ampcheck.values.findings import Finding
 from ampcheck.values.plan import Tried
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
-from ampcheck.values.wording import ELLIPSIS, clean, location, percent, place, power
+from ampcheck.values.wording import ELLIPSIS, clean, indented_line, location, percent, place, power
 
 #: pytest puts the "E", and the indent of the test's body, before each line.
 WIDTH = 86
@@ -105,7 +105,7 @@ def _patch(patch: str) -> list[str]:
     if not patch.startswith("---"):
         return []
     rows, rest = cut(patch.splitlines(), PATCH_LINES, "line")
-    lines = [f"  {shortened(_visible(row), WIDTH)}" for row in rows]
+    lines = [f"  {shortened(indented_line(row), WIDTH)}" for row in rows]
     return ["", *lines, *([f"  {rest}"] if rest else [])]
 
 
@@ -114,12 +114,6 @@ def _source(site: Site) -> list[str]:
     linecache.checkcache(site.file)  # the file may have been edited since it was read
     text = clean(linecache.getline(site.file, site.line)) if site.file else ""
     return [shortened(f"  {site.line} | {text}", WIDTH)] if text else []
-
-
-def _visible(line: str) -> str:
-    """Return a line of source with its indent and nothing that is not visible."""
-    inner = line[1:].lstrip()
-    return line[: len(line) - len(inner)] + clean(inner)
 
 
 def _wrapped(line: str) -> list[str]:

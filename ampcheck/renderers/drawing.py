@@ -22,6 +22,11 @@ ZONES = {
 }
 
 
+def zone_name(words: Sequence[str], room: float) -> str:
+    """Return the longest of a zone's names that takes up no more characters; '' where none fits."""
+    return next((name for name in words if len(name) <= room), "")
+
+
 def bars(counts: Sequence[float], whole: float) -> str:
     """Return a block for each count, the largest one full; what is not zero is never blank.
 

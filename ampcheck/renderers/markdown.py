@@ -20,7 +20,7 @@ from ampcheck.renderers.words import consequences, corrected, facts, figures, op
 from ampcheck.values.findings import Finding
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase
-from ampcheck.values.wording import clean, location
+from ampcheck.values.wording import indented_line, location
 
 FINDINGS = 50
 #: Rows of a table that are shown.
@@ -152,5 +152,4 @@ def named(module: str) -> str:
 
 def patch_lines(patch: str) -> str:
     """Return a patch with its indents and without anything that cannot be seen."""
-    inners = [(line, line[1:].lstrip()) for line in patch.splitlines()]
-    return "\n".join((line[: len(line) - len(inner)] + clean(inner)).rstrip() for line, inner in inners)
+    return "\n".join(indented_line(line).rstrip() for line in patch.splitlines())

@@ -20,6 +20,8 @@ LABEL, WHY, BUYS, UNSEEN = "Do this:", "Why:", "What it buys:", "Not seen:"
 LISTED = 60
 #: What running the operation in FP32 prevents.
 _BY_FP32 = frozenset({"AMP101", "AMP103", "AMP501"})
+#: Operations that only change the dtype.
+_CASTS = frozenset({"_to_copy", "copy_", "to"})
 
 
 def answer_lines(report: Report) -> Iterator[tuple[str, str]]:
@@ -43,9 +45,9 @@ def _buys(report: Report) -> str:
         saved = f"the forward writes {size(low)}, in FP32 {size(wide)}"
         return f"{saved}; time and peak memory: {_bench(report)}" if 0 < low < wide else ""
     on = f"on {clean(bought.gpu.upper())}" if bought.gpu else "on a GPU"
-    speed = "{:.2g}× as fast [{:.2g} to {:.2g}], ".format(*bought.faster) if bought.gpu else ""
-    saved = f"{speed}{size(bought.peak)} at the peak, in FP32 {size(bought.reference_peak)}"
-    return f"predicted {on}, {plural(bought.batch_size, 'sample')}: {saved}; more: {_bench(report)}"
+    speed = "speed {:.2g}× [{:.2g} to {:.2g}], ".format(*bought.faster) if bought.gpu else ""
+    saved = f"{speed}peak {size(bought.peak)} (FP32: {size(bought.reference_peak)})"
+    return f"predicted {on}, {plural(bought.batch_size, 'sample')}: {saved}"
 
 
 def _bench(report: Report) -> str:
@@ -157,5 +159,7 @@ def _mended(report: Report, finding: Finding) -> str:
     where = f" at {at}{f', which {clean(own)} runs' if own else ''}" if at else ""
     how = "the lines below show how" if finding.fix else f"see ampcheck explain {clean(finding.code)}"
     if not finding.fix and finding.code in _BY_FP32 and where and finding.origin and finding.origin.op:
+        if finding.origin.op in _CASTS:
+            return f"do not cast to {clean(report.precision)}{where}: {how}"
         return f"run {clean(finding.origin.op)}{where} in FP32: {how}"
     return f"fix {clean(finding.code)} {clean(finding.name)}{where}: {how}"

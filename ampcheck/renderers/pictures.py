@@ -1,12 +1,12 @@
 """The terminal's pictures: the exponent landscape and the curve over loss scales."""
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ampcheck.diagnose.landscape import Column, Landscape, LandscapeRow, Zone, landscape
+from ampcheck.diagnose.landscape import Landscape, LandscapeRow, Zone, landscape
 from ampcheck.diagnose.tables import CurvePoint, scale_curve
-from ampcheck.renderers.drawing import NONE, TIMES, ZONES, bar, bars, cells, module_name, ticks
+from ampcheck.renderers.drawing import NONE, TIMES, ZONES, bar, bars, cells, module_name, ticks, zone_name
+from ampcheck.values.plan import DEFAULT_LOG2_SCALE
 from ampcheck.values.report import Report
 from ampcheck.values.stats import Bounds
 from ampcheck.values.trace import Phase
@@ -24,8 +24,6 @@ _TICK = 8
 _MARGIN = 16
 #: Powers of two from one loss scale that is written out to the next.
 _CURVE_STEP = 4
-#: What GradScaler starts from without arguments.
-DEFAULT_LOG2_SCALE = 16
 
 
 def drawn_landscape(report: Report, phase: Phase, width: int) -> list["Text"]:
@@ -52,25 +50,18 @@ def landscape_lines(picture: Landscape, label_width: int) -> list["Text"]:
     """Return the landscape: a line of zones, a line for each row, and the axis."""
     from rich.text import Text
 
-    zones = [(zone, list(columns)) for zone, columns in groupby(picture.columns, key=lambda c: c.zone)]
     pad = " " * (label_width + 2)
     head = Text(pad)
-    for index, (zone, columns) in enumerate(zones):
+    for index, (zone, columns) in enumerate(picture.zones):
         head.append(EDGE if index else "", "dim")
-        head.append(_zone_name(zone, len(columns)).center(len(columns)), f"dim {_ZONE_STYLES[zone]}")
+        head.append(zone_name(ZONES[zone], len(columns)).center(len(columns)), f"dim {_ZONE_STYLES[zone]}")
     head.append("  outside", "dim")
-    lines = [head, *(_row(row, picture, zones, label_width) for row in picture.rows)]
-    lines.append(Text(pad + _axis(zones), "dim"))
+    lines = [head, *(_row(row, picture, label_width) for row in picture.rows)]
+    lines.append(Text(pad + _axis(picture), "dim"))
     return lines
 
 
-def _zone_name(zone: Zone, width: int) -> str:
-    return next((name for name in ZONES[zone] if len(name) <= width), "")
-
-
-def _row(
-    row: LandscapeRow, picture: Landscape, zones: Sequence[tuple[Zone, list[Column]]], label_width: int
-) -> "Text":
+def _row(row: LandscapeRow, picture: Landscape, label_width: int) -> "Text":
     from rich.text import Text
 
     line = Text()
@@ -79,22 +70,22 @@ def _row(
     line.append(" " * (label_width - line.cell_len + 2))
     drawn = bars(row.counts, row.nonzero)
     start = 0
-    for index, (zone, columns) in enumerate(zones):
+    for index, (zone, columns) in enumerate(picture.zones):
         line.append(EDGE if index else "", "dim")
         line.append(drawn[start : start + len(columns)], _ZONE_STYLES[zone])
         start += len(columns)
-    share = row.share(Zone.UNDERFLOWED, picture.columns) + row.share(Zone.OVERFLOW, picture.columns)
+    share = row.outside(picture.columns)
     line.append(
         f"  {percent(share) if share else NONE:>7}", _ZONE_STYLES[Zone.UNDERFLOWED] if share else "dim"
     )
     return line
 
 
-def _axis(zones: Sequence[tuple[Zone, list[Column]]]) -> str:
+def _axis(picture: Landscape) -> str:
     """Return the powers of two under the columns where they begin."""
     positions: list[tuple[int, str]] = []
     at = 0
-    for _, columns in zones:
+    for _, columns in picture.zones:
         for column in columns:
             exponent = -(-column.low // _TICK) * _TICK
             if exponent <= column.high:

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from math import ceil, inf, isfinite, log2
 
 from ampcheck.renderers.page.elements import Html, tag
+from ampcheck.renderers.shapes import drawing, line, text
 from ampcheck.values.loop import Loop, LoopObject, ScaleEvent
 from ampcheck.values.report import Report
-from ampcheck.values.wording import clean, count, location, plural, power, scale_words
+from ampcheck.values.wording import count, location, plural, power, scale_words
 
 #: The curve's box, and the room at its sides for labels.
 WIDTH, HEIGHT = 860, 130
@@ -113,24 +114,14 @@ def course_svg(report: Report) -> str:
     if seen is None or not labels:
         return ""
     height = (HEIGHT + _GAP) * len(labels)
-    drawn = tag(
-        "svg",
-        tag("style", Html(_STYLE)),
-        [part for index, label in enumerate(labels) for part in _placed(seen, label, index)],
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {WIDTH} {height}",
-        width=WIDTH,
-        height=height,
-        role="img",
-        aria_label="the loss scale over the steps",
-    )
-    return f"{drawn}\n"
+    parts = [part for index, label in enumerate(labels) for part in _placed(seen, label, index)]
+    return drawing("the loss scale over the steps", WIDTH, height, _STYLE, parts)
 
 
 def _placed(seen: Loop, label: str, index: int) -> Iterator[Html]:
     top = (HEIGHT + _GAP) * index
     drawn = curve(seen, label, y=str(top + _GAP), width=str(WIDTH), height=str(HEIGHT))
-    yield tag("text", f"Loss scale of {clean(label)}; marks: skipped steps", x=8, y=top + 16)
+    yield text(8, top + 16, f"Loss scale of {label}; marks: skipped steps")
     if drawn is not None:
         yield drawn
 
@@ -160,12 +151,12 @@ def _frame(levels: tuple[int, int], last: int) -> Iterator[Html]:
     every = max(1, ceil((high - low - 1) / _LABELS))
     for exponent in range(low + 1, high, every):
         y = _height(exponent, levels)
-        yield tag("path", class_="grid", d=f"M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}")
-        yield tag("text", power(exponent), x=_LEFT - 8, y=f"{y + 4:.1f}", text_anchor="end")
+        yield line(_LEFT, y, WIDTH - _RIGHT, y, "grid")
+        yield text(_LEFT - 8, y + 4, power(exponent), "end")
     base = HEIGHT - _BOTTOM
-    yield tag("path", class_="grid", d=f"M{_LEFT} {base}H{WIDTH - _RIGHT}")
-    yield tag("text", "step 0", x=_LEFT, y=base + 18)
-    yield tag("text", f"step {count(last)}", x=WIDTH - _RIGHT, y=base + 18, text_anchor="end")
+    yield line(_LEFT, base, WIDTH - _RIGHT, base, "grid")
+    yield text(_LEFT, base + 18, "step 0")
+    yield text(WIDTH - _RIGHT, base + 18, f"step {count(last)}", "end")
 
 
 def _x(step: int, last: int) -> float:

@@ -1,17 +1,16 @@
 """Pictures as SVG: the exponent landscape and the curve over loss scales, in the light or dark of the page."""
 
 from collections.abc import Iterable, Sequence
-from html import escape
-from itertools import groupby
 from math import log10
 
 from ampcheck.diagnose.landscape import Column, Landscape, LandscapeRow, Zone, landscape
 from ampcheck.diagnose.tables import CurvePoint, scale_curve
-from ampcheck.renderers.drawing import ZONES, cells, module_name
+from ampcheck.renderers.drawing import NONE, ZONES, cells, module_name, zone_name
+from ampcheck.renderers.page.elements import Html
+from ampcheck.renderers.shapes import drawing, line, path, rect, text
 from ampcheck.values.report import Report
-from ampcheck.values.stats import Bounds
 from ampcheck.values.trace import Phase
-from ampcheck.values.wording import clean, percent, power
+from ampcheck.values.wording import percent, power
 
 WIDTH = 860
 #: One character of the labels.
@@ -58,55 +57,53 @@ def landscape_svg(report: Report, phase: Phase) -> str:
     left = _MARGIN + longest * _CHARACTER + 10
     step = (WIDTH - left - _SHARES) / len(picture.columns)
     bottom = _HEAD + len(picture.rows) * _ROW
-    body = [_text(_MARGIN, 22, about, "bold"), _text(WIDTH - _MARGIN, 50, "outside", "faint", "end")]
-    body += _zones(picture.columns, left, step, bottom)
+    body = [text(_MARGIN, 22, about, None, "bold"), text(WIDTH - _MARGIN, 50, "outside", "end", "faint")]
+    body += _zones(picture, left, step, bottom)
     for index, row in enumerate(picture.rows):
         body += _row(row, picture, (left, _HEAD + index * _ROW, step))
     body += _axis(picture.columns, left, step, bottom)
-    return _svg(about, bottom + _FOOT, body)
+    return drawing(about, WIDTH, bottom + _FOOT, _STYLE, body)
 
 
-def _zones(columns: Sequence[Column], left: float, step: float, bottom: float) -> Iterable[str]:
+def _zones(picture: Landscape, left: float, step: float, bottom: float) -> Iterable[Html]:
     """Yield the grounds of the zones with their names, as far as these fit."""
     start = 0
-    for zone, held in groupby(columns, key=lambda column: column.zone):
-        number = len(list(held))
-        x, width = left + start * step, number * step
-        yield f'<rect class="{zone} ground" {_box(x, _HEAD - 4, width, bottom - _HEAD + 8)}/>'
-        name = next((words for words in ZONES[zone] if len(words) * _CHARACTER <= width), "")
-        yield _text(x + width / 2, 50, name, f"{zone} word", "middle")
-        start += number
+    for zone, columns in picture.zones:
+        x, width = left + start * step, len(columns) * step
+        yield rect(x, _HEAD - 4, width, bottom - _HEAD + 8, f"{zone} ground")
+        yield text(x + width / 2, 50, zone_name(ZONES[zone], width / _CHARACTER), "middle", f"{zone} word")
+        start += len(columns)
 
 
-def _row(row: LandscapeRow, picture: Landscape, at: tuple[float, float, float]) -> Iterable[str]:
+def _row(row: LandscapeRow, picture: Landscape, at: tuple[float, float, float]) -> Iterable[Html]:
     left, top, step = at
     base = top + _ROW - 3
-    yield _text(left - 8, base - 2, module_name(row.label, _LABEL), "name", "end")
+    yield text(left - 8, base - 2, module_name(row.label, _LABEL), "end", "name")
     peak = max(row.counts)
     for index, (count, column) in enumerate(zip(row.counts, picture.columns, strict=True)):
         if count:
             # What is there is seen, be it one element of a million.
             height = max(1.0, _BAR * count / peak)
-            box = _box(left + index * step + 0.5, base - height, step - 1, height)
             about = f"{_octaves(column)}: {percent(count / row.nonzero)}"
-            yield f'<rect class="{column.zone} bar" {box}><title>{escape(about)}</title></rect>'
-    share = row.share(Zone.UNDERFLOWED, picture.columns) + row.share(Zone.OVERFLOW, picture.columns)
+            x, y = left + index * step + 0.5, base - height
+            yield rect(x, y, step - 1, height, f"{column.zone} bar", about)
+    share = row.outside(picture.columns)
     style = "underflowed word" if share else "faint"
-    yield _text(WIDTH - _MARGIN, base - 2, percent(share) if share else "–", style, "end")
+    yield text(WIDTH - _MARGIN, base - 2, percent(share) if share else NONE, "end", style)
 
 
 def _octaves(column: Column) -> str:
     return power(column.low) if column.low == column.high else f"{power(column.low)} … {power(column.high)}"
 
 
-def _axis(columns: Sequence[Column], left: float, step: float, bottom: float) -> Iterable[str]:
+def _axis(columns: Sequence[Column], left: float, step: float, bottom: float) -> Iterable[Html]:
     free = 0.0
     for index, column in enumerate(columns):
         exponent = -(-column.low // _TICK) * _TICK
         x = left + index * step
         if exponent <= column.high and x >= free:
-            yield f'<path class="axis" d="M{x:.1f} {bottom + 4}v5"/>'
-            yield _text(x, bottom + 22, power(exponent), "faint", "middle")
+            yield line(x, bottom + 4, x, bottom + 9, "axis")
+            yield text(x, bottom + 22, power(exponent), "middle", "faint")
             free = x + 7 * _CHARACTER
 
 
@@ -116,49 +113,41 @@ def curve_svg(report: Report) -> str:
     if not points[0].nonzero:
         return ""
     about = f"What {report.precision} does to the gradient elements at each loss scale, predicted from the FP32 run"
-    body = [_text(_MARGIN, 22, about, "bold"), *_frame(points)]
-    for number, (zone, bounds) in enumerate(_lines(points).items()):
+    body = [text(_MARGIN, 22, about, None, "bold"), *_frame(points)]
+    for number, zone in enumerate(points[0].zones):
         left = _PLOT_LEFT + number * 150
-        mark = f'<path class="{zone} line" d="M{left} 42h24"/>'
-        body += [mark, _text(left + 30, 46, ZONES[zone][0]), *_line(zone, points, bounds)]
+        mark = line(left, 42, left + 24, 42, f"{zone} line")
+        body += [mark, text(left + 30, 46, ZONES[zone][0]), *_line(zone, points)]
     x = _x(report.log2_scale - points[0].log2_scale, points)
     if report.log2_scale in [point.log2_scale for point in points]:
-        body.append(f'<path class="used" d="M{x:.1f} {_PLOT_TOP}v{_PLOT_HEIGHT}"/>')
+        body.append(line(x, _PLOT_TOP, x, _PLOT_TOP + _PLOT_HEIGHT, "used"))
         side = "end" if x > WIDTH / 2 else "start"
-        body.append(_text(x, _PLOT_TOP - 7, f"used: {power(report.log2_scale)}", "bold", side))
-    return _svg(about, _PLOT_TOP + _PLOT_HEIGHT + _FOOT, body)
+        body.append(text(x, _PLOT_TOP - 7, f"used: {power(report.log2_scale)}", side, "bold"))
+    return drawing(about, WIDTH, _PLOT_TOP + _PLOT_HEIGHT + _FOOT, _STYLE, body)
 
 
-def _lines(points: Sequence[CurvePoint]) -> dict[Zone, list[Bounds]]:
-    return {
-        Zone.UNDERFLOWED: [point.underflowed for point in points],
-        Zone.SUBNORMAL: [point.subnormal for point in points],
-        Zone.OVERFLOW: [point.overflowed for point in points],
-    }
-
-
-def _frame(points: Sequence[CurvePoint]) -> Iterable[str]:
+def _frame(points: Sequence[CurvePoint]) -> Iterable[Html]:
     """Yield the axes: shares from all to next to nothing, and the loss scales."""
     right = WIDTH - _MARGIN - 16
     for exponent in range(_FLOOR, 1):
         y = _y(10.0**exponent if exponent > _FLOOR else 0.0)
         label = f"{10.0 ** (exponent + 2):g} %" if exponent > _FLOOR else "none"
-        yield f'<path class="axis" d="M{_PLOT_LEFT} {y:.1f}H{right}"/>'
-        yield _text(_PLOT_LEFT - 8, y + 4, label, "faint", "end")
+        yield line(_PLOT_LEFT, y, right, y, "axis")
+        yield text(_PLOT_LEFT - 8, y + 4, label, "end", "faint")
     for index, point in enumerate(points):
         if not point.log2_scale % 4:
             word = power(point.log2_scale)
-            yield _text(_x(index, points), _PLOT_TOP + _PLOT_HEIGHT + 20, word, "faint", "middle")
+            yield text(_x(index, points), _PLOT_TOP + _PLOT_HEIGHT + 20, word, "middle", "faint")
 
 
-def _line(zone: Zone, points: Sequence[CurvePoint], bounds: Sequence[Bounds]) -> Iterable[str]:
+def _line(zone: Zone, points: Sequence[CurvePoint]) -> Iterable[Html]:
     """Yield a line through what is certain, under a band up to what is possible."""
-    whole = points[0].nonzero
+    whole, bounds = points[0].nonzero, [point.zones[zone] for point in points]
     low = [(_x(index, points), _y(bound.low / whole)) for index, bound in enumerate(bounds)]
     high = [(_x(index, points), _y(bound.high / whole)) for index, bound in enumerate(bounds)]
     if any(not bound.exact for bound in bounds):
-        yield f'<path class="{zone} band" d="{_path([*low, *reversed(high)])}z"/>'
-    yield f'<path class="{zone} line" d="{_path(low)}"/>'
+        yield path([*low, *reversed(high)], f"{zone} band", end="z")
+    yield path(low, f"{zone} line")
 
 
 def _x(index: int, points: Sequence[CurvePoint]) -> float:
@@ -169,23 +158,3 @@ def _y(share: float) -> float:
     """Return the height of a share: each power of ten takes the same room, nothing lies on the axis."""
     depth = max(log10(share), _FLOOR + 0.2) if share else _FLOOR
     return _PLOT_TOP + _PLOT_HEIGHT * depth / _FLOOR
-
-
-def _path(spots: Iterable[tuple[float, float]]) -> str:
-    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
-
-
-def _box(x: float, y: float, width: float, height: float) -> str:
-    return f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-
-
-def _text(x: float, y: float, words: str, style: str = "", anchor: str = "start") -> str:
-    kind = f' class="{style}"' if style else ""
-    side = f' text-anchor="{anchor}"' if anchor != "start" else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}"{kind}{side}>{escape(clean(words))}</text>'
-
-
-def _svg(about: str, height: float, body: Iterable[str]) -> str:
-    size = f'viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" height="{height:.0f}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{escape(clean(about))}">'
-    return "\n".join([head, f"<style>{_STYLE}</style>", *body, "</svg>"]) + "\n"

@@ -22,7 +22,7 @@ from ampcheck.renderers.view import (
 )
 from ampcheck.renderers.words import corrected, figures, operation
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.wording import clean, location
+from ampcheck.values.wording import clean, indented_line, location
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -149,8 +149,7 @@ def _code(code: Code, *, whole: bool) -> Parts:
         return
     yield ""
     for line in code.text.splitlines():
-        inner = line[1:].lstrip()
-        words = text(line[: len(line) - len(inner)] + clean(inner))
+        words = text(indented_line(line))
         if code.diff:
             words.stylize({"+": "green", "-": "red"}.get(line[:1], "dim"))
         yield indented(words, 2) if line else ""

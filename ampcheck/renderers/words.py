@@ -20,7 +20,7 @@ def facts(report: Report) -> list[str]:
     shown = [
         models if models != clean(report.target) else "",
         report.precision if report.recipes is None else report.recipes.asked,
-        f"loss scale {power(report.log2_scale)}" if report.log2_scale else "no loss scale",
+        f"loss scale {power(report.log2_scale)}" if report.log2_scale else _no_scale(report),
     ]
     if report.mode == "infer" or report.cast == "weights":
         shown = [f"{report.precision} {report.cast}", "inference" if report.mode == "infer" else "training"]
@@ -29,6 +29,12 @@ def facts(report: Report) -> list[str]:
     shown += [plural(len(report.low.steps), "step")] if report.low.steps else []
     shown += [plural(len(report.ranks), "rank")] if report.ranks else []
     return [fact for fact in shown if fact]
+
+
+def _no_scale(report: Report) -> str:
+    loop = report.loop
+    unknown = loop is not None and (loop.scaling or any(scale > 1.0 for scale in loop.first_scales.values()))
+    return "loss scale unknown" if unknown else "no loss scale"
 
 
 def operation(finding: Finding) -> list[str]:

@@ -2,7 +2,6 @@
 
 import platform
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -37,13 +36,8 @@ from ampcheck.targets.spec import ZOOS, Target
 from ampcheck.values.plan import Plan
 from ampcheck.values.recipes import is_recipe
 from ampcheck.values.report import Report
-from ampcheck.values.settings import Settings
+from ampcheck.values.settings import Progress, Settings
 from ampcheck.values.trace import Trace
-
-#: Where GradScaler starts.
-DEFAULT_LOG2_SCALE = 16
-
-Progress = Callable[[str], None]
 
 
 def audit(target: Target, settings: Settings, progress: Progress = lambda _: None) -> Report:
@@ -92,7 +86,7 @@ def _audit(target: Target, settings: Settings, progress: Progress) -> Report:
         report = Report(
             target.name,
             settings.precision,
-            log2_scale=_first_scale(settings),
+            log2_scale=settings.first_log2_scale,
             reference=Trace(),
             low=Trace(),
             stand_in_loss=target.stand_in_loss,
@@ -163,7 +157,7 @@ def _trained(report: Report, target: Target, settings: Settings, progress: Progr
     """Return the report with what some steps of training with the plan say."""
     if settings.verify_steps and report.plan is not None:
         progress(f"training {settings.verify_steps} steps")
-        setup = TrainingSetup(target.model, target.batch, target.loss, target.optimizer, target.after_step)
+        setup = TrainingSetup.of(target)
         verdict = trained(setup, report.plan, settings.verify_steps)
         report = replace(report, claims=(*report.claims, verdict))
     return report
@@ -202,7 +196,7 @@ def _steps(report: Report, target: Target, settings: Settings, progress: Progres
             break
         pair.after.restore()
         with users_code():
-            optimizer = optimizer or _optimizer(target)
+            optimizer = optimizer or TrainingSetup.of(target).build()
             _advance(target, optimizer, pair.grads)
             left = _left_behind(target, pair)
         # What is spoilt is not carried on: its own step is judged by it, and the later ones by what they do.
@@ -228,18 +222,6 @@ def _labelled(progress: Progress, index: int, settings: Settings) -> Progress:
     if settings.steps == 1:
         return progress
     return lambda text: progress(f"{text}, step {index + 1} of {settings.steps}")
-
-
-def _first_scale(settings: Settings) -> int:
-    if settings.log2_scale is not None:
-        return settings.log2_scale
-    return DEFAULT_LOG2_SCALE if settings.precision == "fp16" else 0
-
-
-def _optimizer(target: Target) -> torch.optim.Optimizer:
-    if target.optimizer is not None:
-        return target.optimizer(target.model)
-    return torch.optim.AdamW([parameter for _, _, parameter in named_parameters(target.model)])
 
 
 def _advance(target: Target, optimizer: torch.optim.Optimizer, grads: list[torch.Tensor | None]) -> None:

@@ -4,10 +4,9 @@ from ampcheck.fix.long_trial import TrainingSetup, losses
 from ampcheck.observe.model.state import Snapshot
 from ampcheck.targets.seeding import seeded
 from ampcheck.targets.spec import Target
-from ampcheck.values.plan import Plan, ScalerPlan
+from ampcheck.values.plan import DEFAULT_SCALE, Plan, ScalerPlan
 
-#: Where GradScaler starts.
-_START = ScalerPlan(2.0**16)
+_START = ScalerPlan(DEFAULT_SCALE)
 TrainingCurve = tuple[list[float], int]  #: the loss of each step, and how many updates were skipped
 
 
@@ -17,9 +16,7 @@ class TrainingCurves:
     def __init__(self, target: Target, steps: int) -> None:
         """Hold what is trained, and for how many steps."""
         self._target, self._steps = target, steps
-        self._setup = TrainingSetup(
-            target.model, target.batch, target.loss, target.optimizer, target.after_step
-        )
+        self._setup = TrainingSetup.of(target)
 
     def in_fp32(self) -> TrainingCurve:
         """Return the losses in FP32."""

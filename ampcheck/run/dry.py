@@ -24,8 +24,6 @@ from ampcheck.values.report import Report
 from ampcheck.values.settings import Settings
 from ampcheck.values.trace import Trace
 
-#: Where GradScaler starts; the loss is multiplied, as in a training loop.
-_LOG2_SCALE = 16
 #: What torch raises where a value is asked for that a fake tensor does not have.
 _ASKED_FOR_VALUES = ("DataDependentOutputException", "DynamicOutputShapeException")
 _NOTE = (
@@ -55,7 +53,7 @@ def dry_audit(
     report = Report(
         target.name,
         settings.precision,
-        log2_scale=_scale(settings),
+        log2_scale=settings.first_log2_scale,
         reference=Trace(),
         low=low,
         stand_in_loss=target.stand_in_loss,
@@ -69,7 +67,7 @@ def _low(step: Step, settings: Settings) -> Trace:
     """Return the trace of the step in low precision; what FP32 raises too is raised."""
     recorder = DryRecorder(step.model)
     try:
-        run(step, recorder, DTYPES[settings.precision], _scale(settings))
+        run(step, recorder, DTYPES[settings.precision], settings.first_log2_scale)
     except StepRaised as raised:
         if raised.failure.kind in _ASKED_FOR_VALUES:
             raise
@@ -83,12 +81,6 @@ def _trace(recorder: DryRecorder) -> Trace:
     trace = recorder.trace(recorder.fetch())
     not_audited = {_NOT_ASKED: len(RULES.keys() - WITHOUT_VALUES), **trace.not_audited}
     return replace(trace, elements=recorder.elements(), not_audited=not_audited)
-
-
-def _scale(settings: Settings) -> int:
-    if settings.log2_scale is not None:
-        return settings.log2_scale
-    return _LOG2_SCALE if settings.precision == "fp16" else 0
 
 
 @contextmanager

@@ -19,9 +19,8 @@ class LoopProgress:
     steps: int
     scale: float | None  #: the last that was read; None where there is no scaler
     skipped: int
-    underflowed: float | None = (
-        None  #: largest share of a gradient that became zero, in the last recorded step
-    )
+    #: largest share of a gradient that became zero, in the last recorded step
+    underflowed: float | None = None
     layer: str = ""  #: where that was
 
     @property

@@ -19,6 +19,7 @@ from ampcheck.observe.model.modules import tensors_in
 from ampcheck.observe.model.structure import named_modules, own_parameters
 from ampcheck.observe.script.recording import unseen
 from ampcheck.targets.spec import Target
+from ampcheck.values.modules import within
 from ampcheck.values.recipes import PREFIX
 from ampcheck.values.settings import Settings
 
@@ -159,9 +160,7 @@ class TrainingCalls:
         if self.recipe or len(trained.recipes) != 1:
             return Settings(self.recipe or PREFIX, budget=BUDGET)
         paths = [path for path, _ in named_modules(model) if path]
-        others = (
-            path for path in paths if not any(f"{fp8}.".startswith(f"{path}.") for fp8 in trained.in_fp8)
-        )
+        others = (path for path in paths if not any(within(fp8, path) for fp8 in trained.in_fp8))
         return Settings(f"{PREFIX}:{trained.recipes[0]}", budget=BUDGET, keep=tuple(others))
 
 

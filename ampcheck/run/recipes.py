@@ -1,6 +1,6 @@
 """An audit of FP8 and FP4 recipes: each runs the step beside bf16; what harms is healed, and tried again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,20 +15,18 @@ from ampcheck.observe.model.structure import named_modules
 from ampcheck.observe.step import Step
 from ampcheck.targets.nested import redrawn
 from ampcheck.targets.spec import Target
+from ampcheck.values.modules import within
 from ampcheck.values.plan import Claim, Plan, Tried
 from ampcheck.values.recipe_audit import HARM, RecipeAudit, RecipeOutcome, RecipePlan, RecipeResult
-from ampcheck.values.recipes import Recipe, recipe, recipes
+from ampcheck.values.recipes import HARDWARE, Recipe, recipe, recipes
 from ampcheck.values.report import Report
-from ampcheck.values.settings import Settings
+from ampcheck.values.settings import Progress, Settings
 from ampcheck.values.wording import percent, plural
 
 #: Steps of bf16 training after which recipes are judged once more, where there are several batches.
 TRAINED_STEPS = 50
 #: Share of the budget that one short training may take.
 _TRAINING = 0.25
-_HARDWARE = ("sm_89", "sm_90", "sm_100")
-
-Progress = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -54,9 +52,7 @@ class _Audit:
         self._report, self._target, self._settings, self._progress = report, target, settings, progress
         self._asked = recipes(settings.precision)
         named = [path for path, _ in named_modules(target.model)]
-        self._keep = frozenset(
-            path for path in named if any(f"{path}.".startswith(f"{k}.") for k in settings.keep)
-        )
+        self._keep = frozenset(path for path in named if any(within(path, k) for k in settings.keep))
         progress("bf16")
         other = target.batch(1) if len(target.batches) > 1 else None
         self._lab = self._new_lab(target.batch(0), target.warmup, other)
@@ -136,7 +132,7 @@ class _Audit:
         """Return the order in which recipes are recommended: healthy, far from harm, for the oldest hardware."""
         error = result.harm.worst[1]
         near = error > HARM / 2
-        return result.harmed, chosen.four_bit, near, _HARDWARE.index(chosen.hardware), error if near else 0.0
+        return result.harmed, chosen.four_bit, near, HARDWARE.index(chosen.hardware), error if near else 0.0
 
     def _healed(self, chosen: Recipe, result: RecipeResult) -> RecipeResult:
         """Look for a plan where the harm was seen, and try it on the other step."""

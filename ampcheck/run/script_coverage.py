@@ -7,20 +7,20 @@ from math import inf, isfinite
 from ampcheck.diagnose.gaps import grouped, of_trace
 from ampcheck.observe.recorder import FORWARD_UNSEEN
 from ampcheck.observe.reference.given import GIVEN
+from ampcheck.observe.reference.picks import WORSE
 from ampcheck.observe.script.data_sets import ROUNDED_DATA
 from ampcheck.observe.script.recording import Beside, Recorded
 from ampcheck.observe.script.watched_thread import OTHER_THREADS
 from ampcheck.observe.script.watcher import GRAPHS, Watcher
 from ampcheck.observe.threads import THREADS
 from ampcheck.run.wishes import Wish
+from ampcheck.values.formats import SHORT_DTYPE
 from ampcheck.values.loop import Kind, Loop
 from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW, MAGNIFIES, Outcome
-from ampcheck.values.parts import dead_parts, harmed_parts, outcome_of
+from ampcheck.values.parts import dead_parts, faint_parts, harmed_parts, outcome_of
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Coverage
 from ampcheck.values.wording import clean, percent, plural, some
-
-_SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
 
 def script_coverage(
@@ -76,7 +76,7 @@ def _missed(report: Report) -> Iterator[str]:
     for what in (FORWARD_UNSEEN, THREADS, GRAPHS, OTHER_THREADS):
         if what in report.low.not_audited:
             yield f"{report.low.not_audited[what]} {what}"
-    yield from (clean(what) for what in report.low.not_audited if what.endswith((ROUNDED_DATA, GIVEN)))
+    yield from (clean(what) for what in report.low.not_audited if what.endswith((ROUNDED_DATA, GIVEN, WORSE)))
 
 
 def _untried(watcher: Watcher) -> Iterator[str]:
@@ -107,7 +107,7 @@ def _switched_off(loop: Loop) -> tuple[str, str]:
     """Return the precision of a region of autocast that torch has switched off, and where that is asked for."""
     for _, event in loop.sequence(1):
         if event.kind is Kind.AUTOCAST and event.dtype:
-            return _SHORT.get(event.dtype, event.dtype), f"autocast at {event.location}"
+            return SHORT_DTYPE.get(event.dtype, event.dtype), f"autocast at {event.location}"
     return "", ""
 
 
@@ -125,9 +125,15 @@ def _outcome(beside: Beside, step: Recorded, tried: Beside | None) -> Outcome:
     found = outcome_of(beside.rows, *step.losses, step.log2_scale)
     if not found.finite:
         return found
-    parts = harmed_parts(beside.rows, tried.rounded if tried is not None else {}) | dead_parts(beside.rows)
+    rounded = tried.rounded if tried is not None else {}
+    parts, faint = (
+        harmed_parts(beside.rows, rounded) | dead_parts(beside.rows),
+        faint_parts(beside.rows, rounded),
+    )
     lost = any(error == inf and beside.state[name].saved for name, error in _spoilt(beside))
-    return replace(found, parts=parts, state=dict(_spoilt(beside)), next_error=inf if lost else 0.0)
+    return replace(
+        found, parts=parts, faint=faint, state=dict(_spoilt(beside)), next_error=inf if lost else 0.0
+    )
 
 
 def _spoilt(beside: Beside) -> Iterator[tuple[str, float]]:

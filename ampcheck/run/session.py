@@ -22,17 +22,17 @@ from ampcheck.observe.script.recording import Beside, Recorded
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.statistics.measure import Arena
+from ampcheck.run.import_hooks import after_import
 from ampcheck.run.ranks import Ranks
 from ampcheck.run.script_coverage import script_coverage, script_outcomes
 from ampcheck.run.surely import Function, running
 from ampcheck.run.wishes import NO_WISHES, Wishes
+from ampcheck.values.formats import HALVES, SHORT_DTYPE
 from ampcheck.values.loop import Cause, Kind, Loop, ScaleEvent
 from ampcheck.values.report import Report
 from ampcheck.values.settings import Schedule
 from ampcheck.values.trace import PairError, Phase, Site, Trace, UpdateLoss, add_maps
 from ampcheck.values.wording import plural
-
-_HALVES = frozenset({"float16", "bfloat16"})
 
 OnStep = Callable[[Watcher], None]
 
@@ -97,7 +97,8 @@ class Session:
                 self._stand_in.woken = lambda scaler: self.watcher.made(scaler, {})
                 stack.callback(self._stand_in.close)
                 self._uncompiled(self._stand_in)
-            stack.callback(Hooks(self.watcher).close)
+            stack.callback((hooks := Hooks(self.watcher)).close)
+            stack.callback(after_import(hooks.deepspeed, hooks.hear_deepspeed))
             stack.callback(self.watcher.end)
             stack.callback(self.ranks.look)
             self.watcher.begin()
@@ -224,9 +225,8 @@ def _comparable(recorded: Sequence[Recorded], loop: Loop) -> tuple[list[Recorded
     if not full:
         return [], []
     last = full[-1]
-    alike = [
-        step for step in calm or low if (step.precision, step.log2_scale) == (last.precision, last.log2_scale)
-    ]
+    same = last.precision, last.log2_scale
+    alike = [step for step in calm or low if (step.precision, step.log2_scale) == same]
     return alike, [step for step in calm if step.precision == last.precision != "fp32"]
 
 
@@ -238,15 +238,17 @@ def _searching(step: Recorded, loop: Loop, recorded: Sequence[Recorded]) -> bool
     update = loop.update_of(step.step)
     if update is not None:
         skipped, at = loop.skips(update[0]), update[1]
+    elif step.scaling.known:  # by hand: a scale that is not lowered after it has let the step pass
+        skipped, at = [event.step for event in loop.scales if event.skipped], step.step
     else:  # there is no scaler but that of --what-if, which acts in recorded steps
-        skipped = [number for number, one in enumerate(recorded) if one.log2_scale and one.overflowed]
-        at = recorded.index(step)
+        at, numbered = recorded.index(step), enumerate(recorded)
+        skipped = [number for number, one in numbered if one.log2_scale and one.overflowed]
     first = last = at
-    while first - 1 in skipped:
+    while first in skipped:
         first -= 1
-    while last + 1 in skipped:
+    while last in skipped:
         last += 1
-    return at in skipped and last - first + 1 < MANY_SKIPS
+    return 0 < last - first - 1 < MANY_SKIPS
 
 
 def _precision(watcher: Watcher) -> str:
@@ -256,7 +258,7 @@ def _precision(watcher: Watcher) -> str:
         return (found or ["fp32"])[-1]
     entered = [event.autocast for _, event in watcher.loop().sequence(1) if event.kind is Kind.AUTOCAST]
     dtype = watcher.tape.failed_in or (entered or [""])[-1]
-    return {"float16": "fp16", "bfloat16": "bf16"}.get(dtype, "fp32")
+    return SHORT_DTYPE[dtype] if dtype in HALVES else "fp32"
 
 
 def _said(watcher: Watcher) -> Iterator[str]:
@@ -278,8 +280,7 @@ def _said(watcher: Watcher) -> Iterator[str]:
             "what torch.compile was given ran eagerly in the recorded steps, so that its operations can be seen: "
             "rounding and random draws there are eager ones"
         )
-    scaling = watcher.loop().scaling
-    if scaling:
+    if scaling := watcher.loop().scaling:
         yield f"loss scaling unknown: {scaling}"
     if watcher.children:
         yield f"{watcher.children} child processes were started; what they did was not seen"
@@ -301,9 +302,8 @@ def _with_origin(event: ScaleEvent, step: Recorded | None, *, alone: bool) -> Sc
     # What FP32 has too, such as the gradient of a root at zero, counts only where nothing else is found. Among ranks
     # it may have come from another.
     ours = [site for site in computed if step.low.sites[site].nonfinite > healthy.get(site.place, 0)]
-    if (
-        event.step > step.step
-    ):  # of optimizers that step in turn a later one: its forward came behind the first's
+    # of optimizers that step in turn a later one: its forward came behind the first's
+    if event.step > step.step:
         ours.sort(key=lambda site: site.phase is not Phase.FORWARD)
     first = next(iter(ours or (computed if alone else ())), None)
     cause = event.cause or _cause(bad)
@@ -311,7 +311,7 @@ def _with_origin(event: ScaleEvent, step: Recorded | None, *, alone: bool) -> Sc
         return replace(event, cause=cause)
     cause = cause or Cause("", first.module)
     new = step.low.sites[first].nonfinite > healthy.get(first.place, math.inf)
-    lowered = new and first.dtype in _HALVES and first.phase is not Phase.RECOMPUTE
+    lowered = new and first.dtype in HALVES and first.phase is not Phase.RECOMPUTE
     place = (first.module or first.location) if lowered else ""
     cause = replace(cause, op=first.op, file=first.file, line=first.line, place=place)
     if not ours and first.phase is Phase.FORWARD and step.beside is not None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from ampcheck.observe.patches import put_in_place
 from ampcheck.run.import_hooks import after_import
 from ampcheck.run.real_files import copy_all, exists, files_below, is_output, listed, make, places, within
 
@@ -116,9 +117,9 @@ class _Calls:
         """Take everything away."""
         self._stack.close()
 
-    def _put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    def _put(self, owner: Any, name: str, instead: Callable[..., Any]) -> None:
         original = getattr(owner, name)
-        setattr(owner, name, functools.wraps(original)(make(original)))
+        setattr(owner, name, put_in_place(instead, original))
         self._stack.callback(setattr, owner, name, original)
 
     def _native(self, module: str, path: str, at: int) -> None:
@@ -126,16 +127,13 @@ class _Calls:
         owner = functools.reduce(getattr, inner, sys.modules[module])
         reads = name.endswith("Reader")
 
-        def make(original: Any) -> Any:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                given = list(args)
-                if at < len(given) and isinstance(given[at], str | bytes | os.PathLike):
-                    given[at] = self._now(given[at]) if reads else self._elsewhere(given[at], copy=True)
-                return original(*given, **kwargs)
+        def call(original: Any, *args: Any, **kwargs: Any) -> Any:
+            given = list(args)
+            if at < len(given) and isinstance(given[at], str | bytes | os.PathLike):
+                given[at] = self._now(given[at]) if reads else self._elsewhere(given[at], copy=True)
+            return original(*given, **kwargs)
 
-            return call
-
-        self._put(owner, name, make)
+        self._put(owner, name, call)
 
     # -- where a path leads
 
@@ -174,88 +172,61 @@ class _Calls:
 
     # -- calls
 
-    def _opened(self, original: Any) -> Any:
-        def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            if set(mode) & set("wax+"):
-                return original(self._elsewhere(file, copy="w" not in mode), mode, *args, **kwargs)
-            return original(self._now(file), mode, *args, **kwargs)
+    def _opened(self, original: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if set(mode) & set("wax+"):
+            return original(self._elsewhere(file, copy="w" not in mode), mode, *args, **kwargs)
+        return original(self._now(file), mode, *args, **kwargs)
 
-        return opened
+    def _opened_low(self, original: Any, path: Any, flags: int, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("dir_fd") is not None:
+            return original(path, flags, *args, **kwargs)
+        keeps = not flags & os.O_TRUNC
+        there = self._elsewhere(path, copy=keeps) if flags & _WRITES else self._now(path)
+        return original(there, flags, *args, **kwargs)
 
-    def _opened_low(self, original: Any) -> Any:
-        def opened(path: Any, flags: int, *args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("dir_fd") is not None:
-                return original(path, flags, *args, **kwargs)
-            keeps = not flags & os.O_TRUNC
-            there = self._elsewhere(path, copy=keeps) if flags & _WRITES else self._now(path)
-            return original(there, flags, *args, **kwargs)
+    def _reads(self, original: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+        here = kwargs.get("dir_fd") is None
+        return original(self._now(path) if here else path, *args, **kwargs)
 
-        return opened
+    def _changes(self, name: str, original: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._real(path) is None or kwargs.get("dir_fd") is not None:
+            return original(path, *args, **kwargs)
+        if name == "mkdir" and exists(self._now(path)):
+            raise FileExistsError(17, "File exists", str(path))
+        return original(self._elsewhere(path, copy=name != "mkdir"), *args, **kwargs)
 
-    def _reads(self, original: Any) -> Any:
-        def reads(path: Any, *args: Any, **kwargs: Any) -> Any:
-            here = kwargs.get("dir_fd") is None
-            return original(self._now(path) if here else path, *args, **kwargs)
+    def _removes(self, original: Any, path: Any, *args: Any, **kwargs: Any) -> None:
+        real, there = self._real(path), self._now(path)
+        if real is None or there != path or kwargs.get("dir_fd") is not None:
+            original(there, *args, **kwargs)
+        elif not exists(real):
+            original(path, *args, **kwargs)  # which says that there is none
+        if real is not None:
+            self._gone.add(real)
 
-        return reads
+    def _moves(self, name: str, original: Any, source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
+        real = self._real(source) if name != "symlink" else None
+        if real is not None:
+            self._elsewhere(source, copy=True)
+        original(source if real is None else self._now(source), self._elsewhere(target), *args, **kwargs)
+        if real is not None and name != "link":
+            self._gone.add(real)
 
-    def _changes(self, name: str, original: Any) -> Any:
-        def changes(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._real(path) is None or kwargs.get("dir_fd") is not None:
-                return original(path, *args, **kwargs)
-            if name == "mkdir" and exists(self._now(path)):
-                raise FileExistsError(17, "File exists", str(path))
-            return original(self._elsewhere(path, copy=name != "mkdir"), *args, **kwargs)
-
-        return changes
-
-    def _removes(self, original: Any) -> Any:
-        def removes(path: Any, *args: Any, **kwargs: Any) -> None:
-            real, there = self._real(path), self._now(path)
-            if real is None or there != path or kwargs.get("dir_fd") is not None:
-                original(there, *args, **kwargs)
-            elif not exists(real):
-                original(path, *args, **kwargs)  # which says that there is none
-            if real is not None:
-                self._gone.add(real)
-
-        return removes
-
-    def _moves(self, name: str, original: Any) -> Any:
-        def moves(source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
-            real = self._real(source) if name != "symlink" else None
-            if real is not None:
-                self._elsewhere(source, copy=True)
-            original(source if real is None else self._now(source), self._elsewhere(target), *args, **kwargs)
-            if real is not None and name != "link":
-                self._gone.add(real)
-
-        return moves
-
-    def _lists(self, original: Any) -> Any:
+    def _lists(self, original: Any, path: Any = ".") -> Any:
         """List what is in a folder, and what was put into it: names, or entries that one can iterate and close."""
         plain = original.__name__ == "listdir"
+        real = self._real(path) if not isinstance(path, bytes) else None
+        if real is None or not exists(self.files + real):
+            return original(self._now(path))
+        inside = list(original(self.files + real))
+        known = {entry if plain else entry.name for entry in inside}
+        outside = list(original(path)) if exists(real) and not self._is_gone(real) else []
+        names = [(entry if plain else entry.name, entry) for entry in outside]
+        rest = [entry for name, entry in names if name not in known and not self._is_gone(f"{real}/{name}")]
+        return [*inside, *rest] if plain else _Entries([*inside, *rest])
 
-        def lists(path: Any = ".") -> Any:
-            real = self._real(path) if not isinstance(path, bytes) else None
-            if real is None or not exists(self.files + real):
-                return original(self._now(path))
-            inside = list(original(self.files + real))
-            known = {entry if plain else entry.name for entry in inside}
-            outside = list(original(path)) if exists(real) and not self._is_gone(real) else []
-            names = [(entry if plain else entry.name, entry) for entry in outside]
-            rest = [
-                entry for name, entry in names if name not in known and not self._is_gone(f"{real}/{name}")
-            ]
-            return [*inside, *rest] if plain else _Entries([*inside, *rest])
-
-        return lists
-
-    def _enters(self, original: Any) -> Any:
-        def enters(path: Any) -> None:
-            original(path if self._real(path) is None or exists(path) else self._now(path))
-
-        return enters
+    def _enters(self, original: Any, path: Any) -> None:
+        original(path if self._real(path) is None or exists(path) else self._now(path))
 
 
 class _Entries:

@@ -1,6 +1,6 @@
 """One step of a target, run twice from the same state, in FP32 and in low precision; what it came to."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,36 +17,24 @@ from ampcheck.observe.model.held import copied, held, spoilt
 from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.reference.lineage import error_jumps, overflown_casts
 from ampcheck.observe.reference.pair import SAMPLES, pair_errors
-from ampcheck.observe.statistics.step_record import Fetched
 from ampcheck.observe.step import (
     Step,
     StepRaised,
     Widened,
     gradients,
-    run,
 )
+from ampcheck.observe.step_run import StepRun, failed, recorded
 from ampcheck.targets.spec import Target
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.parts import outcome_of
 from ampcheck.values.report import Report
-from ampcheck.values.settings import Settings
-from ampcheck.values.trace import ErrorJump, PairError, Phase, Site, StepSummary, Trace, add_maps
+from ampcheck.values.settings import Progress, Settings
+from ampcheck.values.trace import PairError, Site, add_maps
 from ampcheck.values.verdict import Coverage
 from ampcheck.values.wording import clean
 
-Progress = Callable[[str], None]
 Make = Callable[[Any], Recorder]
-
-
-@dataclass(slots=True)
-class _Run:
-    """One recorded step."""
-
-    trace: Trace
-    fetched: Fetched
-    sources: Mapping[Site, Sequence[Site]]  #: what each operation's results were made of
 
 
 @dataclass(slots=True)
@@ -106,7 +94,8 @@ def run_pair(
         off = spoilt(state, held(step.model, step.loss)) if low.trace.failure is None else {}
         named = [(module, name) for module, name, _ in named_parameters(step.model)]
         wide = dict(comparable((*name, grad) for name, grad in zip(named, grads, strict=True)))
-        rows = compared(wide, comparable(_named_gradients(step.model)), scale)
+        lowered = ((module, name, parameter.grad) for module, name, parameter in named_parameters(step.model))
+        rows = compared(wide, comparable(lowered), scale)
     finally:
         before.restore()
     errors: dict[Site, PairError] = {}
@@ -119,7 +108,7 @@ def run_pair(
         reference=report.reference + reference.trace,
         low=report.low + low.trace,
         errors=add_maps(report.errors, errors),
-        error_jumps=report.error_jumps or _error_jumps(low, reference.trace, errors, report.dtype),
+        error_jumps=report.error_jumps or low.error_jumps(reference.trace, errors, report.dtype),
         notes=tuple(dict.fromkeys(report.notes + note)),
     )
     failure = low.trace.failure
@@ -132,10 +121,6 @@ def run_pair(
     unseen = {name: size for name, size in trained.items() if name not in rows and failure is None}
     judged = Judged(step, before if settings.steps > 1 else None, outcome, trained, unseen)
     return Pair(added, after, grads, left, judged)
-
-
-def _named_gradients(model: Any) -> Iterator[tuple[str, str, torch.Tensor | None]]:
-    return ((module, name, parameter.grad) for module, name, parameter in named_parameters(model))
 
 
 def covered(report: Report, target: Target, worst: Judged) -> Coverage:
@@ -163,19 +148,9 @@ def reproduced(coverage: Coverage, report: Report, worst: Judged) -> Coverage:
     return replace(coverage, gaps=(*coverage.gaps, gap))
 
 
-def _error_jumps(
-    low: _Run, reference: Trace, errors: Mapping[Site, PairError], dtype: str
-) -> tuple[ErrorJump, ...]:
-    """Return where errors begin: first the casts that the numbers do not fit."""
-    return (
-        *overflown_casts(low.sources, low.trace, reference, dtype),
-        *error_jumps(low.sources, errors, dtype),
-    )
-
-
 def _reference(
     step: Step, before: Snapshot, make: Make
-) -> tuple[_Run, list[torch.Tensor | None], tuple[str, ...]]:
+) -> tuple[StepRun, list[torch.Tensor | None], tuple[str, ...]]:
     """Run the step in FP32; return the run, its gradients and what is to be said of it.
 
     Parameters stored in half precision are held in FP32 meanwhile, unless the model does not run that way.
@@ -183,12 +158,12 @@ def _reference(
     widened = Widened(step.model, step.batch)
     note: tuple[str, ...] = ()
     try:
-        run = _record(step, None, 0, make)
+        run = recorded(step, make(step.model))
     except StepRaised as raised:
         before.restore()
         if not widened or raised.out_of_memory:
             raise
-        run = _record(step, None, 0, make)
+        run = recorded(step, make(step.model))
         note = (
             f"the reference keeps half-precision parameters, since with FP32 ones the model raises: {raised}",
         )
@@ -204,7 +179,7 @@ def _low(
     settings: Settings,
     begins: tuple[Snapshot, Snapshot | None],
     progress: Progress,
-) -> tuple[int, tuple[int, ...], _Run]:
+) -> tuple[int, tuple[int, ...], StepRun]:
     """Run the step in low precision, at a smaller scale where the gradients overflow, as GradScaler does."""
     scale = report.log2_scale
     refused: tuple[int, ...] = ()
@@ -214,11 +189,11 @@ def _low(
         if begins[1] is not None:
             begins[1].restore_state(trained_tensors(step.model))
         try:
-            low = _record(step, DTYPES[settings.precision], scale, _recorder(settings))
+            low = recorded(step, _recorder(settings)(step.model), DTYPES[settings.precision], scale)
         except StepRaised as raised:
             if raised.out_of_memory:
                 raise
-            return scale, refused, _Run(Trace(failure=raised.failure), Fetched({}, {}, {}, ()), {})
+            return scale, refused, failed(raised)
         overflowed = low.trace.steps[0].nonfinite and _finite(low.fetched.losses[0])
         if not overflowed or settings.log2_scale is not None or scale == 0 or settings.precision == "bf16":
             return scale, refused, low
@@ -233,22 +208,3 @@ def _recorder(settings: Settings) -> Make:
 
 def _finite(value: float) -> bool:
     return value - value == 0.0
-
-
-def _record(step: Step, dtype: torch.dtype | None, log2_scale: int, make: Make) -> _Run:
-    recorder = make(step.model)
-    run(step, recorder, dtype, log2_scale)
-    fetched = recorder.fetch()
-    trace = recorder.trace(fetched)
-    low = str(dtype).removeprefix("torch.")
-    summary = StepSummary(
-        loss=fetched.losses[0],
-        log2_scale=log2_scale,
-        grad_amax=_amax(trace, lambda site: site.phase is Phase.BACKWARD and site.dtype == low),
-        nonfinite=any(s.nonfinite for site, s in trace.sites.items() if site.slot.startswith("param_grad")),
-    )
-    return _Run(replace(trace, steps=(summary,)), fetched, recorder.sources())
-
-
-def _amax(trace: Trace, wanted: Callable[[Site], bool]) -> float:
-    return max((stats.amax for site, stats in trace.sites.items() if wanted(site)), default=0.0)

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ampcheck.targets.reading import is_guard
+
 if TYPE_CHECKING:
     from types import FrameType
 
@@ -91,7 +93,7 @@ def _parts(  # noqa: PLR0911  # one for each kind
         case ast.ClassDef():
             return [*statement.bases, *statement.decorator_list], statement.body
         case ast.If():
-            return [statement.test], statement.body if _is_main(statement.test) else ()
+            return [statement.test], statement.body if is_guard(statement) else ()
         case ast.For() | ast.AsyncFor():
             return [statement.iter], statement.body
         case ast.With() | ast.AsyncWith():
@@ -103,10 +105,6 @@ def _parts(  # noqa: PLR0911  # one for each kind
         case ast.Match():
             return [statement.subject], ()
     return [statement], ()
-
-
-def _is_main(test: ast.expr) -> bool:
-    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
 
 
 def _walk(node: ast.AST, parts: Callable[[ast.AST], Iterator[ast.AST]]) -> Iterator[ast.AST]:

@@ -72,7 +72,11 @@ class Watch:
         keep: str | Path | None = None,
     ) -> None:
         """Prepare to watch."""
-        _check("a model (torch.nn.Module), the one you train", models, _is_model)
+        _check(
+            "a model (torch.nn.Module), the one you train",
+            models,
+            lambda held: isinstance(held, torch.nn.Module),
+        )
         _check("an optimizer, the one that steps", optimizers, _is_optimizer)
         _check("a GradScaler, the one that scales the loss", scalers, _is_scaler)
         if what_if not in {"", *PRECISIONS}:
@@ -212,10 +216,6 @@ def _check(expected: str, given: list[Any], fits: Callable[[Any], bool]) -> None
             raise TargetError(
                 f"expected {expected}, got {held!r}; watch(model, optimizer, scaler) takes them in this order"
             )
-
-
-def _is_model(held: Any) -> bool:
-    return isinstance(held, torch.nn.Module)
 
 
 def _is_optimizer(held: Any) -> bool:

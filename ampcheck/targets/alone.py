@@ -27,15 +27,14 @@ def whole_classes(source: Source) -> list[str]:
     known = {name for name, node in source.classes.items() if has_forward(node)}
     known = {name for name in known if not name.endswith(("Loss", "Criterion"))}
     parts = {part for name in known for part in parts_of(name, source, known)}
-    bases = {base for name in known for base in _bases(source.classes[name])}
+    bases = {base.id for name in known for base in source.classes[name].bases if isinstance(base, ast.Name)}
     return [name for name in source.classes if name in known - parts - bases] or sorted(known)
 
 
 def parts_of(name: str, source: Source, known: set[str]) -> Iterator[str]:
     """Yield the classes that a class, or a call that builds it, speaks of."""
     nodes: list[ast.AST] = [source.classes[name]] if name in source.classes else []
-    calls = (node for node in ast.walk(source.tree) if isinstance(node, ast.Call))
-    for call in calls:
+    for call in source.calls:
         if isinstance(call.func, ast.Name) and call.func.id == name:
             nodes += [*call.args, *(keyword.value for keyword in call.keywords)]
     for node in nodes:
@@ -43,10 +42,6 @@ def parts_of(name: str, source: Source, known: set[str]) -> Iterator[str]:
         for part in ast.walk(node):
             if isinstance(part, ast.Name) and part.id in known - {name} and id(part) not in bases:
                 yield part.id
-
-
-def _bases(node: ast.ClassDef) -> set[str]:
-    return {base.id for base in node.bases if isinstance(base, ast.Name)}
 
 
 def _beside(source: Source, depth: int) -> Iterator[str]:
@@ -71,9 +66,7 @@ def _by_name(source: Source) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.module == "torchvision.models"
         for alias in node.names
     }
-    for node in ast.walk(source.tree):
-        if not isinstance(node, ast.Call):
-            continue
+    for node in source.calls:
         called = ast.unparse(node.func)
         owner, _, name = called.rpartition(".")
         first = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else ""

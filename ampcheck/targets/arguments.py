@@ -52,6 +52,8 @@ class Argument:
     required: bool
     choices: tuple[str, ...] = ()
     kind: str = ""  #: name of its type
+    name: str = ""  #: under which the parsed value stands
+    default: ast.expr | None = None
 
     @property
     def positional(self) -> bool:
@@ -75,9 +77,8 @@ class Arguments:
 
     reads: Reads
     known: tuple[Argument, ...] = ()
-    words: frozenset[str] = (
-        frozenset()
-    )  #: names and texts in a script that reads its command line in other ways
+    #: names and texts in a script that reads its command line in other ways
+    words: frozenset[str] = frozenset()
 
     def declares(self, word: str) -> bool:
         """Tell whether the script itself has an option of that name; where nobody can tell, whether it may have."""
@@ -113,11 +114,12 @@ class Arguments:
 def arguments_of(path: Path) -> Arguments:
     """Return the arguments that a script declares, in its file or in those it imports from beside it."""
     sources = list(sources_of(path))
-    known = tuple(found for source in sources for found in _declared(source))
+    known = tuple(found for source in sources for found in declared(source))
     if any(map(_reads_otherwise, sources)):
         words = frozenset(word for source in sources for word in _words(source))
         return Arguments(Reads.UNKNOWN, known, words)
-    return Arguments(Reads.DECLARED if known or any(map(_uses_argparse, sources)) else Reads.NOTHING, known)
+    declares = known or any({"argparse", "ArgumentParser"} & _imports(source) for source in sources)
+    return Arguments(Reads.DECLARED if declares else Reads.NOTHING, known)
 
 
 def divided(
@@ -152,12 +154,9 @@ def _words(source: Source) -> Iterator[str]:
             yield node.arg
 
 
-def _calls(source: Source) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(source.tree) if isinstance(node, ast.Call))
-
-
-def _declared(source: Source) -> Iterator[Argument]:
-    for call in _calls(source):
+def declared(source: Source) -> Iterator[Argument]:
+    """Yield the arguments that a file declares with argparse."""
+    for call in source.calls:
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "add_argument":
             continue
         flags = tuple(a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
@@ -173,12 +172,15 @@ def _argument(flags: tuple[str, ...], said: dict[str | None, ast.expr]) -> Argum
     demanded = isinstance(required, ast.Constant) and bool(required.value)
     choices = said.get("choices")
     listed = choices.elts if isinstance(choices, (ast.List, ast.Tuple, ast.Set)) else []
-    kind = said.get("type")
+    kind, dest = said.get("type"), said.get("dest")
+    longest = max(flags, key=len).lstrip("-").replace("-", "_")
     return Argument(
         flags,
         required=demanded or (positional and not optional),
         choices=tuple(str(one.value) for one in listed if isinstance(one, ast.Constant)),
         kind=kind.id if isinstance(kind, ast.Name) else "",
+        name=str(dest.value) if isinstance(dest, ast.Constant) else longest,
+        default=said.get("default"),
     )
 
 
@@ -196,15 +198,10 @@ def _reads_otherwise(source: Source) -> bool:
     names = _imports(source)
     argv = any(isinstance(node, ast.Attribute) and node.attr == "argv" for node in ast.walk(source.tree))
     known_only = any(
-        isinstance(call.func, ast.Attribute) and call.func.attr == "parse_known_args"
-        for call in _calls(source)
+        isinstance(call.func, ast.Attribute) and call.func.attr == "parse_known_args" for call in source.calls
     )
     parsers = PARSER_CLASSES - {"ArgumentParser"}
     return bool(names & OTHER_PARSERS) or bool(names & parsers) or argv or known_only
-
-
-def _uses_argparse(source: Source) -> bool:
-    return bool(_imports(source) & {"argparse", "ArgumentParser"})
 
 
 def _plain(name: str) -> str:

@@ -68,7 +68,9 @@ def _several(scope: Scope, name: str, value: Any) -> tuple[list[Any], tuple[str,
     """Return the batches in a value."""
     notes: tuple[str, ...] = ()
     one = isinstance(value, torch.Tensor | Mapping | str | bytes) or not isinstance(value, Iterable)
-    if (one and not _is_loader(value)) or (isinstance(value, tuple) and name != "batches"):
+    if (one and not isinstance(value, torch.utils.data.DataLoader)) or (
+        isinstance(value, tuple) and name != "batches"
+    ):
         return [value], ()
     batches = list(value) if isinstance(value, list | tuple) else list(itertools.islice(value, DRAWN_BATCHES))
     if not isinstance(value, list | tuple):
@@ -86,10 +88,6 @@ def _several(scope: Scope, name: str, value: Any) -> tuple[list[Any], tuple[str,
     if len(batches) > 1 and isinstance(value, list) and dtypes:
         notes = (f"{name} is a list: {len(batches)} batches, one a step (a tuple is one batch)",)
     return batches, notes
-
-
-def _is_loader(value: Any) -> bool:
-    return isinstance(value, torch.utils.data.DataLoader)
 
 
 def _of_shape(model: Any, options: Options) -> tuple[list[Any], tuple[str, ...]]:

@@ -16,6 +16,7 @@ from typing import Any, Self
 import torch
 
 from ampcheck.errors import TargetError
+from ampcheck.targets.nested import move
 from ampcheck.targets.spec import Options, Target
 from ampcheck.targets.weights import load_tensors, place
 
@@ -212,15 +213,4 @@ def replayed(model: Any, options: Options, name: str) -> Target:
         f"batch, weights and gradients are those of {options.captured.name}; the loss has the captured gradients "
         "and no value of its own: what the real loss does in low precision was not seen"
     )
-    return Target(name, model, [moved(batch, options.device)], loss, notes=(note,))
-
-
-def moved(value: Any, device: str) -> Any:
-    """Return a nested value with its tensors on a device."""
-    if isinstance(value, torch.Tensor):
-        return value.to(device)
-    if isinstance(value, Mapping):
-        return {key: moved(held, device) for key, held in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(moved(held, device) for held in value)
-    return value
+    return Target(name, model, [move(batch, options.device)], loss, notes=(note,))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ampcheck.targets.arguments import declared
 from ampcheck.targets.reading import Source, read_source
 
 #: Files of a project that are looked through for a line that builds a class.
@@ -41,6 +42,10 @@ BY_NAME = (
 )
 
 
+#: Defaults of a command line's arguments that can be said without running anything.
+_WRITTEN_OUT = (ast.Constant, ast.List, ast.Tuple, ast.UnaryOp)
+
+
 @dataclass(frozen=True, slots=True)
 class Construction:
     """Python that builds a class, and where it was taken from."""
@@ -51,18 +56,19 @@ class Construction:
 
 def constructions(name: str, kind: Any, source: Source, names: dict[str, Any]) -> Iterator[Construction]:
     """Yield Python that builds a class, the most certain first; `names` are those of its file."""
-    required = _required(kind)
-    if not required:
+    wanted = required(kind)
+    if not wanted:
         yield Construction(f"{name}()")
         return
     for other in _project(source):
         yield from _sites(name, other, source)
-    filled = _filled(required, source, names)
+    filled = _filled(wanted, source, names)
     if filled is not None:
         yield Construction(f"{name}({filled})")
 
 
-def _required(kind: Any) -> list[inspect.Parameter]:
+def required(kind: Any) -> list[inspect.Parameter]:
+    """Return the parameters that a class has to be given."""
     try:
         parameters = inspect.signature(kind).parameters.values()
     except (TypeError, ValueError):
@@ -214,7 +220,8 @@ class _Arguments:
 
     def _attribute(self, node: ast.Attribute) -> ast.expr | None:
         if isinstance(node.value, ast.Name) and self._is_parsed(node.value.id):
-            return _default(self._other, node.attr)
+            found = (one.default for one in declared(self._other) if one.name == node.attr)
+            return next((value for value in found if isinstance(value, _WRITTEN_OUT)), None)
         base = self._resolved(node.value)
         return None if base is None else ast.Attribute(base, node.attr)
 
@@ -235,22 +242,6 @@ class _Arguments:
 
 def _parses(value: ast.expr | None) -> bool:
     return isinstance(value, ast.Call) and _name_of(value.func) in {"parse_args", "parse_known_args"}
-
-
-def _default(source: Source, name: str) -> ast.expr | None:
-    """Return the default of an argument of the command line."""
-    for call in ast.walk(source.tree):
-        if isinstance(call, ast.Call) and _name_of(call.func) == "add_argument":
-            flags = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-            said = {keyword.arg: keyword.value for keyword in call.keywords}
-            dest = said.get("dest")
-            longest = max(flags, key=len, default="").lstrip("-").replace("-", "_")
-            own = dest.value if isinstance(dest, ast.Constant) else longest
-            if own == name and isinstance(
-                said.get("default"), (ast.Constant, ast.List, ast.Tuple, ast.UnaryOp)
-            ):
-                return said["default"]
-    return None
 
 
 def _assigned(node: ast.AST, line: int, *, deep: bool = True) -> dict[str, ast.expr]:
@@ -284,11 +275,11 @@ def _parameters(function: ast.AST | None) -> dict[str, tuple[ast.expr | None, as
 
 
 def _filled(
-    required: list[inspect.Parameter], source: Source, names: dict[str, Any], deep: int = 0
+    wanted: list[inspect.Parameter], source: Source, names: dict[str, Any], deep: int = 0
 ) -> str | None:
     """Return arguments that were worked out from annotations and names."""
     parts = []
-    for parameter in required:
+    for parameter in wanted:
         text = _guess(parameter, source, names, deep)
         if text is None:
             return None
@@ -317,9 +308,9 @@ def _made(name: str, kind: Any, source: Source, names: dict[str, Any], deep: int
     """Return what builds another class that an argument asks for: a configuration, or a part of the model."""
     for other in _project(source):
         site = next(_sites(name, other, source), None)
-        if site is not None and (site.text != f"{name}()" or not _required(kind)):
+        if site is not None and (site.text != f"{name}()" or not required(kind)):
             return site.text
-    inner = _filled(_required(kind), source, names, deep + 1)
+    inner = _filled(required(kind), source, names, deep + 1)
     return None if inner is None else f"{name}({inner})"
 
 

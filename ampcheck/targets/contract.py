@@ -120,16 +120,12 @@ def _pick(dotted: str, scope: Scope) -> tuple[Any, Scope]:
             f"got {type(value).__name__}",
             where=scope.where,
         )
-    if _is_factory(value):
+    if callable(value) and hasattr(value, "__code__"):
         made = scope.call(value)
         return (None, scope.within(_entries(made))) if _is_namespace(made) else (made, scope)
     if isinstance(value, type) and not issubclass(value, torch.nn.Module):
         value = scope.call(value)
     return (None, scope.within(_entries(value))) if _is_namespace(value) else (value, scope)
-
-
-def _is_factory(value: Any) -> bool:
-    return callable(value) and hasattr(value, "__code__")
 
 
 def _is_namespace(value: Any) -> bool:

@@ -36,6 +36,11 @@ class Source:
         return {node.name: node for node in ast.walk(self.tree) if isinstance(node, kinds)}
 
     @cached_property
+    def calls(self) -> list[ast.Call]:
+        """Return every call in the file."""
+        return [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+
+    @cached_property
     def classes(self) -> dict[str, ast.ClassDef]:
         """Return the classes at the top of the file."""
         return {node.name: node for node in self.tree.body if isinstance(node, ast.ClassDef)}
@@ -170,7 +175,7 @@ class _Training:
         for name, path in self._source.imported.items() if self._depth else ():
             known |= self._trained_in(name, path)
         # A class trains where a method of that name is called, and not where it is merely built.
-        self._known = frozenset(known - self._source.classes.keys()) | self._imported_classes(known)
+        self._known = frozenset(known - self._source.classes.keys()) | (known & self._source.imported.keys())
         while True:
             more = {
                 name
@@ -195,9 +200,6 @@ class _Training:
             for target in node.targets
             if _last_name(node.value.func) in of_class
         }
-
-    def _imported_classes(self, known: set[str]) -> frozenset[str]:
-        return frozenset(known & self._source.imported.keys())
 
     def _trained_in(self, name: str, path: Path) -> set[str]:
         """Return the names by which what was imported from a file can train here."""

@@ -2,13 +2,12 @@
 
 import ast
 import builtins
-import inspect
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ampcheck.errors import TargetError
-from ampcheck.targets.constructing import Construction
+from ampcheck.targets.constructing import Construction, required
 from ampcheck.targets.draft import Draft, NotFound
 from ampcheck.targets.inputs import asked
 from ampcheck.targets.modelfinder import build_model
@@ -75,12 +74,7 @@ def _model(scope: Scope, name: str) -> Built:
 
 def _unbuilt(kind: type[Any]) -> Built:
     """Return a model that nobody knows how to build, with a call in which each argument is to be written."""
-    names = [
-        name
-        for name, one in inspect.signature(kind).parameters.items()
-        if one.default is one.empty and one.kind not in {one.VAR_POSITIONAL, one.VAR_KEYWORD}
-    ]
-    text = f"{kind.__name__}({', '.join(f'{name}=...' for name in names)})"
+    text = f"{kind.__name__}({', '.join(f'{one.name}=...' for one in required(kind))})"
     return Built(object.__new__(kind), Construction(text))  # of which only the forward's signature is read
 
 

@@ -85,6 +85,9 @@ DTYPE_BYTES = {
     "complex128": 16,
 }
 
+#: The dtypes that autocast computes in, by what they are called for short.
+HALF_DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
+HALVES = frozenset(HALF_DTYPES.values())
 #: How a dtype is written where space is short.
 SHORT_DTYPE = {
     "float64": "fp64",

@@ -20,9 +20,8 @@ class Kind(StrEnum):
     FORWARD = "forward"  #: an outermost module was called
     AUTOCAST = "autocast"  #: an autocast region was entered
     AUTOCAST_END = "autocast end"
-    STALE_CAST = (
-        "stale cast"  #: a forward uses the cast of a weight that has changed since; seen in recorded rounds
-    )
+    #: a forward uses the cast of a weight that has changed since; seen in recorded rounds
+    STALE_CAST = "stale cast"
     SCALE = "scale"  #: scaler.scale(loss)
     BACKWARD = "backward"
     GROWN = "grown"  #: a backward has added to gradients that a scaler's step had divided by the scale
@@ -44,6 +43,13 @@ class Kind(StrEnum):
 GAVE_IN = "everything after an internal error of ampcheck"
 #: Name of a backward whose gradients are returned: torch.autograd.grad.
 RETURNED = "autograd.grad"
+#: Name of an optimizer's step on gradients that are not finite, of a loss that is scaled by hand, and of a backward
+#: that adds to such gradients of a skipped step.
+NOT_FINITE = "not finite"
+#: Name of the same backward where such gradients were stepped, and are in the weights.
+SPOILT = "weights not finite"
+#: End of the name of a region of autocast that keeps no casts of weights.
+UNCACHED = ":uncached"
 #: Name of an update that received the scale: nothing needs to have been checked before it.
 GIVEN = "a scale of its own"
 
@@ -201,9 +207,8 @@ class Loop:
     def settled(self, scaler: str) -> int | None:
         """Return how many updates a scaler skipped before it let one through; None where it let none through."""
         steps = (e for _, e in self.sequence(1) if e.kind is Kind.SCALER_STEP and e.thing == scaler)
-        turns = len(
-            {target for event in steps for target in event.targets}
-        )  # it may be the next one's that overflow
+        # it may be the next one's that overflow
+        turns = len({target for event in steps for target in event.targets})
         searched = 0
         for update in self.skips(scaler):
             if update - searched >= max(1, turns):

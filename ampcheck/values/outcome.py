@@ -15,7 +15,9 @@ HARM_ERROR = 0.15
 PART_ERROR = 0.3
 #: Share of a part's gradient that becomes zero from which on the part is called dead, whatever the others do.
 DEAD_SHARE = 0.5
-#: Share of all gradient's norm below which a part's gradient does not matter: what FP32 itself rounds away.
+#: Share of all gradient's norm below which a part is faint, and no harm: less than rounding the others to fp16 changes.
+FAINT = 2.0**-13
+#: The same below which a part does not matter: what FP32 itself rounds away.
 PART_FLOOR = 1e-6
 #: Norm of all gradients below which they move no weight: Adam divides them by 1e-8 at least, and FP32 has 24 bits.
 MOVES_NOTHING = 1e-8 * 2.0**-24
@@ -42,7 +44,7 @@ HEALS_FACTOR = 3.0
 class Outcome:
     """One low-precision run against the FP32 run of the same step."""
 
-    JSON = Shape(optional=("off", "parts", "state", "next_error", "outputs"))
+    JSON = Shape(optional=("off", "parts", "faint", "state", "next_error", "outputs"))
 
     log2_scale: int
     raised: str = ""  #: what the user's code raised
@@ -54,15 +56,13 @@ class Outcome:
     underflow: float = 0.0  #: share of gradient elements that matter and became zero
     underflow_by: Mapping[str, float] = field(default_factory=dict)  #: the same by parameter, where above 0
     off: tuple[str, ...] = ()  #: parameters whose own gradient is off by more than `HARM_ERROR`
-    parts: Mapping[str, float] = field(
-        default_factory=dict
-    )  #: modules whose own gradient is harmed: its error
-    state: Mapping[str, float] = field(
-        default_factory=dict
-    )  #: tensors left behind that are far off: their error
-    next_error: float = (
-        0.0  #: of FP32's next step, from what the step left behind; inf: it has no finite result
-    )
+    #: modules whose own gradient is harmed: its error
+    parts: Mapping[str, float] = field(default_factory=dict)
+    faint: Mapping[str, float] = field(default_factory=dict)  #: the same of modules whose gradient is tiny
+    #: tensors left behind that are far off: their error
+    state: Mapping[str, float] = field(default_factory=dict)
+    #: of FP32's next step, from what the step left behind; inf: it has no finite result
+    next_error: float = 0.0
     outputs: tuple[Agreement, ...] = ()  #: of inference, which has neither a loss nor gradients
 
     @property

@@ -1,9 +1,12 @@
 """What the comparisons of single gradients come to: for the whole step, and for the parts of a model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import add
+from typing import NamedTuple
 
 from ampcheck.values.outcome import (
     DEAD_SHARE,
+    FAINT,
     HARM_ERROR,
     MAGNIFIES,
     MOVES_NOTHING,
@@ -46,41 +49,59 @@ def _that_move(rows: Mapping[str, Sequence[float]]) -> Mapping[str, Sequence[flo
     return {name: (0.0, norm, bad, 0.0, live) for name, (_, norm, bad, _, live) in rows.items()}
 
 
-def part_errors(rows: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the error of each module's own gradient, of those that matter beside the others."""
-    sums: dict[str, tuple[float, float]] = {}
-    for name, (error, norm, *_) in _that_move(rows).items():
-        owner = name.rpartition(".")[0]
-        known = sums.get(owner, (0.0, 0.0))
-        sums[owner] = (known[0] + error, known[1] + norm)
-    floor = PART_FLOOR**2 * sum(norm for _, norm in sums.values())
-    return {name: _ratio(error, norm) ** 0.5 for name, (error, norm) in sums.items() if norm > floor}
-
-
 def dead_parts(rows: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the error of each module most of whose gradient became zero: no rounding explains that."""
-    lost: dict[str, list[float]] = {}
-    for name, row in rows.items():
-        known = lost.setdefault(name.rpartition(".")[0], [0.0, 0.0])
-        known[0], known[1] = known[0] + row[3], known[1] + row[4]
-    errors = part_errors(rows)
-    return {
-        name: errors[name]
-        for name, (zeros, live) in lost.items()
-        if zeros > DEAD_SHARE * live and errors.get(name, 0.0) > DEAD_SHARE
-    }
+    return {name: part.error for name, part in _parts(rows).items() if part.dead and part.error > DEAD_SHARE}
 
 
 def harmed_parts(
     rows: Mapping[str, Sequence[float]], rounded: Mapping[str, Sequence[float]]
 ) -> dict[str, float]:
     """Return the parts that are far off, and further than rounded weights explain where these were tried."""
-    known = part_errors(rounded)
-    return {
-        name: error
-        for name, error in part_errors(rows).items()
-        if error > max(PART_ERROR, MAGNIFIES * known.get(name, 0.0))
+    return {name: part.error for name, part in _off(rows, rounded) if part.dead or part.share > FAINT}
+
+
+def faint_parts(
+    rows: Mapping[str, Sequence[float]], rounded: Mapping[str, Sequence[float]]
+) -> dict[str, float]:
+    """Return the parts that are as far off, and so small beside the others that it may do no harm."""
+    return {name: part.error for name, part in _off(rows, rounded) if not (part.dead or part.share > FAINT)}
+
+
+def off_by_itself(rows: Mapping[str, Sequence[float]]) -> bool:
+    """Tell whether a part is far off, whatever rounded weights explain."""
+    return any(True for _ in _off(rows, {}))
+
+
+class _Part(NamedTuple):
+    """What became of a module's own gradient."""
+
+    error: float
+    share: float  #: of the norm of all gradients
+    dead: bool  #: most of it became zero
+
+
+def _off(
+    rows: Mapping[str, Sequence[float]], rounded: Mapping[str, Sequence[float]]
+) -> Iterator[tuple[str, _Part]]:
+    known = _parts(rounded)
+    for name, part in _parts(rows).items():
+        if part.error > max(PART_ERROR, MAGNIFIES * known[name].error if name in known else 0.0):
+            yield name, part
+
+
+def _parts(rows: Mapping[str, Sequence[float]]) -> dict[str, _Part]:
+    """Return the modules whose gradients matter."""
+    sums: dict[str, list[float]] = {}
+    for name, (error, norm, _, lost, live) in _that_move(rows).items():
+        known = sums.setdefault(name.rpartition(".")[0], [0.0] * 4)
+        known[:] = map(add, known, (error, norm, lost, live))
+    whole = sum(norm for _, norm, *_ in sums.values())
+    found = {
+        name: _Part(_ratio(error, norm) ** 0.5, _ratio(norm, whole) ** 0.5, lost > DEAD_SHARE * live)
+        for name, (error, norm, lost, live) in sums.items()
     }
+    return {name: part for name, part in found.items() if part.share > PART_FLOOR}
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -34,6 +34,11 @@ class Tried(StrEnum):
     NOT_TRIED = "not tried"
 
 
+#: Where GradScaler starts.
+DEFAULT_LOG2_SCALE = 16
+DEFAULT_SCALE = 2.0**DEFAULT_LOG2_SCALE
+
+
 @dataclass(frozen=True, slots=True)
 class ScalerPlan:
     """The arguments of torch.amp.GradScaler."""

@@ -122,9 +122,8 @@ class RecipeResult:
     """What became of one recipe."""
 
     outcome: RecipeOutcome
-    alone: Mapping[str, float] = field(
-        default_factory=dict
-    )  #: worst error with one module alone in the format
+    #: worst error with one module alone in the format
+    alone: Mapping[str, float] = field(default_factory=dict)
     plan: RecipePlan | None = None  #: None where nothing has to change, or nothing was tried
     planned: RecipeOutcome | None = None  #: the step with the plan
     fresh: RecipeOutcome | None = None  #: another batch with the plan
@@ -166,18 +165,14 @@ class RecipeAudit:
     asked: str  #: as typed: fp8, or fp8:te-delayed
     results: tuple[RecipeResult, ...] = ()
     loss: float = 0.0  #: in bf16
-    undetermined: Mapping[str, float] = field(
-        default_factory=dict
-    )  #: parameters that bf16 does not determine
+    #: parameters that bf16 does not determine
+    undetermined: Mapping[str, float] = field(default_factory=dict)
     judged: tuple[str, ...] = ()  #: parameters that it determines
-    layers: Mapping[str, tuple[int, ...]] = field(
-        default_factory=dict
-    )  #: shapes of the weights met, by module
-    missed: Mapping[str, str] = field(
-        default_factory=dict
-    )  #: modules that a swap of nn.Linear misses or breaks, and why
+    #: shapes of the weights met, by module
+    layers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    #: modules that a swap of nn.Linear misses or breaks, and why
+    missed: Mapping[str, str] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)  #: products that were not rounded, and why
-    noise: Mapping[str, float] = field(
-        default_factory=dict
-    )  #: of a gradient between batches, relative, by parameter
+    #: of a gradient between batches, relative, by parameter
+    noise: Mapping[str, float] = field(default_factory=dict)
     steps: int = 0  #: of the short training in bf16

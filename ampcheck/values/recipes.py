@@ -62,6 +62,10 @@ class Cast:
     stochastic: bool = False  #: rounded up or down by chance, without bias
 
 
+#: Generations of hardware that have formats of eight bits, the oldest first.
+HARDWARE = ("sm_89", "sm_90", "sm_100")
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """How the operands of the three GEMMs are rounded; an operand that is not named stays in bf16."""
@@ -79,6 +83,11 @@ class Recipe:
     def delayed(self) -> bool:
         """Tell whether scales come from earlier steps."""
         return any(cast.history is not None for cast in self.casts.values())
+
+    @property
+    def history(self) -> History:
+        """Return how scales come from earlier steps, of a recipe that is delayed."""
+        return next(cast.history for cast in self.casts.values() if cast.history is not None)
 
     @property
     def four_bit(self) -> bool:
@@ -228,7 +237,7 @@ def _with(found: Recipe, option: str) -> Recipe:
     key, _, value = option.partition("=")
     number = int(value) if value.isdecimal() else None
     if found.delayed and key in ("most_recent", "history", "margin"):
-        history = next(cast.history for cast in found.casts.values() if cast.history is not None)
+        history = found.history
         if key == "most_recent" and not value:
             return _rescaled(found, replace(history, most_recent=True))
         if key == "margin" and number is not None:

@@ -76,9 +76,8 @@ class Report:
     claims: tuple[Claim, ...] = ()  #: what re-running said of the plan's claims
     patch: str = ""  #: the plan as a diff against the user's file, or as lines to paste
     advice: tuple[str, ...] = ()  #: sentences: what to expect of the plan
-    loop: Loop | None = (
-        None  #: what the training loop of a script did; None where a step was audited by itself
-    )
+    #: what the training loop of a script did; None where a step was audited by itself
+    loop: Loop | None = None
     suppressed: tuple[Suppressed, ...] = ()  #: findings that were kept from counting, in their order
     ranks: tuple[Rank, ...] = ()  #: what it was merged from, nothing where it was not
     mode: str = "train"  #: or infer: forwards alone, judged by what they give

@@ -1,11 +1,15 @@
 """How an audit is run: one value, whoever asks."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import frexp, isfinite
 
+from ampcheck.values.plan import DEFAULT_LOG2_SCALE
 from ampcheck.values.recipes import is_recipe, recipes
 
+#: Hears in a few words what is being done.
+Progress = Callable[[str], None]
 PRECISIONS = ("fp16", "bf16", "auto")
 MODES = ("auto", "train", "infer")
 CASTS = ("auto", "autocast", "weights")
@@ -43,6 +47,13 @@ class Settings:
             raise ValueError(f"expected at least one step, got steps={self.steps!r}")
         if self.sample < 0:
             raise ValueError(f"expected a number of elements, or 0 for all, got sample={self.sample!r}")
+
+    @property
+    def first_log2_scale(self) -> int:
+        """Return the loss scale to begin with: where GradScaler starts, unless one was asked for."""
+        if self.log2_scale is not None:
+            return self.log2_scale
+        return DEFAULT_LOG2_SCALE if self.precision == "fp16" else 0
 
 
 def parse_precision(text: str) -> str:

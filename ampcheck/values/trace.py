@@ -255,6 +255,10 @@ class Failure:
         """Return "file:line", '' where no user code was involved."""
         return f"{self.file}:{self.line}" if self.file else ""
 
+    def site(self, dtype: str) -> Site:
+        """Return the operation that raised as a site, in the dtype that it was to compute in."""
+        return Site(self.module, self.op, "output", Phase.FORWARD, dtype, self.file, self.line)
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:

@@ -39,6 +39,16 @@ def clean_line(text: str) -> str:
     return _visible(text).rstrip()
 
 
+def indented_line(text: str) -> str:
+    r"""Return a line of a diff or of code with its indent, and `clean` behind that.
+
+    >>> indented_line("+    a  =\x1b[31m 1")
+    '+    a = 1'
+    """
+    inner = text[1:].lstrip()
+    return text[: len(text) - len(inner)] + clean(inner)
+
+
 def escaped(text: str) -> str:
     r"""Return lines of text in which what cannot be seen, or turns what follows around, is written out.
 

@@ -168,7 +168,7 @@ def test_the_bars_of_a_memory_chart_are_as_long_as_the_peak_says():
     bars = [
         node
         for node in ET.fromstring(svg.memory(case))
-        if node.tag == "rect" and node.get("height") == "18.0"
+        if node.tag == "rect" and float(node.get("height")) == 18
     ]
     first = case.rows[0].memory.predicted
     lengths = [float(node.get("width")) for node in bars[: len(first.roles)]]

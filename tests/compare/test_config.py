@@ -10,7 +10,7 @@ from builders import finding, report
 from examples import cnn, forward_overflow
 
 from ampcheck.cli import _parser, main
-from ampcheck.compare.config import NAMES, Config, find, ini, key
+from ampcheck.compare.config import NAMES, Config, find, key
 from ampcheck.errors import ConfigError
 from ampcheck.saved.report_json import from_json, to_json, write
 from ampcheck.values.settings import Settings, parse_scale
@@ -86,7 +86,6 @@ def test_names_are_those_of_the_command_line():
     # A table does not fit on a command line.
     assert {f"--{name}" for name in NAMES} - {"--per-module-ignores"} <= options | {"--baseline"}
     assert {key(name) for name in NAMES} | {"source"} == {field.name for field in fields(Config)}
-    assert ini("per-module-ignores") == "ampcheck_per_module_ignores"
 
 
 def test_the_nearest_section_counts(project):

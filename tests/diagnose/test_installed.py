@@ -52,6 +52,26 @@ def test_the_lines_that_are_printed_for_a_librarys_module_heal_it():
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_the_lines_leave_a_module_all_that_it_is_called_with():
+    sick = trains(lambda _: None)
+    (found,) = (finding for finding in sick.findings if finding.code == "AMP101")
+    got = []
+
+    class Part(torch.nn.Module):
+        def forward(self, x, lengths, mask=None, *, first=False):
+            got.append((x.dtype, lengths, mask if mask is None else mask.dtype, first))
+            return x
+
+    holder = torch.nn.Module()
+    holder.get_submodule = lambda _name: part
+    part = Part()
+    exec("\n".join(found.fix), {found.origin.module.partition(".")[0]: holder, "torch": torch})
+    part(torch.ones(2).half(), 3, mask=torch.ones(2).bool())
+    part(torch.ones(2).half(), [3], torch.ones(2).bfloat16(), first=True)
+    assert got == [(torch.float32, 3, torch.bool, False), (torch.float32, [3], torch.float32, True)]
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_the_first_screen_names_the_users_own_line_too():
     report = trains(lambda _: None)
     place = own_line(report)

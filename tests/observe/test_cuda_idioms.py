@@ -7,9 +7,12 @@ import sys
 import forked
 import pytest
 import torch
+from torch.utils import _triton as triton
 
 from ampcheck.observe.script.cuda.as_cuda import AsCuda
+from ampcheck.run.session import Session
 from ampcheck.saved.report_json import read
+from ampcheck.values.settings import Schedule
 
 LOOP = """
 import os, sys, torch
@@ -137,3 +140,10 @@ def test_the_compiler_finds_no_name_of_torch_twice():
     finally:
         stand_in.close()
         rules.cache_clear()
+
+
+def test_what_torch_keeps_of_the_stand_in_is_forgotten_with_it():
+    with Session(Schedule(), as_cuda=True).watching():
+        assert torch.cuda.is_available()
+        triton.has_triton()
+    assert not triton.has_triton()

@@ -177,6 +177,24 @@ def test_nothing_that_a_gradient_flows_through_is_repeated():
     following.end()
 
 
+@pytest.mark.parametrize(("size", "lost"), [(1e-9, True), (1e-2, False)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_an_average_of_what_is_smaller_than_half_precision_holds_is_lost(size, lost, dtype):
+    torch.manual_seed(0)
+    average, witness = torch.zeros(32, 8, dtype=dtype), torch.zeros(32, 8)
+    following = Following([("filter", average)])
+    for _ in range(64):
+        value = size * (1 + torch.rand(32, 8))
+        average.mul_(0.9).add_(value.to(dtype), alpha=0.1)
+        witness.mul_(0.9).add_(value, alpha=0.1)
+        following.step_ends()
+    following.judge(last=True)
+    following.end()
+    gone = bool((average == 0).all()) and bool((witness != 0).all())
+    assert gone is (lost and dtype is torch.float16)
+    assert bool(following.states[0].losses) is gone
+
+
 @pytest.mark.parametrize("rate", [1e-3, 1e-2, 0.05, 0.1, 0.5])
 @pytest.mark.parametrize("speed", [1e-4, 1e-3, 4e-3])
 def test_what_is_said_after_sixteen_steps_is_what_plain_torch_finds_after_many(rate, speed):

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ampcheck.observe import lanes
 from ampcheck.observe.lanes import after_sources
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.threads import THREADS
@@ -113,6 +114,34 @@ def test_nothing_of_a_thread_stays_that_outlives_the_recording():
     goes.set()
     assert done.wait(10)
     assert (recorder.operations, kept[0].tolist()) == (before, [2.0, 2.0, 2.0])
+
+
+def test_an_operation_that_waits_for_another_thread_stalls_neither(monkeypatch):
+    monkeypatch.setattr(lanes, "_PATIENCE", 0.2)
+    begun, came = threading.Event(), threading.Event()
+
+    @torch.library.custom_op("ampcheck_test::waits", mutates_args=())
+    def waits(x: torch.Tensor) -> torch.Tensor:
+        begun.set()
+        assert came.wait(30)
+        return x + 1
+
+    def beside():
+        begun.wait(30)
+        torch.sin(torch.ones(3))
+        came.set()
+
+    heard = []
+    recorder = Recorder(nn.Linear(2, 2), compiled=False)
+    recorder.spared = heard.append
+    recorder.follow_threads()
+    with recorder:
+        other = threading.Thread(target=beside)
+        other.start()
+        out = waits(torch.ones(2))
+        other.join(30)
+    assert out.tolist() == [2.0, 2.0]
+    assert [type(error) for error in heard] == [TimeoutError]
 
 
 def train(run, middle, scale, steps=6):

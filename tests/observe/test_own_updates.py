@@ -38,7 +38,7 @@ class SlimAdam(torch.optim.Optimizer):
         return loss
 
 
-def trained(dtype, eps=1e-8, *, closure=False, watch=True):
+def trained(dtype, eps=1e-8, *, closure=False, watch=True, size=0.1):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 8))
     optimizer = SlimAdam(model.parameters(), dtype, eps)
@@ -46,7 +46,7 @@ def trained(dtype, eps=1e-8, *, closure=False, watch=True):
     def loss():
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16):
-            made = nn.functional.mse_loss(model(0.1 * torch.randn(32, 16)).float(), torch.zeros(32, 8))
+            made = nn.functional.mse_loss(model(size * torch.randn(32, 16)).float(), torch.zeros(32, 8))
         made.backward()
         return made
 
@@ -89,6 +89,17 @@ def test_a_second_moment_that_is_zero_is_named_before_what_the_weights_do(dtype,
         assert lines[first.sites[0].line - 1].lstrip().startswith('state["v"].copy_(')
     else:
         assert not errors
+
+
+def test_a_few_zeros_are_enough_where_they_throw_weights_away():
+    model, report = trained(torch.float16, size=3.0)
+    witness, _ = trained(torch.float32, size=3.0, watch=False)
+    wide = torch.cat(
+        [(a - b).detach().flatten() for a, b in zip(model.parameters(), witness.parameters(), strict=True)]
+    )
+    assert 0 < int((wide.abs() > 0.1).sum()) < wide.numel() / 2 or not wide.isfinite().all()
+    first = next(one for one in report.findings if one.severity is Severity.ERROR)
+    assert (first.code, first.sites[0].module) == ("AMP504", "SlimAdam.state")
 
 
 @pytest.mark.parametrize("closure", [False, True])

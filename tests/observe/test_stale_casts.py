@@ -1,11 +1,15 @@
 """Casts of weights that autocast keeps over a step: the forward is the one that the old weights give."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
 
 import ampcheck
+from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
+from ampcheck.values.settings import Schedule
 
 
 def trained(way, steps=4):
@@ -59,3 +63,34 @@ def test_no_word_of_it_where_the_casts_are_those_of_the_weights(way):
     seen, right, report = trained(way)
     assert seen == pytest.approx(right, rel=0.02)
     assert not [one for one in report.findings if one.code == "AMP419"]
+
+
+@pytest.mark.parametrize(("around", "cache"), [("step", True), ("step", False), ("closure", True)])
+def test_a_region_around_a_step_that_computes_the_loss_again(around, cache):
+    torch.manual_seed(0)
+    x, y = torch.randn(64, 3), torch.randn(64, 1)
+
+    def region():
+        return torch.autocast("cuda", torch.bfloat16, cache_enabled=cache)
+
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 1))
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=6)
+        losses = []
+
+        def closure():
+            optimizer.zero_grad()
+            with region() if around == "closure" else nullcontext():
+                loss = (model(x).float() - y).square().mean()
+            loss.backward()
+            losses.append(loss.item())
+            return loss
+
+        for _ in range(3):
+            with region() if around == "step" else nullcontext():
+                optimizer.step(closure)
+    stale = around == "step" and cache
+    assert (len(set(losses)) < len(losses)) is stale  # the same loss at other weights
+    found = [one for one in session.report("script.py").findings if one.code == "AMP419"]
+    assert [one.severity for one in found] == ([Severity.ERROR] if stale else [])

@@ -1,6 +1,8 @@
 """The cache of weight casts. Matrix products are on the CPU's own list, too: torch's cache is the witness."""
 
 import gc
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -169,6 +171,35 @@ def test_no_weight_outlives_its_region(finish):
         autocast.__exit__(None, None, None)
     if finish != "leave the emulation":
         casting.__exit__(None, None, None)
+
+
+REGIONS = """
+import threading, torch
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
+
+def predict():
+    net = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3)))
+    for _ in range(400):
+        with torch.no_grad(), torch.autocast("cpu", torch.float16):
+            net(torch.ones(4, 8))
+
+clears = torch.clear_autocast_cache
+with cuda_casting():
+    threads = [threading.Thread(target=predict) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+assert torch.clear_autocast_cache is clears
+print("through")
+"""
+
+
+def test_regions_that_threads_leave_while_others_cast_stall_nothing():
+    done = subprocess.run(
+        [sys.executable, "-c", REGIONS], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout == "through\n"
 
 
 def test_the_cache_is_kept_unseen_by_modes_hooks_and_settings():

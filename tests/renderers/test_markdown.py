@@ -186,6 +186,7 @@ def test_pictures_are_well_formed_and_say_what_the_report_says(made):
             "text",
             "title",
             "path",
+            "line",
         }
         bars = [node for node in root.iter(f"{SVG}rect") if "bar" in node.get("class").split()]
         drawn = [

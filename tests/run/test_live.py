@@ -4,7 +4,6 @@ import math
 import os
 import pty
 import re
-import struct
 import subprocess
 import sys
 import termios
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 from ampcheck.errors import TargetError
 from ampcheck.run.progress_line import LoopProgress, Numbers, progress, worst_underflow
-from ampcheck.run.tensorboard import Scalar, ScalarFile, crc32c
+from ampcheck.run.tensorboard import Scalar, ScalarFile
 from ampcheck.values.loop import ScaleEvent
 from ampcheck.values.trace import PairError, Phase, Site, Trace
 
@@ -111,10 +110,8 @@ def test_elsewhere_there_is_no_such_line(folder, words):
 
 
 def test_scalars_are_read_by_tensorboard(folder):
-    reader = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator",
-        reason="no tensorboard: pip install tensorboard",
-    )
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     words = [
         "-m",
         "ampcheck",
@@ -133,7 +130,7 @@ def test_scalars_are_read_by_tensorboard(folder):
     from ampcheck.saved.report_json import read
 
     loop = read(folder / "r.json").loop
-    held = reader.EventAccumulator(str(folder / "tb")).Reload()
+    held = EventAccumulator(str(folder / "tb")).Reload()
     tags = held.Tags()["scalars"]
     scale = [(event.step, event.value) for event in held.Scalars("ampcheck/loss scale/scaler 1")]
     assert scale == [(0, 2.0**18), *((event.step + 1, event.after) for event in loop.scales)]
@@ -150,53 +147,97 @@ def test_scalars_are_read_by_tensorboard(folder):
 # Pure parts
 
 
-def fields(data):
-    """Read the fields of a protocol-buffer message, by its specification: a witness for what is written."""
-    at, found = 0, {}
-
-    def varint():
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte, at = data[at], at + 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while at < len(data):
-        key = varint()
-        if key & 7 == 0:
-            found[key >> 3] = varint()
-            continue
-        size = {1: 8, 5: 4}.get(key & 7) or varint()
-        found[key >> 3], at = data[at : at + size], at + size
-    return found
-
-
 @given(st.lists(st.tuples(st.text(max_size=20), st.integers(0, 2**40), st.floats(width=32)), max_size=6))
 def test_every_finite_scalar_comes_back(tmp_path_factory, numbers):
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
     file = ScalarFile(tmp_path_factory.mktemp("events"))
-    file.add(Scalar(*number) for number in numbers)
-    data = file.path.read_bytes() if file.path.exists() else b""
-    read = []
-    while data:
-        (size,) = struct.unpack("<Q", data[:8])
-        read.append(fields(data[12 : 12 + size]))
-        data = data[16 + size :]
-    values = [fields(fields(event[5])[1]) for event in read[1:]]
-    told = [
-        (value[1].decode(), event.get(2, 0), struct.unpack("<f", value[2])[0])
-        for event, value in zip(read[1:], values, strict=True)
+    file.add(Scalar(*number) for number in numbers[:2])
+    file.add(Scalar(*number) for number in numbers[2:])
+    read = list(LegacyEventFileLoader(str(file.path)).Load()) if file.path.exists() else []
+    values = [
+        (event.summary.value[0].tag, event.step, event.summary.value[0].simple_value) for event in read[1:]
     ]
-    assert told == [number for number in numbers if abs(number[2]) < float("inf")]
-    assert not read or read[0][3] == b"brain.Event:2"
+    assert values == [number for number in numbers if math.isfinite(number[2])]
+    assert [event.file_version for event in read if event.file_version] == ["brain.Event:2"][: len(read)]
 
 
-def test_the_checksum_is_castagnolis():
-    assert crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4
-    assert crc32c(b"\xff" * 32) == 0x62A8AB43
-    assert crc32c(bytes(range(32))) == 0x46DD794E
+BESIDE = """
+import logging, random, sys, threading
+import numpy, torch
+random.seed(1); numpy.random.seed(2); torch.manual_seed(3)
+exec(open("train.py").read())
+print(random.random(), numpy.random.random(), torch.rand(1), logging.root.handlers)
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        thread.join()
+print(threading.active_count(), "tensorboard" in sys.modules)
+"""
+
+
+def test_a_script_finds_no_trace_of_it(folder):
+    """No thread to wait for, no handler of messages, and the random numbers are its own."""
+    (folder / "beside.py").write_text(BESIDE)
+    bare, watched = (
+        subprocess.run(
+            [*forked.python(), *words, "beside.py"],
+            check=True,
+            cwd=folder,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        ).stdout
+        for words in ((), ("-m", "ampcheck", "run", "--tensorboard", "tb", "-o", "r.json"))
+    )
+    assert watched.endswith("\n1 True\n")
+    assert watched.removesuffix("True\n") == bare.removesuffix("False\n")
+
+
+KILLED = TRAINING.replace("    time.sleep(0.05)", "    step == 5 and os.kill(os.getpid(), 9)").replace(
+    "import sys", "import os, sys"
+)
+
+
+def test_what_was_written_before_a_kill_is_read(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (folder / "train.py").write_text(f"import os; os.makedirs('in'); os.chdir('in')\n{KILLED}")
+    words = ["-m", "ampcheck", "run", "--every", "1", "--tensorboard", "tb", "train.py"]
+    ended = subprocess.run([*forked.python(), *words], check=False, cwd=folder, env=environment())
+    assert ended.returncode == -9
+    held = EventAccumulator(str(folder / "tb")).Reload()
+    assert [event.step for event in held.Scalars("ampcheck/loss/as trained")] == list(range(6))
+
+
+def test_without_tensorboard_the_command_ends_before_the_script(folder):
+    (folder / "train.py").write_text("print('ran')")
+    hidden = "import sys; sys.modules['tensorboard'] = None; from ampcheck.cli import main; sys.exit(main())"
+    ended = subprocess.run(
+        [*forked.python(), "-c", hidden, "run", "--tensorboard", "tb", "train.py"],
+        check=False,
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "ampcheck: error: --tensorboard needs TensorBoard, which is not installed; pip install tensorboard\n"
+    )
+    assert not ended.stdout
+    assert not (folder / "tb").exists()
+
+
+def test_a_folder_of_logs_is_no_tensorboard(tmp_path, monkeypatch):
+    import tensorboard.summary  # noqa: F401  # else what is found in its place would stay
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorboard"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "tensorboard").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(TargetError, match="pip install tensorboard"):
+        ScalarFile(tmp_path / "events")
 
 
 def test_a_folder_that_cannot_be_is_refused(tmp_path):

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from ampcheck.observe.script.data_sets import ROUNDED_DATA, is_grid
+from ampcheck.observe.script.data_sets import ROUNDED_DATA, cast_up, is_grid
 from ampcheck.run.session import Session
 from ampcheck.values.settings import Schedule
 from ampcheck.values.verdict import Health
@@ -69,6 +69,30 @@ EXACT = [
 @pytest.mark.parametrize("levels", EXACT)
 def test_codes_and_counts_are_exact_in_half_precision_too(levels):
     assert audit(Differences(levels)).verdict.word is Health.SAFE
+
+
+def test_of_a_file_as_large_as_a_disk_only_its_beginning_is_read(tmp_path, monkeypatch):
+    held = np.memmap(tmp_path / "levels", np.float16, "w+", shape=(40_000, 8))
+    held[:64] = LEVELS.numpy()
+    held[64:] = 0
+    report = audit(Differences(held))
+    assert "Differences.levels" in report.verdict.sentence
+    read = []
+    monkeypatch.setattr(np.memmap, "flat", property(lambda array: _Noted(np.asarray(array).flat, read)))
+    cast_up(Differences(held), [LEVELS])
+    assert read
+    assert max(at.stop for at in read) <= 4096
+
+
+class _Noted:
+    """Numbers of an array that note which are read."""
+
+    def __init__(self, flat, read):
+        self.flat, self.read = flat, read
+
+    def __getitem__(self, at):
+        self.read.append(at)
+        return self.flat[at]
 
 
 def test_what_stays_in_half_precision_is_seen_in_the_step():

@@ -20,7 +20,7 @@ from ampcheck.observe.model.structure import is_compiled, modules
 from ampcheck.observe.promote import in_fp32
 from ampcheck.observe.step import casting_rules
 from ampcheck.targets.spec import Target
-from ampcheck.values.plan import Plan, ScalerPlan
+from ampcheck.values.plan import DEFAULT_SCALE, Plan, ScalerPlan
 from ampcheck.values.recipes import Recipe, is_recipe, recipe
 
 _PLAIN = Plan("fp32")
@@ -76,11 +76,11 @@ def precision(name: str, plan: Plan | None = None) -> Precision:
     if name not in PRECISIONS:
         raise ValueError(f"expected a precision of {', '.join(PRECISIONS)}, got {name!r}")
     if name == "plan":
-        held = plan or Plan("fp16", scaler=ScalerPlan(2.0**16))
+        held = plan or Plan("fp16", scaler=ScalerPlan(DEFAULT_SCALE))
         return Precision(name, _DTYPES.get(held.precision), plan=held)
     if is_recipe(name):
         return Precision(name, torch.bfloat16, recipe=recipe(name.partition(":")[2]))
-    scaled = Plan("fp16", scaler=ScalerPlan(2.0**16)) if name == "amp" else Plan("fp32")
+    scaled = Plan("fp16", scaler=ScalerPlan(DEFAULT_SCALE)) if name == "amp" else Plan("fp32")
     return Precision(name, _DTYPES.get(name), name == "tf32", scaled, weights=_WEIGHTS.get(name))
 
 
@@ -88,9 +88,8 @@ def precision(name: str, plan: Plan | None = None) -> Precision:
 def as_it_is(device: torch.device, chosen: Precision, model: Any) -> Iterator[None]:
     """Let the machine do what it does in a precision: its own autocast, its own kernels. For time and memory."""
     with ExitStack() as stack:
-        if not any(
-            map(is_compiled, modules(model))
-        ):  # the compiler asks for autocast's state and trusts no one else's
+        # the compiler asks for autocast's state and trusts no one else's
+        if not any(map(is_compiled, modules(model))):
             stack.enter_context(autocast_stands_in(device.type, enabled=chosen.dtype is not None))
         stack.enter_context(_tf32(allowed=chosen.tf32))
         stack.enter_context(chosen.places(model))

@@ -170,7 +170,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def fitting_batch(make: Callable[[], Target], chosen: Precision, room: int, largest: int = 1 << 20) -> int:
+def fitting_batch(make: Callable[[], Target], chosen: Precision, room: int) -> int:
     """Return the largest batch whose predicted step fits so many bytes; 0 where none does."""
 
     def need(size: int) -> float:
@@ -179,7 +179,7 @@ def fitting_batch(make: Callable[[], Target], chosen: Precision, room: int, larg
         except StepRaised:
             return math.inf  # some models do not train on a single sample
 
-    low, high, at, stride = 0, largest, batch_size_of(make().batch(0)), 1
+    low, high, at, stride = 0, 1 << 20, batch_size_of(make().batch(0)), 1
     needs: dict[int, float] = {}
     while low + 1 < high:
         needs[at] = need(at)

@@ -68,9 +68,8 @@ def train(
         metrics=tuple(run.metrics),
         metric_steps=tuple(_looks(steps)[: len(run.metrics)]),
     )
-    course = _validated(
-        course, arm
-    )  # first, as a batch norm goes on learning while the training loss is read
+    # first, as a batch norm goes on learning while the training loss is read
+    course = _validated(course, arm)
     return replace(course, full_loss=_read(arm, seed)) if run.status == "ok" else course
 
 

@@ -10,11 +10,11 @@ from torch.utils._pytree import tree_iter
 
 from ampcheck.bench.ledger import Allocation, Ledger, Operation, merged
 from ampcheck.bench.running import work
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.modules import ModuleTracker
 
 _CASTS = frozenset({"_to_copy"})
 _READ = torch.ops.aten._local_scalar_dense.default
-_LOW = frozenset({torch.float16, torch.bfloat16})
 
 Execute = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
@@ -178,4 +178,4 @@ def _memory(tensor: torch.Tensor) -> int | None:
 def _changes(args: Any, out: Any) -> bool:
     """Tell whether a copy changes the dtype to or from half precision."""
     source = args[0].dtype if args and isinstance(args[0], torch.Tensor) else None
-    return source is not None and source != out.dtype and bool({source, out.dtype} & _LOW)
+    return source is not None and source != out.dtype and bool({source, out.dtype} & HALVES)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from math import ceil
 
 from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.formats import DTYPE_BYTES
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Cast, CastCount, Phase, Site
 from ampcheck.values.wording import percent, plural, size
@@ -11,7 +12,6 @@ from ampcheck.values.wording import percent, plural, size
 #: Share of the bytes that the step's operations write from which on needless casts are worth a word: below it
 #: taking all of them away would not be noticed.
 WORTH_SAYING = 0.05
-_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def cast_ping_pong(report: Report) -> list[Finding]:
@@ -56,7 +56,7 @@ def _wasted(casts: Mapping[Cast, CastCount]) -> dict[Cast, int]:
     """Return the bytes of needless casts by line of code, under the line's first cast."""
     lines: dict[tuple[str, str, int, Phase], list[Cast]] = {}
     for cast in casts:
-        if {_BYTES.get(cast.source), _BYTES.get(cast.target)} == {2, 4}:
+        if {DTYPE_BYTES.get(cast.source), DTYPE_BYTES.get(cast.target)} == {2, 4}:
             lines.setdefault((cast.module, cast.file, cast.line, cast.phase), []).append(cast)
     spent = {line[0]: max(_undone(line, casts), _island(line, casts)) for line in lines.values()}
     return {cast: number for cast, number in spent.items() if number}
@@ -73,13 +73,13 @@ def _island(line: list[Cast], casts: Mapping[Cast, CastCount]) -> int:
     up = sum(casts[cast].elements for cast in line if cast.target == "float32")
     down = sum(casts[cast].elements for cast in line if cast.target != "float32")
     crossing = line[0].file and line[0].phase is Phase.FORWARD
-    return min(up, down) * (_BYTES["float32"] + _BYTES["float16"]) if crossing else 0
+    return min(up, down) * (DTYPE_BYTES["float32"] + DTYPE_BYTES["float16"]) if crossing else 0
 
 
 def _written(report: Report) -> int:
     """Return the bytes that the operations of the low-precision run wrote."""
     return sum(
-        elements * _BYTES.get(site.dtype, 4)
+        elements * DTYPE_BYTES.get(site.dtype, 4)
         for site, elements in report.low.numels().items()
         if site.op and site.phase is not Phase.STATE
     )

@@ -2,7 +2,6 @@
 
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.report import Report
-from ampcheck.values.trace import Phase, Site
 
 #: What autocast refuses, and what does the same from the numbers before the sigmoid.
 _FROM_LOGITS = {"binary_cross_entropy": "binary_cross_entropy_with_logits"}
@@ -24,7 +23,7 @@ def step_raises(report: Report) -> list[Finding]:
     failure = report.low.failure
     if failure is None:
         return []
-    site = Site(failure.module, failure.op, "output", Phase.FORWARD, report.dtype, failure.file, failure.line)
+    site = failure.site(report.dtype)
     where = failure.module or "the root or the loss"
     return [
         Finding(

@@ -5,7 +5,7 @@ from ampcheck.diagnose.rules.loop_order import step_beside_scaler
 from ampcheck.diagnose.rules.scales_tried import fitting, over_in_loop, predicted_scale
 from ampcheck.diagnose.scaling.gradients import gradient_tensors
 from ampcheck.diagnose.scaling.window import ScaleLimits, scale_window
-from ampcheck.diagnose.suspects import healthy_forward, newly_nonfinite, origin_first
+from ampcheck.diagnose.suspects import healthy_forward, hidden_overflow, newly_nonfinite, origin_first
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.outcome import HARM_UNDERFLOW, Outcome
 from ampcheck.values.report import Report, by_place, low_backward
@@ -190,6 +190,9 @@ def gradient_overflow(report: Report) -> list[Finding]:
     When to ignore it: where only the first steps overflow and training code tolerates skipped steps.
     """
     settled = report.outcomes.get("settled")
+    if settled is not None and (hidden := hidden_overflow(report)):
+        where = f"{_at_scale(report)}; what follows hides that, and {settled.words}"
+        return [_overflow(hidden, Severity.ERROR, where, report)]
     if settled is not None and settled.grads_nonfinite and not settled.loss_nonfinite:
         reference = by_place(report.reference)
         bad = origin_first(report, newly_nonfinite(report, Phase.BACKWARD, reference), reference)
@@ -198,8 +201,9 @@ def gradient_overflow(report: Report) -> list[Finding]:
         where = (
             f"at every loss scale down to 2^{report.log2_scale}" if report.precision == "fp16" else "in bf16"
         )
-        rescaled = report.outcomes.get("rescaled")
-        fits = fitting(report)
+        if report.loop is not None and report.loop.scaling:
+            where = _at_scale(report)
+        rescaled, fits = report.outcomes.get("rescaled"), fitting(report)
         if report.loop is not None and report.precision == "fp16" and fits:
             where = over_in_loop(report, max(fits))
         if rescaled is not None:
@@ -223,6 +227,13 @@ def gradient_overflow(report: Report) -> list[Finding]:
         far_off = well and len(report.refused_scales) >= FAR_OFF_SKIPS
         return [_overflow(bad, _scale_severity(report) if far_off else Severity.WARNING, remedy, report)]
     return []
+
+
+def _at_scale(report: Report) -> str:
+    """Return at which loss scale the recorded step ran."""
+    if report.loop is not None and report.loop.scaling:
+        return "at the script's loss scale, which is unknown"
+    return f"at loss scale 2^{report.log2_scale}"
 
 
 def _past_the_scaler(report: Report, settled: Outcome, fits: list[int]) -> str:

@@ -7,13 +7,12 @@ from ampcheck.diagnose.rules.loop_state import first_place, loop_of, refused
 from ampcheck.diagnose.rules.rounding import lost_updates, precision_loss
 from ampcheck.diagnose.suspects import healthy_forward
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.formats import BY_DTYPE
+from ampcheck.values.formats import BY_DTYPE, HALVES
 from ampcheck.values.loop import Kind
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import count, percent, plural
 
-_HALVES = frozenset({"float16", "bfloat16"})
 _GRADIENT = "param_grad["
 #: Operations that add or multiply up many elements.
 _REDUCTIONS = frozenset(
@@ -46,7 +45,7 @@ def half_precision_parameters(report: Report) -> list[Finding]:
     sites = [
         site
         for site in numels
-        if site.phase is Phase.STATE and site.slot.startswith(_GRADIENT) and site.dtype in _HALVES
+        if site.phase is Phase.STATE and site.slot.startswith(_GRADIENT) and site.dtype in HALVES
     ]
     if not sites or lost_updates(report):
         return []
@@ -103,7 +102,7 @@ def _far_off(report: Report) -> Iterator[Site]:
             continue
         error, before = pair.relative_rms, known
         known = max(error, known)
-        if site.op.rstrip("_") not in _REDUCTIONS or site.dtype not in _HALVES or pair.nonfinite:
+        if site.op.rstrip("_") not in _REDUCTIONS or site.dtype not in HALVES or pair.nonfinite:
             continue
         if error > max(_ROUNDED_ONCE * BY_DTYPE[site.dtype].epsilon, _ADDED * before):
             yield site
@@ -131,7 +130,7 @@ def _half_loss(report: Report) -> Finding | None:
     held = [
         site
         for site, stats in report.low.sites.items()
-        if site.phase is Phase.FORWARD and site.op and site.dtype in _HALVES
+        if site.phase is Phase.FORWARD and site.op and site.dtype in HALVES
         if step is not None and stats.nonzero == stats.numel == 1 and stats.amax == abs(step.loss)
     ]
     if not held or step is None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ampcheck.diagnose.rules.loop_state import loop_of
+from ampcheck.diagnose.rules.loop_state import device_of, loop_of
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import Kind
 from ampcheck.values.report import Report
@@ -40,7 +40,8 @@ def overridden(report: Report, finding: Finding) -> Finding:
     holder, _, path = origin.module.partition(".")
     lines = (
         f"part = {holder}" + (f'.get_submodule("{path}")' if path else "") + "  # once, before training",
-        'inner = torch.autocast("cuda", enabled=False)(part.forward)',
-        "part.forward = lambda *given, inner=inner: inner(*(x.float() for x in given))",
+        f"inner = torch.autocast({device_of(report)}, enabled=False)(part.forward)",
+        "wide = lambda x: x.float() if torch.is_tensor(x) and x.is_floating_point() else x",
+        "part.forward = lambda *a, inner=inner, **k: inner(*map(wide, a), **{n: wide(x) for n, x in k.items()})",
     )
     return replace(finding, fix=lines)

@@ -1,8 +1,11 @@
 """What goes wrong in loops that scale their loss by hand."""
 
+import re
+from dataclasses import replace
+
 from ampcheck.diagnose.rules.loop_state import first_by_place, line_of, loop_finding, rounds_of
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import Kind, Loop
+from ampcheck.values.loop import NOT_FINITE, SPOILT, Event, Kind, Loop
 from ampcheck.values.wording import clean
 
 
@@ -29,3 +32,32 @@ def clipped_by_hand(loop: Loop) -> list[Finding]:
         )
         for event in first_by_place(bad)
     ]
+
+
+def stepped_by_hand(loop: Loop) -> list[Finding]:
+    """Return findings on optimizers that step gradients which overflowed at a scale that the script applies."""
+    events = [event for _, event in loop.sequence(1)]
+    steps = [event for event in events if event.kind is Kind.STEP]
+    if not any((event.kind, event.name) == (Kind.GROWN, SPOILT) for event in events):
+        steps = [event for event in steps if event.name == NOT_FINITE]
+    return [
+        loop_finding(
+            "AMP403 step-beside-scaler",
+            Severity.ERROR,
+            "the optimizer steps on gradients that are inf or NaN: the script scales the loss itself, and no check for "
+            "overflow keeps them out",
+            [event],
+            [
+                f"grads = [p.grad for g in {_name(event)}.param_groups for p in g['params'] if p.grad is not None]",
+                "if all(grad.isfinite().all() for grad in grads):  # else lower the scale and clear the gradients",
+                f"    {event.code or 'optimizer.step()'}",
+            ],
+        )
+        for event in first_by_place(replace(event, name="") for event in steps)
+    ]
+
+
+def _name(event: Event) -> str:
+    """Return what the script calls the optimizer that a line of it steps."""
+    found = re.search(r"([\w.\[\]]+)\.step\(", event.code)
+    return found[1] if found else "optimizer"

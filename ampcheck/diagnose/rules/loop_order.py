@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from ampcheck.diagnose.rules.libraries import clipping_of_library, library_of
-from ampcheck.diagnose.rules.loop_by_hand import clipped_by_hand
+from ampcheck.diagnose.rules.loop_by_hand import clipped_by_hand, stepped_by_hand
 from ampcheck.diagnose.rules.loop_state import (
     Moment,
     active_scalers,
@@ -120,7 +120,8 @@ def _right_order(loop: Loop, clip: Event) -> list[str]:
 def step_beside_scaler(report: Report) -> list[Finding]:
     """The optimizer is stepped directly although its gradients belong to a scaler.
 
-    What it finds: optimizer.step() on gradients of a scaled loss, or on those that scaler.step has just applied.
+    What it finds: optimizer.step() on gradients of a scaled loss, or on those that scaler.step has just applied; and on
+    gradients that are inf or NaN, where the script scales the loss itself.
 
     Why it matters: a direct step applies gradients multiplied by the loss scale, or applies the same gradients a second
     time, and no overflow is skipped: infinite gradients end up in the weights.
@@ -148,7 +149,7 @@ def step_beside_scaler(report: Report) -> list[Finding]:
     bad = {event: moment for event, moment in bad.items() if event.location not in divided}
     if _skips_itself(loop):
         bad = {event: moment for event, moment in bad.items() if event.thing not in moment.unscaled}
-    return [
+    return stepped_by_hand(loop) + [
         loop_finding(
             "AMP403 step-beside-scaler",
             Severity.WARNING if event.thing in bad[event].unscaled else Severity.ERROR,

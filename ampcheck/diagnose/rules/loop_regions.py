@@ -12,7 +12,8 @@ from ampcheck.diagnose.rules.loop_state import (
 from ampcheck.diagnose.subjects import place_with_class
 from ampcheck.diagnose.suspects import recomputed_lower
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import Event, Kind, Loop
+from ampcheck.values.loop import UNCACHED, Event, Kind, Loop
+from ampcheck.values.outcome import DEAD_SHARE
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import clean
@@ -126,7 +127,7 @@ def stale_weight_cast(report: Report) -> list[Finding]:
     """A forward computes with weights as they were before the optimizer changed them.
 
     What it finds: a recorded step in which an operation is given the cast of a weight that holds other numbers than
-    the weight by now.
+    the weight by now; and a region around an optimizer that computes the loss again and again within its step.
 
     Why it matters: autocast casts each weight once and keeps the cast until its outermost region ends. Where a region
     lasts over optimizer steps, every later forward sees the first weights: the optimizer moves weights that nothing
@@ -149,21 +150,49 @@ def stale_weight_cast(report: Report) -> list[Finding]:
         elif event.kind is Kind.STALE_CAST:
             what = clean(event.name) or "a weight"
             region = f"the region of autocast around it ({event.autocast})"
-            return [
-                loop_finding(
-                    "AMP419 stale-weight-cast",
-                    Severity.ERROR,
-                    f"the forward computes with {what} as it was before the optimizer changed it: {region} lasts over "
-                    "optimizer steps and keeps the casts of weights",
-                    [*open_regions[:1], event],
-                    [
-                        f"{_opening(report)}  # inside of the loop, around forward and loss alone",
-                        "    loss = criterion(model(input), target)",
-                        "loss.backward()  # outside of the region",
-                    ],
-                )
-            ]
-    return []
+            said = (
+                f"{what} as it was before the optimizer changed it: {region} lasts over optimizer steps and"
+            )
+            return [_stale(report, said, [*open_regions[:1], event])]
+    around = _around_closures(loop)
+    if around is None:
+        return []
+    said = "weights as they were before the step: the region of autocast around optimizer.step(closure)"
+    return [_stale(report, said, [around])]
+
+
+def _stale(report: Report, said: str, places: list[Event]) -> Finding:
+    return loop_finding(
+        "AMP419 stale-weight-cast",
+        Severity.ERROR,
+        f"the forward computes with {said} keeps the casts of weights",
+        places,
+        [
+            f"{_opening(report)}  # inside of the loop or closure, around forward and loss alone",
+            "    loss = criterion(model(input), target)",
+            "loss.backward()  # outside of the region",
+        ],
+    )
+
+
+def _around_closures(loop: Loop) -> Event | None:
+    """Return the region of autocast in which an optimizer's step computes the loss more than once."""
+    regions: list[Event] = []
+    stepping, backwards = "", 0
+    for _, event in loop.sequence(1):
+        if event.kind is Kind.AUTOCAST and event.autocast:
+            regions.append(event)
+        elif event.kind is Kind.AUTOCAST_END and regions:
+            regions.pop()
+        elif event.kind is Kind.STEP and regions and regions[0].name.endswith(UNCACHED):
+            return None
+        elif event.kind is Kind.STEP:
+            stepping, backwards = event.thing if regions and not regions[0].by else "", 0
+        elif event.kind is Kind.BACKWARD and stepping and event.by == stepping:
+            backwards += 1
+            if backwards > 1 and regions and not any(region.by for region in regions):
+                return regions[0]
+    return None
 
 
 def _harm(report: Report, again: Site | None) -> str:
@@ -206,18 +235,30 @@ def unscaled_backward(report: Report) -> list[Finding]:
         if plain and (steps or half):
             found += [(event, bool(steps)) for event in plain]
     divided = {event.location for event, steps in found if steps}
+    dead = _dead(report)
+    lost = f", as most of the gradient of {dead} does" if dead else ""
     return [
         loop_finding(
             "AMP408 unscaled-backward",
-            Severity.ERROR if event.location in divided else Severity.WARNING,
+            Severity.ERROR if dead or event.location in divided else Severity.WARNING,
             "the loss was not scaled, but scaler.step divides its gradients by the scale"
             if event.location in divided
-            else "float16 gradients without a loss scale: what lies below 2^-24 becomes zero",
+            else f"float16 gradients without a loss scale: what lies below 2^-24 becomes zero{lost}",
             [event],
             ['scaler = torch.amp.GradScaler("cuda")  # once', "scaler.scale(loss).backward()"],
         )
         for event in first_by_place(event for event, _ in found)
     ]
+
+
+def _dead(report: Report) -> str:
+    """Return a parameter of a harmed part most of whose gradient has become zero, '' where there is none."""
+    settled = report.outcomes.get("settled")
+    shares = settled.underflow_by if settled is not None else {}
+    names = (name for name, share in shares.items() if settled and name.rpartition(".")[0] in settled.parts)
+    return clean(
+        max((name for name in names if shares[name] > DEAD_SHARE), key=shares.__getitem__, default="")
+    )
 
 
 def validated_in_another_precision(report: Report) -> list[Finding]:

@@ -197,16 +197,12 @@ def private_overflow_check(report: Report) -> list[Finding]:
             [event],
             [
                 "scale = scaler.get_scale()",
-                _update_line(loop),
+                line_of(loop, Kind.UPDATE, "scaler.update()"),
                 "overflowed = scaler.get_scale() < scale",
             ],
         )
         for event in first_by_place(bad)
     ]
-
-
-def _update_line(loop: Loop) -> str:
-    return line_of(loop, Kind.UPDATE, "scaler.update()")
 
 
 def cleared_before_step(report: Report) -> list[Finding]:

@@ -1,10 +1,10 @@
 """What the loss scale does over the steps of a training loop."""
 
 from ampcheck.diagnose.rules.gradients import no_scale_fits
-from ampcheck.diagnose.rules.loop_state import active_scalers, device_of, loop_finding, loop_of
+from ampcheck.diagnose.rules.loop_state import active_scalers, device_of, line_of, loop_finding, loop_of
 from ampcheck.diagnose.suspects import recomputed_lower
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import Cause, Event, Kind, Loop, ScaleEvent
+from ampcheck.values.loop import NOT_FINITE, Cause, Event, Kind, Loop, ScaleEvent
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean, plural, scale_words
 
@@ -96,15 +96,27 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
     cause = told_of.cause if told_of else None
     fits = "; no scale fits (AMP203)" if no_scale_fits(report) else ""
     stays = _stays(loop, label, events)
+    kept = [event for _, event in loop.sequence(1) if (event.kind, event.name) == (Kind.GROWN, NOT_FINITE)]
+    if kept:
+        why, fix = "; the gradients of a skipped step are not cleared, so they stay infinite", _cleared(loop)
+        places = kept[:1]
+    else:
+        why, fix = f"{_why(cause)}{fits}", _kept_in_fp32(report, cause)
+        places = [_place(loop, label, told_of)]
+    of = f" of {steps}" if (steps := loop.count(Kind.SCALER_STEP)) else ""
     return loop_finding(
         "AMP206 scale-collapse",
-        Severity.ERROR if lowest < 1 or stays else Severity.WARNING,
-        f"the loss scale {stays or _fell(loop, label, lowest)}: "
-        f"{plural(len(skips), 'step')} of {loop.count(Kind.SCALER_STEP)} skipped{_why(cause)}{fits}",
-        [_made(loop, label) if stays else _place(loop, label, told_of)],
-        _lowered_by_torch(loop, label) if stays else _kept_in_fp32(report, cause),
+        Severity.ERROR if lowest < 1 or stays or kept else Severity.WARNING,
+        f"the loss scale {stays or _fell(loop, label, lowest)}: {plural(len(skips), 'step')}{of} skipped{why}",
+        [_updated(loop, label)] if stays else places,
+        _lowered_by_torch(loop, label) if stays else fix,
         {"skipped": len(skips), "lowest": lowest},
     )
+
+
+def _cleared(loop: Loop) -> list[str]:
+    """Return the line that clears the gradients of a skipped step."""
+    return [f"{line_of(loop, Kind.ZERO_GRAD, 'optimizer.zero_grad()')}  # where a step is skipped, too"]
 
 
 def _why(cause: Cause | None) -> str:
@@ -127,12 +139,14 @@ def _last_in_a_row(skips: list[ScaleEvent]) -> list[ScaleEvent]:
 
 
 def _stays(loop: Loop, label: str, events: list[ScaleEvent]) -> str:
-    """Return what to say of a scale that no skipped step has lowered, '' where one has."""
-    if loop.settled(label) is not None or any(event.after != event.before for event in events):
+    """Return what to say of a scale that skipped steps do not lower, or no further; '' where they do."""
+    last = events[-FEW:]
+    if loop.settled(label) is not None or any(event.after != event.before for event in last):
         return ""
     thing = loop.thing(label)
     whose = f"{clean(thing.kind)}.update()" if thing and thing.kind != "GradScaler" else "update()"
-    return f"stays at {scale_words(loop.first_scales[label])}, {whose} never lowers it"
+    lowers = "does not lower it further" if len({event.after for event in events}) > 1 else "never lowers it"
+    return f"stays at {scale_words(last[-1].after)}, {whose} {lowers}"
 
 
 def _fell(loop: Loop, label: str, lowest: float) -> str:
@@ -166,6 +180,13 @@ def _place(loop: Loop, label: str, event: ScaleEvent | None) -> Event:
     if cause is not None and cause.file:
         return Event(Kind.BACKWARD, label, cause.op, file=cause.file, line=cause.line)
     return _made(loop, label)
+
+
+def _updated(loop: Loop, label: str) -> Event:
+    """Return the line of a scaler's own update, or where the scaler was made."""
+    thing = loop.thing(label)
+    file, _, line = str(thing.settings.get("updates_at", "")).rpartition(":") if thing else ("", "", "")
+    return Event(Kind.UPDATE, label, "update", file=file, line=int(line)) if file else _made(loop, label)
 
 
 def _made(loop: Loop, label: str) -> Event:

@@ -22,9 +22,8 @@ class Moment:
     scaled: frozenset[str]  #: optimizers whose gradients may hold the loss scale
     unscaled: frozenset[str]  #: optimizers that were unscaled since the scale was last updated
     stepped: frozenset[str]  #: optimizers that were stepped since the last backward
-    used: frozenset[str] = (
-        frozenset()
-    )  #: optimizers that a scaler has stepped since its scale was last updated
+    #: optimizers that a scaler has stepped since its scale was last updated
+    used: frozenset[str] = frozenset()
 
 
 class _State:
@@ -111,10 +110,10 @@ def refused(loop: Loop) -> Event | None:
     return next(iter(looks), None)
 
 
-def rounds_of(loop: Loop, repeats: int = 3) -> Mapping[int, list[Event]]:
+def rounds_of(loop: Loop) -> Mapping[int, list[Event]]:
     """Return the events by round, in order."""
     found: dict[int, list[Event]] = {}
-    for number, event in loop.sequence(repeats):
+    for number, event in loop.sequence():
         found.setdefault(number, []).append(event)
     return found
 

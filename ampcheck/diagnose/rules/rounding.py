@@ -3,18 +3,21 @@
 from math import inf
 
 from ampcheck.diagnose.rules.causes import begun_by_rounding, lost_in_forward
+from ampcheck.diagnose.rules.faint import faint_gradient
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import last_step
 from ampcheck.diagnose.rules.optimizer_eps import vanishing_eps
 from ampcheck.diagnose.suspects import (
     beginning,
     healthy_forward,
+    hidden_overflow,
     leaves_domain,
     newly_nonfinite,
     origin_first,
 )
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import FP32
+from ampcheck.values.modules import within
 from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW, magnified
 from ampcheck.values.plan import Tried
 from ampcheck.values.report import Report, by_place
@@ -52,12 +55,12 @@ def precision_loss(report: Report) -> list[Finding]:
     Example: positions above 2048 in fp16, or above 256 in bf16, which cannot be told apart.
 
     When to ignore it: where FP32 with nothing but its weights rounded is off by a sixth as much or more. Then it is a
-    warning, and that is said: the model magnifies any rounding, as deep networks can at random initialisation, and
-    says little about how trained weights would fare. In a script, where that was not tried, it is a warning at most.
+    warning: the model magnifies any rounding, as deep networks can at random initialisation. In a script, where that
+    was not tried, it is a warning at most; so is a part with 0.012 % of the gradient, but where Adam steps it.
     """
     settled = report.outcomes.get("settled")
-    if settled is None or not settled.harmed or settled.raised:
-        return []
+    if settled is None or settled.raised or not settled.harmed or hidden_overflow(report):
+        return faint_gradient(report)
     if not healthy_forward(report):
         return _undefined(report)
     if settled.underflow > HARM_UNDERFLOW and not lost_in_forward(report):
@@ -104,7 +107,7 @@ def _kept_site(report: Report) -> tuple[Site, ...]:
     held = [
         site
         for site in report.low.sites
-        if site.op and site.dtype == report.dtype and any(f"{site.module}.".startswith(f"{m}.") for m in kept)
+        if site.op and site.dtype == report.dtype and any(within(site.module, m) for m in kept)
     ]
     return tuple(held[-1:])
 
@@ -227,9 +230,7 @@ def _points(report: Report) -> bool:
     if planned is None or report.plan is None:
         return False
     low = {site.module for site in report.low.sites if site.op and site.dtype == report.dtype}
-    kept = {
-        module for module in low for name in report.plan.fp32_modules if f"{module}.".startswith(f"{name}.")
-    }
+    kept = {module for module in low for name in report.plan.fp32_modules if within(module, name)}
     return planned.clearly_heals(settled) and 2 * len(kept) <= len(low)
 
 
@@ -275,7 +276,7 @@ def lost_update(report: Report) -> list[Finding]:
     """
     bad = lost_updates(report)
     kept = report.plan.fp32_modules if report.plan is not None else ()
-    healed = [loss for loss in bad if any(loss.name.startswith(f"{name}.") for name in kept)]
+    healed = [loss for loss in bad if any(within(loss.name, name) for name in kept)]
     beside = dict.fromkeys((loss.file, loss.line) for loss in bad if loss.line)
     placed = {loss.name.partition("[")[0] for loss in bad if loss.line}  # what a line writes is said there
     groups = [healed, [one for one in bad if one not in healed and not one.line and one.name not in placed]]
@@ -299,9 +300,8 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     trained = _trained(report, first.name)
     why, larger = vanishing_eps(report) if trained and wrong > stuck else ("", ())
     file, line = last_step(report) if trained and not first.line else (first.file, first.line)
-    beside = first.line or (
-        report.loop is not None and not trained
-    )  # what the script changes beside its training
+    # what the script changes beside its training
+    beside = first.line or (report.loop is not None and not trained)
     held = (_HELD.format(parent if first.line and parent else first.name),)
     place = Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype)
     return Finding(

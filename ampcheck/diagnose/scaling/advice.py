@@ -10,6 +10,7 @@ from ampcheck.diagnose.scaling.rounding import LOG2_SCALES, Key, combined_error,
 from ampcheck.diagnose.scaling.scaler import TORCH_DEFAULTS, ScalerSettings
 from ampcheck.diagnose.scaling.window import ScaleWindow, scale_window
 from ampcheck.values.formats import Format
+from ampcheck.values.plan import DEFAULT_LOG2_SCALE
 from ampcheck.values.stats import TensorStats
 
 #: Error, relative to that at the best scale, up to which two scales are equally good.
@@ -23,7 +24,6 @@ _HEADROOM = 2
 _MANY_STEPS = 8
 #: Octaves to stay above loss, where there is room: gradients become smaller as a model learns.
 _FOOTROOM = 2
-_DEFAULT_LOG2_SCALE = round(math.log2(TORCH_DEFAULTS.init_scale))
 #: Growth intervals that are tried, torch's first; short ones find back sooner after rare spikes.
 _INTERVALS = (2000, 1000, 500, 200, 100)
 #: Share of the steps that must be gained before another growth interval than torch's is advised.
@@ -69,7 +69,9 @@ def advise_scale(
 
     `refused` are log2 of scales at which a step was run and overflowed.
     """
-    window = _capped(scale_window(tensors, fmt), refused)
+    window = scale_window(tensors, fmt)
+    if refused:  # lies below all scales that have been seen to overflow
+        window = replace(window, high=min(window.high, min(refused) - 1))
     live = relevant(tensors)
     best = min(max(_top(live, fmt, window.high), LOG2_SCALES[0]), LOG2_SCALES[-1])
     errors = {k: combined_error(live.values(), fmt, k) for k in LOG2_SCALES}
@@ -84,16 +86,11 @@ def advise_scale(
         headroom=window.high + 1 - chosen,
         error=errors[chosen],
         best_error=errors[best],
-        default_error=errors[_DEFAULT_LOG2_SCALE],
+        default_error=errors[DEFAULT_LOG2_SCALE],
         unscaled_error=errors[0],
         advised=outlook(settings, steps, window.low, fmt),
         default=outlook(TORCH_DEFAULTS, steps, window.low, fmt),
     )
-
-
-def _capped(window: ScaleWindow[Key], refused: Sequence[int]) -> ScaleWindow[Key]:
-    """Return the window below all scales that have been seen to overflow."""
-    return replace(window, high=min(window.high, *(scale - 1 for scale in refused))) if refused else window
 
 
 def _top(tensors: Mapping[Key, TensorStats], fmt: Format, high: int) -> int:
@@ -113,7 +110,7 @@ def _placed(lowest: int, best: int, high: int, headroom: int) -> int:
     """Return the scale between the limits nearest to torch's that, if it can, leaves room on both sides."""
     top = max(min(high + 1 - headroom, best), lowest)
     bottom = min(lowest + _FOOTROOM, top)
-    return min(max(_DEFAULT_LOG2_SCALE, bottom), top)
+    return min(max(DEFAULT_LOG2_SCALE, bottom), top)
 
 
 def _seen(refused: Sequence[int], fmt: Format) -> float:

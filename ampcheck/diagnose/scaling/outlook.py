@@ -19,9 +19,8 @@ class Outlook:
     skipped_at_start: int
     settling_step: int  #: from which on steps are skipped only because the scale has grown
     skipped_later: int
-    steps_per_skip: (
-        float  #: from skip to skip once the scale has grown to where it overflows; 0.0: not reached
-    )
+    #: from skip to skip once the scale has grown to where it overflows; 0.0: not reached
+    steps_per_skip: float
     lossy: int  #: steps that are applied although the scale loses gradients
     final_scale: float
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ampcheck.values.formats import FP32, Format
+from ampcheck.values.plan import DEFAULT_SCALE
 
 Seen = TypeVar("Seen")
 
@@ -23,7 +24,7 @@ def _as_fp32(value: float) -> float:
 class ScalerSettings:
     """The arguments of a GradScaler; the defaults are torch's."""
 
-    init_scale: float = 2.0**16
+    init_scale: float = DEFAULT_SCALE
     growth_factor: float = 2.0
     backoff_factor: float = 0.5
     growth_interval: int = 2000

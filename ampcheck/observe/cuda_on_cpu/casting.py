@@ -5,6 +5,7 @@ They run on every operator of a step, so what a schema says is worked out once, 
 
 import functools
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from types import FrameType, TracebackType
@@ -17,6 +18,8 @@ from ampcheck.observe.cuda_on_cpu.policy import CastPolicy, refusal
 
 _low_dtype = functools.partial(torch.get_autocast_dtype, "cpu")
 _Guard = torch._C._ExcludeDispatchKeyGuard
+#: Held while torch's cache is cleared, or asked for the cast that stands for ours.
+_turn = threading.RLock()
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 _FLOAT32 = torch.float32
 # What autocast may cast: floating point, but never float64.
@@ -37,6 +40,21 @@ def casting_kernel(name: str, policy: CastPolicy, backend: str) -> Kernel:
 def forget_weight_casts() -> None:
     """Drop the low-precision copies of weights that the kernels keep while autocast is on."""
     _weight_casts.forget()
+
+
+def clear_in_turn(original: Callable[[], None]) -> Callable[[], None]:
+    """Return torch's function that clears its cache, such that no thread asks for a cast meanwhile.
+
+    Clearing holds torch's lock and waits for Python's, in order to drop what is ours; who asks for the cast of ours
+    holds Python's lock and waits for torch's.
+    """
+
+    @functools.wraps(original)
+    def clear_autocast_cache() -> None:
+        with _turn:
+            original()
+
+    return clear_autocast_cache
 
 
 class _Casts(dict[int, tuple["weakref.ref[torch.Tensor]", torch.Tensor]]):
@@ -79,7 +97,7 @@ class _WeightCasts:
     def _anchored(self) -> _Casts:
         """Return new entries that die with torch's cache, unseen by any dispatch mode."""
         entries = _Casts()
-        with torch._C._DisableTorchDispatch(), torch.inference_mode(mode=False), torch.enable_grad():
+        with _turn, torch._C._DisableTorchDispatch(), torch.inference_mode(mode=False), torch.enable_grad():
             leaf = torch.zeros(1, 1, dtype=_FLOAT32, device="cpu", requires_grad=True)
             # addmm saves nothing for its backward when only its first argument needs a gradient, so that
             # hooks on saved tensors do not see this either.

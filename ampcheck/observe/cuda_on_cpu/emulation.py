@@ -14,13 +14,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch.library import Library, fallthrough_kernel
 
-from ampcheck.observe.cuda_on_cpu.casting import casting_kernel, forget_weight_casts
+from ampcheck.observe.cuda_on_cpu.casting import casting_kernel, clear_in_turn, forget_weight_casts
 from ampcheck.observe.cuda_on_cpu.dispatcher import Kernel, install, remove
 from ampcheck.observe.cuda_on_cpu.fourier import fourier_kernels
 from ampcheck.observe.cuda_on_cpu.fused import fused_kernels, reads_half
 from ampcheck.observe.cuda_on_cpu.policy import CastPolicy, casting_policy, registered
+from ampcheck.observe.patches import Patches
 
 # On CUDA these reach cuDNN, whose autocast kernel casts input, states and weights; on the CPU they are
 # composites or oneDNN calls, so the cast is made one level up.
@@ -58,6 +60,7 @@ class _Installation:
         self._users = 0
         self._backend = ""
         self._libraries: list[Library] = []
+        self._patches = Patches()
 
     def enter(self, backend: str) -> None:
         """Install the kernels for `backend`, or count one more user of them."""
@@ -80,6 +83,7 @@ class _Installation:
     def _install(self, backend: str) -> None:
         self._backend = backend
         try:
+            self._patches.wrap(torch, "clear_autocast_cache", clear_in_turn)
             for key, kernels in _kernels(backend).items():
                 self._libraries.append(install(key, kernels))
         except BaseException:
@@ -89,6 +93,7 @@ class _Installation:
     def _remove(self) -> None:
         while self._libraries:
             remove(self._libraries.pop())
+        self._patches.restore()
         forget_weight_casts()
 
 

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import torch
 
 from ampcheck.observe.cuda_on_cpu.dispatcher import Operator
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.modes import OwnMode
 
 _HALF = frozenset({torch.float16, torch.complex32})
 _NAMES = {"Half": _HALF, "ComplexHalf": _HALF, "BFloat16": frozenset({torch.bfloat16})}
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 _WIDE = frozenset(_WIDER.values())
-_LOW = frozenset({torch.float16, torch.bfloat16})
 _MISSING = re.compile(
     "not implemented for '(Half|BFloat16|ComplexHalf)'"
     "|MKL FFT doesn't support tensors of type: (Half|ComplexHalf)"
@@ -102,7 +102,7 @@ def _low_dtype(rule: _Rule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 
     A known operator refuses mixed dtypes, and still has to when it is run in float32.
     """
-    if not rule.learned and args[0].dtype not in _LOW:
+    if not rule.learned and args[0].dtype not in HALVES:
         return None  # soon, for float32 steps: a known operator's first argument is a tensor
     low = None
     for at, tensor in _tensors(args, kwargs):
@@ -198,7 +198,7 @@ def _heavy_rules() -> dict[Operator, _Rule]:
         for variant in packet.overloads() if packet is not None else ():
             if "dtype" not in variant:
                 rules[getattr(packet, variant)] = _Rule(
-                    _LOW,
+                    HALVES,
                     learned=False,
                     float32_arguments=_FLOAT32_ARGUMENTS.get(name, frozenset()),
                     float32_results=_FLOAT32_RESULTS.get(name, frozenset()),

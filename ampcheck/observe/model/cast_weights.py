@@ -5,27 +5,23 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.structure import named_modules, own_parameters, roots
-
-_LOW = frozenset({torch.float16, torch.bfloat16})
+from ampcheck.values.modules import within
 
 
 def cast(model: Any, dtype: torch.dtype, keep: Sequence[str] = ()) -> None:
     """Cast parameters and buffers as `.to(dtype)` does, but for those of modules that are kept in FP32."""
-    kept = [module for name, module in named_modules(model) if _inside(name, keep)]
+    kept = [module for name, module in named_modules(model) if any(within(name, one) for one in keep)]
     own = [(module, *_own(module)) for module in kept]
     for root in roots(model).values():
         type(root).to(root, dtype)
     for module, parameters, buffers in own:
         for parameter, data in parameters:
-            parameter.data = data.float() if data.dtype in _LOW else data
+            parameter.data = data.float() if data.dtype in HALVES else data
         for name, buffer, data in buffers:
-            buffer.data = data.float() if data.dtype in _LOW else data
+            buffer.data = data.float() if data.dtype in HALVES else data
             module._buffers[name] = buffer
-
-
-def _inside(name: str, keep: Sequence[str]) -> bool:
-    return any(name == one or name.startswith(f"{one}.") for one in keep)
 
 
 def _own(module: torch.nn.Module) -> tuple[list[Any], list[Any]]:
@@ -49,4 +45,4 @@ def state(model: Any) -> Iterator[tuple[str, str, torch.Tensor, bool]]:
 
 def outermost(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names of modules without those that lie inside another."""
-    return tuple(one for one in dict.fromkeys(names) if not any(one.startswith(f"{o}.") for o in names))
+    return tuple(one for one in dict.fromkeys(names) if not any(one != o and within(one, o) for o in names))

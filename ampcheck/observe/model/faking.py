@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.structure import modules
 
 #: Elements up to which a tensor made from nothing is real: masks and labels of a batch are, weights are not.
@@ -30,7 +31,6 @@ _COMPUTED: Final = 1 << 24
 _BATCH_NORMS: Final = frozenset(
     {torch.ops.aten.native_batch_norm.default, torch.ops.aten._native_batch_norm_legit.default}
 )
-_HALVES: Final = frozenset({torch.float16, torch.bfloat16})
 
 
 class _AsKernels(FakeTensorMode):
@@ -42,7 +42,7 @@ class _AsKernels(FakeTensorMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation on fakes."""
         made: Any = super().__torch_dispatch__(func, types, args, kwargs)
-        if func not in _BATCH_NORMS or made[1].dtype not in _HALVES or args[1] is None:
+        if func not in _BATCH_NORMS or made[1].dtype not in HALVES or args[1] is None:
             return made
         return made[0], *(saved.to(args[1].dtype) for saved in made[1:])
 

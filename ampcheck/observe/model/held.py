@@ -2,11 +2,13 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from math import hypot
 from typing import Any, NamedTuple
 
 import torch
 
-from ampcheck.observe.model.state import is_plain
+from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.model.state import MODULE_TABLES, is_plain
 from ampcheck.observe.model.structure import is_lazy, named_modules
 from ampcheck.values.outcome import HARM_ERROR
 
@@ -14,8 +16,8 @@ from ampcheck.values.outcome import HARM_ERROR
 _DEPTH = 4
 #: Tensors up to this size are compared by their numbers where nothing says that they were written.
 _SMALL = 1 << 20
-_MODULE_TABLES = frozenset(torch.nn.Module().__dict__)
-_LOW = frozenset({torch.float16, torch.bfloat16})
+#: Elements that are compared at a time.
+_PART = 1 << 22
 
 
 class Held(NamedTuple):
@@ -48,7 +50,7 @@ def _of_module(module: torch.nn.Module) -> Iterator[tuple[str, Held]]:
         if parameter is not None and not parameter.requires_grad:
             yield name, Held(parameter, saved=True)
     for name, value in own.items():
-        if name not in _MODULE_TABLES:
+        if name not in MODULE_TABLES:
             yield from ((found, Held(tensor, saved=False)) for found, tensor in _tensors(value, name, _DEPTH))
 
 
@@ -91,7 +93,7 @@ def copied(state: Mapping[str, Held]) -> dict[str, tuple[torch.Tensor, bool]]:
     """Return copies of the numbers, in FP32 where they are held in less, and whether each is saved."""
     return {
         name: (
-            one.tensor.detach().float() if one.tensor.dtype in _LOW else one.tensor.detach().clone(),
+            one.tensor.detach().float() if one.tensor.dtype in HALVES else one.tensor.detach().clone(),
             one.saved,
         )
         for name, one in state.items()
@@ -108,11 +110,18 @@ def apart(reference: torch.Tensor, low: torch.Tensor) -> float:
     """Return by how much a tensor is off, relative to all of it; infinite where it holds a new inf or NaN."""
     if reference.shape != low.shape or not reference.numel():
         return 0.0
-    before, after = reference.detach().double(), low.detach().double()
-    known = before.isfinite()
-    if bool((known & ~after.isfinite()).any()):
-        return float("inf")
-    before, after = before.where(known, 0.0), after.where(known, 0.0)
-    norm = float(torch.linalg.vector_norm(before))
-    off = float(torch.linalg.vector_norm(after - before))
-    return off / norm if norm else (1.0 if off else 0.0)
+    whole, off = 0.0, 0.0
+    pairs = zip(_parts(reference), _parts(low), strict=True)
+    for wide, lowered in ((one.double(), other.double()) for one, other in pairs):
+        known = wide.isfinite()
+        if bool((known & ~lowered.isfinite()).any()):
+            return float("inf")
+        before, after = wide.where(known, 0.0), lowered.where(known, 0.0)
+        whole = hypot(whole, float(torch.linalg.vector_norm(before)))
+        off = hypot(off, float(torch.linalg.vector_norm(after - before)))
+    return off / whole if whole else (1.0 if off else 0.0)
+
+
+def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return a tensor in parts: what computes with a buffer of a gigabyte would take many times as much at once."""
+    return tuple(tensor.detach().reshape(-1).split(_PART))

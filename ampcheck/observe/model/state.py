@@ -17,7 +17,7 @@ from ampcheck.observe.model.structure import is_lazy, modules
 #: Containers that can be emptied and filled again without side effects; subclasses may do anything.
 _CONTAINERS = frozenset({list, dict, set, deque, OrderedDict, defaultdict, Counter})
 #: nn.Module's own tables: parameters, buffers, hooks, children.
-_MODULE_TABLES = frozenset(torch.nn.Module().__dict__)
+MODULE_TABLES = frozenset(torch.nn.Module().__dict__)
 #: Torch's tables of hooks that hear of every module.
 _HOOKS_OF_ALL = [
     held
@@ -210,12 +210,12 @@ class Snapshot:
 
     def _of_module(self, module: torch.nn.Module) -> Iterator[Any]:
         own = module.__dict__
-        tables = {name: own[name] for name in _MODULE_TABLES if type(own.get(name)) in _CONTAINERS}
+        tables = {name: own[name] for name in MODULE_TABLES if type(own.get(name)) in _CONTAINERS}
         self._containers += [_Container(table, table.copy()) for table in (own, *tables.values())]
         for name in ("_parameters", "_buffers"):
             # A scripted module holds them in something of its own.
             yield from (tables[name] if name in tables else getattr(module, name, {})).values()
-        yield from [value for name, value in own.items() if name not in _MODULE_TABLES]
+        yield from [value for name, value in own.items() if name not in MODULE_TABLES]
 
     def _of_class(self, kind: type) -> Iterator[Any]:
         """Keep what the user's classes of modules hold themselves; yield what may change inside."""

@@ -5,12 +5,11 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.model.structure import named_modules
 from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients
 from ampcheck.values.trace import UpdateLoss
-
-_LOW = frozenset({torch.float16, torch.bfloat16})
 
 #: Steps taken: the first ones of Adam are as large as its learning rate, later ones smaller.
 STEPS = 2
@@ -24,7 +23,7 @@ def lost_updates(
     after_step: Callable[[Any], object] | None,
 ) -> tuple[UpdateLoss, ...]:
     """Return, for each tensor held in half precision, how many elements FP32 would have changed and it did not."""
-    held = {name for name, tensor in _state(step.model) if tensor.dtype in _LOW}
+    held = {name for name, tensor in _state(step.model) if tensor.dtype in HALVES}
     if not held:
         return ()
     before = Snapshot(step.model, step.batch, step.loss)

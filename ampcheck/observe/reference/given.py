@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.reference.effects import Effects
 from ampcheck.observe.reference.lineage import MOVES
 from ampcheck.observe.statistics.memory import readable, tensors_of
@@ -21,7 +22,6 @@ from ampcheck.values.wording import some
 GIVEN = "half-precision tensors kept from before the step: what rounding them has lost is not known"
 #: How many of them are looked up.
 _NAMED = 8
-_LOW = frozenset({torch.float16, torch.bfloat16})
 _CASTS = frozenset({"_to_copy", "copy_", "to"})
 
 
@@ -46,14 +46,14 @@ class Given:
         """Take note of what an operation reads; tell whether its results hold the same numbers elsewhere."""
         if not torch.is_grad_enabled():
             return False
-        half = [tensor for tensor in tensors_of(values) if tensor.dtype in _LOW and readable(tensor)]
+        half = [tensor for tensor in tensors_of(values) if tensor.dtype in HALVES and readable(tensor)]
         old = [tensor for tensor in half if self._is_old(tensor, known)]
         written = [id(tensor) for tensor in targets]
         self._hold(tensor for tensor in old if id(tensor) in written and not _whole(tensor))
         read = [tensor for tensor in old if id(tensor) not in written]
         if not read or rounds_inputs(rule.name):
             return False
-        wide = any(tensor.dtype not in _LOW for tensor in targets)
+        wide = any(tensor.dtype not in HALVES for tensor in targets)
         if rule.name in MOVES or (rule.name in _CASTS and not wide and not self._casts_up(values)):
             return True
         for tensor in read:
@@ -69,7 +69,7 @@ class Given:
 
     def moved(self, out: Any) -> None:
         """Take note of results that hold the same numbers."""
-        self._hold(tensor for tensor in tensors_of((out,)) if tensor.dtype in _LOW and readable(tensor))
+        self._hold(tensor for tensor in tensors_of((out,)) if tensor.dtype in HALVES and readable(tensor))
 
     def _hold(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
@@ -88,7 +88,7 @@ class Given:
 
     @staticmethod
     def _casts_up(values: Iterable[Any]) -> bool:
-        return any(isinstance(value, torch.dtype) and value not in _LOW for value in values)
+        return any(isinstance(value, torch.dtype) and value not in HALVES for value in values)
 
 
 def _whole(tensor: torch.Tensor) -> bool:

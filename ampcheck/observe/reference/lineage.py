@@ -1,12 +1,13 @@
 """Which results an operation's inputs came from, so that an error can be followed to where it begins."""
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any
 
 import torch
 
+from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.values.formats import BY_DTYPE, FP32
 from ampcheck.values.trace import ErrorJump, PairError, Phase, Site, Trace, is_product
 
@@ -41,7 +42,7 @@ class Lineage:
 
     def read(self, args: Iterable[Any]) -> None:
         """Note what the next results are made of."""
-        found = [self._makers_of(tensor) for tensor in _tensors(args)]
+        found = [self._makers_of(tensor) for tensor in tensors_of(args)]
         self._read = frozenset().union(*found) if found else _NOTHING
 
     def made(self, tensor: torch.Tensor, number: int) -> None:
@@ -51,20 +52,12 @@ class Lineage:
 
     def passed(self, out: Any) -> None:
         """Note that a view is made of what its base is made of."""
-        for tensor in _tensors((out,)):
+        for tensor in tensors_of((out,)):
             self._makers[id(tensor)] = (weakref.ref(tensor), self._read)
 
     def _makers_of(self, tensor: torch.Tensor) -> frozenset[int]:
         hit = self._makers.get(id(tensor))
         return hit[1] if hit is not None and hit[0]() is tensor else _NOTHING
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
 
 
 def error_jumps(

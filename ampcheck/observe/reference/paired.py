@@ -6,9 +6,8 @@ import torch
 
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.statistics.step_record import Fetched, SiteKey, StepRecord
+from ampcheck.values.formats import HALVES
 from ampcheck.values.trace import Site
-
-_LOW = frozenset({"float16", "bfloat16"})
 
 
 class PairedBook(StepRecord):
@@ -65,4 +64,4 @@ class PairedBook(StepRecord):
 
 
 def _wide(site: Site) -> Site:
-    return site._replace(dtype="float32") if site.dtype in _LOW else site
+    return site._replace(dtype="float32") if site.dtype in HALVES else site

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.reference.effects import Effects, dropped, effects, repeatable, written
+from ampcheck.observe.reference.picks import PICKS, Picks
 from ampcheck.observe.reference.sharing import Message, has_arrived, in_backward, share, sum_of, written_by
 from ampcheck.observe.reference.sparse import holding, is_sparse, memory_of
 from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of, wider
@@ -21,7 +23,6 @@ from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of, 
 if TYPE_CHECKING:
     from ampcheck.observe.reference.given import Given
 
-_LOW = frozenset({torch.float16, torch.bfloat16})
 _WIDE = frozenset({torch.float32, torch.float64})
 #: Not for the script's own modes, of either kind.
 _NO_MODES = torch._C._DisableTorchDispatch
@@ -49,6 +50,7 @@ class Shadow:
         self.scale = 1.0  #: of the loss in the script's backward
         self.failed: dict[str, int] = {}  #: operations whose FP32 run raised, and how often
         self.given: Given | None = None  #: takes note of half-precision numbers from before the step
+        self.picks: Picks | None = None  #: takes note of what is picked
         #: Told of an error of our own, which must not end an operation of the script's.
         self.gave_way: Callable[[Exception], None] = _raise
 
@@ -108,9 +110,8 @@ class Shadow:
         rule = effects(func)
         follow: Callable[[Any], None] | None = None
         try:
-            if not rule.view or any(
-                map(is_sparse, tensors_of(args[:1]))
-            ):  # of which a view has memory of its own
+            # of which a view has memory of its own
+            if not rule.view or any(map(is_sparse, tensors_of(args[:1]))):
                 with _NO_FUNCTIONS():
                     follow = self._follow(rule, func, args, kwargs)
         except Exception as error:  # noqa: BLE001  # of our own
@@ -251,10 +252,10 @@ class Shadow:
             self._take(out)
             self._take(targets)
             return
+        if self.picks is not None and rule.name in PICKS:
+            self.picks.note(rule.name, wide_args, wide_kwargs, out, wide)
         held = {tensor.untyped_storage()._cdata for tensor in targets if readable(tensor)}
-        inputs = {
-            reference.untyped_storage()._cdata for reference in tensors_of(wide_args) if readable(reference)
-        }
+        inputs = {one.untyped_storage()._cdata for one in tensors_of(wide_args) if readable(one)}
         pairs = zip(tensors_of((out,)), tensors_of((wide,)), strict=False)
         for tensor, reference in ((memory_of(low), memory_of(high)) for low, high in pairs):
             fresh = tensor.is_floating_point() and readable(tensor)
@@ -266,12 +267,12 @@ class Shadow:
         """Tell whether a reference or a half-precision tensor or dtype is among the inputs."""
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, torch.Tensor):
-                if value.dtype in _LOW or self._beside(memory_of(value)) is not None:
+                if value.dtype in HALVES or self._beside(memory_of(value)) is not None:
                     return True
             elif isinstance(value, (list, tuple)):
                 if self._differs(value, None):
                     return True
-            elif isinstance(value, torch.dtype) and value in _LOW:
+            elif isinstance(value, torch.dtype) and value in HALVES:
                 return True
         return False
 
@@ -282,12 +283,12 @@ class Shadow:
             reference = self.of(value)
             if reference is not None:
                 return reference
-            if value.dtype in _LOW and readable(value):
+            if value.dtype in HALVES and readable(value):
                 return value.to(torch.float32)
             return value
         if isinstance(value, (list, tuple)):
             return [self._wide(item) for item in value]
-        return torch.float32 if isinstance(value, torch.dtype) and value in _LOW else value
+        return torch.float32 if isinstance(value, torch.dtype) and value in HALVES else value
 
     def _take(self, out: Any) -> None:
         """Let FP32 go on from what the script has."""
@@ -295,7 +296,7 @@ class Shadow:
             reference = self.of(tensor)
             if reference is not None:
                 reference.copy_(tensor)
-            elif tensor.dtype in _LOW and readable(tensor):
+            elif tensor.dtype in HALVES and readable(tensor):
                 self._adopt(tensor)
 
     def _adopt(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -2,20 +2,20 @@
 
 import torch
 
-_COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
+COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 _BY_ROW = frozenset({torch.sparse_csr, torch.sparse_bsr})
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor holds its elements beside their indices."""
-    return tensor.layout is torch.sparse_coo or tensor.layout in _COMPRESSED
+    return tensor.layout is torch.sparse_coo or tensor.layout in COMPRESSED
 
 
 def memory_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements that a sparse tensor holds; any other tensor is its own memory."""
     if tensor.layout is torch.sparse_coo:
         return tensor.detach()._values()
-    return tensor.detach().values() if tensor.layout in _COMPRESSED else tensor
+    return tensor.detach().values() if tensor.layout in COMPRESSED else tensor
 
 
 def holding(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

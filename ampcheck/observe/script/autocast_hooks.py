@@ -8,7 +8,7 @@ import torch
 
 from ampcheck.observe.script.journal import dtype_name
 from ampcheck.observe.script.watcher import Watcher
-from ampcheck.values.loop import Kind
+from ampcheck.values.loop import UNCACHED, Kind
 
 _current_node = torch._C._current_autograd_node
 
@@ -44,7 +44,8 @@ def region(watcher: Watcher, kind: Kind, original: Callable[..., Any]) -> Callab
         out = original(self, *args)
         if not inside and kind is Kind.AUTOCAST:
             off = dtype_name(self.fast_dtype) if self in watcher.off and not self._enabled else ""
-            watcher.note(kind, name=str(self.device), dtype=off)
+            kept = "" if torch.is_autocast_cache_enabled() else UNCACHED
+            watcher.note(kind, name=f"{self.device}{kept}", dtype=off)
             if self._enabled:
                 watcher.casts()
         return out

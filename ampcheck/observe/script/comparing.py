@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ampcheck.observe import modes
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import Execute, State
 from ampcheck.observe.fp8.by_hand import EIGHTHS, CastsByHand, product_of
 from ampcheck.observe.model.held import apart, held
@@ -18,11 +19,11 @@ from ampcheck.observe.reference.given import Given
 from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.observe.reference.pair import SAMPLES, pair_errors
 from ampcheck.observe.reference.paired import PairedBook
+from ampcheck.observe.reference.picks import Picks
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.precision import precision_of
 from ampcheck.observe.script.recording import (
-    LOW_DTYPES,
     Beside,
     Left,
     Named,
@@ -35,11 +36,11 @@ from ampcheck.observe.script.roots import within_backward
 from ampcheck.observe.script.state.naming import called
 from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.unusual import plain
+from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.stats import TensorStats
 from ampcheck.values.trace import Site, UpdateLoss, summed_up
 
-_LOW = frozenset({torch.float16, torch.bfloat16})
 #: Octaves that gradients may be away from a loss scale that has multiplied them.
 _NEAR = 0.4
 #: From a gradient in FP32 and in the script's precision, scaled, to what is to be known of their difference.
@@ -103,7 +104,8 @@ class Compared(Recording):
         super().__init__(step, execute, used, clock=clock)
         for shadow in self._shadows:
             shadow.gave_way = self.gave_way
-        self._given = self._shadow.given = Given(self._weights, called)
+        self._given, self._picks = Given(self._weights, called), Picks()
+        self._shadow.given, self._shadow.picks = self._given, self._picks
 
     def _recorder(self) -> _Placed:
         return _Placed((), samples=SAMPLES, execute=self._run, step_record=self.step_record)
@@ -197,7 +199,7 @@ class Compared(Recording):
         with unseen():
             for name, model in models:
                 for path, one in held(model).items():
-                    if one.tensor.dtype in _LOW and one.tensor.numel() <= MOST:
+                    if one.tensor.dtype in HALVES and one.tensor.numel() <= MOST:
                         self._before_step.setdefault(f"{name}.{path}", one.tensor.detach().double())
 
     def leaves(self, models: Iterable[tuple[str, torch.nn.Module]]) -> None:
@@ -304,14 +306,15 @@ class Compared(Recording):
             f"results of {name} that the FP32 reference takes from the script": n
             for name, n in self._shadow.failed.items()
         }
-        trace = replace(trace, not_audited={**trace.not_audited, **failed, **self._given.missed()})
+        failed |= self._given.missed() | self._picks.missed()
+        trace = replace(trace, not_audited={**trace.not_audited, **failed})
         precision = precision_of(trace, self.autocast)
         by = self.scaling.scale or 1.0
-        losses = (math.fsum(fetched.losses) / by, math.fsum(reference.losses) / by)
+        losses = (sum(fetched.losses) / by, sum(reference.losses) / by)
         kept = by > 1.0 or self._keeps_scale
         # A scale that is applied by hand multiplies FP32's loss too, so both are compared as they are.
         errors = pair_errors(reference, fetched, 0 if kept else log2_scale) if precision != "fp32" else {}
-        low_dtype = LOW_DTYPES.get(precision, "float32")
+        low_dtype = HALF_DTYPES.get(precision, "float32")
         for shadow in self._shadows:
             shadow.clear()
         sites = _without(reference.sites, log2_scale) if kept else reference.sites

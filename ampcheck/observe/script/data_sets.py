@@ -24,18 +24,14 @@ _DEPTH, _PARTS, _NUMBERS = 4, 16, 4096
 
 def hear_loaders(patches: Patches, watcher: Any) -> None:
     """Let a watcher hear of the first batch of each pass over a data set."""
-    patches.wrap(_BaseDataLoaderIter, "__next__", functools.partial(_first_told, watcher))
+    patches.put(_BaseDataLoaderIter, "__next__", functools.partial(_first_told, watcher))
 
 
-def _first_told(watcher: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __next__(self: Any) -> Any:  # noqa: N807  # it takes the place of one
-        batch = original(self)
-        if self._num_yielded == 1 and torch.is_grad_enabled():
-            watcher.loaded(self._dataset, batch)
-        return batch
-
-    return __next__
+def _first_told(watcher: Any, original: Callable[..., Any], self: Any) -> Any:
+    batch = original(self)
+    if self._num_yielded == 1 and torch.is_grad_enabled():
+        watcher.loaded(self._dataset, batch)
+    return batch
 
 
 def cast_up(data: Any, batch: Any) -> list[str]:
@@ -73,10 +69,9 @@ def _held(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor
             yield name, value.take(torch.arange(0, value.numel(), step, device=value.device))
     elif numpy is not None and isinstance(value, numpy.ndarray):
         if value.dtype == numpy.float16:
-            yield (
-                name,
-                torch.tensor(value.flat[:: max(1, value.size // _NUMBERS)].tolist(), dtype=torch.float16),
-            )
+            on_disk = isinstance(value, numpy.memmap)  # numbers all over it would have to be fetched
+            some = slice(_NUMBERS) if on_disk else slice(None, None, max(1, value.size // _NUMBERS))
+            yield name, torch.tensor(value.flat[some].tolist(), dtype=torch.float16)
     elif depth:
         for part, held in islice(_parts(value), _PARTS):
             yield from _held(f"{name}{part}", held, depth - 1)

@@ -41,8 +41,8 @@ def guarded(method: Method) -> Method:
             return None
         compiling = set_eval_frame(None)  # where a whole step is compiled, what is ours must not be
         try:
-            with turn or nullcontext():
-                return method(watcher, *args, **kwargs)
+            with turn or nullcontext(enter_result=True) as mine:
+                return method(watcher, *args, **kwargs) if mine else None
         except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the script
             watcher.abandon(error)
             return None

@@ -22,13 +22,14 @@ from torch.optim.optimizer import (
 )
 
 from ampcheck.observe.model.modules import ModuleTracker
-from ampcheck.observe.patches import Patches
+from ampcheck.observe.patches import Patches, before, put_in_place
 from ampcheck.observe.script import autocast_hooks, open_watches
 from ampcheck.observe.script.compiling import hooks_of_others, let_modes_stay
 from ampcheck.observe.script.cuda.graphs import hear_graphs
 from ampcheck.observe.script.data_sets import hear_loaders
 from ampcheck.observe.script.ear import Ear
 from ampcheck.observe.script.roots import RootFinder
+from ampcheck.observe.script.scaling.deepspeed_scales import MODULE, hear_scales
 from ampcheck.observe.script.scaling.scaler_hooks import OF_SCALERS, made, subclasses
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.values.loop import RETURNED, Kind
@@ -42,6 +43,8 @@ _OVERFLOWS = ("found_inf", "overflow")
 class Hooks:
     """A watcher's ears; `close` takes all of them away."""
 
+    deepspeed = MODULE  #: what is to be imported before `hear_deepspeed`
+
     def __init__(self, watcher: Watcher) -> None:
         """Begin to listen for a watcher."""
         self._ear = Ear(watcher)
@@ -51,36 +54,45 @@ class Hooks:
         self._handles: list[Any] = []
         self._kinds: set[type] = set()
         self._open = True
-        wrap = self._patches.wrap
+        wrap, put = self._patches.wrap, self._patches.put
         self._handles.append(
             register_optimizer_step_pre_hook(lambda optimizer, *_: watcher.step_begins(optimizer))
         )
         self._handles.append(register_optimizer_step_post_hook(lambda *_: watcher.step_ends()))
-        wrap(torch.autograd, "_engine_run_backward", functools.partial(_engine, watcher))
-        wrap(Optimizer, "add_param_group", functools.partial(_add_group, watcher))
-        wrap(Optimizer, "state_dict", functools.partial(_noted, watcher, Kind.SAVE_OPTIMIZER))
-        wrap(Optimizer, "zero_grad", functools.partial(_zero_grad, watcher, "optimizer"))
-        wrap(torch.nn.Module, "zero_grad", functools.partial(_zero_grad, watcher, "model"))
-        wrap(torch.nn.Module, "train", functools.partial(_train, watcher))
+        put(torch.autograd, "_engine_run_backward", functools.partial(_engine, watcher))
+        put(Optimizer, "add_param_group", functools.partial(_add_group, watcher))
+        wrap(Optimizer, "state_dict", _noting(watcher, Kind.SAVE_OPTIMIZER))
+        for owner, family in ((Optimizer, "optimizer"), (torch.nn.Module, "model")):
+            wrap(owner, "zero_grad", functools.partial(_zero_grad, watcher, family))
+        wrap(torch.nn.Module, "train", functools.partial(before, functools.partial(_trains, watcher)))
         for scheduler in {value for value in vars(lr_scheduler).values() if isinstance(value, type)}:
             if issubclass(scheduler, lr_scheduler.LRScheduler) and "step" in vars(scheduler):
-                wrap(scheduler, "step", functools.partial(_schedule, watcher))
+                put(scheduler, "step", functools.partial(_schedule, watcher))
         self._scalers()
         self._clipping()
         for name, kind in (("__enter__", Kind.AUTOCAST), ("__exit__", Kind.AUTOCAST_END)):
             wrap(autocast_mode.autocast, name, functools.partial(autocast_hooks.region, watcher, kind))
         wrap(autocast_mode.autocast, "__init__", functools.partial(autocast_hooks.regions, watcher))
         self._compiling()
-        wrap(torch, "save", functools.partial(_noted, watcher, Kind.SAVE))
-        wrap(multiprocessing.process.BaseProcess, "start", functools.partial(_child, watcher))
+        wrap(torch, "save", _noting(watcher, Kind.SAVE))
+        wrap(
+            multiprocessing.process.BaseProcess,
+            "start",
+            functools.partial(before, functools.partial(_child, watcher)),
+        )
         hear_graphs(self._patches, watcher)
         hear_loaders(self._patches, watcher)
         open_watches.add(self)
 
+    def hear_deepspeed(self) -> None:
+        """Listen to DeepSpeed's loss scalers, once they are imported."""
+        if self._open:
+            hear_scales(self._patches, self._watcher)
+
     def _compiling(self) -> None:
         wrap, watcher = self._patches.wrap, self._watcher
         watcher.compiler.plain.append(self._patches.paused)
-        wrap(torch, "compile", functools.partial(_compile, watcher))
+        wrap(torch, "compile", functools.partial(before, lambda *_, **__: watcher.compiles()))
         others = functools.partial(hooks_of_others, (RootFinder, ModuleTracker))
         wrap(torch.nn.modules.module, "_has_any_global_hook", others)
         let_modes_stay(self._patches)
@@ -88,7 +100,7 @@ class Hooks:
     def _scalers(self) -> None:
         wrap, watcher, scaler = self._patches.wrap, self._watcher, grad_scaler.GradScaler
         wrap(scaler, "__init__", functools.partial(made, watcher, self._scaler_kind))
-        wrap(scaler, "state_dict", functools.partial(_noted, watcher, Kind.SAVE_SCALER))
+        wrap(scaler, "state_dict", _noting(watcher, Kind.SAVE_SCALER))
         wrap(scaler, "__getattr__", functools.partial(_peek, watcher))
         self._scaler_kind(scaler)
         for kind in subclasses(scaler):
@@ -109,7 +121,7 @@ class Hooks:
             original = getattr(clip_grad, name, None)
             if original is None:
                 continue
-            wrapped = _clip(self._watcher, name, original)
+            wrapped = put_in_place(functools.partial(_clip, self._watcher, name), original)
             for module in list(sys.modules.values()):
                 if type(module) is ModuleType and vars(module).get(name) is original:
                     self._patches.wrap(module, name, functools.partial(_instead, wrapped))
@@ -148,95 +160,66 @@ class Hooks:
         self._ear.turn()
 
 
-def _engine(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
+def _engine(
+    watcher: Watcher, original: Callable[..., Any], outputs: Any, seeds: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Wrap what `backward` and `grad` call, under whatever name a script has bound these."""
-
-    @functools.wraps(original)
-    def run_backward(outputs: Any, seeds: Any, *args: Any, **kwargs: Any) -> Any:
-        if _current_node() is not None:
-            return original(outputs, seeds, *args, **kwargs)
-        if not kwargs.get("accumulate_grad", True):
-            create_graph, inputs = args[1:3]
-            if create_graph:
-                watcher.differentiated(outputs)
-            # Under torch.func a graph is always made.
-            if (not create_graph or _functional()) and watcher.trains(inputs):
-                watcher.backward(outputs, seeds, RETURNED)
-            return original(outputs, seeds, *args, **kwargs)
-        seed = watcher.backward(outputs, seeds)
-        try:
-            return original(outputs, seeds if seed is None else (seed,), *args, **kwargs)
-        finally:
-            if seed is not None:
-                watcher.seed_ends()
-            watcher.backward_ends()
-
-    return run_backward
+    if _current_node() is not None:
+        return original(outputs, seeds, *args, **kwargs)
+    if not kwargs.get("accumulate_grad", True):
+        create_graph, inputs = args[1:3]
+        if create_graph:
+            watcher.differentiated(outputs)
+        # Under torch.func a graph is always made.
+        if (not create_graph or _functional()) and watcher.trains(inputs):
+            watcher.backward(outputs, seeds, RETURNED)
+        return original(outputs, seeds, *args, **kwargs)
+    seed = watcher.backward(outputs, seeds)
+    try:
+        return original(outputs, seeds if seed is None else (seed,), *args, **kwargs)
+    finally:
+        if seed is not None:
+            watcher.seed_ends()
+        watcher.backward_ends()
 
 
 def _functional() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def _add_group(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def add_param_group(self: Any, param_group: Any) -> Any:
-        out = original(self, param_group)
-        watcher.owns(self, self.param_groups[-1]["params"])
-        return out
+def _add_group(watcher: Watcher, original: Callable[..., Any], self: Any, param_group: Any) -> Any:
+    out = original(self, param_group)
+    watcher.owns(self, self.param_groups[-1]["params"])
+    return out
 
-    return add_param_group
+
+def _noting(watcher: Watcher, kind: Kind) -> Callable[..., Any]:
+    return functools.partial(before, lambda *_, **__: watcher.note(kind))
+
+
+def _trains(watcher: Watcher, _module: Any, mode: bool = True, *_: Any) -> None:  # noqa: FBT001, FBT002  # torch's
+    if not mode:
+        watcher.roots.listen()  # what is validated, and in which precision
+
+
+def _child(watcher: Watcher, process: Any, *_: Any) -> None:
+    # Workers that load data do not train.
+    if "_worker_loop" not in str(getattr(process, "_target", "")):
+        watcher.child(process)
 
 
 def _zero_grad(watcher: Watcher, family: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-        watcher.zeroed(self, family)
+    return before(lambda owner, *_, **__: watcher.zeroed(owner, family), original)
+
+
+def _schedule(watcher: Watcher, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    if getattr(self, "_is_initial", False):  # its constructor takes a step of its own
         return original(self, *args, **kwargs)
-
-    return zero_grad
-
-
-def _train(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def train(self: Any, mode: bool = True) -> Any:  # noqa: FBT001, FBT002  # torch's own signature
-        if not mode:
-            watcher.roots.listen()  # what is validated, and in which precision
-        return original(self, mode)
-
-    return train
-
-
-def _schedule(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(self, "_is_initial", False):  # its constructor takes a step of its own
-            return original(self, *args, **kwargs)
-        watcher.note(Kind.SCHEDULE, self, "scheduler", within=True)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            watcher.leaves()
-
-    return step
-
-
-def _noted(watcher: Watcher, kind: Kind, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        watcher.note(kind)
-        return original(*args, **kwargs)
-
-    return noted
-
-
-def _compile(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  # it takes the place of one
-        watcher.compiles()
-        return original(*args, **kwargs)
-
-    return compile
+    watcher.note(Kind.SCHEDULE, self, "scheduler", within=True)
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        watcher.leaves()
 
 
 def _peek(watcher: Watcher, _: None) -> Callable[..., Any]:
@@ -249,27 +232,14 @@ def _peek(watcher: Watcher, _: None) -> Callable[..., Any]:
     return __getattr__
 
 
-def _clip(watcher: Watcher, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-        held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        watcher.changed(Kind.CLIP, name, held)
-        out = original(held, *args, **kwargs)
-        watcher.clipped(held)
-        return out
-
-    return clip
-
-
-def _child(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def start(self: Any) -> Any:
-        # Workers that load data do not train.
-        if "_worker_loop" not in str(getattr(self, "_target", "")):
-            watcher.child(self)
-        return original(self)
-
-    return start
+def _clip(
+    watcher: Watcher, name: str, original: Callable[..., Any], parameters: Any, *args: Any, **kwargs: Any
+) -> Any:
+    held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    watcher.changed(Kind.CLIP, name, held)
+    out = original(held, *args, **kwargs)
+    watcher.clipped(held)
+    return out
 
 
 def _instead(wrapped: Any, _original: Any) -> Any:

@@ -15,7 +15,7 @@ from ampcheck.observe.script.optimizers import described, parameters_of
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import RootFinder, trains, within_backward
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, behind, factor, is_scaled
-from ampcheck.observe.script.scaling.scaled_by_hand import ScaleByHand, Scaling
+from ampcheck.observe.script.scaling.scaled_by_hand import ScaleByHand, worst
 from ampcheck.observe.script.scaling.scales import Attempt, LateSkips, ScaleWatch
 from ampcheck.observe.script.state.half_averages import HalfAverages
 from ampcheck.observe.script.state.leftover import Leftovers
@@ -167,8 +167,7 @@ class LoopWatcher:
         if self.averages.following and self.thread.runs:
             self.averages.pause()
         first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-        # A stage of a pipeline has nodes of the graph.
-        loss = first if isinstance(first, torch.Tensor) else None
+        loss = first if isinstance(first, torch.Tensor) else None  # a pipeline's stage has nodes
         scaled = self._scales and isinstance(loss, torch.Tensor) and is_scaled(loss)
         dtype = "" if loss is None else dtype_name(loss.dtype)
         whole = loss is not None and loss.numel() == 1
@@ -179,8 +178,8 @@ class LoopWatcher:
         self._pending = True
         if scaled and self.thread.runs:
             self.leftovers.backward_begins()
-        if hand:
-            self.hand.multiplied(self.steps, by)
+        if hand and (left := self.hand.multiplied(self.steps, by, self.tape.models)):
+            self.journal.note(Kind.GROWN, name=left)
         return self.tape.backward(loss if whole else None, scaled=scaled, by=by)
 
     @guarded
@@ -255,7 +254,8 @@ class LoopWatcher:
         if not self.journal.things[label].settings:
             self.owns(optimizer, parameters)
             self.journal.describe(label, **described(optimizer))
-        divided = self._scaler_step is None and self.tape.divided(parameters)
+        now = self.tape.now if self._scaler_step is None else None
+        divided, name = (False, "") if now is None else now.before_step(parameters)
         if self._scaler_step is not None:
             self._scaler_step.reached = True
         self._end_recording(used=parameters, label=label)
@@ -264,7 +264,7 @@ class LoopWatcher:
         self._stepping = label
         self.updates.begins(label, optimizer, parameters)
         with unseen():
-            self.journal.note(Kind.STEP, label, by_hand=self.hand.divided(parameters) or divided)
+            self.journal.note(Kind.STEP, label, name=name, by_hand=self.hand.divided(parameters) or divided)
         self.journal.enter(label)
 
     @guarded
@@ -331,7 +331,7 @@ class LoopWatcher:
     def loop(self) -> Loop:
         """Return what was seen of the loop."""
         things, scales = tuple(self.journal.things.values()), tuple(self.scales.events)
-        scaling = next((one.scaling for one in self.tape.recorded if one.scaling != Scaling()), Scaling())
+        scaling = worst(recorded.scaling for recorded in self.tape.recorded)
         full = tuple(recorded.step for recorded in self.tape.recorded if recorded.beside is not None)
         first = dict(self.scales.first)
         if scaling.known and not first:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.values.loop import Kind
 
 _current_node = torch._C._current_autograd_node
@@ -37,18 +38,10 @@ def use_of(
 
 def owners(values: Iterable[Any], parameters: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Yield the parameters whose gradients lie where these tensors do, in full or in part."""
-    memory = {_memory(tensor) for tensor in _tensors(values)}
+    memory = {_memory(tensor) for tensor in tensors_of(values)}
     for parameter in parameters:
         if parameter.grad is not None and _memory(parameter.grad) in memory:
             yield parameter
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
 
 
 def _memory(tensor: torch.Tensor) -> int:

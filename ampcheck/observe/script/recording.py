@@ -17,12 +17,13 @@ from ampcheck.observe.script.guard import not_seen_because
 from ampcheck.observe.script.precision import precision_of
 from ampcheck.observe.script.reading import owners, use_of
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
-from ampcheck.observe.script.scaling.scaled_by_hand import Probe, Scaling, are_divided, probes, scaling_of
+from ampcheck.observe.script.scaling.scaled_by_hand import Probe, Scaling, before_step, probes, scaling_of
 from ampcheck.observe.script.state.stale_casts import StaleCasts
 from ampcheck.observe.unusual import plain
+from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.loop import Kind
 from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW
-from ampcheck.values.parts import harmed_parts, outcome_of
+from ampcheck.values.parts import off_by_itself, outcome_of
 from ampcheck.values.trace import ErrorJump, Failure, PairError, Site, Trace, UpdateLoss, summed_up
 
 #: Operations after which a step is abandoned: it is no step, but a script that never updates its weights.
@@ -33,7 +34,6 @@ Used = Callable[[Kind, str, list[torch.Tensor]], None]
 #: A parameter: the module that owns it, its name there, and itself.
 Named = tuple[str, str, torch.Tensor]
 #: What a precision holds numbers in.
-LOW_DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,8 @@ class Beside:
     rows: Mapping[str, Sequence[float]]  #: by parameter, what `Compare` said
     compared: frozenset[int] = frozenset()  #: identities of the parameters whose gradient FP32 has as well
     state: Mapping[str, Left] = field(default_factory=dict)  #: what modules hold after the step
-    rounded: Mapping[str, Sequence[float]] = field(
-        default_factory=dict
-    )  #: rows of FP32 with rounded weights, where that ran too
+    #: rows of FP32 with rounded weights, where that ran too
+    rounded: Mapping[str, Sequence[float]] = field(default_factory=dict)
     rounded_loss: float = 0.0
     updates: tuple[UpdateLoss, ...] = ()  #: of what modules hold in half precision and the step has written
 
@@ -93,7 +92,7 @@ class Recorded:
         if self.beside is None or self.overflowed:
             return False
         outcome = outcome_of(self.beside.rows, *self.losses, self.log2_scale)
-        off = outcome.error > HARM_ERROR or harmed_parts(self.beside.rows, {}) or self.beside.state
+        off = outcome.error > HARM_ERROR or off_by_itself(self.beside.rows) or self.beside.state
         return outcome.finite and bool(off)
 
     @property
@@ -108,9 +107,8 @@ class Recorded:
         if self.beside.error_jumps or not self.beside.rows:
             return False
         error, norm, _, lost, live = map(math.fsum, zip(*self.beside.rows.values(), strict=True))
-        paused = any(
-            not row[1] for row in self.beside.rows.values()
-        )  # what begins at zero wakes up a step later
+        # what begins at zero wakes up a step later
+        paused = any(not row[1] for row in self.beside.rows.values())
         return not paused and error <= HARM_ERROR**2 * norm and lost <= SHOWN_UNDERFLOW * live
 
 
@@ -276,16 +274,16 @@ class Recording:
 
     def stepped(self, parameters: Iterable[torch.Tensor]) -> None:
         """Take note of what an optimizer is about to step: whether the gradients have been divided since."""
-        if self.probes:
+        if self.probes or self.by >= SMALLEST_SCALE:  # gradients may have been moved elsewhere
             with unseen():
                 self.scaling = scaling_of(self.by, self.probes, parameters)
         if self.scaling.known:
             self.scale = self.scaling.scale
 
-    def divided(self, parameters: Iterable[torch.Tensor]) -> bool:
-        """Tell whether the script has divided gradients by the loss scale itself."""
+    def before_step(self, parameters: Iterable[torch.Tensor]) -> tuple[bool, str]:
+        """Tell whether the script has divided gradients by the loss scale itself, and what to call their step."""
         with unseen():
-            return are_divided(self.scale, self._scaled, parameters)
+            return before_step((self.scale, self._scaled), self.by, list(parameters))
 
     def gradients(self, parameters: Iterable[Named]) -> None:
         """Measure gradients as they are after the backward: scaled, and not clipped."""
@@ -315,8 +313,8 @@ class Recording:
         fetched = self.recorder.fetch()
         trace = self.recorder.trace(fetched)
         precision = precision_of(trace, self.autocast)
-        loss = math.fsum(fetched.losses) / (self.scaling.scale or 1.0)
-        summary = summed_up(trace, loss, self.log2_scale, LOW_DTYPES.get(precision, "float32"))
+        loss = sum(fetched.losses) / (self.scaling.scale or 1.0)
+        summary = summed_up(trace, loss, self.log2_scale, HALF_DTYPES.get(precision, "float32"))
         trace = replace(trace, steps=(summary,))
         return Recorded(
             self.step, trace, precision, self.log2_scale, (loss, math.nan), None, self.scaling, self.last

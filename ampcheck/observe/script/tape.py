@@ -234,13 +234,9 @@ class Tape(Models):
         if self.now is not None and self.what_if is None:
             self.now.backward_ended()
 
-    def turn(self) -> AbstractContextManager[Any] | None:
+    def turn(self) -> AbstractContextManager[bool] | None:
         """Return what the running thread has to wait for, where it runs a part of the recorded step."""
         return None if self.now is None else self.now.recorder.turn()
-
-    def divided(self, parameters: Iterable[torch.Tensor]) -> bool:
-        """Tell whether the script has divided these gradients by the loss scale itself."""
-        return self.now is not None and self.now.divided(parameters)
 
     def pause(self) -> None:
         """See nothing of what an optimizer does to the weights, where the recording goes on behind it."""

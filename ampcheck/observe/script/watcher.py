@@ -13,7 +13,7 @@ from ampcheck.observe.script.reading import SHORTENS
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import trains
 from ampcheck.observe.script.scaling.losses import is_scaled, mark_scaled
-from ampcheck.observe.script.scaling.own_unscaling import OwnUnscaling
+from ampcheck.observe.script.scaling.own_unscaling import OwnUnscaling, updates_at
 from ampcheck.observe.script.scaling.scales import Attempt, about_to_update, overflowed
 from ampcheck.values.loop import GIVEN, RETURNED, Kind
 
@@ -35,9 +35,8 @@ class Watcher(LoopWatcher):
         """Begin before the first step."""
         super().__init__(*given, **named)
         self.unscaling = OwnUnscaling()
-        self._scaled_at: Spot | None = (
-            None  #: the line that took such gradients, if nothing has divided them yet
-        )
+        #: the line that took such gradients, if nothing has divided them yet
+        self._scaled_at: Spot | None = None
 
     @guarded
     def scale(self, scaler: Any, outputs: Any) -> None:
@@ -68,6 +67,8 @@ class Watcher(LoopWatcher):
         """Take note of a scaler and of what was asked of it."""
         label = self.journal.label(scaler, "scaler")
         known = {name: value for name, value in asked.items() if isinstance(value, (str, float, int))}
+        if own := updates_at(type(scaler)):
+            known["updates_at"] = own
         self.journal.describe(label, **known, live=bool(scaler._enabled))
 
     @guarded
@@ -147,6 +148,20 @@ class Watcher(LoopWatcher):
             before, found = self._before
             label = self.journal.label(scaler, "scaler")
             self.scales.updated(max(0, self.steps - 1), label, before, scaler._scale, found)
+
+    @guarded
+    def rescaled(self, scaler: Any, before: float, after: float, overflow: Any) -> None:
+        """Take note of the scale of a scaler that is no GradScaler, and of a step that it has skipped."""
+        label = self.journal.label(scaler, "scaler")
+        self.journal.describe(label, live=True)
+        skipped = bool(overflow)
+        if skipped:
+            self._end_recording()
+        with unseen():
+            values = [torch.tensor(float(value)) for value in (before, after, skipped)]
+        self.scales.updated(self.steps, label, values[0], values[1], values[2:])
+        if skipped:
+            self.stepped()
 
     @guarded
     def changed(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:

@@ -16,9 +16,7 @@ from ampcheck.observe.model.structure import modules, own_parameters
 from ampcheck.observe.script.comparing import Compared
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.unusual import plain
-
-#: Where GradScaler starts.
-FIRST_SCALE = 2.0**16
+from ampcheck.values.plan import DEFAULT_SCALE
 
 
 class WhatIf:
@@ -28,7 +26,7 @@ class WhatIf:
         """Prepare to run steps in a dtype; float16 has a loss scale, which falls as GradScaler's does."""
         self._prepare = prepare
         self.dtype = dtype
-        self.scale = FIRST_SCALE if dtype is torch.float16 else 1.0
+        self.scale = DEFAULT_SCALE if dtype is torch.float16 else 1.0
         self._region, self._rules = ExitStack(), ExitStack()
         self._casting = self._ruled = False
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-_LOW = frozenset({torch.float16, torch.bfloat16})
+from ampcheck.observe.dtypes import HALVES
+
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
@@ -28,7 +29,7 @@ def _hears_only(kind: type) -> bool:
 
 def wider(dtype: torch.dtype) -> torch.dtype:
     """Return what FP32 holds numbers of a dtype in."""
-    return torch.float32 if dtype in _LOW else dtype
+    return torch.float32 if dtype in HALVES else dtype
 
 
 def tensors_of(values: Any) -> Iterator[torch.Tensor]:
@@ -42,4 +43,4 @@ def tensors_of(values: Any) -> Iterator[torch.Tensor]:
 
 def holds_low(out: Any) -> bool:
     """Tell whether there is half precision among results."""
-    return any(tensor.dtype in _LOW for tensor in tensors_of((out,)))
+    return any(tensor.dtype in HALVES for tensor in tensors_of((out,)))

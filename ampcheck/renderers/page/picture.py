@@ -1,12 +1,12 @@
 """The landscape of the page: a still picture of the layers, which the script replaces by one that moves."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from math import log10
 
 from ampcheck.diagnose.landscape import Column, Landscape, Zone, landscape, operand_landscape
-from ampcheck.renderers.drawing import ZONES, module_name
+from ampcheck.renderers.drawing import ZONES, module_name, zone_name
 from ampcheck.renderers.page.elements import Html, tag
+from ampcheck.renderers.shapes import line, rect, text
 from ampcheck.values.recipe_audit import RecipeResult
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase
@@ -51,7 +51,7 @@ def _drawn(
     bottom = _HEAD + _ROW * len(picture.rows)
     return tag(
         "svg",
-        *_zones(picture.columns, bottom, names),
+        *_zones(picture, bottom, names),
         *_cells(picture),
         *_labels(picture),
         *_axis(picture.columns, bottom),
@@ -85,16 +85,15 @@ def _shares(picture: Landscape, names: Mapping[Zone, tuple[str, ...]]) -> str:
     return ", ".join(shares)
 
 
-def _zones(columns: Sequence[Column], bottom: int, names: Mapping[Zone, tuple[str, ...]]) -> Iterator[Html]:
+def _zones(picture: Landscape, bottom: int, names: Mapping[Zone, tuple[str, ...]]) -> Iterator[Html]:
     start = 0
-    for zone, held in groupby(columns, key=lambda column: column.zone):
-        number = len(list(held))
-        x, width = _LABELS + _STEP * start, _STEP * number
-        yield tag("rect", class_=f"ground {zone}", x=x, y=_HEAD, width=width, height=bottom - _HEAD)
-        name = next((words for words in names[zone] if len(words) * _CHARACTER <= width), None)
+    for zone, columns in picture.zones:
+        x, width = _LABELS + _STEP * start, _STEP * len(columns)
+        yield rect(x, _HEAD, width, bottom - _HEAD, f"ground {zone}")
+        name = zone_name(names[zone], width / _CHARACTER)
         if name:
-            yield tag("text", name, class_=f"word {zone}", x=x + width / 2, y=_HEAD - 8, text_anchor="middle")
-        start += number
+            yield text(x + width / 2, _HEAD - 8, name, "middle", f"word {zone}")
+        start += len(columns)
 
 
 def _cells(picture: Landscape) -> Iterator[Html]:
@@ -113,13 +112,11 @@ def _cells(picture: Landscape) -> Iterator[Html]:
 def _labels(picture: Landscape) -> Iterator[Html]:
     for index, row in enumerate(picture.rows):
         y = _HEAD + _ROW * index + _ROW - 4
-        yield tag(
-            "text", module_name(row.label, _CHARACTERS), class_="name", x=_LABELS - 8, y=y, text_anchor="end"
-        )
-        outside = row.share(Zone.UNDERFLOWED, picture.columns) + row.share(Zone.OVERFLOW, picture.columns)
+        yield text(_LABELS - 8, y, module_name(row.label, _CHARACTERS), "end", "name")
+        outside = row.outside(picture.columns)
         if outside:
             x = _LABELS + _STEP * len(picture.columns) + 6
-            yield tag("text", percent(outside), class_="outside", x=x, y=y)
+            yield text(x, y, percent(outside), style="outside")
 
 
 def _axis(columns: Sequence[Column], bottom: int) -> Iterator[Html]:
@@ -128,6 +125,6 @@ def _axis(columns: Sequence[Column], bottom: int) -> Iterator[Html]:
         exponent = -(-column.low // _TICK) * _TICK
         x = _LABELS + _STEP * index
         if exponent <= column.high and x >= free:
-            yield tag("path", class_="tick", d=f"M{x} {bottom}v4")
-            yield tag("text", power(exponent), class_="axis", x=x, y=bottom + 17, text_anchor="middle")
+            yield line(x, bottom, x, bottom + 4, "tick")
+            yield text(x, bottom + 17, power(exponent), "middle", "axis")
             free = x + 6 * _CHARACTER

@@ -8,7 +8,7 @@ from ampcheck.diagnose.tables import SCALES, CurvePoint, best_scale
 from ampcheck.renderers.drawing import NONE, ZONES
 from ampcheck.renderers.page.elements import Html, tag
 from ampcheck.renderers.page.picture import still
-from ampcheck.renderers.pictures import DEFAULT_LOG2_SCALE
+from ampcheck.values.plan import DEFAULT_LOG2_SCALE
 from ampcheck.values.report import Report
 from ampcheck.values.stats import Bounds
 from ampcheck.values.trace import Phase
@@ -123,7 +123,7 @@ def _advised(report: Report, points: Sequence[CurvePoint]) -> int | None:
 
 
 def _readout(point: CurvePoint) -> Iterator[Html]:
-    for zone, bounds in _zones(point).items():
+    for zone, bounds in point.zones.items():
         yield tag(
             "div",
             tag("dt", tag("span", class_=f"swatch {zone}", aria_hidden="true"), ZONES[zone][0]),
@@ -137,14 +137,6 @@ def _readout(point: CurvePoint) -> Iterator[Html]:
         )
     about = f"of {count(point.nonzero)} non-zero gradient elements, predicted from the FP32 run"
     yield tag("div", tag("dt", "Shares", class_="unseen"), tag("dd", about, class_="muted"))
-
-
-def _zones(point: CurvePoint) -> dict[Zone, Bounds]:
-    return {
-        Zone.UNDERFLOWED: point.underflowed,
-        Zone.SUBNORMAL: point.subnormal,
-        Zone.OVERFLOW: point.overflowed,
-    }
 
 
 def span(bounds: Bounds) -> str:
@@ -162,7 +154,7 @@ def _curve(points: Sequence[CurvePoint], used: int) -> Html:
         for exponent in range(_FLOOR + 1, 1)
     ]
     for zone in (Zone.SUBNORMAL, Zone.UNDERFLOWED, Zone.OVERFLOW):
-        heights = [_y(_zones(point)[zone].low / point.nonzero) for point in points]
+        heights = [_y(point.zones[zone].low / point.nonzero) for point in points]
         line = "M" + "L".join(f"{_x(index, points):g} {y:.1f}" for index, y in enumerate(heights))
         body.append(tag("path", class_=f"area {zone}", d=f"{line}V{_HEIGHT}H0z"))
         body.append(tag("path", class_=f"line {zone}", d=line))
@@ -203,7 +195,7 @@ def _table(points: Sequence[CurvePoint], used: int) -> Html:
     rows = []
     for point in points:
         cells = []
-        for bounds in _zones(point).values():
+        for bounds in point.zones.values():
             cells.append(tag("td", _share(bounds, point.nonzero) if bounds.low else NONE))
             cells.append(tag("td", span(bounds) if bounds.high else NONE))
         mark = tag("span", " used", class_="muted") if point.log2_scale == used else None
@@ -212,7 +204,7 @@ def _table(points: Sequence[CurvePoint], used: int) -> Html:
         tag("th", "Loss scale", scope="col"),
         *(
             tag("th", f"{ZONES[zone][0]}{what}", scope="col")
-            for zone in _zones(points[0])
+            for zone in points[0].zones
             for what in ("", ", elements")
         ),
     ]

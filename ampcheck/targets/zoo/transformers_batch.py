@@ -151,10 +151,6 @@ def _masked_patches(sizes: Sizes) -> torch.Tensor:
     return torch.arange(patches).remainder(2).bool().expand(sizes.batch, patches).contiguous()
 
 
-def _layout(sizes: Sizes) -> torch.Tensor:
-    return torch.tensor([100, 100, 200, 200]).expand(sizes.batch, sizes.length, 4).contiguous()
-
-
 #: Parameters of `forward` whose meaning is known, to what makes a random value for them.
 INPUTS: dict[str, Callable[[Sizes], torch.Tensor]] = {
     "input_ids": _text,
@@ -166,7 +162,9 @@ INPUTS: dict[str, Callable[[Sizes], torch.Tensor]] = {
     "past_values": lambda sizes: _series(sizes, "context_length"),
     "future_values": lambda sizes: _series(sizes, "prediction_length"),
     "bool_masked_pos": _masked_patches,
-    "bbox": _layout,
+    "bbox": lambda sizes: (
+        torch.tensor([100, 100, 200, 200]).expand(sizes.batch, sizes.length, 4).contiguous()
+    ),
 }
 
 

@@ -2,8 +2,9 @@
 
 import statistics
 
-from ampcheck.bench.shapes import LEFT, WIDTH, Axis, line, mark, standalone, svg, text
+from ampcheck.bench.shapes import LEFT, WIDTH, Axis, mark, standalone, svg
 from ampcheck.renderers.page.elements import tag
+from ampcheck.renderers.shapes import line, text
 
 LOW, HIGH = 0.5, 6.0
 TICKS = (0.5, 0.7, 1, 1.5, 2, 3, 4, 6)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 import torch.utils._device as device_module
 from torch.amp import autocast_mode, grad_scaler
+from torch.utils import _triton
 
 from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting, prepare
 from ampcheck.observe.cuda_on_cpu.wide import WideCompute
@@ -60,6 +61,7 @@ class AsCuda:
         """Take everything away."""
         AsCuda.now = None
         self._patches.restore()
+        _triton.has_triton.cache_clear()  # it keeps its answer, which was that of the stand-in
         self._stack.close()
 
     def paused(self) -> AbstractContextManager[None]:
@@ -153,7 +155,7 @@ class AsCuda:
         wrap(torch.Tensor, "record_stream", lambda _: lambda *_: None)
         wrap(device_module.DeviceContext, "__init__", self._context)
         wrap(torch, "Generator", self._generator)
-        wrap(torch, "load", self._load)
+        self._patches.put(torch, "load", self._load)
 
     def _stayed(self, tensor: torch.Tensor) -> torch.Tensor:
         self._touch()
@@ -175,65 +177,59 @@ class AsCuda:
 
         return Generator
 
-    def _load(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def load(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-            return original(file, self._mapped(map_location), *args, **kwargs)
-
-        return load
+    def _load(
+        self, original: Callable[..., Any], file: Any, map_location: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        return original(file, self._mapped(map_location), *args, **kwargs)
 
     # -- mixed precision
 
     def _amp(self) -> None:
-        wrap = self._patches.wrap
-        wrap(autocast_mode.autocast, "__init__", self._region)
-        wrap(grad_scaler.GradScaler, "__init__", self._scaler)
+        wrap, put = self._patches.wrap, self._patches.put
+        put(autocast_mode.autocast, "__init__", self._region)
+        put(grad_scaler.GradScaler, "__init__", self._scaler)
         for name in ("is_autocast_enabled", "get_autocast_dtype"):
-            wrap(torch, name, self._query)
-        wrap(torch, "set_autocast_enabled", self._switch)
-        wrap(torch, "set_autocast_dtype", self._query)
-        wrap(autocast_mode, "_cast", self._cast)
+            put(torch, name, self._query)
+        put(torch, "set_autocast_enabled", self._switch)
+        put(torch, "set_autocast_dtype", self._query)
+        put(autocast_mode, "_cast", self._cast)
         wrap(torch, "get_autocast_gpu_dtype", self._gpu_dtype)
         wrap(torch.cuda.amp.common, "amp_definitely_not_available", self._no_amp)
 
     def _no_amp(self, original: Callable[[], bool]) -> Callable[[], bool]:
         return lambda: not self._awake and original()
 
-    def _region(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def __init__(  # noqa: N807  # it takes the place of one
-            region: Any,
-            device_type: str,
-            dtype: torch.dtype | None = None,
-            enabled: bool = True,  # noqa: FBT001, FBT002  # torch's own signature
-            cache_enabled: bool | None = None,  # noqa: FBT001
-        ) -> None:
-            if str(device_type).partition(":")[0] == "cuda" and not self._awake:
-                original(region, device_type, dtype, enabled, cache_enabled)
-                self._wakes(region, lambda it: it.__init__("cuda", dtype, enabled, cache_enabled))
-                return
-            if str(device_type).partition(":")[0] == "cuda":
-                dtype = dtype or torch.float16
-                device_type = "cpu"
-                if enabled:
-                    self._emulate()
+    def _region(
+        self,
+        original: Callable[..., None],
+        region: Any,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,  # noqa: FBT001, FBT002  # torch's own signature
+        cache_enabled: bool | None = None,  # noqa: FBT001
+    ) -> None:
+        if str(device_type).partition(":")[0] == "cuda" and not self._awake:
             original(region, device_type, dtype, enabled, cache_enabled)
+            self._wakes(region, lambda it: it.__init__("cuda", dtype, enabled, cache_enabled))
+            return
+        if str(device_type).partition(":")[0] == "cuda":
+            dtype = dtype or torch.float16
+            device_type = "cpu"
+            if enabled:
+                self._emulate()
+        original(region, device_type, dtype, enabled, cache_enabled)
 
-        return __init__
-
-    def _scaler(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def __init__(scaler: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            if device == "cuda" and not self._awake:
-                original(scaler, device, *args, **kwargs)
-                self._wakes(scaler, lambda it: self._wake_scaler(it, original, *args, **kwargs))
-                return
-            # In torch's order: init_scale, growth_factor, backoff_factor, growth_interval, enabled.
-            if device == "cuda" and kwargs.get("enabled", args[4] if len(args) > _BEFORE_ENABLED else True):
-                self._emulate()  # now, and not within the first step that enters a region
-            original(scaler, "cpu" if device == "cuda" else device, *args, **kwargs)
-
-        return __init__
+    def _scaler(
+        self, original: Callable[..., None], scaler: Any, device: str = "cuda", *args: Any, **kwargs: Any
+    ) -> None:
+        if device == "cuda" and not self._awake:
+            original(scaler, device, *args, **kwargs)
+            self._wakes(scaler, lambda it: self._wake_scaler(it, original, *args, **kwargs))
+            return
+        # In torch's order: init_scale, growth_factor, backoff_factor, growth_interval, enabled.
+        if device == "cuda" and kwargs.get("enabled", args[4] if len(args) > _BEFORE_ENABLED else True):
+            self._emulate()  # now, and not within the first step that enters a region
+        original(scaler, "cpu" if device == "cuda" else device, *args, **kwargs)
 
     def _wakes(self, thing: Any, wake: Callable[[Any], None]) -> None:
         """Let a region or a scaler be CUDA's, should the script ask for a CUDA device after it was made."""
@@ -252,36 +248,23 @@ class AsCuda:
             original(scaler, "cpu", *args, **kwargs)
             self.woken(scaler)
 
-    def _query(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def query(*args: Any) -> Any:
-            if not self._awake:
-                return original(*args)
-            if not args or isinstance(args[0], (bool, torch.dtype)):
-                return original("cpu", *args)
-            return original("cpu" if args[0] == "cuda" else args[0], *args[1:])
+    def _query(self, original: Callable[..., Any], *args: Any) -> Any:
+        if not self._awake:
+            return original(*args)
+        if not args or isinstance(args[0], (bool, torch.dtype)):
+            return original("cpu", *args)
+        return original("cpu" if args[0] == "cuda" else args[0], *args[1:])
 
-        return query
-
-    def _switch(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        query = self._query(original)
-
-        @functools.wraps(original)
-        def switch(*args: Any) -> Any:
-            if args[-1] and (len(args) == 1 or args[0] == "cuda"):
-                self._emulate()
-            return query(*args)
-
-        return switch
+    def _switch(self, original: Callable[..., Any], *args: Any) -> Any:
+        if args[-1] and (len(args) == 1 or args[0] == "cuda"):
+            self._emulate()
+        return self._query(original, *args)
 
     def _gpu_dtype(self, original: Callable[[], Any]) -> Callable[[], Any]:
         return lambda: torch.get_autocast_dtype("cpu") if self._awake else original()
 
-    def _cast(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def cast(value: Any, device: str, dtype: torch.dtype) -> Any:
-            return original(value, "cpu" if device == "cuda" and self._awake else device, dtype)
-
-        return cast
+    def _cast(self, original: Callable[..., Any], value: Any, device: str, dtype: torch.dtype) -> Any:
+        return original(value, "cpu" if device == "cuda" and self._awake else device, dtype)
 
     # -- torch.cuda
 

@@ -22,78 +22,65 @@ def jobs_on_cpu(patches: Patches, mapped: Mapped) -> None:
     patches.wrap(spread, "_get_available_device_type", lambda _: lambda: None)
     if not torch.distributed.is_available():
         return
-    patches.wrap(DistributedDataParallel, "__init__", _without_devices)
+    patches.put(DistributedDataParallel, "__init__", _without_devices)
     # It runs on GPUs only; a rank then takes the statistics of its own part of the batch.
     patches.wrap(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda _: lambda *_: None)
     patches.wrap(SyncBatchNorm, "forward", lambda _: _BatchNorm.forward)
     mesh = torch.distributed.device_mesh
     for owner in (torch.distributed, torch.distributed.distributed_c10d, mesh):
-        patches.wrap(owner, "init_process_group", functools.partial(_job, mapped))
+        patches.put(owner, "init_process_group", functools.partial(_job, mapped))
     for owner in (torch.distributed, torch.distributed.distributed_c10d):
-        patches.wrap(owner, "new_group", functools.partial(_group, mapped))
-        patches.wrap(owner, "barrier", _barrier)
+        patches.put(owner, "new_group", functools.partial(_group, mapped))
+        patches.put(owner, "barrier", _barrier)
     for owner in (mesh, torch.distributed):
-        patches.wrap(owner, "init_device_mesh", functools.partial(_on_mesh, mapped))
-    patches.wrap(mesh.DeviceMesh, "__init__", functools.partial(_mesh, mapped))
+        patches.put(owner, "init_device_mesh", functools.partial(_on_mesh, mapped))
+    patches.put(mesh.DeviceMesh, "__init__", functools.partial(_mesh, mapped))
 
 
-def _without_devices(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def __init__(  # noqa: N807  # it takes the place of one
-        self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kwargs: Any
-    ) -> None:
-        del device_ids, output_device
-        original(self, module, None, None, *args, **kwargs)
-
-    return __init__
-
-
-def _job(mapped: Mapped, original: Callable[..., Any]) -> Callable[..., Any]:
-    begun = _group(mapped, original)
-
-    @functools.wraps(original)
-    def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        return begun(backend or "gloo", *args, **kwargs)
-
-    return init_process_group
+def _without_devices(
+    original: Callable[..., None],
+    self: Any,
+    module: Any,
+    device_ids: Any = None,
+    output_device: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    del device_ids, output_device
+    original(self, module, None, None, *args, **kwargs)
 
 
-def _group(mapped: Mapped, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def group(*args: Any, **kwargs: Any) -> Any:
-        args = tuple(_backend(value) for value in args)
-        if "backend" in kwargs:
-            kwargs["backend"] = _backend(kwargs["backend"])
-        if kwargs.get("device_id") is not None:
-            mapped(kwargs.pop("device_id"))
-        return original(*args, **kwargs)
+def _job(
+    mapped: Mapped, original: Callable[..., Any], backend: str | None = None, *args: Any, **kwargs: Any
+) -> Any:
+    return _group(mapped, original, backend or "gloo", *args, **kwargs)
 
-    return group
+
+def _group(mapped: Mapped, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    args = tuple(_backend(value) for value in args)
+    if "backend" in kwargs:
+        kwargs["backend"] = _backend(kwargs["backend"])
+    if kwargs.get("device_id") is not None:
+        mapped(kwargs.pop("device_id"))
+    return original(*args, **kwargs)
 
 
 def _backend(value: Any) -> Any:
     return "gloo" if isinstance(value, str) and "nccl" in value.lower() else value
 
 
-def _barrier(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def barrier(*args: Any, device_ids: Any = None, **kwargs: Any) -> Any:  # noqa: ARG001  # gloo has no devices
-        return original(*args, **kwargs)
-
-    return barrier
+def _barrier(original: Callable[..., Any], *args: Any, device_ids: Any = None, **kwargs: Any) -> Any:
+    del device_ids  # gloo has none
+    return original(*args, **kwargs)
 
 
-def _on_mesh(mapped: Mapped, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def init_device_mesh(device_type: str, *args: Any, **kwargs: Any) -> Any:
-        return original(str(mapped(device_type)), *args, **kwargs)
-
-    return init_device_mesh
+def _on_mesh(
+    mapped: Mapped, original: Callable[..., Any], device_type: str, *args: Any, **kwargs: Any
+) -> Any:
+    return original(str(mapped(device_type)), *args, **kwargs)
 
 
-def _mesh(mapped: Mapped, original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def __init__(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: N807  # as above
-        original(self, str(mapped(device_type)), *args, **kwargs)
-
-    return __init__
+def _mesh(
+    mapped: Mapped, original: Callable[..., None], self: Any, device_type: str, *args: Any, **kwargs: Any
+) -> None:
+    original(self, str(mapped(device_type)), *args, **kwargs)

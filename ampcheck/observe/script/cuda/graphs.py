@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ampcheck.observe.patches import Patches
+from ampcheck.observe.patches import Patches, before
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.watcher import Watcher
 
@@ -19,18 +19,9 @@ from ampcheck.observe.script.watcher import Watcher
 def hear_graphs(patches: Patches, watcher: Watcher) -> None:
     """Let a watcher hear of CUDA graphs."""
     kind = torch.cuda.CUDAGraph
-    patches.wrap(kind, "capture_begin", functools.partial(_before, watcher.capture_begins))
+    patches.wrap(kind, "capture_begin", functools.partial(before, lambda *_, **__: watcher.capture_begins()))
     patches.wrap(kind, "capture_end", functools.partial(_after, watcher.capture_ends))
-    patches.wrap(kind, "replay", functools.partial(_before, watcher.replays))
-
-
-def _before(tell: Callable[[], object], original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        tell()
-        return original(*args, **kwargs)
-
-    return call
+    patches.wrap(kind, "replay", functools.partial(before, lambda *_: watcher.replays()))
 
 
 def _after(tell: Callable[[], object], original: Callable[..., Any]) -> Callable[..., Any]:

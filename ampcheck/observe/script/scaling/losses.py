@@ -44,20 +44,18 @@ def behind(loss: Any) -> str:
 def factor(loss: Any, seed: Any = None) -> float:
     """Return by what constant a loss is multiplied before its backward; 1 where none is known.
 
-    That is what it starts from, and the products that made it last, up to where they are largest: behind a scale
-    the loss may have a small weight of its own.
+    That is what it starts from, and the products that made it last, up to the first that is as large as a scale: behind
+    it the loss may have weights of its own.
     """
     node: Any = getattr(loss, "grad_fn", None)
     product = _number(seed) or 1.0
-    largest = abs(product)
     for _ in range(_NEAR):
         found = _constant(node)
-        if not found:
+        if not found or abs(product) >= SMALLEST_SCALE:
             break
         product *= found
-        largest = max(largest, abs(product))
         node = node.next_functions[0][0] or node.next_functions[-1][0]
-    return largest
+    return abs(product)
 
 
 def _constant(node: Any) -> float:

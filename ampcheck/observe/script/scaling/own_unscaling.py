@@ -54,9 +54,15 @@ class OwnUnscaling:
         return {"left_scaled": left, "unscaled": len(ratios), "unscales_at": self._place}
 
 
-def own_code(kind: type) -> Any:
+def updates_at(kind: type) -> str:
+    """Return "file:line" of a class of scalers' own update, '' where it has torch's."""
+    code = own_code(kind, ("update",))
+    return f"{shown_path(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
+
+
+def own_code(kind: type, names: Iterable[str] = ("_unscale_grads_", "unscale_")) -> Any:
     """Return the code by which a class of scalers divides gradients, None where torch's own does."""
-    for name in ("_unscale_grads_", "unscale_"):
+    for name in names:
         method = inspect.unwrap(getattr(kind, name, own_code))
         if not method.__module__.startswith(("torch.", "ampcheck.")):
             return method.__code__

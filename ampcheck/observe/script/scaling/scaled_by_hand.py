@@ -5,16 +5,18 @@ product is read from the loss's graph; the division shows where gradients are sm
 after the backward. Where only one of the two is seen, the scaling is unknown, and that is said.
 """
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import frexp, isfinite
 from statistics import median
 
 import torch
 
+from ampcheck.observe import modes
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
 from ampcheck.observe.unusual import plain
-from ampcheck.values.loop import ScaleEvent
+from ampcheck.values.loop import NOT_FINITE, SPOILT, ScaleEvent
 
 #: What a scale that is applied by hand is called where a scaler's label stands.
 BY_HAND = "scale by hand"
@@ -39,39 +41,81 @@ class Scaling:
         return bool(self.scale)
 
 
-def probes(parameters: Iterable[torch.Tensor]) -> list[Probe]:
+def worst(found: Iterable[Scaling]) -> Scaling:
+    """Return what is not known of some steps' scales; where all are known, the largest."""
+    return max(found, key=lambda one: (one.words, one.scale), default=Scaling())
+
+
+def probes(parameters: Iterable[torch.Tensor], most: int = _PROBES) -> list[Probe]:
     """Return some parameters with the largest element of their gradients, read from no device yet."""
     found: list[Probe] = []
     for parameter in parameters:
         grad = plain(parameter.grad)
         if grad is not None and grad.layout is torch.strided and grad.is_floating_point() and grad.numel():
             found.append((parameter, grad.detach().abs().amax().double()))
-        if len(found) == _PROBES:
+        if len(found) == most:
             break
     return found
 
 
 def scaling_of(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tensor]) -> Scaling:
     """Return what is known of a step's scale: the loss was multiplied `by` a constant, and these were stepped."""
-    own = {id(parameter) for parameter in stepped}
-    held = [parameter for parameter, _ in before if parameter.grad is not None]
-    divided = _divided(before)
+    updated = list(stepped)
+    own = {id(parameter) for parameter in updated}
+    held = [one for one in before if one[0].grad is not None]
+    copied = bool(own) and not any(id(parameter) in own for parameter, _ in held)
+    pairs = _copies(held, updated) if copied else held
+    divided = _divided(pairs)
     if by >= SMALLEST_SCALE:
-        if abs(divided / by - 1.0) < _CLOSE:
+        if (overflowed(before) and not copied) or abs(divided / by - 1.0) < _CLOSE:
             return Scaling(by)
-        if not any(id(parameter) in own for parameter in held) or divided >= SMALLEST_SCALE:
+        if not own or copied or divided >= SMALLEST_SCALE:
             return Scaling(0.0, f"the loss is multiplied by {by:,g}; what divides its gradients was not seen")
     elif divided >= SMALLEST_SCALE and abs(frexp(divided)[0] - 0.5) < _CLOSE:
         return Scaling(
             0.0, f"gradients are divided by {divided:,.0f} before the step; what multiplied them was not seen"
         )
+    elif not pairs and any(parameter.dtype == torch.float16 for parameter, _ in held):
+        return Scaling(
+            0.0,
+            "the optimizer steps copies of float16 weights; what their gradients are divided by was not seen",
+        )
     return Scaling()
 
 
-def are_divided(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tensor]) -> bool:
-    """Tell whether gradients have become about so many times smaller, whatever was added to them or averaged."""
+def _copies(held: Sequence[Probe], updated: Sequence[torch.Tensor]) -> list[Probe]:
+    """Return the probes with the copies that are stepped in place of the parameters, as far as they are found."""
+    found = []
+    for parameter, amax in held:
+        alike = (one for one in updated if one.shape == parameter.shape and one.device == parameter.device)
+        copies = (one for one in alike if torch.equal(one.detach().to(parameter.dtype), parameter.detach()))
+        found += [(copy, amax) for copy in (next(copies, None),) if copy is not None]
+    return found
+
+
+def overflowed(held: Sequence[Probe]) -> bool:
+    """Tell whether no gradient of some is finite: no division shows in them."""
+    return bool(held) and not any(isfinite(amax) for _, amax in held)
+
+
+def _not_finite(parameters: Iterable[torch.Tensor]) -> bool:
+    """Tell whether a gradient holds an inf or a NaN."""
+    return not all(isfinite(amax) for _, amax in probes(parameters, most=sys.maxsize))
+
+
+def before_step(
+    scaled: tuple[float, Sequence[Probe]], by_hand: float, stepped: Sequence[torch.Tensor]
+) -> tuple[bool, str]:
+    """Tell whether a script has divided gradients that a scaler has multiplied, and what to call their step.
+
+    That is a loss's scale with its gradients after the backward, and a scale that was applied by hand. A division shows
+    where gradients have become about so many times smaller, whatever was added to them or averaged.
+    """
+    scale, before = scaled
     own = {id(parameter) for parameter in stepped}
-    return SMALLEST_SCALE <= by <= 2.0 * _divided([one for one in before if id(one[0]) in own])
+    divided = SMALLEST_SCALE <= scale <= 2.0 * _divided([one for one in before if id(one[0]) in own])
+    bad = by_hand >= SMALLEST_SCALE and _not_finite(stepped)
+    return divided, NOT_FINITE if bad else ""
 
 
 def _divided(before: Sequence[Probe]) -> float:
@@ -95,8 +139,8 @@ class ScaleByHand:
 
     def clips(self, by: float, before: Sequence[Probe]) -> None:
         """Take note of gradients about to be clipped, as they were after the backward of a loss multiplied `by`."""
-        undivided = by >= SMALLEST_SCALE and before and abs(_divided(before) - 1.0) < _CLOSE
-        self.clipping = by if undivided else 0.0
+        undivided = before and not overflowed(before) and abs(_divided(before) - 1.0) < _CLOSE
+        self.clipping = by if undivided and by >= SMALLEST_SCALE else 0.0
 
     def clipped(self, parameters: Iterable[torch.Tensor]) -> None:
         """Take note of gradients that have been clipped."""
@@ -109,10 +153,18 @@ class ScaleByHand:
         clipped, self._clipped = self._clipped, None
         return clipped is not None and scaling_of(*clipped, stepped).known
 
-    def multiplied(self, step: int, by: float) -> None:
-        """Take note of what a loss was multiplied by."""
-        if by >= SMALLEST_SCALE and (not self._changes or self._changes[-1][1] != by):
+    @modes.unseen
+    def multiplied(
+        self, step: int, by: float, models: Callable[[], Iterable[tuple[str, torch.nn.Module]]]
+    ) -> str:
+        """Take note of what a loss is multiplied by; where it has fallen, return what the overflow has left."""
+        last = self._changes[-1][1] if self._changes else 0.0
+        if by != last:
             self._changes.append((step, by))
+        held = [one for _, model in models() for one in model.parameters()] if by < last else []
+        if any(not bool(one.detach().isfinite().all()) for one in held):
+            return SPOILT
+        return NOT_FINITE if overflowed(probes(held)) else ""
 
     def first(self) -> dict[str, float]:
         """Return the first scale, under the name that stands for it."""

@@ -6,12 +6,13 @@ from threading import get_ident
 from typing import Any
 
 from ampcheck.observe.script.watcher import Watcher
+from ampcheck.values.plan import DEFAULT_SCALE
 
 
 def made(watcher: Watcher, known: Callable[[type], None], original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the constructor of scalers: it says what was asked for, and which class it was asked of."""
     names = ("device", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
-    defaults = ("cuda", 2.0**16, 2.0, 0.5, 2000, True)
+    defaults = ("cuda", DEFAULT_SCALE, 2.0, 0.5, 2000, True)
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  # it takes the place of one
@@ -23,12 +24,10 @@ def made(watcher: Watcher, known: Callable[[type], None], original: Callable[...
     return __init__
 
 
-def _of_scaler(name: str, wrap: Callable[[Watcher, Any], Any]) -> Callable[..., Any]:
+def _of_scaler(name: str, instead: Callable[..., Any]) -> Callable[..., Any]:
     """Return what wraps a method of scalers; where a class's own calls that of its base, only the former counts."""
 
     def make(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-        wrapped = wrap(watcher, original)
-
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             key = (get_ident(), id(self), name)
@@ -36,7 +35,7 @@ def _of_scaler(name: str, wrap: Callable[[Watcher, Any], Any]) -> Callable[..., 
                 return original(self, *args, **kwargs)
             watcher.within.add(key)
             try:
-                return wrapped(self, *args, **kwargs)
+                return instead(watcher, original, self, *args, **kwargs)
             finally:
                 watcher.within.discard(key)
 
@@ -45,54 +44,41 @@ def _of_scaler(name: str, wrap: Callable[[Watcher, Any], Any]) -> Callable[..., 
     return make
 
 
-def _scale(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    def scale(self: Any, outputs: Any) -> Any:
-        watcher.scale(self, outputs)
-        out = original(self, outputs)
-        watcher.scaled(self, out)
-        return out
-
-    return scale
+def _scale(watcher: Watcher, original: Callable[..., Any], self: Any, outputs: Any) -> Any:
+    watcher.scale(self, outputs)
+    out = original(self, outputs)
+    watcher.scaled(self, out)
+    return out
 
 
-def _unscale(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    def unscale_(self: Any, optimizer: Any) -> Any:
-        watcher.unscale(self, optimizer)
-        try:
-            return original(self, optimizer)
-        finally:
-            watcher.unscale_ends(self)
-
-    return unscale_
+def _unscale(watcher: Watcher, original: Callable[..., Any], self: Any, optimizer: Any) -> Any:
+    watcher.unscale(self, optimizer)
+    try:
+        return original(self, optimizer)
+    finally:
+        watcher.unscale_ends(self)
 
 
-def _scaler_step(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        watcher.scaler_step_begins(self, optimizer)
-        try:
-            return original(self, optimizer, *args, **kwargs)
-        finally:
-            watcher.scaler_step_ends(self, optimizer)
-
-    return step
-
-
-def _update(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    def update(self: Any, *args: Any, **kwargs: Any) -> Any:
-        watcher.update_begins(self, given=bool(args or kwargs))
-        out = original(self, *args, **kwargs)
-        watcher.update_ends(self)
-        return out
-
-    return update
+def _scaler_step(
+    watcher: Watcher, original: Callable[..., Any], self: Any, optimizer: Any, *args: Any, **kwargs: Any
+) -> Any:
+    watcher.scaler_step_begins(self, optimizer)
+    try:
+        return original(self, optimizer, *args, **kwargs)
+    finally:
+        watcher.scaler_step_ends(self, optimizer)
 
 
-def _get_scale(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    def get_scale(self: Any) -> Any:
-        watcher.scale_read()
-        return original(self)
+def _update(watcher: Watcher, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    watcher.update_begins(self, given=bool(args or kwargs))
+    out = original(self, *args, **kwargs)
+    watcher.update_ends(self)
+    return out
 
-    return get_scale
+
+def _get_scale(watcher: Watcher, original: Callable[..., Any], self: Any) -> Any:
+    watcher.scale_read()
+    return original(self)
 
 
 #: What wraps the methods of a class of scalers.

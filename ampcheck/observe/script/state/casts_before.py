@@ -1,5 +1,6 @@
 """Numbers that a script casts before it calls a model: a recording that begins with the step sees the cast."""
 
+from dataclasses import replace
 from typing import Any
 
 from ampcheck.observe.reference.given import GIVEN
@@ -17,7 +18,7 @@ class CastsBefore:
         """Have the next step recorded from its beginning where numbers were given to this one; tell whether it will."""
         if not _given(done) or tape.what_if is not None:
             if self._trying:  # it has shown the casts: what they cost is in this step
-                tape.recorded = [one for one in tape.recorded if one.overflowed or not _given(one)]
+                tape.recorded = [_without_given(one) for one in tape.recorded]
             return False
         if self._trying:  # they are older than that
             self._trying = tape.before_calls = False
@@ -30,3 +31,9 @@ class CastsBefore:
 
 def _given(done: Recorded) -> bool:
     return any(what.endswith(GIVEN) for what in done.low.not_audited)
+
+
+def _without_given(done: Recorded) -> Recorded:
+    """Return a step that no longer names the numbers given to it: another step shows what their cast costs."""
+    seen = {what: count for what, count in done.low.not_audited.items() if not what.endswith(GIVEN)}
+    return replace(done, low=replace(done.low, not_audited=seen))

@@ -73,6 +73,7 @@ def compare(
         return
     first, unit = state.first.float(), unit_of(state.first)
     few = tensor.numel() <= FEW_NUMBERS
+    empty = (tensor == 0) & (first == 0)
     intended, kept = wide.float() - first, tensor.float() - first
     size, changes = intended.abs(), (intended != 0) & intended.isfinite()
     state.pace = size / max(1, state.rounds)
@@ -98,6 +99,10 @@ def compare(
         state.losses = tuple(_number_by_number(state, *kinds[1:4]))
     elif lost + off > MOST_LOST * far and 2 * far >= changed:
         state.losses = (UpdateLoss(state.name, far, lost, off, *state.place),)
+    elif (
+        zeros := int((empty & changes).sum())
+    ) > MOST_LOST * tensor.numel():  # smaller than half precision holds
+        state.losses = (UpdateLoss(state.name, changed, zeros, 0, *state.place),)
     known = 2 * moved_a_little >= changed > 0 or (last and (state.fine or not changed))
     right = known and lost_of_it <= KEPT * moved_a_little and not state.losses
     # A cast of what is kept in FP32, as of master weights, is what FP32 has, rounded once.

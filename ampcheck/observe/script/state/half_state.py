@@ -35,10 +35,12 @@ class _References(Shadow):
     def __init__(self, execute: Execute = run_op) -> None:
         super().__init__(execute)
         self.held: dict[int, list[State]] = {}  #: by storage
+        self._shapes: set[torch.Size] = set()
 
     def hold(self, tensor: torch.Tensor, state: State, beside: float = 0.0) -> None:
         """Follow a tensor from what it holds now, or from that far beside it."""
         self.held.setdefault(_key(tensor), []).append(state)
+        self._shapes.add(tensor.shape)
         if self.of(tensor) is None:
             self._adopt(tensor).add_(beside)
 
@@ -79,7 +81,7 @@ class _References(Shadow):
         self, rule: Effects, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[Any], None] | None:
         if not self._differs(args, kwargs):
-            return None
+            return self._kept_wide(args) if rule.name == "_to_copy" else None
         targets = [tensor for tensor in tensors_of(written(rule, args, kwargs)) if readable(tensor)]
         states = [state for tensor in targets for state in self.held.get(_key(tensor), ())]
         for state in states:
@@ -101,6 +103,18 @@ class _References(Shadow):
                 self.forget(tensor)
 
         return and_forget
+
+    def _kept_wide(self, args: tuple[Any, ...]) -> Callable[[Any], None] | None:
+        """Let FP32 keep what underflows in a cast in order to enter what is followed, as far as shapes tell."""
+        source = args[0]
+        if source.dtype is not torch.float32 or source.requires_grad or source.shape not in self._shapes:
+            return None
+
+        def keep(out: Any) -> None:
+            if out.dtype is torch.float16 and readable(out) and _mostly((out == 0) & (source != 0)):
+                self.keep(out, source.clone())
+
+        return keep
 
     def _take(self, out: Any) -> None:
         for tensor in tensors_of((out,)):
@@ -242,3 +256,7 @@ def sample(tensor: torch.Tensor) -> torch.Tensor | None:
     with unseen():
         flat = tensor.detach().view(-1)
         return flat[:: max(1, flat.numel() // 64)].clone()
+
+
+def _mostly(mask: torch.Tensor) -> bool:
+    return bool(2 * mask.sum() > mask.numel())

@@ -26,8 +26,8 @@ _LOW = frozenset({torch.float16, torch.bfloat16})
 _STEPS = 2
 #: Elements of its parameters that are compared.
 _MOST = 2**24
-#: Of these, the part that must move too far before its states are looked at.
-_FAR = 0.5
+#: Error of what a step changes, in steps of FP32, from which on its states are looked at.
+_FAR = 4.0
 
 
 class _References(Shadow):
@@ -103,10 +103,11 @@ class OwnUpdates:
         if shadow is None or not _low_states(optimizer):
             return
         with unseen():
-            far = {key: _too_far(shadow, *held) for key, held in before.items()}
-            moved, wrong = (sum(int(one[at].sum()) for one in far.values()) for at in range(2))
-            if wrong > _FAR * moved:
-                self.losses = tuple(_zeros(shadow, optimizer, {key: one[1] for key, one in far.items()}))
+            steps = {key: _both(shadow, *held) for key, held in before.items()}
+            error, size = (sum(map(float, one)) for one in zip(*map(_squares, steps.values()), strict=True))
+            if not error <= _FAR**2 * size:  # NaN is far off too
+                far = {key: ~(went.abs() <= TOO_FAR * way.abs()) for key, (way, went) in steps.items()}
+                self.losses = tuple(_zeros(shadow, optimizer, far))
         shadow.clear()
 
 
@@ -118,15 +119,18 @@ def _low_states(optimizer: Any) -> bool:
     )
 
 
-def _too_far(shadow: Shadow, part: torch.Tensor, first: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tell of each number of a parameter whether FP32 moves it, and whether it went more than twice as far."""
+def _both(shadow: Shadow, part: torch.Tensor, first: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what a step in FP32 changes in a parameter, and what this one did; zeros where FP32's is not known."""
     wide = shadow.of(part)
-    if wide is None:
-        none = torch.zeros_like(part, dtype=torch.bool)
-        return none, none
-    way, went = wide - first, part.detach() - first
-    moves = (way != 0) & way.isfinite()
-    return moves, moves & ~(went.abs() <= TOO_FAR * way.abs())
+    way = torch.zeros_like(first) if wide is None else wide - first
+    known = (way != 0) & way.isfinite()
+    return way.where(known, 0.0), (part.detach() - first).where(known, 0.0)
+
+
+def _squares(step: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the energies of a step's error and of the step in FP32."""
+    way, went = step
+    return (went - way).double().square().sum(), way.double().square().sum()
 
 
 def _zeros(shadow: _References, optimizer: Any, far: dict[int, torch.Tensor]) -> Iterator[UpdateLoss]:

@@ -1,0 +1,47 @@
+"""Parts of a model whose gradient is far off, and so small beside the others that it may do no harm."""
+
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.modules import within
+from ampcheck.values.outcome import FAINT
+from ampcheck.values.report import Report
+from ampcheck.values.trace import Phase
+from ampcheck.values.wording import clean, percent, plural
+
+#: Optimizers that divide a gradient by its own size, as their names end.
+_NORMED = (
+    "adam",
+    "adamw",
+    "adamax",
+    "adagrad",
+    "adadelta",
+    "adafactor",
+    "rmsprop",
+    "rprop",
+    "lion",
+    "lamb",
+    "adam8bit",
+)
+
+
+def faint_gradient(report: Report) -> list[Finding]:
+    """Return what is wrong with such parts: an error where the optimizer moves weights by how steady a gradient is."""
+    settled = report.outcomes.get("settled")
+    if settled is None or not settled.faint or "rounded" not in report.outcomes:
+        return []
+    kinds = [thing.kind.lower() for thing in report.loop.things] if report.loop is not None else []
+    normed = any(kind.endswith(name) for kind in kinds for name in _NORMED)
+    name, error = max(settled.faint.items(), key=lambda part: part[1])
+    others = f" and {plural(len(settled.faint) - 1, 'other module')}" if len(settled.faint) > 1 else ""
+    whose = [s for s in report.low.sites if s.op and s.phase is Phase.FORWARD and within(s.module, name)]
+    return [
+        Finding(
+            "AMP501",
+            "precision-loss",
+            "precision-loss",
+            Severity.ERROR if normed else Severity.WARNING,
+            f"the gradient is off by {percent(error)} in {clean(name) or 'the root'}{others}, which has less than "
+            f"{percent(FAINT)} of the whole gradient: SGD hardly moves it, Adam moves it in a wrong direction",
+            tuple(whose[-1:]),
+            {"grad_error": settled.grad_error, "error": error},
+        )
+    ]

@@ -1,0 +1,85 @@
+"""Elements that a step picks: a pick among equals is as good as FP32's, one among rounded numbers may not be."""
+
+import pytest
+import torch
+from torch import nn
+
+from ampcheck.observe.reference.picks import WORSE, Picks
+from ampcheck.run.session import Session
+from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
+
+
+class Codes(nn.Module):
+    """Looks up the nearest code; far from zero, products in half precision cannot tell codes apart."""
+
+    def __init__(self, far):
+        super().__init__()
+        self.codes = nn.Parameter(far + 0.3 * torch.randn(32, 16))
+        self.enter = nn.Linear(16, 16)
+        nn.init.eye_(self.enter.weight)
+
+    def forward(self, x):
+        z = self.enter(x)
+        squares = z.pow(2).sum(1, keepdim=True) + self.codes.pow(2).sum(1)
+        near = self.codes[(squares - 2 * z @ self.codes.t()).argmin(1)]
+        return (near - z.detach()).float().square().mean() + (z - near.detach()).float().square().mean()
+
+
+def trained(far, dtype):
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = Codes(far)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for _ in range(6):
+            x = model.codes.detach()[torch.randint(32, (128,))] + 0.1 * torch.randn(128, 16)
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype):
+                loss = model(x)
+            loss.backward()
+            optimizer.step()
+    return session.report("script.py")
+
+
+def test_picks_among_rounded_distances_are_named_and_not_safe():
+    report = trained(12.0, torch.bfloat16)
+    assert report.verdict.word is not Health.SAFE
+    named = [what for what in report.not_audited if what.endswith(WORSE)]
+    assert len(named) == 1
+    assert named[0].startswith("argmin at ")
+    assert "test_picks.py" in named[0]
+
+
+def test_picks_that_are_as_good_as_those_of_fp32_are_no_matter():
+    report = trained(0.0, torch.bfloat16)
+    assert not any(what.endswith(WORSE) for what in report.not_audited)
+    assert report.verdict.word is Health.SAFE, report.verdict.sentence
+
+
+def one(name, values, other, **options):
+    """Return how much worse the picks of some numbers are by other numbers, and how far FP32's are from the average."""
+    picks, op = Picks(), getattr(torch, name)
+    picks.note(
+        name, (values, *options.values()), {}, op(other, *options.values()), op(values, *options.values())
+    )
+    ((worse, apart),) = (found.tolist() for found in picks._found.values())
+    return worse, apart
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_how_much_worse_a_pick_is_by_hand(dim):
+    values = torch.tensor([[1.0, 4.0, 2.0], [0.0, 8.0, 7.0]])
+    other = torch.tensor([[1.0, 2.0, 3.0], [9.0, 5.0, 6.0]])
+    lines = values if dim else values.t()
+    rows, picked = lines.tolist(), (other if dim else other.t()).argmax(1).tolist()
+    worse = sum(max(row) - row[at] for row, at in zip(rows, picked, strict=True))
+    apart = sum(max(row) - sum(row) / len(row) for row in rows)
+    assert one("argmax", values, other, dim=dim) == pytest.approx((worse, apart))
+
+
+def test_several_picks_count_by_their_sum_and_ties_for_nothing():
+    values, other = torch.tensor([[5.0, 4.0, 3.0, 0.0]]), torch.tensor([[1.0, 4.0, 3.0, 2.0]])
+    assert one("topk", values, other, k=2) == pytest.approx((9 - 7, 9 - 2 * 3))
+    equal = torch.tensor([[2.0, 2.0, 0.0]])
+    assert one("argmax", equal, torch.tensor([[0.0, 1.0, 0.0]]), dim=1)[0] == 0.0

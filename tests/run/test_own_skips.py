@@ -1,0 +1,166 @@
+"""Scripts that scale the loss and skip steps themselves: what an overflow leaves in weights and gradients."""
+
+import pytest
+import torch
+from torch import nn
+
+from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
+from ampcheck.values.settings import Schedule
+
+
+def train(checks, clears, first=2.0**24, steps=24):
+    """Train with a scale that falls where `checks` finds an overflow; a skip may clear the gradients."""
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+        optimizer, scale = torch.optim.SGD(model.parameters(), 0.01), first
+        for _ in range(steps):
+            with torch.autocast("cuda", torch.float16):
+                loss = nn.functional.cross_entropy(model(torch.randn(16, 8)), torch.randint(2, (16,)))
+            (loss * scale).backward()
+            if checks(loss, model):
+                scale = scale / 2
+                if clears:
+                    optimizer.zero_grad()
+                continue
+            for parameter in model.parameters():
+                parameter.grad.div_(scale)
+            optimizer.step()
+            optimizer.zero_grad()
+    finite = all(bool(one.isfinite().all()) for one in model.parameters())
+    taken = all(bool((one.grad is None) or one.grad.isfinite().all()) for one in model.parameters())
+    report = session.report("script.py")
+    return finite, taken, [one for one in report.findings if one.severity is Severity.ERROR]
+
+
+def gradients(_, model):
+    return not all(bool(one.grad.isfinite().all()) for one in model.parameters())
+
+
+def of_the_loss(loss, _):
+    return not bool(loss.isfinite())
+
+
+def test_a_check_of_the_loss_alone_lets_infinite_gradients_into_the_weights():
+    finite, _, errors = train(of_the_loss, clears=True)
+    assert not finite
+    assert errors[0].code == "AMP403"
+    assert "inf or NaN" in errors[0].message
+    assert errors[0].fix[-1].strip() == "optimizer.step()"
+
+
+def test_gradients_that_a_skip_leaves_stay_infinite():
+    finite, cleared, errors = train(gradients, clears=False)
+    assert finite
+    assert not cleared
+    assert [one.code for one in errors] == ["AMP206"]
+    assert "not cleared" in errors[0].message
+    assert errors[0].fix == ("optimizer.zero_grad()  # where a step is skipped, too",)
+
+
+@pytest.mark.parametrize("first", [2.0**24, 2.0**8])
+def test_a_loop_that_checks_gradients_and_clears_them_is_no_error(first):
+    finite, cleared, errors = train(gradients, clears=True, first=first)
+    assert finite
+    assert cleared
+    assert not errors
+
+
+def test_an_overflow_long_after_the_recorded_steps_shows_when_the_scale_falls():
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+        optimizer, scale = torch.optim.Adam(model.parameters(), 1e-3), 2.0**10
+        for step in range(60):
+            with torch.autocast("cuda", torch.float16):
+                loss = nn.functional.cross_entropy(model(torch.randn(16, 8)), torch.randint(2, (16,)))
+            optimizer.zero_grad()
+            (loss * scale).backward()
+            if not loss.isfinite():
+                scale /= 2
+                continue
+            for parameter in model.parameters():
+                parameter.grad.div_(scale)
+            optimizer.step()
+            scale *= 2 if step % 3 == 2 else 1
+    assert not all(bool(one.isfinite().all()) for one in model.parameters())
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == ["AMP403"]
+    assert errors[0].fix[-1].strip() == "optimizer.step()"
+
+
+def test_a_closure_that_scales_too_much_is_an_error_at_its_first_step():
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    x, y = torch.randn(1024, 2), torch.randn(1024, 1)
+    with session.watching():
+        model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+
+        def closure():
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                out = model(x)
+            loss = (out.float() - y).square().mean() / 1e-6
+            (loss * 65536).backward()
+            for parameter in model.parameters():
+                parameter.grad.div_(65536)
+            return loss
+
+        for _ in range(3):
+            optimizer.step(closure)
+    report = session.report("script.py")
+    assert not all(bool(one.isfinite().all()) for one in model.parameters())
+    assert "AMP202" in [one.code for one in report.findings if one.severity is Severity.ERROR]
+    assert report.loop.first_scales == {"scale by hand": 65536.0}
+
+
+class Floored(torch.amp.GradScaler):
+    """Keeps its scale from falling far."""
+
+    def update(self, new_scale=None):
+        super().update(new_scale)
+        if self.get_scale() < 2.0**14:
+            super().update(2.0**14)
+
+
+@pytest.mark.parametrize(("large", "bad"), [(1e4, True), (1e-3, False)])
+def test_a_scale_that_an_own_update_holds_up_is_said_at_that_update(large, bad):
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Linear(8, 2)
+        optimizer, scaler = torch.optim.SGD(model.parameters(), 1e-6), Floored("cuda")
+        for _ in range(16):
+            with torch.autocast("cuda", torch.float16):
+                loss = large * model(torch.randn(16, 8)).float().square().sum()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors][:1] == (["AMP206"] if bad else [])
+    if bad:
+        assert "stays at 2^14, Floored.update() does not lower it further" in errors[0].message
+        assert errors[0].origin.line == Floored.update.__code__.co_firstlineno
+
+
+def test_an_overflow_that_the_script_replaces_by_zeros_is_an_overflow():
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        for _ in range(8):
+            with torch.autocast("cuda", torch.float16):
+                loss = model(torch.randn(16, 8)).float().square().sum()
+            grads = torch.autograd.grad(loss * 2.0**15, [*model.parameters()])
+            for parameter, grad in zip(model.parameters(), grads, strict=True):
+                parameter.grad = torch.nan_to_num(grad / 2.0**15, nan=0.0, posinf=0.0, neginf=0.0)
+            optimizer.step()
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == ["AMP202"]
+    assert "what follows hides that" in errors[0].message

@@ -1,0 +1,52 @@
+"""Which parts of a gradient are judged by themselves."""
+
+import pytest
+import torch
+
+from ampcheck.fix.verify import comparison
+from ampcheck.values.outcome import FAINT, PART_FLOOR
+from ampcheck.values.parts import dead_parts, faint_parts, harmed_parts, off_by_itself
+
+LARGE = torch.randn(4096, generator=torch.Generator().manual_seed(0), dtype=torch.float64).float()
+SMALL = torch.randn(64, generator=torch.Generator().manual_seed(1), dtype=torch.float64).float()
+
+
+def rows(share, seen):
+    """Return the comparisons of a large part that is right and of a small one that `seen` makes of its gradient."""
+    small = SMALL / SMALL.norm() * LARGE.norm() * share
+    return {
+        "body.weight": comparison(LARGE, LARGE, 0).tolist(),
+        "head.weight": comparison(small, seen(small), 0).tolist(),
+    }
+
+
+def turned(grad):
+    return -grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_faint_part_is_less_than_rounding_the_others_to_half_precision_changes(dtype):
+    assert (LARGE.to(dtype).float() - LARGE).norm() > FAINT * LARGE.norm()
+
+
+@pytest.mark.parametrize(
+    ("share", "judge", "other"),
+    [(2 * FAINT, harmed_parts, faint_parts), (FAINT / 2, faint_parts, harmed_parts)],
+)
+def test_a_part_that_is_off_is_harmed_or_faint_by_its_share(share, judge, other):
+    found = rows(share, turned)
+    assert judge(found, {}) == {"head": pytest.approx(2.0)}
+    assert not other(found, {})
+    assert not judge(found, found)  # rounded weights explain it
+    assert off_by_itself(found)
+    assert not dead_parts(found)
+
+
+@pytest.mark.parametrize(
+    ("share", "judged"), [(FAINT / 2, True), (2 * PART_FLOOR, True), (PART_FLOOR / 2, False)]
+)
+def test_a_part_that_is_dead_counts_as_long_as_fp32_holds_it(share, judged):
+    found = rows(share, torch.zeros_like)
+    expected = {"head": pytest.approx(1.0)} if judged else {}
+    assert dead_parts(found) == harmed_parts(found, {}) == expected
+    assert not faint_parts(found, {})
