@@ -97,14 +97,14 @@ class Static(torch.amp.GradScaler):
         self._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)
 
 
-def trained(model, *, scaler=torch.amp.GradScaler, inside=False, gain=1.0, scale=2.0**10):
+def trained(model, *, scaler=torch.amp.GradScaler, inside=False, gain=1.0, scale=2.0**10, steps=24):
     """Return the findings on a loop, by code, in their order."""
     session = Session(Schedule(first=2, every=8), as_cuda=True)
     with session.watching():
         torch.manual_seed(0)
         model = model.cuda()
         optimizer, scaler = torch.optim.SGD(model.parameters(), 1e-3), scaler("cuda", init_scale=scale)
-        for _ in range(24):
+        for _ in range(steps):
             optimizer.zero_grad()
             with torch.autocast("cuda", torch.float16):
                 loss = model(torch.randn(16, 8).cuda()).float().square().mean() * gain
@@ -153,6 +153,12 @@ def test_the_layer_named_is_the_one_that_overflowed_first():
     assert (
         "model.sums in FP32" in found["AMP206"].fix[1]
     )  # and not the layer whose gradient is looked at first
+
+
+def test_a_scale_that_torch_has_halved_down_to_zero_fell():
+    found = trained(Distance(0.0), scale=2.0**16, steps=180)["AMP206"]
+    assert found.message.startswith("the loss scale fell from 2^16 to ")
+    assert not found.fix
 
 
 @pytest.mark.parametrize("scaler", [Static, torch.amp.GradScaler])

@@ -129,6 +129,14 @@ def test_a_cpu_stands_in_for_what_scripts_ask_of_cuda(tmp_path, idiom):
     assert [finding.code for finding in report.findings if finding.severity != "info"] == []
 
 
+def test_a_checkpoint_is_read_however_its_file_is_named(tmp_path):
+    place = tmp_path / "weights.pt"
+    torch.save({"w": torch.arange(3.0)}, place)
+    with Session(Schedule(), as_cuda=True).watching():
+        read = [torch.load(place, "cuda"), torch.load(f=place, map_location="cuda:0"), torch.load(f=place)]
+    assert [one["w"].tolist() for one in read] == [[0.0, 1.0, 2.0]] * 3
+
+
 def test_the_compiler_finds_no_name_of_torch_twice():
     from torch._dynamo import trace_rules
 

@@ -1,6 +1,7 @@
 """The cache of weight casts. Matrix products are on the CPU's own list, too: torch's cache is the witness."""
 
 import gc
+import os
 import subprocess
 import sys
 import weakref
@@ -200,6 +201,37 @@ def test_regions_that_threads_leave_while_others_cast_stall_nothing():
         [sys.executable, "-c", REGIONS], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout == "through\n"
+
+
+FORK = """
+import os, threading, torch
+from ampcheck.observe.cuda_on_cpu import casting
+
+held, done = threading.Event(), threading.Event()
+
+def hold():
+    with casting._turn:
+        held.set()
+        done.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+child = os.fork()
+if not child:
+    casting.clear_in_turn(torch.clear_autocast_cache)()
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+done.set()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_does_not_wait_for_a_thread_that_it_does_not_have():
+    done = subprocess.run(
+        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "7\n"
 
 
 def test_the_cache_is_kept_unseen_by_modes_hooks_and_settings():

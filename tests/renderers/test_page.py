@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import time
 from base64 import b64encode
 from dataclasses import replace
 from functools import partial
@@ -275,14 +274,10 @@ def test_shades_tell_powers_of_ten_apart():
     )
 
 
-def test_a_report_of_5000_sites_takes_under_a_second_and_little_room():
+def test_a_report_of_5000_sites_takes_little_room():
     made = repeated(report([Layer(f"block.{index}", line=index) for index in range(10)]), 250)
     assert len(made.low.sites) == 5000
-    html.render(clean())
-    start = time.process_time()
-    text = html.render(made)
-    assert time.process_time() - start < 1.0
-    assert len(text) < 5e6
+    assert len(html.render(made)) < 5e6
 
 
 def test_the_embedded_numbers_are_compact():

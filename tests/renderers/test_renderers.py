@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,6 +11,7 @@ from builders import Layer, report
 from conftest import SNAPSHOTS
 from examples import REPORTS
 from hostile import NAMES, hostile
+from instructions import instructions
 from saved_reports import FOLDER, SAVED, repeated, saved
 
 from ampcheck.renderers import RENDERERS, SUFFIXES, markdown, render
@@ -130,32 +130,15 @@ def copies(number: int) -> Report:
     return repeated(replace(base, reference=reference, low=low), number)
 
 
-def work(call: Callable[[], object]) -> int:
-    """Return how many instructions of Python a call takes: unlike time, the same on every machine."""
-    count = 0
-
-    def trace(frame, event, _):
-        nonlocal count
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count
-
-
 @pytest.mark.parametrize("form", RENDERERS)
 def test_work_grows_with_the_report_and_no_faster(form: str) -> None:
-    work(partial(render, copies(SIZES[0]), form))  # what is imported late is loaded, what is kept is known
-    few, some, many = (work(partial(render, copies(number), form)) for number in SIZES)
+    instructions(
+        partial(render, copies(SIZES[0]), form)
+    )  # what is imported late is loaded, what is kept is known
+    few, some, many = (instructions(partial(render, copies(number), form)) for number in SIZES)
     assert many - some <= 2.15 * max(0, some - few)
 
 
 def test_loading_takes_work_in_proportion_to_the_report() -> None:
-    few, some, many = (work(partial(from_json, to_json(copies(number)))) for number in SIZES)
+    few, some, many = (instructions(partial(from_json, to_json(copies(number)))) for number in SIZES)
     assert many - some < 2.05 * (some - few)

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from ampcheck.observe.script.scaling.scaled_by_hand import ScaleByHand
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
+from ampcheck.values.loop import SPOILT
 from ampcheck.values.settings import Schedule
 
 
@@ -163,4 +165,28 @@ def test_an_overflow_that_the_script_replaces_by_zeros_is_an_overflow():
             optimizer.step()
     errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
     assert [one.code for one in errors] == ["AMP202"]
-    assert "what follows hides that" in errors[0].message
+    assert "a later operation hides that" in errors[0].message
+
+
+def test_a_scale_that_falls_at_every_step_is_looked_into_a_limited_number_of_times():
+    looks = []
+
+    def models():
+        looks.append(1)
+        return [("model", nn.Linear(2, 2))]
+
+    scale = ScaleByHand()
+    for step in range(1000):
+        assert not scale.multiplied(step, 2.0**20 - step, models)
+    assert 0 < len(looks) < 100
+
+
+def test_weights_that_do_not_train_are_no_sign_of_an_overflow():
+    frozen = nn.Linear(2, 2)
+    frozen.weight.requires_grad_(requires_grad=False).fill_(float("-inf"))  # a mask
+    scale = ScaleByHand()
+    scale.multiplied(0, 2.0**10, lambda: [("model", frozen)])
+    assert not scale.multiplied(1, 2.0**9, lambda: [("model", frozen)])
+    with torch.no_grad():
+        frozen.bias.fill_(float("inf"))
+    assert scale.multiplied(2, 2.0**8, lambda: [("model", frozen)]) == SPOILT

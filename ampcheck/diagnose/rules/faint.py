@@ -7,20 +7,8 @@ from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase
 from ampcheck.values.wording import clean, percent, plural
 
-#: Optimizers that divide a gradient by its own size, as their names end.
-_NORMED = (
-    "adam",
-    "adamw",
-    "adamax",
-    "adagrad",
-    "adadelta",
-    "adafactor",
-    "rmsprop",
-    "rprop",
-    "lion",
-    "lamb",
-    "adam8bit",
-)
+#: Parts of the names of optimizers that divide a gradient by its own size.
+_NORMED = ("ada", "prop", "lion", "lamb", "muon", "shampoo", "soap")
 
 
 def faint_gradient(report: Report) -> list[Finding]:
@@ -28,8 +16,9 @@ def faint_gradient(report: Report) -> list[Finding]:
     settled = report.outcomes.get("settled")
     if settled is None or not settled.faint or "rounded" not in report.outcomes:
         return []
-    kinds = [thing.kind.lower() for thing in report.loop.things] if report.loop is not None else []
-    normed = any(kind.endswith(name) for kind in kinds for name in _NORMED)
+    things = report.loop.things if report.loop is not None else ()
+    kinds = [thing.kind.lower() for thing in things if thing.family == "optimizer"]
+    normed = any(name in kind for kind in kinds for name in _NORMED)
     name, error = max(settled.faint.items(), key=lambda part: part[1])
     others = f" and {plural(len(settled.faint) - 1, 'other module')}" if len(settled.faint) > 1 else ""
     whose = [s for s in report.low.sites if s.op and s.phase is Phase.FORWARD and within(s.module, name)]

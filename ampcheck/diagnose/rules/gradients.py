@@ -191,7 +191,7 @@ def gradient_overflow(report: Report) -> list[Finding]:
     """
     settled = report.outcomes.get("settled")
     if settled is not None and (hidden := hidden_overflow(report)):
-        where = f"{_at_scale(report)}; what follows hides that, and {settled.words}"
+        where = f"{_at_scale(report)}; a later operation hides that: {settled.words}"
         return [_overflow(hidden, Severity.ERROR, where, report)]
     if settled is not None and settled.grads_nonfinite and not settled.loss_nonfinite:
         reference = by_place(report.reference)

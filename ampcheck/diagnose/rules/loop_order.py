@@ -149,7 +149,8 @@ def step_beside_scaler(report: Report) -> list[Finding]:
     bad = {event: moment for event, moment in bad.items() if event.location not in divided}
     if _skips_itself(loop):
         bad = {event: moment for event, moment in bad.items() if event.thing not in moment.unscaled}
-    return stepped_by_hand(loop) + [
+    by_hand = stepped_by_hand(loop) if report.precision == "fp16" else []
+    return by_hand + [
         loop_finding(
             "AMP403 step-beside-scaler",
             Severity.WARNING if event.thing in bad[event].unscaled else Severity.ERROR,

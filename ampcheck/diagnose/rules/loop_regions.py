@@ -1,5 +1,6 @@
 """Which parts of a training loop run under autocast, and in which precision the gradients are scaled."""
 
+from ampcheck.diagnose.rules.closures import around_closures
 from ampcheck.diagnose.rules.loop_state import (
     active_scalers,
     device_of,
@@ -12,7 +13,7 @@ from ampcheck.diagnose.rules.loop_state import (
 from ampcheck.diagnose.subjects import place_with_class
 from ampcheck.diagnose.suspects import recomputed_lower
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import UNCACHED, Event, Kind, Loop
+from ampcheck.values.loop import Event, Kind, Loop
 from ampcheck.values.outcome import DEAD_SHARE
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
@@ -154,7 +155,7 @@ def stale_weight_cast(report: Report) -> list[Finding]:
                 f"{what} as it was before the optimizer changed it: {region} lasts over optimizer steps and"
             )
             return [_stale(report, said, [*open_regions[:1], event])]
-    around = _around_closures(loop)
+    around = around_closures(loop)
     if around is None:
         return []
     said = "weights as they were before the step: the region of autocast around optimizer.step(closure)"
@@ -173,26 +174,6 @@ def _stale(report: Report, said: str, places: list[Event]) -> Finding:
             "loss.backward()  # outside of the region",
         ],
     )
-
-
-def _around_closures(loop: Loop) -> Event | None:
-    """Return the region of autocast in which an optimizer's step computes the loss more than once."""
-    regions: list[Event] = []
-    stepping, backwards = "", 0
-    for _, event in loop.sequence(1):
-        if event.kind is Kind.AUTOCAST and event.autocast:
-            regions.append(event)
-        elif event.kind is Kind.AUTOCAST_END and regions:
-            regions.pop()
-        elif event.kind is Kind.STEP and regions and regions[0].name.endswith(UNCACHED):
-            return None
-        elif event.kind is Kind.STEP:
-            stepping, backwards = event.thing if regions and not regions[0].by else "", 0
-        elif event.kind is Kind.BACKWARD and stepping and event.by == stepping:
-            backwards += 1
-            if backwards > 1 and regions and not any(region.by for region in regions):
-                return regions[0]
-    return None
 
 
 def _harm(report: Report, again: Site | None) -> str:

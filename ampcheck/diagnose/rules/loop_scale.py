@@ -141,7 +141,8 @@ def _last_in_a_row(skips: list[ScaleEvent]) -> list[ScaleEvent]:
 def _stays(loop: Loop, label: str, events: list[ScaleEvent]) -> str:
     """Return what to say of a scale that skipped steps do not lower, or no further; '' where they do."""
     last = events[-FEW:]
-    if loop.settled(label) is not None or any(event.after != event.before for event in last):
+    moves = any(event.after != event.before for event in last)
+    if loop.settled(label) is not None or moves or not last[-1].after:  # torch's own halving ends at 0
         return ""
     thing = loop.thing(label)
     whose = f"{clean(thing.kind)}.update()" if thing and thing.kind != "GradScaler" else "update()"

@@ -4,6 +4,7 @@ They run on every operator of a step, so what a schema says is worked out once, 
 """
 
 import functools
+import os
 import sys
 import threading
 import weakref
@@ -20,6 +21,8 @@ _low_dtype = functools.partial(torch.get_autocast_dtype, "cpu")
 _Guard = torch._C._ExcludeDispatchKeyGuard
 #: Held while torch's cache is cleared, or asked for the cast that stands for ours.
 _turn = threading.RLock()
+if hasattr(os, "register_at_fork"):  # not on Windows; a thread that holds it is gone in a child
+    os.register_at_fork(after_in_child=_turn._at_fork_reinit)  # type: ignore[attr-defined]
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 _FLOAT32 = torch.float32
 # What autocast may cast: floating point, but never float64.

@@ -178,9 +178,9 @@ class AsCuda:
         return Generator
 
     def _load(
-        self, original: Callable[..., Any], file: Any, map_location: Any = None, *args: Any, **kwargs: Any
+        self, original: Callable[..., Any], f: Any, map_location: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        return original(file, self._mapped(map_location), *args, **kwargs)
+        return original(f, self._mapped(map_location), *args, **kwargs)
 
     # -- mixed precision
 

@@ -24,6 +24,8 @@ BY_HAND = "scale by hand"
 _CLOSE = 1e-3
 #: Gradients that are measured in order to see a division.
 _PROBES = 4
+#: Falls of a scale at which weights and gradients are looked at: some scripts lower it at every step.
+_MOST_FALLS = 32
 
 Probe = tuple[torch.Tensor, torch.Tensor]
 
@@ -133,6 +135,7 @@ class ScaleByHand:
     def __init__(self) -> None:
         """Begin with none."""
         self._changes: list[tuple[int, float]] = []
+        self._falls = 0
         #: What the loss was multiplied by, and gradients that were clipped before that was undone.
         self._clipped: tuple[float, list[Probe]] | None = None
         self.clipping = 0.0  #: what the gradients being clipped are still multiplied by, 0 for nothing known
@@ -161,7 +164,10 @@ class ScaleByHand:
         last = self._changes[-1][1] if self._changes else 0.0
         if by != last:
             self._changes.append((step, by))
-        held = [one for _, model in models() for one in model.parameters()] if by < last else []
+        if by >= last or self._falls == _MOST_FALLS:
+            return ""
+        self._falls += 1
+        held = [one for _, model in models() for one in model.parameters() if one.requires_grad]
         if any(not bool(one.detach().isfinite().all()) for one in held):
             return SPOILT
         return NOT_FINITE if overflowed(probes(held)) else ""

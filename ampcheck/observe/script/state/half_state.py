@@ -111,8 +111,9 @@ class _References(Shadow):
             return None
 
         def keep(out: Any) -> None:
-            if out.dtype is torch.float16 and readable(out) and _mostly((out == 0) & (source != 0)):
-                self.keep(out, source.clone())
+            if out.dtype is torch.float16 and readable(out):  # decided without waiting for a device
+                gone = 2 * ((out == 0) & (source != 0)).sum() > source.numel()
+                self.keep(out, torch.where(gone, source, out.float()))
 
         return keep
 
@@ -256,7 +257,3 @@ def sample(tensor: torch.Tensor) -> torch.Tensor | None:
     with unseen():
         flat = tensor.detach().view(-1)
         return flat[:: max(1, flat.numel() // 64)].clone()
-
-
-def _mostly(mask: torch.Tensor) -> bool:
-    return bool(2 * mask.sum() > mask.numel())
