@@ -260,3 +260,33 @@ def test_a_subclass_that_hears_of_functions_hears_nothing_of_ours_and_is_audited
     assert parameters == same
     assert report.outcomes == plain.outcomes
     assert report.verdict.word == plain.verdict.word
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_parts_of_one_memory_are_what_fp32_makes_of_them(seed):
+    """Writes to any parts in any order; the witness makes the same ones in FP32."""
+    random = torch.Generator().manual_seed(seed)
+    low = torch.randn(64, generator=random).half()
+    wide, shadow, aten = low.float(), Shadow(run_op), torch.ops.aten
+    for _ in range(30):
+        start, size = torch.randint(0, 28, (2,), generator=random).tolist()
+        step = 1 + size % 2
+        part, witness = low[start : start + size : step], wide[start : start + size : step]
+        value = torch.randn(len(witness), generator=random)
+        shadow.run(aten.mul_.Tensor, (part, 0.7), {})
+        shadow.run(aten.add_.Tensor, (part, value), {})
+        witness.mul_(0.7).add_(value)
+    assert torch.equal(shadow.of(low), wide)
+    assert not torch.equal(low.float(), wide)
+
+
+def test_of_a_large_memory_only_what_is_used_is_filled_in():
+    low, shadow = torch.zeros(10_000, dtype=torch.bfloat16), Shadow(run_op)
+    for start in (500, 400, 700):
+        shadow.run(torch.ops.aten.add_.Tensor, (low[start : start + 10], 1 / 3), {})
+    held = shadow._beside(low)
+    assert held.known == range(400, 710)
+    assert shadow.of(low[500:510]).tolist() == pytest.approx([1 / 3] * 10, rel=1e-6)
+    assert held.known == range(400, 710)
+    assert shadow.of(low).sum().item() == pytest.approx(10.0)
+    assert held.known == range(10_000)

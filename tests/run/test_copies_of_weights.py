@@ -81,3 +81,8 @@ def test_a_scale_of_which_both_halves_were_seen_is_known():
 def test_gradients_that_nobody_scales_are_no_riddle():
     assert train("plain").loop.scaling == ""
     assert train("flat", torch.bfloat16, scale=1.0).loop.scaling == ""
+
+
+@pytest.mark.parametrize("way", ["plain", "scaled", "flat", "moved"])
+def test_half_weights_whose_copies_are_stepped_in_fp32_are_as_they_should_be(way):
+    assert "AMP302" not in {finding.code for finding in train(way).findings}

@@ -39,7 +39,7 @@ def half_precision_parameters(report: Report) -> list[Finding]:
 
     Example: AutoModel.from_pretrained(name, torch_dtype=torch.float16), then training with a GradScaler.
 
-    When to ignore it: when the optimizer keeps FP32 copies of its own, as DeepSpeed and apex O2 do.
+    When to ignore it: when the optimizer keeps FP32 copies of its own where this was not seen.
     """
     numels = report.low.numels()
     sites = [
@@ -47,7 +47,7 @@ def half_precision_parameters(report: Report) -> list[Finding]:
         for site in numels
         if site.phase is Phase.STATE and site.slot.startswith(_GRADIENT) and site.dtype in HALVES
     ]
-    if not sites or lost_updates(report):
+    if not sites or lost_updates(report) or _steps_copies(report):
         return []
     elements = sum(numels[site] for site in sites)
     file, line = first_place(report, "model")
@@ -68,6 +68,13 @@ def half_precision_parameters(report: Report) -> list[Finding]:
             fix=weights_in_fp32(report),
         )
     ]
+
+
+def _steps_copies(report: Report) -> bool:
+    """Tell whether all that is updated is in FP32: copies of the weights, as DeepSpeed and apex O2 keep them."""
+    things = report.loop.things if report.loop is not None else ()
+    dtypes = {str(thing.settings["dtypes"]) for thing in things if "dtypes" in thing.settings}
+    return bool(dtypes) and not any(half in words.split() for words in dtypes for half in HALVES)
 
 
 def half_precision_reduction(report: Report) -> list[Finding]:

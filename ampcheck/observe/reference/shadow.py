@@ -8,13 +8,14 @@ decides for both. Nothing here is visible to the script: no autograd, no random 
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.reference.effects import Effects, dropped, effects, repeatable, written
+from ampcheck.observe.reference.partial import Reference
 from ampcheck.observe.reference.picks import PICKS, Picks
 from ampcheck.observe.reference.sharing import Message, has_arrived, in_backward, share, sum_of, written_by
 from ampcheck.observe.reference.sparse import holding, is_sparse, memory_of
@@ -32,18 +33,13 @@ _NO_SUBCLASSES = torch._C.DisableTorchFunctionSubclass
 _SWEEP = 16
 
 
-class _Reference(NamedTuple):
-    storage: StorageWeakRef
-    flat: torch.Tensor  #: as many elements as the storage has
-
-
 class Shadow:
     """The references of a step's tensors; they live as long as what they stand beside."""
 
     def __init__(self, execute: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         """Begin without references; `execute` runs an operation as the script wants it."""
         self._execute = execute
-        self._references: dict[int, _Reference] = {}
+        self._references: dict[int, Reference] = {}
         self._sweep_at = _SWEEP
         self._received: set[int] = set()  #: storages that hold sums over ranks
         self._under_way: dict[int, Message] = {}  #: by storage
@@ -67,12 +63,14 @@ class Shadow:
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return what stands here in FP32; None where that is the tensor itself."""
-        flat = self._beside(tensor)
-        return (
-            None if flat is None else flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
-        )
+        found = self._beside(tensor)
+        if found is None:
+            return None
+        if found.known is not None and tensor.numel():
+            found.fill(tensor)
+        return found.flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
-    def _beside(self, tensor: torch.Tensor) -> torch.Tensor | None:
+    def _beside(self, tensor: torch.Tensor) -> Reference | None:
         """Return the reference of a tensor's whole storage."""
         if not (self._references or self._under_way) or not readable(tensor):
             return None
@@ -83,7 +81,7 @@ class Shadow:
         reference = self._references.get(storage._cdata)
         if reference is None or reference.flat.numel() != storage.nbytes() // tensor.element_size():
             return None  # the second: seen as another dtype, or given other memory
-        return reference.flat
+        return reference
 
     def keep(self, tensor: torch.Tensor, wide: torch.Tensor) -> None:
         """Say what stands here in FP32."""
@@ -302,10 +300,9 @@ class Shadow:
     def _adopt(self, tensor: torch.Tensor) -> torch.Tensor:
         """Give a storage a reference that holds the same numbers; return the tensor's part of it."""
         storage = tensor.untyped_storage()
-        whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
-            storage, 0, (storage.nbytes() // tensor.element_size(),), (1,)
-        )
-        self._hold(storage, whole.to(wider(tensor.dtype), copy=True))
+        size = storage.nbytes() // tensor.element_size()
+        flat = torch.empty(size, dtype=wider(tensor.dtype), device=tensor.device)
+        self._hold(Reference(storage, flat, range(0)))
         reference = self.of(tensor)
         return tensor if reference is None else reference
 
@@ -319,21 +316,17 @@ class Shadow:
         dense = wide.untyped_storage()
         same = wide.stride() == tensor.stride() and not wide.storage_offset() and not tensor.storage_offset()
         if same and dense.nbytes() == size * wide.element_size():
-            flat = wide.as_strided((size,), (1,))
+            self._hold(Reference(storage, wide.as_strided((size,), (1,))))
         else:
-            flat = torch.zeros(size, dtype=wider(wide.dtype), device=wide.device)
-            flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(wide)
-        self._hold(storage, flat)
+            self.replace(tensor, wide)
 
-    def _hold(self, storage: torch.UntypedStorage, flat: torch.Tensor) -> None:
+    def _hold(self, reference: Reference) -> None:
         if len(self._references) >= self._sweep_at:
             self._references = {
-                key: reference
-                for key, reference in self._references.items()
-                if not reference.storage.expired()
+                key: held for key, held in self._references.items() if not held.storage.expired()
             }
             self._sweep_at = len(self._references) * 9 // 8 + _SWEEP
-        self._references[storage._cdata] = _Reference(StorageWeakRef(storage), flat)
+        self._references[reference.storage.cdata] = reference
 
 
 def _raise(error: Exception) -> None:

@@ -16,6 +16,7 @@ import torch
 from ampcheck.observe.execution import Execute, run_op
 from ampcheck.observe.modes import OwnMode, Way, way
 from ampcheck.observe.reference.effects import Effects, written
+from ampcheck.observe.reference.partial import Reference
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_judged import State, compare, need_of, unit_of
@@ -70,7 +71,7 @@ class _References(Shadow):
             return False
         return not state.missed
 
-    def _beside(self, tensor: torch.Tensor) -> torch.Tensor | None:
+    def _beside(self, tensor: torch.Tensor) -> Reference | None:
         return super()._beside(tensor) if tensor.is_floating_point() else None
 
     def _differs(self, args: Any, kwargs: Any) -> bool:
