@@ -411,3 +411,24 @@ def test_a_buffer_that_is_written_outside_of_the_forward_is_followed(count, dtyp
     assert [one.code for one in errors] == ["AMP504"] * (dtype is torch.bfloat16)
     assert report.verdict.word is (Health.SAFE if dtype is torch.float32 else Health.UNSAFE)
     assert all(one.sites[0].file.endswith("test_half_state.py") for one in errors)
+
+
+@pytest.mark.parametrize(
+    ("first", "by", "dtype"),
+    [(0.0, 24.0, torch.float16), (40_000.0, 400.0, torch.float16), (256.0, 2.0, torch.bfloat16)],
+)
+def test_a_sum_that_was_fine_at_first_is_followed_as_long_as_another_state_is(first, by, dtype):
+    """A counter that comes to stand still, and a sum that becomes inf, beside a mean that is where it belongs."""
+    total, mean = torch.tensor(first, dtype=dtype), torch.ones(4, dtype=dtype)
+    wide = total.double()
+    following = Following([("total", total), ("mean", mean)])
+    for step in range(400):
+        total.add_(by)
+        wide.add_(by)
+        mean.add_((-1) ** step * 1e-5)
+        following.step_ends()
+    following.judge(last=True)
+    following.end()
+    assert not 0.9 < float(total) / float(wide) < 1.1
+    assert following.states[0].losses
+    assert not following.states[1].losses

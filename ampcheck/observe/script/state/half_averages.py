@@ -89,6 +89,7 @@ class HalfAverages:
         if following is not None:
             with unseen():
                 following.step_ends()
+            self._keep(following)
             if not following.active or following.steps >= MOST_STEPS:
                 self._stop()
                 self.due = steps + steps // 2
@@ -145,9 +146,16 @@ class HalfAverages:
         self.due = 0
         for tensor, state in zip(held, self.following.states, strict=True):
             state.fine = id(tensor) in fine
-            self._states[id(tensor)] = state
+        self._keep(self.following)
         if missed:
             self._hear_threads()
+
+    def _keep(self, following: Following) -> None:
+        """Take note of the last state of each tensor."""
+        for state in following.states:
+            tensor = state.tensor()
+            if tensor is not None:
+                self._states[id(tensor)] = state
 
     def _hear_threads(self) -> None:
         """Hear of what other threads write: something was written that nobody has seen."""

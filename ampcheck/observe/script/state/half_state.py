@@ -191,10 +191,23 @@ class Following:
         self._probe.step_ends()
         if not self.steps % _OFTEN or (self.steps >= _FIRST and self.steps.bit_count() == 1):
             self.judge()
+            self._references.step_ends()
+            if self.active:
+                self._renew()
         if self.steps == LONG_ENOUGH:
             self._references.alone()
             self._probe.clear()
             self._probe.held.clear()
+
+    def _renew(self) -> None:
+        """Follow what was fine so far once more, while something else is followed: it may have grown since."""
+        for at, state in enumerate(self.states):
+            tensor = state.tensor()
+            if state.done and state.fine and tensor is not None:
+                first, version = tensor.detach().clone(), tensor._version
+                again = State(state.tensor, state.name, first, version, fine=True, place=state.place)
+                self._references.hold(tensor, again)
+                self.states[at] = again
 
     def judge(self, *, last: bool = False) -> None:
         """Judge what has come far enough; with `last` also what has changed little, and the same in half precision."""
