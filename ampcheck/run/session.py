@@ -231,13 +231,16 @@ def _comparable(recorded: Sequence[Recorded], loop: Loop) -> tuple[list[Recorded
 
 
 def _searching(step: Recorded, loop: Loop, recorded: Sequence[Recorded]) -> bool:
-    """Tell whether a step is one of the few in a row that a GradScaler skips until it has found its scale."""
+    """Tell whether a step is one of those in a row that a GradScaler skips until it has found its scale.
+
+    They are few, or more steps were taken after them.
+    """
     losses = step.losses if step.beside is not None else step.losses[:1]
     if not step.overflowed or not all(map(math.isfinite, losses)):
         return False
-    update = loop.update_of(step.step)
+    update, updates = loop.update_of(step.step), 0
     if update is not None:
-        skipped, at = loop.skips(update[0]), update[1]
+        skipped, at, updates = loop.skips(update[0]), update[1], len(loop.updates(update[0]))
     elif step.scaling.known:  # by hand: a scale that is not lowered after it has let the step pass
         skipped, at = [event.step for event in loop.scales if event.skipped], step.step
     else:  # there is no scaler but that of --what-if, which acts in recorded steps
@@ -248,7 +251,9 @@ def _searching(step: Recorded, loop: Loop, recorded: Sequence[Recorded]) -> bool
         first -= 1
     while last in skipped:
         last += 1
-    return 0 < last - first - 1 < MANY_SKIPS
+    many = last - first - 1
+    taken = updates - last - sum(skip > last for skip in skipped)
+    return many > 0 and (many < MANY_SKIPS or taken > many)
 
 
 def _precision(watcher: Watcher) -> str:

@@ -184,6 +184,31 @@ def test_a_scale_that_is_never_found_is_an_error():
     assert answer(report)[0] is Health.UNSAFE
 
 
+def adversaries(steps):
+    """Train two models in turn with one scaler, whose first scale is far too large."""
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(4, 4).cuda(), net().cuda()
+    optimizers = [torch.optim.Adam(model.parameters(), 1e-3) for model in (maker, judge)]
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**21)
+    for _ in range(steps):
+        for optimizer, sign in zip(optimizers, (-1.0, 1.0), strict=True):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                loss = sign * (judge(maker(X.cuda()) - 3.0 + sign).float() * 8).mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+        scaler.update()
+
+
+def test_two_optimizers_are_judged_at_the_scale_that_was_found_after_many_skips():
+    report = watched(lambda: adversaries(24))
+    skipped = sum(event.after < event.before for event in report.loop.scales)
+    assert skipped > MANY_SKIPS
+    assert report.log2_scale == 21 - skipped
+    assert [finding.code for finding in report.findings if finding.severity is not Severity.INFO] == []
+    assert answer(report)[0] is Health.SAFE
+
+
 def test_making_a_schedule_is_no_step_of_it():
     report = watched(lambda: scaled(6, gain=4.0, schedule=True))
     assert any(event.skipped for event in report.loop.scales)
