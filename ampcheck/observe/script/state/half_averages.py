@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FEW_STEPS = 4
 #: Steps that something is followed at most, before it is left alone for as long as the script has run.
 MOST_STEPS = 512
-#: Memory is looked through again after so many times what that has taken.
+#: Memory is looked through for new tensors again after so many times what that has taken.
 _RARELY = 20
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _HALF = frozenset({torch.float16, torch.bfloat16})
@@ -60,9 +60,9 @@ class HalfAverages:
         self._abandoned = False
         self._among_ranks = False  #: there were others: a script may have left them before it ended
         self.due = FEW_STEPS // 2  #: the step from which on there is something to do
-        self._last = 0
         self._look_at = 0.0  #: the time from which on memory is looked through again
         self._seen: dict[int, _Seen] = {}
+        self._optimizers = frozenset[int]()  #: the states of a script's own
         self.following: Following | None = None
         self._states: dict[int, State] = {}  #: the last of each tensor
         self._patches = Patches()  #: of what other threads call
@@ -104,23 +104,25 @@ class HalfAverages:
             }
             began = time.perf_counter()
             if steps <= FEW_STEPS or began > self._look_at:
-                found |= {id(tensor): tensor for tensor in self._changed(steps)}
-                now, self._last = time.perf_counter(), steps
+                found |= {id(tensor): tensor for tensor in self._changed(steps, self._beside())}
+                now = time.perf_counter()
                 self._look_at = now + _RARELY * (now - began)
+            else:
+                known = (seen.tensor() for seen in self._seen.values())
+                still = [tensor for tensor in known if tensor is not None]
+                found |= {id(tensor): tensor for tensor in self._changed(steps, still)}
             self._start(steps, found.values())
 
-    def _changed(self, steps: int) -> list[torch.Tensor]:
-        """Return what was written about as often as there were steps since the last look, or holds other numbers."""
+    def _changed(self, steps: int, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return what was written in every step, or since it was looked at, or holds other numbers."""
         found, seen = [], {}
-        for tensor in self._beside():
+        for tensor in tensors:
             held = self._seen.get(id(tensor))
             now = seen[id(tensor)] = _Seen(weakref.ref(tensor), tensor._version, sample(tensor))
             if held is None or held.tensor() is not tensor:
                 changed = tensor._version - self._before.get(id(tensor), 0) >= steps
             else:
-                changed = 2 * (now.version - held.version) >= steps - self._last or _differ(
-                    now.sample, held.sample
-                )
+                changed = now.version != held.version or _differ(now.sample, held.sample)
             if changed:
                 found.append(tensor)
         self._seen = seen
@@ -145,7 +147,7 @@ class HalfAverages:
         self.following = Following(pairs)
         self.due = 0
         for tensor, state in zip(held, self.following.states, strict=True):
-            state.fine = id(tensor) in fine
+            state.fine, state.of_optimizer = id(tensor) in fine, id(tensor) in self._optimizers
         self._keep(self.following)
         if missed:
             self._hear_threads()
@@ -214,7 +216,8 @@ class HalfAverages:
             self._look(steps)
 
     def _beside(self) -> list[torch.Tensor]:
-        return [tensor for tensor in _beside() if tensor not in self._trained]
+        tensors, self._optimizers = _beside()
+        return [tensor for tensor in tensors if tensor not in self._trained]
 
     def _look(self, steps: int) -> None:
         for tensor in self._beside():
@@ -222,7 +225,9 @@ class HalfAverages:
             if state is not None and state.tensor() is tensor:
                 unjudged = not state.judged or state.outgrown()
             else:
-                unjudged = tensor._version - self._before.get(id(tensor), 0) >= steps
+                seen = self._seen.get(id(tensor))
+                rarely = seen is not None and seen.tensor() is tensor and tensor._version > seen.version + 1
+                unjudged = rarely or tensor._version - self._before.get(id(tensor), 0) >= steps
             if unjudged:
                 dtype = str(tensor.dtype).removeprefix("torch.")
                 number, elements = self.found.get(dtype, (0, 0))
@@ -237,18 +242,21 @@ def _ranks() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def _beside() -> list[torch.Tensor]:
-    """Return tensors in half precision that no optimizer changes."""
+def _beside() -> tuple[list[torch.Tensor], frozenset[int]]:
+    """Return tensors in half precision that no optimizer of torch's changes, and which others do."""
     objects = gc.get_objects()
     tensors = _leaves(objects)
     if not tensors:
-        return []
-    known = {id(tensor.grad) for tensor in tensors if tensor.grad is not None}
+        return [], frozenset()
+    known, own = {id(tensor.grad) for tensor in tensors if tensor.grad is not None}, set[int]()
     # A process may hold millions of objects: their types are few.
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.optim.Optimizer)}
     for optimizer in [one for one in objects if type(one) in kinds] if kinds else ():
-        known.update(map(id, _of_optimizer(optimizer)))
-    return [tensor for tensor in tensors if id(tensor) not in known]
+        known.update(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
+        (known if type(optimizer).__module__.startswith("torch.") else own).update(
+            map(id, _states(optimizer))
+        )
+    return [tensor for tensor in tensors if id(tensor) not in known], frozenset(own)
 
 
 def _leaves(objects: Iterable[Any]) -> list[torch.Tensor]:
@@ -264,9 +272,7 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
         return False
 
 
-def _of_optimizer(optimizer: Any) -> Iterator[torch.Tensor]:
-    """Yield what an optimizer changes: its parameters, and its state of each."""
-    for group in optimizer.param_groups:
-        yield from group["params"]
+def _states(optimizer: Any) -> Iterator[torch.Tensor]:
+    """Yield what an optimizer holds of its parameters."""
     for state in optimizer.state.values():
         yield from (value for value in state.values() if isinstance(value, torch.Tensor))

@@ -17,6 +17,8 @@ LOST, TOO_FAR = 0.75, 2.0
 MOST_LOST = 0.5
 #: Of the elements that FP32 has moved far enough, the part that may lose so much where half precision keeps a state.
 KEPT = 0.1
+#: Of a remainder of rounding, the part that lies within half a unit, and how much of a unit it is on average at least.
+MOST_WITHIN, REMAINS, HALF_UNIT = 0.99, 0.05, 0.5
 #: Tensors up to this size are judged number by number: each counts or measures something of its own.
 FEW_NUMBERS = 16
 
@@ -41,6 +43,7 @@ class State:
     pace: torch.Tensor | None = None  #: how far FP32 moves it in a step that writes it
     place: tuple[str, int] = ("", 0)  #: of its first write
     losses: tuple[UpdateLoss, ...] = ()
+    of_optimizer: bool = False  #: what its zeros do to weights is judged where these are stepped
 
     @property
     def judged(self) -> bool:
@@ -78,6 +81,8 @@ def compare(
     size, changes = intended.abs(), (intended != 0) & intended.isfinite()
     state.pace = size / max(1, state.rounds)
     enough = torch.maximum(need_of(tensor) * unit, SHARE * first.abs())
+    if state.of_optimizer:
+        changes, empty = changes & ~empty, torch.zeros_like(empty)
     stays = stays & changes & (kept == 0)
     moved = (
         changes & (size >= torch.minimum(enough, (first.abs() / 2).clamp_min(unit))) | stays
@@ -121,6 +126,14 @@ def _number_by_number(
         if lost or off:
             name = state.name if len(rows) == 1 else f"{state.name}[{at}]"
             yield UpdateLoss(name, far, lost, off, *state.place)
+
+
+def is_remainder(tensor: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Tell whether a tensor holds what was rounded away of another: both signs, half a unit of the other at most."""
+    units = tensor.float() / unit_of(whole)
+    signs = float((units < 0).float().mean())
+    within = float((units.abs() <= HALF_UNIT).float().mean())
+    return within > MOST_WITHIN and float(units.abs().mean()) > REMAINS and REMAINS < signs < 1.0 - REMAINS
 
 
 def unit_of(tensor: torch.Tensor) -> torch.Tensor:

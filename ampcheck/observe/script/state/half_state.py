@@ -19,7 +19,7 @@ from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.partial import Reference
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.recording import unseen
-from ampcheck.observe.script.state.half_judged import State, compare, need_of, unit_of
+from ampcheck.observe.script.state.half_judged import State, compare, is_remainder, need_of, unit_of
 from ampcheck.observe.script.state.standstill import LONG_ENOUGH, Moved, beside_of, will_stand_still
 from ampcheck.observe.source import source_finder
 from ampcheck.observe.statistics.memory import readable, tensors_of
@@ -205,7 +205,15 @@ class Following:
             tensor = state.tensor()
             if state.done and state.fine and tensor is not None:
                 first, version = tensor.detach().clone(), tensor._version
-                again = State(state.tensor, state.name, first, version, fine=True, place=state.place)
+                again = State(
+                    state.tensor,
+                    state.name,
+                    first,
+                    version,
+                    fine=True,
+                    place=state.place,
+                    of_optimizer=state.of_optimizer,
+                )
                 self._references.hold(tensor, again)
                 self.states[at] = again
 
@@ -215,9 +223,22 @@ class Following:
             for state in states:
                 tensor = state.tensor()
                 wide = None if tensor is None else self._references.of(tensor)
+                if tensor is not None and self._is_remainder(tensor):
+                    state.fine = state.done = True
                 if tensor is not None and wide is not None and not (state.done or state.missed):
                     stays = self._stays(state, tensor, wide)
                     compare(state, tensor.detach(), wide, stays, last=last)
+
+    def _is_remainder(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor holds what another one rounds away, as Kahan's summation keeps it for the next time."""
+        others = (state.tensor() for state in self.states)
+        return any(
+            other is not tensor
+            and other.shape == tensor.shape
+            and is_remainder(tensor.detach(), other.detach())
+            for other in others
+            if other is not None
+        )
 
     def _stays(self, state: State, tensor: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
         """Tell of each number whether it will stand still until FP32 has come far."""

@@ -66,6 +66,10 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         for table in ("_parameters", "_buffers", "_modules"):
             yield from [(f"{name}.{key}", held) for key, held in (own.get(table) or {}).items()]
         yield from [(f"{name}.{key}", held) for key, held in own.items() if not key.startswith("_")]
+    elif isinstance(value, torch.optim.Optimizer):
+        held = [state for state in value.state.values() if isinstance(state, Mapping)]
+        kind = type(value).__name__
+        yield from [(f"{kind}.state.{key}", one) for state in held for key, one in state.items()]
     elif isinstance(value, Mapping):
         yield from [(f"{name}.{key}", held) for key, held in value.items()]
     elif type(value) in {list, tuple}:
