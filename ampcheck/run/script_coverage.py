@@ -8,6 +8,7 @@ from ampcheck.diagnose.gaps import grouped, of_trace
 from ampcheck.observe.recorder import FORWARD_UNSEEN
 from ampcheck.observe.reference.given import GIVEN
 from ampcheck.observe.reference.picks import WORSE
+from ampcheck.observe.reference.returned import USE
 from ampcheck.observe.script.data_sets import ROUNDED_DATA
 from ampcheck.observe.script.recording import Beside, Recorded
 from ampcheck.observe.script.watched_thread import OTHER_THREADS
@@ -76,7 +77,8 @@ def _missed(report: Report) -> Iterator[str]:
     for what in (FORWARD_UNSEEN, THREADS, GRAPHS, OTHER_THREADS):
         if what in report.low.not_audited:
             yield f"{report.low.not_audited[what]} {what}"
-    yield from (clean(what) for what in report.low.not_audited if what.endswith((ROUNDED_DATA, GIVEN, WORSE)))
+    ends = (ROUNDED_DATA, GIVEN, WORSE)
+    yield from (clean(w) for w in report.low.not_audited if w.endswith(ends) or w.startswith(USE))
 
 
 def _untried(watcher: Watcher) -> Iterator[str]:

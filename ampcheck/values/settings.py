@@ -103,13 +103,13 @@ class Schedule:
     def compares(self, step: int, in_turn: int = 1, *, matches_reference: bool = False) -> bool:
         """Tell whether FP32 runs beside a recorded step, which costs more than the step.
 
-        Of few it does in the first ones, two or more of them, and then ever more rarely: of one in 50, in the 200th,
-        800th, 3200th. If all steps so far matched the reference, the first one stands for those after it.
+        Of few it does in the first ones, two or more of them, and then ever more rarely: of one in 50, in the 50th,
+        200th, 800th. If the first ones matched the reference, one stands for those right after it.
         """
         turn = step // in_turn
         if self.beside == "all" or self.steps is not None or turn == 0:
             return True
         nth = turn // self.every if self.every else 0
-        if turn < self.first or (nth == 1 and self.first <= 1):
+        if turn < self.first:
             return not matches_reference
-        return nth > 1 and nth.bit_count() == 1 and nth.bit_length() % 2 == 1
+        return nth.bit_count() == 1 and nth.bit_length() % 2 == 1

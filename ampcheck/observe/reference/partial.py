@@ -1,11 +1,11 @@
-"""FP32 numbers beside a storage, of which only as much is filled in as was used of a large one."""
+"""The FP32 numbers of a storage, of which only as much is filled in as was used of a large one."""
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 
 class Reference:
-    """What stands in FP32 beside a storage; of a large one only what was used of it is filled in."""
+    """The FP32 numbers of a storage; of a large one only what was used of it is filled in."""
 
     __slots__ = ("flat", "known", "storage")
 

@@ -1,7 +1,7 @@
 """One step of a script recorded in full: with what FP32 would have there beside it."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +20,10 @@ from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.observe.reference.pair import SAMPLES, pair_errors
 from ampcheck.observe.reference.paired import PairedBook
 from ampcheck.observe.reference.picks import Picks
+from ampcheck.observe.reference.returned import Returned
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.clock import Clock
-from ampcheck.observe.script.precision import precision_of
+from ampcheck.observe.script.precision import precision_of, without_scale
 from ampcheck.observe.script.recording import (
     Beside,
     Left,
@@ -38,8 +39,7 @@ from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.unusual import plain
 from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.outcome import HARM_ERROR
-from ampcheck.values.stats import TensorStats
-from ampcheck.values.trace import Site, UpdateLoss, summed_up
+from ampcheck.values.trace import UpdateLoss, summed_up
 
 #: Octaves that gradients may be away from a loss scale that has multiplied them.
 _NEAR = 0.4
@@ -104,7 +104,7 @@ class Compared(Recording):
         super().__init__(step, execute, used, clock=clock)
         for shadow in self._shadows:
             shadow.gave_way = self.gave_way
-        self._given, self._picks = Given(self._weights, called), Picks()
+        self._given, self._picks, self._returned = Given(self._weights, called), Picks(), Returned()
         self._shadow.given, self._shadow.picks = self._given, self._picks
 
     def _recorder(self) -> _Placed:
@@ -140,6 +140,11 @@ class Compared(Recording):
             source = args[1] if plan_of(func).kind is OpKind.COPY else args[0]
             if plan_of(func).kind in {OpKind.COPY, OpKind.CAST} and isinstance(source, torch.Tensor):
                 self.by_hand.cast(self.recorder.module_now, phase, source, out)
+
+    @modes.unseen
+    def returned(self, grads: Iterable[object]) -> None:
+        """Compare gradients that the script asked for with FP32's."""
+        self._returned.note(grads, self._shadow.of)
 
     def scales(self, scale: torch.Tensor) -> None:
         """Take note of a loss that is about to be scaled: FP32's is compared with it at the same scale."""
@@ -306,7 +311,7 @@ class Compared(Recording):
             f"results of {name} that the FP32 reference takes from the script": n
             for name, n in self._shadow.failed.items()
         }
-        failed |= self._given.missed() | self._picks.missed()
+        failed |= self._given.missed() | self._picks.missed() | self._returned.missed()
         trace = replace(trace, not_audited={**trace.not_audited, **failed})
         precision = precision_of(trace, self.autocast)
         by = self.scaling.scale or 1.0
@@ -317,7 +322,7 @@ class Compared(Recording):
         low_dtype = HALF_DTYPES.get(precision, "float32")
         for shadow in self._shadows:
             shadow.clear()
-        sites = _without(reference.sites, log2_scale) if kept else reference.sites
+        sites = without_scale(reference.sites, log2_scale) if kept else reference.sites
         wide = replace(trace, sites=sites, casts={}, not_audited={}, constants=())
         wide = replace(wide, steps=(summed_up(wide, losses[1], 0, "float32"),))
         beside = Beside(
@@ -333,8 +338,3 @@ class Compared(Recording):
         )
         trace = replace(trace, steps=(summed_up(trace, losses[0], log2_scale, low_dtype),))
         return Recorded(self.step, trace, precision, log2_scale, losses, beside, self.scaling, self.last)
-
-
-def _without(sites: Mapping[Site, TensorStats], log2_scale: int) -> dict[Site, TensorStats]:
-    """Return FP32's statistics as they would be without a scale."""
-    return {site: stats.scaled(-log2_scale) if site.scaled else stats for site, stats in sites.items()}

@@ -173,7 +173,10 @@ def _engine(
         # Under torch.func a graph is always made.
         if (not create_graph or _functional()) and watcher.trains(inputs):
             watcher.backward(outputs, seeds, RETURNED)
-        return original(outputs, seeds, *args, **kwargs)
+        out = original(outputs, seeds, *args, **kwargs)
+        if not _functional():
+            watcher.returned(out)
+        return out
     seed = watcher.backward(outputs, seeds)
     try:
         return original(outputs, seeds if seed is None else (seed,), *args, **kwargs)

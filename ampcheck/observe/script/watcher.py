@@ -1,10 +1,12 @@
 """The watcher of a training script: of its loop, and of the scalers and the CUDA graphs in it."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.amp.grad_scaler import OptState
 
+from ampcheck.observe.script.comparing import Compared
 from ampcheck.observe.script.data_sets import ROUNDED_DATA, cast_up
 from ampcheck.observe.script.guard import guarded
 from ampcheck.observe.script.loop_watcher import LoopWatcher
@@ -185,6 +187,12 @@ class Watcher(LoopWatcher):
         if self._scales and isinstance(first, torch.Tensor) and is_scaled(first):
             self._scaled_within = self.backwards
             self._scaled_at = self.journal.spot() if self._scale_read != self.backwards else None
+
+    @guarded
+    def returned(self, grads: Iterable[object]) -> None:
+        """Take note of gradients that the script asked for, in a step that FP32 runs beside."""
+        if isinstance(self.tape.now, Compared):
+            self.tape.now.returned(grads)
 
     @guarded
     def backward(self, *given: Any, **named: Any) -> torch.Tensor | None:

@@ -1,0 +1,56 @@
+"""Gradients that a script asks autograd for: where they are far off, what they are used for was not judged."""
+
+import pytest
+import torch
+from torch import nn
+
+from ampcheck.observe.reference.returned import USE, Returned
+from ampcheck.run.session import Session
+from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
+
+
+def trained(size, scale=1.0):
+    """Adapt a vector by a gradient of that size before each step; return the report and the vector."""
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10)
+        for _ in range(6):
+            x, y = torch.randn(32, 4), torch.randn(32, 1)
+            context = torch.zeros(1, 2, requires_grad=True)
+            with torch.autocast("cuda", torch.float16):
+                inner = size * model(torch.cat([x, context.expand(32, 2)], 1)).float().mean() * scale
+                (grad,) = torch.autograd.grad(inner, context, create_graph=True)
+                moved = context - grad / (size * scale)
+                out = model(torch.cat([x, moved.expand(32, 2)], 1))
+            optimizer.zero_grad()
+            scaler.scale((out.float() - y).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    return session.report("script.py"), moved.detach()
+
+
+@pytest.mark.parametrize(
+    ("size", "scale", "lost"), [(1e-8, 1.0, True), (1.0, 1.0, False), (1e-8, 2.0**24, False)]
+)
+def test_an_inner_gradient_that_underflows_is_not_safe(size, scale, lost):
+    report, moved = trained(size, scale)
+    assert bool((moved == 0).all()) is lost
+    assert any(what.startswith(USE) for what in report.low.not_audited) is lost
+    assert (report.verdict.word is Health.SAFE) is not lost
+    assert not lost or "test_returned.py" in " ".join(report.verdict.coverage.gaps)
+
+
+def test_how_far_off_is_measured_over_all_of_a_line():
+    low, wide = torch.tensor([1.0, 0.0, float("nan")]), torch.tensor([1.0, 2.0, float("nan")])
+    seen = Returned()
+    seen.note([low, None], lambda _: wide)
+    (sums,) = (one.tolist() for one in seen._found.values())
+    assert sums == [4.0, 5.0]
+    assert "89 %" in next(iter(seen.missed()))
+    seen = Returned()
+    seen.note([torch.ones(3)], lambda _: None)
+    assert not seen.missed()
