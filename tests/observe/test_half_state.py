@@ -432,3 +432,25 @@ def test_a_sum_that_was_fine_at_first_is_followed_as_long_as_another_state_is(fi
     assert not 0.9 < float(total) / float(wide) < 1.1
     assert following.states[0].losses
     assert not following.states[1].losses
+
+
+@pytest.mark.parametrize(("often", "lost"), [(8.0, True), (1.0, False)])
+def test_counts_of_what_comes_often_are_lost_although_most_counts_are_right(often, lost):
+    """The witness counts in FP64: nearly all of the counting is of few elements, and these stand at 256."""
+    random = torch.Generator().manual_seed(0)
+    weights = torch.ones(100)
+    weights[:10] = often
+    seen, right = torch.ones(100, dtype=torch.bfloat16), torch.ones(100, dtype=torch.float64)
+    for step in range(80):
+        if step == 20:
+            following = Following([("seen", seen)])
+        drawn = torch.multinomial(weights, 300, replacement=True, generator=random)
+        for counted in (seen, right):
+            counted.index_add_(0, drawn, torch.ones(300, dtype=counted.dtype))
+        if step >= 20:
+            following.step_ends()
+    following.judge(last=True)
+    following.end()
+    apart = ((right - seen.double()).abs() > 0.1 * right).double().mean()
+    assert (0.05 < apart < 0.3) if lost else apart == 0
+    assert bool(following.states[0].losses) is lost

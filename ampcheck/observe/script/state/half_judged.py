@@ -19,6 +19,8 @@ MOST_LOST = 0.5
 KEPT = 0.1
 #: Of a remainder of rounding, the part that lies within half a unit, and how much of a unit it is on average at least.
 MOST_WITHIN, REMAINS, HALF_UNIT = 0.99, 0.05, 0.5
+#: In units in the last place, what is further than an average is off that moves on later.
+VERY_FAR = 64
 #: Tensors up to this size are judged number by number: each counts or measures something of its own.
 FEW_NUMBERS = 16
 
@@ -90,6 +92,8 @@ def compare(
     wrong = ~kept.isfinite() | (kept.abs() > TOO_FAR * size)
     short = ~wrong & ((intended - kept).abs() > LOST * size)
     little = changes & (size >= UNITS / 2 * unit)
+    # What moves furthest, as the counts of what comes often, may be few of many elements.
+    most = moved & (size >= torch.maximum(_usual(size, changes), VERY_FAR * unit))
     kinds = [
         changes,
         moved,
@@ -97,13 +101,18 @@ def compare(
         moved & wrong,
         little,
         little & (wrong | ((intended - kept).abs() > size / 2)),
+        most,
+        most & short,
+        most & wrong,
     ]
     counts = [int(count) for count in torch.stack([one.sum() for one in kinds]).tolist()]
-    changed, far, lost, off, moved_a_little, lost_of_it = counts
+    changed, far, lost, off, moved_a_little, lost_of_it, furthest, lost_of_them, off_of_them = counts
     if few and lost + off:
         state.losses = tuple(_number_by_number(state, *kinds[1:4]))
     elif lost + off > MOST_LOST * far and 2 * far >= changed:
         state.losses = (UpdateLoss(state.name, far, lost, off, *state.place),)
+    elif lost_of_them + off_of_them > MOST_LOST * furthest:
+        state.losses = (UpdateLoss(state.name, furthest, lost_of_them, off_of_them, *state.place),)
     elif (
         zeros := int((empty & changes).sum())
     ) > MOST_LOST * tensor.numel():  # smaller than half precision holds
@@ -115,6 +124,11 @@ def compare(
     before, state.fine_here = state.fine_here, right
     state.fine = state.fine_here
     state.done = bool(state.losses) or (before and state.fine)  # what is rounded away shows in the long run
+
+
+def _usual(size: torch.Tensor, changes: torch.Tensor) -> torch.Tensor:
+    """Return the root of the mean square of the changes."""
+    return (size.where(changes, 0.0).square().sum() / changes.sum().clamp_min(1)).sqrt()
 
 
 def _number_by_number(
