@@ -139,6 +139,7 @@ class ScaleByHand:
         #: What the loss was multiplied by, and gradients that were clipped before that was undone.
         self._clipped: tuple[float, list[Probe]] | None = None
         self.clipping = 0.0  #: what the gradients being clipped are still multiplied by, 0 for nothing known
+        self.limit = ""  #: whether what they are clipped to is multiplied by the scale
 
     def clips(self, by: float, before: Sequence[Probe]) -> None:
         """Take note of gradients about to be clipped, as they were after the backward of a loss multiplied `by`."""
