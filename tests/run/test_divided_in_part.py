@@ -1,4 +1,4 @@
-"""Gradients that a script divides by its scale in part, too early, or twice; what they come to is said by plain torch."""
+"""Gradients that a script divides by its scale in part, too early, or twice; plain torch says what they come to."""
 
 import pytest
 import torch
@@ -60,7 +60,7 @@ def grads(parameters):
     return [one.grad for one in parameters if one.grad is not None]
 
 
-def loop(divided, *, make=torch.optim.SGD, clip="", divide=in_place, scaler=None, head_rate=0.01):
+def loop(divided, *, make=torch.optim.SGD, clip="", divide=in_place, scaler=False, head_rate=0.01, parts=1):
     """Train with what `divided` returns of a model divided by the scale."""
 
     def train():
@@ -68,16 +68,20 @@ def loop(divided, *, make=torch.optim.SGD, clip="", divide=in_place, scaler=None
         groups = [{"params": model.body.parameters()}]
         groups += [{"params": [model.centres, model.unused, model.dead], "lr": head_rate}]
         optimizer = make(groups, lr=0.01)
+        own = torch.amp.GradScaler("cuda", init_scale=SCALE)
         for _ in range(6):
             optimizer.zero_grad()
-            loss = loss_of(model)
-            (loss * SCALE if scaler is None else scaler.scale(loss)).backward()
-            divide(grads(divided(model)), SCALE if scaler is None else scaler.get_scale())
+            for _ in range(parts):
+                loss = loss_of(model)
+                (own.scale(loss) if scaler else loss * SCALE / parts).backward()
+            divide(grads(divided(model)), own.get_scale() if scaler else SCALE)
             if clip == "hand":
                 for one in grads(model.parameters()):
                     one.mul_(0.125)
             elif clip:
-                nn.utils.clip_grad_norm_(model.body.parameters() if clip == "body" else model.parameters(), 0.1)
+                nn.utils.clip_grad_norm_(
+                    model.body.parameters() if clip == "body" else model.parameters(), 0.1
+                )
             optimizer.step()
 
     return train
@@ -110,13 +114,33 @@ def test_gradients_that_a_script_leaves_scaled_are_an_error_at_the_step(clip, di
     errors, _ = watched(loop(body, clip=clip, divide=divide))
     assert set(errors) == {"AMP403"}
     assert "model.centres" in errors["AMP403"].message
-    assert "unused" not in errors["AMP403"].message + errors["AMP403"].message
+    assert "unused" not in errors["AMP403"].message
+    assert "dead" not in errors["AMP403"].message
     assert errors["AMP403"].sites[0].file.endswith("test_divided_in_part.py")
 
 
 def test_a_scalers_loss_is_no_other():
-    errors, _ = watched(loop(body, scaler=torch.amp.GradScaler("cuda", init_scale=SCALE)))
-    assert set(errors) == {"AMP403"}
+    assert set(watched(loop(body, scaler=True))[0]) == {"AMP403"}
+
+
+@pytest.mark.parametrize("parts", [4, 10])
+def test_a_loss_divided_by_the_number_of_its_parts_is_scaled_too(parts):
+    assert set(watched(loop(body, parts=parts))[0]) == {"AMP403"}
+    assert watched(loop(all_of, parts=parts))[0] == {}
+
+
+def test_what_a_hook_divides_within_the_backward_is_divided():
+    def train():
+        model = Metric()
+        model.centres.register_hook(lambda grad: grad / SCALE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(6):
+            optimizer.zero_grad()
+            (loss_of(model) * SCALE).backward()
+            in_place(grads(model.body.parameters()), SCALE)
+            optimizer.step()
+
+    assert "AMP403" not in watched(train)[0]
 
 
 def test_where_they_are_clipped_with_the_others_the_clipping_is():
@@ -224,7 +248,10 @@ def accumulates(where, *, clears=False, divide=in_place, scaler=False):
 def test_a_division_within_an_accumulation_is_an_error_at_its_line(divide, scaler):
     errors, _ = watched(accumulates("within", divide=divide, scaler=scaler))
     assert set(errors) == {"AMP404"}
-    assert errors["AMP404"].fix[-1].strip() in ("gradient.div_(scale)", "torch._foreach_mul_(gradients, 1.0 / scale)")
+    assert errors["AMP404"].fix[-1].strip() in (
+        "gradient.div_(scale)",
+        "torch._foreach_mul_(gradients, 1.0 / scale)",
+    )
 
 
 @pytest.mark.parametrize("where", ["within", "behind"])
@@ -348,3 +375,8 @@ def test_one_that_may_be_either_is_a_warning_where_the_scale_was_read():
     assert limited(lambda scale: 0.5 * scale, init=2.0**8) == "warning"
     assert limited(lambda scale: 0.5 * scale, init=2.0**8, hand=True) == "warning"
     assert limited(lambda _: 128.0, init=2.0**8, reads=False) == "error"
+    assert limited(lambda _: 2000.0, reads=False) == "warning"
+
+
+def test_an_infinite_limit_limits_nothing():
+    assert limited(lambda _: float("inf"), reads=False) == ""

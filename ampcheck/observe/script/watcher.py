@@ -1,6 +1,7 @@
 """The watcher of a training script: of its loop, and of the scalers and the CUDA graphs in it."""
 
 from collections.abc import Iterable
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -207,9 +208,14 @@ class Watcher(LoopWatcher):
                 self.hand.clips(now.by, now.probes)
             by = self.hand.clipping
         scale = by or (self.scales.current if now is None or now.scale == 1.0 else now.scale) or 1.0
-        self.hand.limit = unit_of(limit, scale, known=bool(by) or self._scale_read == self.backwards)
+        at_hand = (
+            bool(by)
+            or self._scale_read == self.backwards
+            or isinstance(next(iter(given[0]), None), torch.Tensor)
+        )
+        self.hand.limit = unit_of(limit, scale, read=self._scale_read >= 0, at_hand=at_hand)
         self._end_recording(used=parameters, label="")
-        self.used(kind, name, parameters)
+        self.used(Kind.READ_GRAD if limit == inf else kind, name, parameters)
         self.hand.limit = ""
 
     @guarded

@@ -23,7 +23,7 @@ _CLOSE = 1e-3
 
 @dataclass(slots=True)
 class _Grown:
-    """A gradient that backwards of scaled losses have made, and that no other loss has added to."""
+    """A gradient that backwards of scaled losses have made, and no other loss, and no hook that may divide it."""
 
     parameter: Any  #: weak
     largest: float  #: element, after the last of these backwards
@@ -73,16 +73,16 @@ class Division:
         again = [one for one in changed if id(one) in self._divided and id(one) in sizes]
         for one in changed:
             self._grown.pop(id(one), None)
-            if id(one) in sizes:
+            if id(one) in sizes and not (one._backward_hooks or one._post_accumulate_grad_hooks):
                 self._grown[id(one)] = _Grown(weakref.ref(one), sizes[id(one)], self._by)
         return again
 
     def clips(self, parameters: Iterable[Any], backwards: int) -> list[Any]:
         """Return those of parameters about to be clipped together that are still multiplied, where others are not."""
-        keys = {id(one) for one in parameters}
         self._clipping = {}
-        if self._at != backwards or self._grown.keys().isdisjoint(keys):
+        if self._at != backwards:
             return []
+        keys = {id(one) for one in parameters}
         with unseen():
             ratios = self._ratios()
         self._clipping = {key: ratio for key, ratio in ratios.items() if key in keys}
@@ -105,10 +105,10 @@ class Division:
 
         Not what it steps at a rate that makes up for that. What is stepped is followed no longer.
         """
+        if self._at != backwards:
+            return []
         groups = getattr(optimizer, "param_groups", ())
         keys = {id(one) for group in groups for one in group["params"]}
-        if self._at != backwards or self._grown.keys().isdisjoint(keys):
-            return []
         with unseen():
             left = self._left(self._ratios())
             rates = [float(group.get("lr", 1.0)) for group in groups]
@@ -128,7 +128,7 @@ class Division:
             smallest = min(own.values())
             for least in (1.0, smallest):
                 left = [key for key, ratio in own.items() if _close(ratio, least)]
-                divided = [key for key, ratio in own.items() if _close(ratio, least * by)]
+                divided = [key for key, ratio in own.items() if _is_scale(ratio / least, by)]
                 if left and divided and (least == 1.0 or len(left) + len(divided) == len(own)):
                     return left
         return []
@@ -153,5 +153,8 @@ def _close(ratio: float, to: float) -> bool:
 
 
 def _is_scale(ratio: float, by: float) -> bool:
-    """Tell whether gradients were divided by a loss scale: the one known, or a large power of two."""
-    return _close(ratio, by) or (ratio >= SMALLEST_SCALE and abs(frexp(ratio)[0] - 0.5) < _CLOSE)
+    """Tell whether gradients were divided by a loss scale: what is known of it, or a power of two beyond that.
+
+    Of a loss that is divided by the number of micro batches, the product of both is known.
+    """
+    return _close(ratio, by) or (ratio > by and abs(frexp(ratio * (1.0 + _CLOSE))[0] - 0.5) < _CLOSE)

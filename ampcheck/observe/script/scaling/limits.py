@@ -26,15 +26,15 @@ def limit_of(args: tuple[Any, ...], kwargs: dict[str, Any], *, may_wait: bool) -
     return float(given) if isinstance(given, (int, float)) else 0.0
 
 
-def unit_of(limit: float, scale: float, *, known: bool) -> str:
-    """Return whether a limit is multiplied by the loss scale; `known` tells whether the script had it at hand.
+def unit_of(limit: float, scale: float, *, read: bool, at_hand: bool) -> str:
+    """Return whether a limit is multiplied by the loss scale.
 
-    A limit that nobody would choose for gradients as they are, and that is a usual one times the scale, is. One that
-    may be either is, perhaps, where the script had the scale at hand.
+    The script has `read` the scale at some time, or has it `at_hand` where it clips. A limit that nobody would choose
+    for gradients as they are, and that is a usual one times the scale, is multiplied by it if the scale was ever read.
     """
     least, most = _USUAL
     if not limit or scale < SMALLEST_SCALE:
         return ""
     if limit > most and limit >= least * scale:
-        return IN_SCALE
-    return PERHAPS if known and limit >= _LEAST * scale else ""
+        return IN_SCALE if read or at_hand else PERHAPS
+    return PERHAPS if at_hand and limit >= _LEAST * scale else ""

@@ -35,13 +35,18 @@ class SharedGradients:
         """Begin with none."""
         self._owners: dict[int, set[str]] = {}
         self._shared: set[int] = set()
+        self._counts: dict[str, int] = {}  #: of parameters, by optimizer, as they were last given
         self._divided: dict[int, _Divided] = {}
         self._before: list[tuple[torch.Tensor, float, bool]] = []
         self._now = ("", 1.0, 0)  #: label, scale and backwards of the division that runs
 
     def owns(self, label: str, parameters: Iterable[Any]) -> None:
         """Take note of what an optimizer has."""
-        for one in parameters:
+        held = list(parameters)
+        if self._counts.get(label) == len(held):
+            return
+        self._counts[label] = len(held)
+        for one in held:
             owners = self._owners.setdefault(id(one), set())
             owners.add(label)
             if len(owners) > 1:
