@@ -15,7 +15,7 @@ import torch
 
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
-from ampcheck.observe.script.scaling.scaled_by_hand import probes
+from ampcheck.observe.script.scaling.scaled_by_hand import probes, version
 
 #: How far a measured division may be off, relatively, and still be the one by the scale.
 _CLOSE = 1e-3
@@ -51,9 +51,7 @@ class Division:
         with unseen():
             ratios = self._ratios()
             self._by = by
-            self._before = [
-                (one, one.grad, -1 if one.grad is None else one.grad._version) for one in held.values()
-            ]
+            self._before = [(one, one.grad, version(one.grad)) for one in held.values()]
         scaled = [key for key, ratio in ratios.items() if _is_scale(ratio, self._grown[key].by)]
         self._divided = set(scaled) if len(scaled) == len(ratios) else set()
 
@@ -66,8 +64,8 @@ class Division:
         with unseen():
             changed = [
                 one
-                for one, grad, version in before
-                if one.grad is not None and (one.grad is not grad or one.grad._version != version)
+                for one, grad, was in before
+                if one.grad is not None and (one.grad is not grad or version(one.grad) != was)
             ]
             sizes = _sizes(changed) if self._by >= SMALLEST_SCALE else {}
         again = [one for one in changed if id(one) in self._divided and id(one) in sizes]

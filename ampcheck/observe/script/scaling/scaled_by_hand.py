@@ -60,6 +60,11 @@ def probes(parameters: Iterable[torch.Tensor], most: int = _PROBES) -> list[Prob
     return found
 
 
+def version(grad: torch.Tensor | None) -> int:
+    """Return what counts the writes to a gradient; -1 where there is none, or nothing counts them."""
+    return -1 if grad is None or grad.is_inference() else grad._version
+
+
 def scaling_of(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tensor]) -> Scaling:
     """Return what is known of a step's scale: the loss was multiplied `by` a constant, and these were stepped."""
     updated = list(stepped)

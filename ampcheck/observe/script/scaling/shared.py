@@ -11,7 +11,7 @@ import torch
 
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
-from ampcheck.observe.script.scaling.scaled_by_hand import Probe, probes
+from ampcheck.observe.script.scaling.scaled_by_hand import Probe, probes, version
 
 #: How far a measured division may be off, relatively, and still be the one by the scale.
 _CLOSE = 1e-3
@@ -46,7 +46,7 @@ class SharedGradients:
         if self._counts.get(label) == len(held):
             return
         self._counts[label] = len(held)
-        for one in held:
+        for one in (one for one in held if isinstance(one, torch.Tensor)):
             owners = self._owners.setdefault(id(one), set())
             owners.add(label)
             if len(owners) > 1:
@@ -58,13 +58,13 @@ class SharedGradients:
         self._before = []
         if not self._shared or not isinstance(scale, torch.Tensor) or not scaler.is_enabled():
             return
-        held = {
-            id(one): (one, bool(group.get("lr", 1.0)))
-            for group in optimizer.param_groups
-            for one in group["params"]
-            if id(one) in self._shared
-        }
         with unseen():
+            held = {
+                id(one): (one, bool(group.get("lr", 1.0)))
+                for group in getattr(optimizer, "param_groups", ())
+                for one in group["params"]
+                if id(one) in self._shared
+            }
             self._now = label, float(scale), backwards
             sizes = [(one, float(largest)) for one, largest in _all(one for one, _ in held.values())]
             self._before = [
@@ -77,7 +77,7 @@ class SharedGradients:
         label, scale, backwards = self._now
         if known is None or grad is None or known.grad() is not grad or known.label == label:
             return False
-        same = grad._version == known.version
+        same = version(grad) == known.version
         shorter = backwards == known.backwards and size <= known.largest * (1.0 + _CLOSE)
         return scale >= SMALLEST_SCALE and 0.0 < size < float("inf") and (same or shorter)
 
@@ -94,7 +94,7 @@ class SharedGradients:
                     self._divided.pop(id(one), None)
                     continue
                 again += [one] if divided else []
-                self._divided[id(one)] = _Divided(label, weakref.ref(grad), grad._version, now, backwards)
+                self._divided[id(one)] = _Divided(label, weakref.ref(grad), version(grad), now, backwards)
         return again
 
 
