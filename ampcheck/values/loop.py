@@ -27,6 +27,13 @@ class Kind(StrEnum):
     GROWN = "grown"  #: a backward has added to gradients that a scaler's step had divided by the scale
     UNSCALE = "unscale"  #: scaler.unscale_(optimizer)
     CLIP = "clip"  #: of gradients: torch.nn.utils.clip_grad_norm_ and its relatives
+    #: gradients are used that a scale still multiplies, where the script has divided others; seen in recorded rounds,
+    #: before the step of an optimizer, or, of no thing, before a clipping
+    LEFT_SCALED = "left scaled"
+    #: the script divides gradients by its scale that a scaled loss is added to after that; seen in recorded rounds
+    DIVIDE = "divide"
+    #: a scaler divides gradients for an optimizer that it has divided for another one before
+    UNSCALED_AGAIN = "unscaled again"
     READ_GRAD = "read gradients"  #: the script computes with parameters' gradients; seen in recorded rounds
     SCALER_STEP = "scaler step"
     STEP = "step"  #: optimizer.step
@@ -48,6 +55,8 @@ RETURNED = "autograd.grad"
 NOT_FINITE = "not finite"
 #: Name of the same backward where such gradients were stepped, and are in the weights.
 SPOILT = "weights not finite"
+#: Whether what gradients are clipped to is multiplied by the loss scale: it is, and perhaps it is.
+IN_SCALE, PERHAPS = "in scale", "perhaps"
 #: End of the name of a region of autocast that keeps no casts of weights.
 UNCACHED = ":uncached"
 #: Name of an update that received the scale: nothing needs to have been checked before it.
@@ -73,6 +82,7 @@ class Event:
     #: The loss was multiplied by a constant as large as a loss scale; what is clipped still is; what an optimizer steps
     #: was divided by it after that.
     by_hand: bool = False
+    limit: str = ""  #: whether what is clipped to is multiplied by the loss scale: `IN_SCALE`, `PERHAPS`
     file: str = ""
     line: int = 0
     code: str = ""  #: that line of source

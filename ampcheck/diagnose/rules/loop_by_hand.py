@@ -1,12 +1,15 @@
-"""What goes wrong in loops that scale their loss by hand."""
+"""What goes wrong in loops that scale their loss by hand, or divide by the scale where they should not."""
 
 import re
 from dataclasses import replace
 
 from ampcheck.diagnose.rules.loop_state import first_by_place, line_of, loop_finding, rounds_of
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import NOT_FINITE, SPOILT, Event, Kind, Loop
+from ampcheck.values.loop import IN_SCALE, NOT_FINITE, SPOILT, Event, Kind, Loop
 from ampcheck.values.wording import clean
+
+#: Optimizers without an eps whose steps are as long whatever the gradients are multiplied by.
+_IGNORE_SIZE = frozenset({"Rprop", "Lion", "SignSGD"})
 
 
 def clipped_by_hand(loop: Loop) -> list[Finding]:
@@ -16,10 +19,11 @@ def clipped_by_hand(loop: Loop) -> list[Finding]:
         divided = [at for at, event in enumerate(events) if event.kind is Kind.STEP and event.by_hand]
         clips = [event for event in events[: max(divided, default=0)] if event.kind is Kind.CLIP]
         bad += [event for event in clips if event.by_hand]
+    units = limits_by_place(loop)
     return [
         loop_finding(
             "AMP401 clip-before-unscale",
-            Severity.ERROR,
+            Severity.WARNING if units.get(event.location) else Severity.ERROR,
             f"{clean(event.name)} limits gradients that are still multiplied by the loss scale: the script divides "
             "them by it only afterwards; that division belongs in front of the clipping, once",
             [event],
@@ -31,6 +35,81 @@ def clipped_by_hand(loop: Loop) -> list[Finding]:
             ],
         )
         for event in first_by_place(bad)
+        if units.get(event.location) != IN_SCALE
+    ]
+
+
+def limits_by_place(loop: Loop) -> dict[str, str]:
+    """Return, by line, whether what is clipped to there is multiplied by the loss scale, where that was seen."""
+    clips = [event for _, event in loop.sequence(1) if event.kind is Kind.CLIP and event.limit]
+    return {event.location: event.limit for event in sorted(clips, key=lambda event: event.limit == IN_SCALE)}
+
+
+def left_scaled(loop: Loop, *, clipped: bool) -> list[Finding]:
+    """Return findings on gradients that were left scaled, where others were divided: in a clipping, or in a step.
+
+    What the step does to those that were clipped so follows from that.
+    """
+    events = [event for _, event in loop.sequence(1) if event.kind is Kind.LEFT_SCALED]
+    mixed = {event.name for event in events if not event.thing}
+    bad = [
+        event for event in events if (not event.thing if clipped else event.thing and event.name not in mixed)
+    ]
+    return [_left_scaled(loop, event) for event in first_by_place(bad)]
+
+
+def _left_scaled(loop: Loop, event: Event) -> Finding:
+    names = clean(event.name)
+    divided = [f"# here: divide by the loss scale what was left out as well: {names}"]
+    if not event.thing:
+        return loop_finding(
+            "AMP401 clip-before-unscale",
+            Severity.ERROR,
+            f"some of the gradients clipped here are still multiplied by the loss scale, and drown the others, which "
+            f"the script has divided by it: those of {names}",
+            [event],
+            [*divided, event.code],
+        )
+    optimizer = loop.thing(event.thing)
+    ignores = optimizer is not None and ("eps" in optimizer.settings or optimizer.kind in _IGNORE_SIZE)
+    return loop_finding(
+        "AMP403 step-beside-scaler",
+        Severity.WARNING if ignores else Severity.ERROR,
+        f"the optimizer steps gradients that are still multiplied by the loss scale, which the script divides the "
+        f"others by: those of {names}",
+        [event],
+        [*divided, event.code or "optimizer.step()"],
+    )
+
+
+def divided_again(loop: Loop) -> list[Finding]:
+    """Return findings on gradients that are divided by a scale more than once: by the script, or by a scaler."""
+    events = [event for _, event in loop.sequence(1)]
+    early = [event for event in events if event.kind is Kind.DIVIDE]
+    twice = [event for event in events if event.kind is Kind.UNSCALED_AGAIN]
+    return [
+        *(
+            loop_finding(
+                "AMP404 unscaled-twice",
+                Severity.ERROR,
+                "the script divides these gradients by its loss scale, and the next backward adds to them: what was "
+                f"there is divided again and again, and hardly counts ({clean(event.name)})",
+                [event],
+                ["if last_micro_batch:", f"    {event.code}"],
+            )
+            for event in first_by_place(early)
+        ),
+        *(
+            loop_finding(
+                "AMP404 unscaled-twice",
+                Severity.ERROR,
+                "the scaler divides gradients by the loss scale that it has divided for another optimizer already: "
+                f"both have {clean(event.name)}",
+                [event],
+                ["# give each parameter to one optimizer only, or run a backward for each of the two"],
+            )
+            for event in first_by_place(twice)
+        ),
     ]
 
 

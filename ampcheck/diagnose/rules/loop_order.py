@@ -4,7 +4,12 @@ import re
 from collections.abc import Sequence
 
 from ampcheck.diagnose.rules.libraries import clipping_of_library, library_of
-from ampcheck.diagnose.rules.loop_by_hand import clipped_by_hand, stepped_by_hand
+from ampcheck.diagnose.rules.loop_by_hand import (
+    clipped_by_hand,
+    left_scaled,
+    limits_by_place,
+    stepped_by_hand,
+)
 from ampcheck.diagnose.rules.loop_state import (
     Moment,
     active_scalers,
@@ -19,7 +24,7 @@ from ampcheck.diagnose.rules.loop_state import (
     unscaling,
 )
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import GIVEN, Event, Kind, Loop
+from ampcheck.values.loop import GIVEN, IN_SCALE, Event, Kind, Loop
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean
 
@@ -28,7 +33,9 @@ def clip_before_unscale(report: Report) -> list[Finding]:
     """Gradients are clipped while they are still multiplied by the loss scale.
 
     What it finds: torch.nn.utils.clip_grad_norm_ or clip_grad_value_ on gradients of a scaled loss, before
-    scaler.unscale_(optimizer), or before the script divides them by a scale of its own.
+    scaler.unscale_(optimizer), or before the script divides them by a scale of its own; also where it has left out
+    some of them. A limit that is far larger than anybody's, and a usual one times the scale, is taken to be multiplied
+    by it, and no finding.
 
     Why it matters: the limit is compared with gradients that are 65536 times too large, so that nearly every step is
     clipped, and to a length divided by the scale: training slows down without any message, and changes whenever
@@ -38,7 +45,8 @@ def clip_before_unscale(report: Report) -> list[Finding]:
 
     Example: scaler.scale(loss).backward(); clip_grad_norm_(model.parameters(), 1.0); scaler.step(optimizer).
 
-    When to ignore it: when the limit is meant for scaled gradients and multiplied by scaler.get_scale().
+    When to ignore it: when the limit is meant for scaled gradients and multiplied by scaler.get_scale(); a warning says
+    that it may be.
     """
     loop = loop_of(report)
     clips = [m for m in moments(loop) if m.event.kind is Kind.CLIP and holds_scale(m)]
@@ -47,17 +55,24 @@ def clip_before_unscale(report: Report) -> list[Finding]:
     ] = {}  # one of a line: clip_grad_norm_ clips by operations of torch's own
     for moment in clips:
         bad.setdefault((moment.event.file, moment.event.line), moment)
-    return clipped_by_hand(loop) + [
+    units = limits_by_place(loop)
+    in_part = [found for found in left_scaled(loop, clipped=True) if _spot(found) not in bad]
+    return [*clipped_by_hand(loop), *in_part] + [
         loop_finding(
             "AMP401 clip-before-unscale",
-            Severity.ERROR,
+            Severity.WARNING if units.get(moment.event.location) else Severity.ERROR,
             f"{clean(moment.event.name)} limits gradients that are still multiplied by the loss scale"
             f"{in_scale(loop)}: unscale them first",
             [moment.event],
             _unscaled_first(loop, moment),
         )
         for moment in bad.values()
+        if units.get(moment.event.location) != IN_SCALE
     ]
+
+
+def _spot(finding: Finding) -> tuple[str, int]:
+    return finding.sites[-1].file, finding.sites[-1].line
 
 
 def _unscaled_first(loop: Loop, moment: Moment) -> Sequence[str]:
@@ -121,7 +136,8 @@ def step_beside_scaler(report: Report) -> list[Finding]:
     """The optimizer is stepped directly although its gradients belong to a scaler.
 
     What it finds: optimizer.step() on gradients of a scaled loss, or on those that scaler.step has just applied; and on
-    gradients that are inf or NaN, where the script scales the loss itself.
+    gradients that are inf or NaN, where the script scales the loss itself, or that it has left out where it divides the
+    others by the scale; the latter is a warning where the optimizer's steps do not depend on how large gradients are.
 
     Why it matters: a direct step applies gradients multiplied by the loss scale, or applies the same gradients a second
     time, and no overflow is skipped: infinite gradients end up in the weights.
@@ -150,7 +166,7 @@ def step_beside_scaler(report: Report) -> list[Finding]:
     if _skips_itself(loop):
         bad = {event: moment for event, moment in bad.items() if event.thing not in moment.unscaled}
     by_hand = stepped_by_hand(loop) if report.precision == "fp16" else []
-    return by_hand + [
+    return [*by_hand, *left_scaled(loop, clipped=False)] + [
         loop_finding(
             "AMP403 step-beside-scaler",
             Severity.WARNING if event.thing in bad[event].unscaled else Severity.ERROR,

@@ -1,5 +1,6 @@
 """Gradients that a loop unscales twice, goes on adding to, or unscales in part."""
 
+from ampcheck.diagnose.rules.loop_by_hand import divided_again
 from ampcheck.diagnose.rules.loop_state import (
     Moment,
     first_by_place,
@@ -19,8 +20,9 @@ from ampcheck.values.wording import clean, scale_words
 def unscaled_twice(report: Report) -> list[Finding]:
     """Gradients are unscaled twice, or go on growing after they were unscaled.
 
-    What it finds: two calls of scaler.unscale_(optimizer) without scaler.update() between them, and a backward of a
-    scaled loss into gradients that were unscaled already.
+    What it finds: two calls of scaler.unscale_(optimizer) without scaler.update() between them, a backward of a scaled
+    loss into gradients that were unscaled already, by a scaler or by the script itself, and gradients that a scaler
+    unscales once for each of two optimizers that share parameters.
 
     Why it matters: torch raises at the second call; gradients that are accumulated after unscale_ are a sum of parts
     with and without the scale, in which the last part drowns all others. scaler.step unscales as well: what it leaves
@@ -46,6 +48,7 @@ def unscaled_twice(report: Report) -> list[Finding]:
     }
     return [
         *_grown_after_step(loop),
+        *divided_again(loop),
         *(
             loop_finding(
                 "AMP404 unscaled-twice",

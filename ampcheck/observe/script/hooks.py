@@ -239,7 +239,7 @@ def _clip(
     watcher: Watcher, name: str, original: Callable[..., Any], parameters: Any, *args: Any, **kwargs: Any
 ) -> Any:
     held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-    watcher.changed(Kind.CLIP, name, held)
+    watcher.changed(Kind.CLIP, name, held, given=(args, kwargs))
     out = original(held, *args, **kwargs)
     watcher.clipped(held)
     return out

@@ -231,8 +231,8 @@ class LoopWatcher:
     def used(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:
         """Take note of gradients that are measured or limited."""
         targets = {self._owners.get(id(parameter), _OTHER_LABEL) for parameter in parameters}
-        known = tuple(sorted(targets - {_OTHER_LABEL}))
-        self.journal.note(kind, name=name, targets=known, by_hand=bool(self.hand.clipping))
+        hand, known = self.hand, tuple(sorted(targets - {_OTHER_LABEL}))
+        self.journal.note(kind, name=name, targets=known, by_hand=bool(hand.clipping), limit=hand.limit)
 
     # -- optimizers
 

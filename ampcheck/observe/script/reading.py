@@ -1,4 +1,4 @@
-"""Operations with which a script measures or limits gradients between a backward and a step."""
+"""Operations with which a script measures, limits or divides gradients between a backward and a step."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -19,6 +19,8 @@ _LIMITS = frozenset(
 )
 #: Operations that shorten what was measured before, and unscale what was not.
 SHORTENS = frozenset(("mul_", "_foreach_mul_"))
+#: Operations that may divide by a scale.
+_DIVIDES = SHORTENS | frozenset(("div_", "_foreach_div_", "mul", "div", "_foreach_mul", "_foreach_div"))
 
 
 def use_of(
@@ -28,10 +30,13 @@ def use_of(
 
     What multiplies gradients limits them if gradients were `measured` before.
     """
+    if not args:
+        return None
     name = getattr(getattr(func, "overloadpacket", None), "__name__", "")
     limits = name in _LIMITS or (measured and name in SHORTENS)
-    kind = Kind.READ_GRAD if name in _MEASURES else Kind.CLIP if limits else None
-    if kind is None or not args or _current_node() is not None:
+    other = Kind.DIVIDE if name in _DIVIDES and not getattr(args[0], "requires_grad", False) else None
+    kind = Kind.READ_GRAD if name in _MEASURES else Kind.CLIP if limits else other
+    if kind is None or _current_node() is not None:
         return None
     return kind, name, args[:1]
 

@@ -1,6 +1,7 @@
 """The watcher of a training script: of its loop, and of the scalers and the CUDA graphs in it."""
 
 from collections.abc import Iterable
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,10 +15,14 @@ from ampcheck.observe.script.optimizers import parameters_of
 from ampcheck.observe.script.reading import SHORTENS
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import trains
-from ampcheck.observe.script.scaling.losses import is_scaled, mark_scaled
+from ampcheck.observe.script.scaling.division import Division
+from ampcheck.observe.script.scaling.limits import limit_of, unit_of
+from ampcheck.observe.script.scaling.losses import factor, is_scaled, mark_scaled
 from ampcheck.observe.script.scaling.own_unscaling import OwnUnscaling, updates_at
 from ampcheck.observe.script.scaling.scales import Attempt, about_to_update, overflowed
+from ampcheck.observe.script.scaling.shared import SharedGradients
 from ampcheck.values.loop import GIVEN, RETURNED, Kind
+from ampcheck.values.wording import some
 
 if TYPE_CHECKING:
     from ampcheck.observe.source import Spot
@@ -37,6 +42,8 @@ class Watcher(LoopWatcher):
         """Begin before the first step."""
         super().__init__(*given, **named)
         self.unscaling = OwnUnscaling()
+        self.division, self.shared = Division(), SharedGradients()
+        self._divides_at: Spot | None = None  #: the line that has divided gradients since the last backward
         #: the line that took such gradients, if nothing has divided them yet
         self._scaled_at: Spot | None = None
 
@@ -79,6 +86,7 @@ class Watcher(LoopWatcher):
         self.unscaling.begins(self.journal.label(scaler, "scaler"), scaler, parameters_of(optimizer))
         if self._scaler_step is not None:  # from within the scaler's own step
             return
+        self._shares(scaler, optimizer)
         label = self.owns(optimizer, parameters_of(optimizer))
         self._divides(scaler, optimizer)
         self._end_recording(parameters_of(optimizer), label=label)
@@ -98,9 +106,28 @@ class Watcher(LoopWatcher):
                 label = self.journal.label(scaler, "scaler")
                 self.journal.describe(label, multiplied_by=other, divided_by=own)
 
+    def _shares(self, scaler: Any, optimizer: Any) -> None:
+        """Look at gradients that several optimizers share, where a scaler is about to divide them for one."""
+        states = getattr(scaler, "_per_optimizer_states", {})
+        ready = states.get(id(optimizer), {}).get("stage", OptState.READY) is OptState.READY
+        if self.tape.now is not None and ready:
+            label = self.journal.label(optimizer, "optimizer")
+            self.shared.begins(label, scaler, optimizer, self.backwards)
+
+    def _shared_end(self) -> None:
+        """Take note of gradients that a scaler has divided a second time."""
+        again = self.shared.ends()
+        if again:
+            self.journal.note(Kind.UNSCALED_AGAIN, name=self._names(again))
+
+    def _names(self, parameters: list[torch.Tensor]) -> str:
+        self.tape.know(parameters)
+        return some([self.tape.name(one)[1] for one in parameters], 2)
+
     @guarded
     def unscale_ends(self, scaler: Any) -> None:
         """Take note of gradients that have been unscaled: in FP32 they never were."""
+        self._shared_end()
         if (found := self.unscaling.ends()) is not None:
             self.journal.describe(self.journal.label(scaler, "scaler"), **found)
         if self._scaler_step is None:
@@ -110,6 +137,7 @@ class Watcher(LoopWatcher):
     def scaler_step_begins(self, scaler: Any, optimizer: Any) -> None:
         """Take note of a scaler that is about to step an optimizer, or to skip it."""
         label = self.owns(optimizer, parameters_of(optimizer))
+        self._shares(scaler, optimizer)
         self._divides(scaler, optimizer)
         self._end_recording(parameters_of(optimizer), label=label)
         own = self.journal.label(scaler, "scaler")
@@ -122,6 +150,7 @@ class Watcher(LoopWatcher):
     def scaler_step_ends(self, scaler: Any, optimizer: Any) -> None:
         """Take note of whether the step was skipped."""
         self.journal.leave()
+        self._shared_end()
         self.tape.resume()
         update, self._scaler_step = self._scaler_step, None
         # A step that was reached may be a fused one, skipped inside.
@@ -166,19 +195,53 @@ class Watcher(LoopWatcher):
             self.stepped()
 
     @guarded
-    def changed(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:
-        """Take note of gradients about to be clipped."""
-        if self.tape.now is not None:
+    def changed(
+        self, kind: Kind, name: str, parameters: list[torch.Tensor], given: tuple[Any, Any] = ((), {})
+    ) -> None:
+        """Take note of gradients about to be clipped, to a limit that a function of torch's is `given`."""
+        left = self.division.clips(parameters, self.backwards)
+        if left:
+            self.journal.note(Kind.LEFT_SCALED, name=self._names(left))
+        now = self.tape.now
+        limit, by = limit_of(*given, may_wait=now is not None), 0.0
+        if now is not None:
             with unseen():
-                self.hand.clips(self.tape.now.by, self.tape.now.probes)
+                self.hand.clips(now.by, now.probes)
+            by = self.hand.clipping
+        scale = by or (self.scales.current if now is None or now.scale == 1.0 else now.scale) or 1.0
+        at_hand = (
+            bool(by)
+            or self._scale_read == self.backwards
+            or isinstance(next(iter(given[0]), None), torch.Tensor)
+        )
+        self.hand.limit = unit_of(limit, scale, read=self._scale_read >= 0, at_hand=at_hand)
         self._end_recording(used=parameters, label="")
-        self.used(kind, name, parameters)
+        self.used(Kind.READ_GRAD if limit == inf else kind, name, parameters)
+        self.hand.limit = ""
 
     @guarded
     def clipped(self, parameters: list[torch.Tensor]) -> None:
         """Take note of gradients that have been clipped."""
+        self.division.clipped()
         with unseen():
             self.hand.clipped(parameters)
+
+    @guarded
+    def owns(self, optimizer: Any, parameters: Iterable[Any]) -> str:
+        """Remember which optimizer has which parameters; return its label."""
+        held = list(parameters)
+        label: str = super().owns(optimizer, held)
+        self.shared.owns(label, held)
+        return label
+
+    @guarded
+    def step_begins(self, optimizer: Any) -> None:
+        """Take note of an optimizer that is about to change the weights: what it finds may be scaled in part."""
+        left = self.division.steps(optimizer, self.backwards)
+        if left and self._scaler_step is None:
+            label = self.journal.label(optimizer, "optimizer")
+            self.journal.note(Kind.LEFT_SCALED, label, name=self._names(left))
+        super().step_begins(optimizer)
 
     @guarded
     def differentiated(self, outputs: Any) -> None:
@@ -200,7 +263,28 @@ class Watcher(LoopWatcher):
         at, self._scaled_at = self._scaled_at, None
         if at is not None and self._scaled_within == self.backwards:
             self.journal.note_at(at, Kind.READ_GRAD, name=RETURNED)
-        return super().backward(*given, **named)
+        seed = super().backward(*given, **named)
+        self._multiplied(*given, **named)
+        return seed
+
+    def _multiplied(self, tensors: Any, seeds: Any = (), name: str = "") -> None:
+        """Look at gradients before a backward adds to them, in a recorded step."""
+        now = self.tape.now
+        if now is None or name or self.tape.what_if is not None:
+            return
+        loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+        scaled = self._scales and isinstance(loss, torch.Tensor) and is_scaled(loss)
+        by = now.scale if scaled else factor(loss, next(iter(seeds), None))
+        self.division.backward_begins(self.steps, self.turns.parameters(), by)
+
+    @guarded
+    def backward_ends(self) -> None:
+        """Take note of a backward that is over: gradients it has added to may have been divided by the scale."""
+        again, at = self.division.backward_ends(self.backwards), self._divides_at
+        if again and at is not None:
+            self.journal.note_at(at, Kind.DIVIDE, name=self._names(again))
+        self._divides_at = None
+        super().backward_ends()
 
     @guarded
     def scale_read(self) -> None:
@@ -211,7 +295,14 @@ class Watcher(LoopWatcher):
             self.tape.scaled_within(self.steps)
 
     def used(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:
-        """Take note of gradients that are measured or limited, where the script has not read the scale to do so."""
+        """Take note of gradients that are measured or limited, where the script has not read the scale to do so.
+
+        And of the line that divides some, in case that comes too early.
+        """
+        if kind is Kind.DIVIDE or name in SHORTENS:
+            self._divides_at = self.journal.spot()
+        if kind is Kind.DIVIDE:
+            return
         if self._scale_read != self.backwards or not (kind is Kind.READ_GRAD or name in SHORTENS):
             super().used(kind, name, parameters)
 

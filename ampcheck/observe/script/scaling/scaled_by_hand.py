@@ -60,6 +60,11 @@ def probes(parameters: Iterable[torch.Tensor], most: int = _PROBES) -> list[Prob
     return found
 
 
+def version(grad: torch.Tensor | None) -> int:
+    """Return what counts the writes to a gradient; -1 where there is none, or nothing counts them."""
+    return -1 if grad is None or grad.is_inference() else grad._version
+
+
 def scaling_of(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tensor]) -> Scaling:
     """Return what is known of a step's scale: the loss was multiplied `by` a constant, and these were stepped."""
     updated = list(stepped)
@@ -139,6 +144,7 @@ class ScaleByHand:
         #: What the loss was multiplied by, and gradients that were clipped before that was undone.
         self._clipped: tuple[float, list[Probe]] | None = None
         self.clipping = 0.0  #: what the gradients being clipped are still multiplied by, 0 for nothing known
+        self.limit = ""  #: whether what they are clipped to is multiplied by the scale
 
     def clips(self, by: float, before: Sequence[Probe]) -> None:
         """Take note of gradients about to be clipped, as they were after the backward of a loss multiplied `by`."""
