@@ -209,11 +209,8 @@ class Watcher(LoopWatcher):
                 self.hand.clips(now.by, now.probes)
             by = self.hand.clipping
         scale = by or (self.scales.current if now is None or now.scale == 1.0 else now.scale) or 1.0
-        at_hand = (
-            bool(by)
-            or self._scale_read == self.backwards
-            or isinstance(next(iter(given[0]), None), torch.Tensor)
-        )
+        tensor = isinstance(next(iter(given[0]), None), torch.Tensor)
+        at_hand = bool(by) or self._scale_read == self.backwards or tensor
         self.hand.limit = unit_of(limit, scale, read=self._scale_read >= 0, at_hand=at_hand)
         self._end_recording(used=parameters, label="")
         self.used(Kind.READ_GRAD if limit == inf else kind, name, parameters)
