@@ -33,7 +33,6 @@ MOST_OPERATIONS = 100_000
 Used = Callable[[Kind, str, list[torch.Tensor]], None]
 #: A parameter: the module that owns it, its name there, and itself.
 Named = tuple[str, str, torch.Tensor]
-#: What a precision holds numbers in.
 
 
 @dataclass(frozen=True, slots=True)
