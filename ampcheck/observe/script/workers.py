@@ -56,6 +56,8 @@ class _Results(Shadow):
         self.open = True
         self._spent, self._looked_at = 0.0, 0
         self._versions: dict[int, int | None] = {}  #: by storage; None while it is written
+        self._begun: dict[int, int] = {}  #: by storage, how many steps the script had taken
+        self.steps = 0  #: how many it has taken now
         self.gave_way = self._gives_way
 
     def _gives_way(self, _: object) -> None:
@@ -81,6 +83,7 @@ class _Results(Shadow):
             targets = [tensor for tensor in tensors_of(written(rule, args, kwargs)) if readable(tensor)]
             places = {tensor.untyped_storage()._cdata: version_of(tensor) for tensor in targets}
             self._versions.update(dict.fromkeys(places))
+            states = [] if rule.name in _STORES else [one for one in targets if self._is_state(one)]
         self._looked_at += 1
         self._spent += perf_counter() - began
         if self._spent > _SECONDS or self._looked_at > _OPERATIONS:
@@ -91,6 +94,8 @@ class _Results(Shadow):
             with self.lock, torch._C._DisableTorchDispatch():
                 if follow is not None and not any(map(_is_large, tensors_of((out,)))):
                     follow(out)
+                for tensor in states:
+                    self.forget(tensor)
                 # autograd counts a write when it is done
                 self._versions.update({place: version + 1 for place, version in places.items()})
             self._spent += perf_counter() - began
@@ -110,12 +115,20 @@ class _Results(Shadow):
             return None
         return found
 
+    def _is_state(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor is changed from step to step: what it has lost by then is judged as a state's."""
+        return self._begun.get(tensor.untyped_storage()._cdata, self.steps) < self.steps - 1
+
+    def _begin(self, tensor: torch.Tensor) -> None:
+        place = tensor.untyped_storage()._cdata
+        self._versions[place], self._begun[place] = version_of(tensor), self.steps
+
     def _adopt(self, tensor: torch.Tensor) -> torch.Tensor:
-        self._versions[tensor.untyped_storage()._cdata] = version_of(tensor)
+        self._begin(tensor)
         return super()._adopt(tensor)
 
     def _keep(self, tensor: torch.Tensor, wide: torch.Tensor) -> None:
-        self._versions[tensor.untyped_storage()._cdata] = version_of(tensor)
+        self._begin(tensor)
         super()._keep(tensor, wide)
 
     def _hold(self, reference: Reference) -> None:
@@ -137,6 +150,7 @@ class _Listener(BesideMode):
             self._results.computed = None
             self.step_aside()
         elif self._results.open and not self._watcher.capturing:
+            self._results.steps = self._watcher.steps
             return super().__torch_dispatch__(func, types, args, kwargs)
         return func(*args, **(kwargs or {}))
 
