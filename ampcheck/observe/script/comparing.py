@@ -325,7 +325,8 @@ class Compared(Recording):
             tuple(loss for loss in self._updates if loss.moved),
         )
         trace = replace(trace, steps=(summed_up(trace, losses[0], log2_scale, low_dtype),))
-        return Recorded(self.step, trace, precision, log2_scale, losses, beside, self.scaling, self.last)
+        known = self.step, trace, precision, log2_scale, losses, beside, self.scaling, self.last
+        return Recorded(*known, self._given.entered)
 
 
 def _without(sites: Mapping[Site, TensorStats], log2_scale: int) -> dict[Site, TensorStats]:

@@ -17,7 +17,7 @@ class CastsBefore:
     def again(self, tape: Any, done: Recorded) -> bool:
         """Have the next step recorded from its beginning, and tell whether it will be.
 
-        That is where numbers were given to this one, and where threads have made some for it in half precision.
+        That is where numbers in half precision were given to this one, and where threads have made some for it.
         """
         given = _given(done)
         if self._trying and not given:  # it has shown the casts: what they cost is in this step
@@ -25,7 +25,7 @@ class CastsBefore:
             return False
         if self._trying:  # they are older than that
             self._trying = tape.before_calls = False
-        if not (given or tape.workers.heard) or tape.what_if is not None:
+        if not (given or done.entered or tape.workers.heard) or tape.what_if is not None:
             return False
         if self._tried or tape.before_calls:
             return False
