@@ -26,11 +26,13 @@ class Joined(Shadow):
 
     def _beside(self, tensor: torch.Tensor) -> Reference | None:
         found = super()._beside(tensor)
-        if found is None and self.elsewhere is not None and readable(tensor):
-            found = self.elsewhere(tensor)
-            if found is not None:
-                self._lent.append((tensor, version_of(tensor), found))
-        return found
+        if self.elsewhere is None or not readable(tensor):
+            return found
+        made = self.elsewhere(tensor)  # which hears of what is read
+        if found is not None or made is None:
+            return found
+        self._lent.append((tensor, version_of(tensor), made))
+        return made
 
     def _follow(self, *given: Any) -> Callable[[Any], None] | None:
         self._lent.clear()

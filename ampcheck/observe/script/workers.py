@@ -162,9 +162,11 @@ class Workers:
         """Begin with none."""
         self._results = _Results()
         self._used = self._judged = False
+        self._trains: Callable[[], bool] = bool  #: tells whether the running thread is the one that trains
 
     def begins(self, watcher: Any) -> OwnMode | None:
         """Return what follows a thread that is about to begin."""
+        self._trains = lambda: bool(watcher.thread.runs)
         return _Listener(self._results, watcher) if self._results.open else None
 
     @property
@@ -175,7 +177,7 @@ class Workers:
     def beside(self, tensor: torch.Tensor) -> Reference | None:
         """Return what stands in FP32 beside a tensor that such a thread has made."""
         found = self._results.known(tensor)
-        self._used = self._used or found is not None
+        self._used = self._used or (found is not None and self._trains())
         return found
 
     def joins(self, recording: "Compared") -> "Compared":
@@ -185,9 +187,9 @@ class Workers:
         return recording
 
     def recorded(self, recording: "Recording") -> None:
-        """Take note of a step that was recorded: what it had of such threads is judged in it."""
+        """Take note of a step that was recorded: what the thread that trains had of others is judged in it."""
         if recording.compares and recording.before_calls:
-            self._judged = self._judged or self._used or recording.recorder.heard_threads
+            self._judged = self._judged or self._used
         self._used = False
 
     @property
