@@ -1,5 +1,8 @@
 """Half-precision numbers that a model is given: where the step has computed them is recorded, too."""
 
+from itertools import accumulate
+from operator import mul
+
 import pytest
 import torch
 from torch import nn
@@ -18,9 +21,10 @@ class Decay(nn.Module):
 
     def __init__(self, dtype):
         super().__init__()
-        self.register_buffer("left", torch.linspace(1e-4, 0.02, 500).to(dtype).neg().add(1).cumprod(0))
+        kept = 1 - torch.linspace(1e-4, 0.02, 500).to(dtype)
+        self.register_buffer("left", torch.stack(list(accumulate(kept, mul))))
 
-    def forward(self, x):
+    def noised(self, x):
         return self.left[torch.randint(0, 500, (len(x),)), None] * x.to(self.left.dtype)
 
 
@@ -45,7 +49,7 @@ def test_a_table_that_was_computed_in_half_precision_is_named():
     wide, low = Decay(torch.float32).left, Decay(torch.bfloat16).left
     assert ((low - wide).abs() > 0.05 * wide).float().mean() > 0.5
     table = Decay(torch.bfloat16)
-    report = audit(lambda x, _: table(x))
+    report = audit(lambda x, _: table.noised(x))
     assert report.verdict.word is Health.PARTLY_AUDITED
     assert "table.left at test_entered.py:" in report.verdict.sentence
     assert GIVEN in report.verdict.sentence
@@ -65,7 +69,7 @@ FINE = [
     lambda x, _: x.half(),
     lambda x, _: STORED.clone(),
     lambda x, frozen: frozen(x.half()),
-    lambda x, _: Decay(torch.float32)(x).bfloat16(),
+    lambda x, _: Decay(torch.float32).noised(x).bfloat16(),
 ]
 
 
