@@ -10,18 +10,18 @@ from ampcheck.observe.reference.partial import Reference
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.statistics.memory import readable
 
-#: Returns what another thread has made beside a tensor.
+#: Returns the reference of a tensor that another thread has made.
 Elsewhere = Callable[[torch.Tensor], Reference | None]
 
 
 class Joined(Shadow):
-    """Knows what stands in FP32 beside a tensor that another thread has made, outside of any step."""
+    """Knows the references of tensors that another thread has made, outside of any step."""
 
     def __init__(self, *given: Any) -> None:
         """Begin with nothing made elsewhere."""
         super().__init__(*given)
         self.elsewhere: Elsewhere | None = None
-        #: What the running operation reads of that, how often it had been written, and what stood beside it.
+        #: What the running operation reads of that, how often it had been written, and its reference.
         self._lent: list[tuple[torch.Tensor, int, Reference]] = []
 
     def _beside(self, tensor: torch.Tensor) -> Reference | None:

@@ -46,7 +46,7 @@ _STORES = MOVES | frozenset(
 
 
 class _Results(Shadow):
-    """What stands in FP32 beside the results of other threads, while nobody else writes these."""
+    """The references of what other threads compute, while nobody else writes there."""
 
     def __init__(self) -> None:
         super().__init__(run_op)
@@ -67,7 +67,7 @@ class _Results(Shadow):
             self.computed = "", 0
 
     def known(self, tensor: torch.Tensor) -> Reference | None:
-        """Return what stands beside a tensor, if nobody has written that since, or does it now."""
+        """Return the reference of a tensor, if nobody has written it since, or does so now."""
         found = self._beside(tensor)
         return None if self._versions.get(tensor.untyped_storage()._cdata) is None else found
 
@@ -175,7 +175,7 @@ class Workers:
         return self._results.heard
 
     def beside(self, tensor: torch.Tensor) -> Reference | None:
-        """Return what stands in FP32 beside a tensor that such a thread has made."""
+        """Return the reference of a tensor that such a thread has made."""
         found = self._results.known(tensor)
         self._used = self._used or (found is not None and self._trains())
         return found
