@@ -77,3 +77,18 @@ FINE = [
 def test_numbers_that_are_rounded_once_are_safe(prepare):
     report = audit(prepare)
     assert report.verdict.word is Health.SAFE, report.verdict.sentence
+
+
+def test_a_half_weight_that_is_read_between_steps_is_no_number_of_unknown_origin():
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)).half()
+        optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+        for _ in range(8):
+            shown = model[0].weight.float().norm()
+            optimizer.zero_grad()
+            F.mse_loss(model(ROWS.half()).float(), ROWS[:, :2]).backward()
+            optimizer.step()
+    assert shown > 0
+    assert not [gap for gap in session.report("script.py").verdict.coverage.gaps if GIVEN in gap]

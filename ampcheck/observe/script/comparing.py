@@ -52,6 +52,8 @@ class Compared(Recording):
 
     compares = True
     recorder: Placed
+    #: Returns the models that the script has called so far.
+    models: Callable[[], Iterable[tuple[str, torch.nn.Module]]] = tuple
 
     def __init__(  # noqa: PLR0913  # keywords, each a way to compare
         self,
@@ -106,6 +108,8 @@ class Compared(Recording):
     def _weights(self) -> Iterator[torch.Tensor]:
         yield from (parameter for _, _, parameter in self.recorder.tracker.parameters())
         yield from self.recorder.tracker.buffers()
+        for _, model in self.models():  # a weight may be read before its model is called
+            yield from model.parameters()
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._before(func, args)

@@ -136,6 +136,7 @@ class Tape(Models):
             to = self._rounds_to if self._looks_closer(step) else None
             given = step, self._execute(), self._compare, self._used
             compared = Compared(*given, clock=clock, rounds_to=to, keeps_scale=self._keeps_scale)
+            compared.models = self.models
             return self.workers.joins(compared)
         compiled = compiled and not self._in_threads  # C does not follow them
         return Recording(step, self._execute(), self._used, clock=clock, compiled=compiled)
