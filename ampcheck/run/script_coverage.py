@@ -97,6 +97,8 @@ def _ruined(watcher: Watcher) -> Iterator[str]:
 
 def _beside(watcher: Watcher) -> Iterator[str]:
     """Yield what changes in half precision outside of training."""
+    if watcher.tape.workers.missed:
+        yield f"{watcher.tape.workers.missed}: whether training reads them was not seen"
     for dtype, (number, elements) in sorted(watcher.averages.found.items()):
         what = f"{plural(number, f'{dtype} tensor')} of {plural(elements, 'element')}"
         yield (

@@ -5,6 +5,7 @@ takes such numbers as exact. Where the first operation on them is a matrix produ
 anyway; where they are cast up or computed with, what rounding has lost was not seen.
 """
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -39,6 +40,11 @@ class Given:
         self._owned: set[int] = set()
         self._held: dict[int, StorageWeakRef] = {}
         self.found: dict[int, str] = {}  #: by storage that was computed with, what the script calls it
+        self._from: dict[
+            int, weakref.ref[torch.Tensor]
+        ] = {}  #: by storage that holds copies, what was copied
+        self._copied: torch.Tensor | None = None
+        self.entered = False  #: some have entered products, as autocast would have rounded them
 
     def read(
         self, rule: Effects, values: Iterable[Any], targets: list[torch.Tensor], known: Callable[..., Any]
@@ -52,14 +58,16 @@ class Given:
         self._hold(tensor for tensor in old if id(tensor) in written and not _whole(tensor))
         read = [tensor for tensor in old if id(tensor) not in written]
         if not read or rounds_inputs(rule.name):
+            self.entered = self.entered or bool(read)
             return False
         wide = any(tensor.dtype not in HALVES for tensor in targets)
         if rule.name in MOVES or (rule.name in _CASTS and not wide and not self._casts_up(values)):
+            self._copied = self._first(read[0] if read[0]._base is None else read[0]._base)
             return True
         for tensor in read:
             place = tensor.untyped_storage()._cdata
             if place not in self.found:
-                self.found[place] = self._called(tensor) if len(self.found) < _NAMED else ""
+                self.found[place] = self._called(self._first(tensor)) if len(self.found) < _NAMED else ""
         return False
 
     def missed(self) -> dict[str, int]:
@@ -69,7 +77,16 @@ class Given:
 
     def moved(self, out: Any) -> None:
         """Take note of results that hold the same numbers."""
-        self._hold(tensor for tensor in tensors_of((out,)) if tensor.dtype in HALVES and readable(tensor))
+        copies = [tensor for tensor in tensors_of((out,)) if tensor.dtype in HALVES and readable(tensor)]
+        self._hold(copies)
+        if self._copied is not None:
+            origin, self._copied = weakref.ref(self._copied), None
+            self._from.update(dict.fromkeys((one.untyped_storage()._cdata for one in copies), origin))
+
+    def _first(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what a tensor is a copy of, if that is still there."""
+        origin = self._from.get(tensor.untyped_storage()._cdata)
+        return found if origin is not None and (found := origin()) is not None else tensor
 
     def _hold(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:

@@ -14,15 +14,15 @@ from ampcheck.observe.fp8.by_hand import EIGHTHS, CastsByHand, product_of
 from ampcheck.observe.model.held import apart, held
 from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.ops import OpKind, plan_of
-from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.reference.given import Given
+from ampcheck.observe.reference.joined import Elsewhere, Joined
 from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.observe.reference.pair import SAMPLES, pair_errors
 from ampcheck.observe.reference.paired import PairedBook
 from ampcheck.observe.reference.picks import Picks
 from ampcheck.observe.reference.returned import Returned
-from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.clock import Clock
+from ampcheck.observe.script.placed import Placed
 from ampcheck.observe.script.precision import precision_of, without_scale
 from ampcheck.observe.script.recording import (
     Beside,
@@ -47,23 +47,13 @@ _NEAR = 0.4
 Compare = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 
-class _Placed(Recorder):
-    """A recorder that tells which module the running operation belongs to."""
-
-    @property
-    def module_now(self) -> str:
-        """Return that module: of the forward, or of the node that runs in the backward."""
-        node: Any = torch._C._current_autograd_node()
-        if node is None:
-            return self.tracker.path(self._where.current)
-        return self.whose(node).module
-
-
 class Compared(Recording):
     """A step being recorded in full."""
 
     compares = True
-    recorder: _Placed
+    recorder: Placed
+    #: Returns the models that the script has called so far.
+    models: Callable[[], Iterable[tuple[str, torch.nn.Module]]] = tuple
 
     def __init__(  # noqa: PLR0913  # keywords, each a way to compare
         self,
@@ -82,8 +72,8 @@ class Compared(Recording):
         the loss scale where the script divides by it on the way, and not only at the end.
         """
         clock = clock or Clock()
-        self._shadow = Shadow(clock.timed(execute))
-        self._rounded = None if rounds_to is None else Shadow(self._shadow.run)
+        self._shadow = Joined(clock.timed(execute))
+        self._rounded = None if rounds_to is None else Joined(self._shadow.run)
         self._shadows = [self._shadow] if self._rounded is None else [self._rounded, self._shadow]
         self._multiplied_by: set[float] = set()  #: the loss scales of this step
         self._rounds_to, self._keeps_scale = rounds_to, keeps_scale
@@ -107,12 +97,19 @@ class Compared(Recording):
         self._given, self._picks, self._returned = Given(self._weights, called), Picks(), Returned()
         self._shadow.given, self._shadow.picks = self._given, self._picks
 
-    def _recorder(self) -> _Placed:
-        return _Placed((), samples=SAMPLES, execute=self._run, step_record=self.step_record)
+    def join(self, elsewhere: Elsewhere) -> None:
+        """Go on from what other threads have computed."""
+        for shadow in self._shadows:
+            shadow.elsewhere = elsewhere
+
+    def _recorder(self) -> Placed:
+        return Placed((), samples=SAMPLES, execute=self._run, step_record=self.step_record)
 
     def _weights(self) -> Iterator[torch.Tensor]:
         yield from (parameter for _, _, parameter in self.recorder.tracker.parameters())
         yield from self.recorder.tracker.buffers()
+        for _, model in self.models():  # a weight may be read before its model is called
+            yield from model.parameters()
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._before(func, args)
@@ -337,4 +334,5 @@ class Compared(Recording):
             tuple(loss for loss in self._updates if loss.moved),
         )
         trace = replace(trace, steps=(summed_up(trace, losses[0], log2_scale, low_dtype),))
-        return Recorded(self.step, trace, precision, log2_scale, losses, beside, self.scaling, self.last)
+        known = self.step, trace, precision, log2_scale, losses, beside, self.scaling, self.last
+        return Recorded(*known, self._given.entered)

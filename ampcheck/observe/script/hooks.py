@@ -32,6 +32,7 @@ from ampcheck.observe.script.roots import RootFinder
 from ampcheck.observe.script.scaling.deepspeed_scales import MODULE, hear_scales
 from ampcheck.observe.script.scaling.scaler_hooks import OF_SCALERS, made, subclasses
 from ampcheck.observe.script.watcher import Watcher
+from ampcheck.observe.script.workers import hear_workers
 from ampcheck.values.loop import RETURNED, Kind
 
 _current_node = torch._C._current_autograd_node
@@ -82,6 +83,7 @@ class Hooks:
         )
         hear_graphs(self._patches, watcher)
         hear_loaders(self._patches, watcher)
+        hear_workers(self._patches, watcher)
         open_watches.add(self)
 
     def hear_deepspeed(self) -> None:
@@ -156,6 +158,7 @@ class Hooks:
         for handle in self._handles:
             handle.remove()
         self._patches.restore()
+        self._own.tape.workers.end()
         self._own.roots.stop_listening()
         self._ear.turn()
 

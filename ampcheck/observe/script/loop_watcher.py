@@ -93,7 +93,7 @@ class LoopWatcher:
         self.compiler.forget()
         self.scales.settle()
         self.journal.turn()
-        self.tape.left_behind.end()
+        self.tape.end()
         self.averages.end(self.steps)
 
     @guarded

@@ -33,7 +33,6 @@ MOST_OPERATIONS = 100_000
 Used = Callable[[Kind, str, list[torch.Tensor]], None]
 #: A parameter: the module that owns it, its name there, and itself.
 Named = tuple[str, str, torch.Tensor]
-#: What a precision holds numbers in.
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +72,9 @@ class Recorded:
     beside: Beside | None = None  #: None where FP32 did not run beside it
     scaling: Scaling = field(default_factory=Scaling)  #: where no GradScaler scaled the loss
     last: int = -1  #: the last step of it, where several optimizers take turns; -1: there is one
+    entered: bool = (
+        False  #: half-precision numbers from before it entered products: nobody has seen where they came from
+    )
 
     @property
     def whole(self) -> bool:

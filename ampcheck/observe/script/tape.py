@@ -19,6 +19,7 @@ from ampcheck.observe.script.recording import MOST_OPERATIONS, Recorded, Recordi
 from ampcheck.observe.script.state.casts_before import CastsBefore
 from ampcheck.observe.script.strange import strange
 from ampcheck.observe.script.what_if import WhatIf, kinds_that_cannot_be_read
+from ampcheck.observe.script.workers import Workers
 from ampcheck.values.settings import Schedule
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Tape(Models):
         self._schedule, self._compare, self._execute = schedule, compare, execute
         self.before_calls = False  #: a recording begins with the step, as no call tells of it
         self._casts_before = CastsBefore()
+        self.workers = Workers()
         self._missed = -1  #: the step to begin to record so after one of which a part was not seen
         self._enough = -1  #: the step of which no more is wanted
         self._keeps_scale = False  #: gradients of a scaled loss are part of the loss: FP32 keeps the scale
@@ -131,16 +133,11 @@ class Tape(Models):
         )
         clock = Clock(self.pace.seconds, self._schedule.slowest)
         if compares or self.what_if is not None:
-            rounds_to = self._rounds_to if self._looks_closer(step) else None
-            return Compared(
-                step,
-                self._execute(),
-                self._compare,
-                self._used,
-                clock=clock,
-                rounds_to=rounds_to,
-                keeps_scale=self._keeps_scale,
-            )
+            to = self._rounds_to if self._looks_closer(step) else None
+            given = step, self._execute(), self._compare, self._used
+            compared = Compared(*given, clock=clock, rounds_to=to, keeps_scale=self._keeps_scale)
+            compared.models = self.models
+            return self.workers.joins(compared)
         compiled = compiled and not self._in_threads  # C does not follow them
         return Recording(step, self._execute(), self._used, clock=clock, compiled=compiled)
 
@@ -267,6 +264,7 @@ class Tape(Models):
             self.what_if.settle(recording)
         recording.leaves(self.models())
         done = recording.finish()
+        self.workers.recorded(recording)
         self._in_threads = self._in_threads or recording.recorder.heard_threads
         if isinstance(recording, Compared):
             self.in_use = recording.by_hand.beside(self.in_use) | self.in_use
@@ -314,6 +312,11 @@ class Tape(Models):
         if self.what_if is not None:
             self.what_if.stop()
         recording.close()
+
+    def end(self) -> None:
+        """Look at what is left behind when the watch ends."""
+        self.left_behind.end()
+        self.workers.end()
 
     def discard(self, why: str = "") -> None:
         """Give the open recording up."""

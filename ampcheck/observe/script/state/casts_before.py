@@ -15,13 +15,18 @@ class CastsBefore:
         self._tried = self._trying = False
 
     def again(self, tape: Any, done: Recorded) -> bool:
-        """Have the next step recorded from its beginning where numbers were given to this one; tell whether it will."""
-        if not _given(done) or tape.what_if is not None:
-            if self._trying:  # it has shown the casts: what they cost is in this step
-                tape.recorded = [_without_given(one) for one in tape.recorded]
+        """Have the next step recorded from its beginning, and tell whether it will be.
+
+        That is where numbers in half precision were given to this one, and where threads have made some for it.
+        """
+        given = _given(done)
+        if self._trying and not given:  # it has shown the casts: what they cost is in this step
+            tape.recorded = [_without_given(one) for one in tape.recorded]
             return False
         if self._trying:  # they are older than that
             self._trying = tape.before_calls = False
+        if not (given or done.entered or tape.workers.heard) or tape.what_if is not None:
+            return False
         if self._tried or tape.before_calls:
             return False
         self._tried = self._trying = True

@@ -1,0 +1,63 @@
+"""The references of a recorded step, which takes over what other threads have computed before it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ampcheck.observe.reference.effects import Effects
+from ampcheck.observe.reference.partial import Reference
+from ampcheck.observe.reference.shadow import Shadow
+from ampcheck.observe.statistics.memory import readable
+
+#: Returns the reference of a tensor that another thread has made.
+Elsewhere = Callable[[torch.Tensor], Reference | None]
+
+
+class Joined(Shadow):
+    """Knows the references of tensors that another thread has made, outside of any step."""
+
+    def __init__(self, *given: Any) -> None:
+        """Begin with nothing made elsewhere."""
+        super().__init__(*given)
+        self.elsewhere: Elsewhere | None = None
+        #: What the running operation reads of that, how often it had been written, and its reference.
+        self._lent: list[tuple[torch.Tensor, int, Reference]] = []
+
+    def _beside(self, tensor: torch.Tensor) -> Reference | None:
+        found = super()._beside(tensor)
+        if self.elsewhere is None or not readable(tensor):
+            return found
+        made = self.elsewhere(tensor)  # which hears of what is read
+        if found is not None or made is None:
+            return found
+        self._lent.append((tensor, version_of(tensor), made))
+        return made
+
+    def _follow(self, *given: Any) -> Callable[[Any], None] | None:
+        self._lent.clear()
+        return super()._follow(*given)
+
+    def _mirror(self, rule: Effects, func: Any, out: Any, values: Any, targets: list[torch.Tensor]) -> None:
+        lent = list(self._lent)
+        super()._mirror(rule, func, out, values, targets)
+        if self.elsewhere is not None and any(
+            version_of(tensor) != version or self.elsewhere(tensor) is not found
+            for tensor, version, found in lent
+            if not any(tensor is target for target in targets)
+        ):
+            self._take(out)  # another thread has written it meanwhile: nobody knows which numbers were read
+        self._lent.clear()
+
+    def _begin_beside(self, targets: list[torch.Tensor]) -> None:
+        for tensor in targets:
+            found = self._beside(tensor)
+            if found is not None and tensor.untyped_storage()._cdata not in self._references:
+                # What is written here from now on is this step's.
+                self._hold(Reference(tensor.untyped_storage(), found.flat.clone(), found.known))
+        super()._begin_beside(targets)
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was written, as far as that is counted."""
+    return 0 if tensor.is_inference() else tensor._version

@@ -1,0 +1,232 @@
+"""Half-precision numbers that threads of the script's own compute beside its training, as feeders and teachers do.
+
+A step that is recorded sees them when they are there: as FP32 numbers, or as half-precision ones that FP32 takes as
+exact. So the operations of such threads run in FP32, too, from the first half-precision number on, and a recorded step
+goes on from that. It does so for as long as little time is spent on it.
+"""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.execution import run_op
+from ampcheck.observe.modes import OwnMode
+from ampcheck.observe.patches import Patches, before
+from ampcheck.observe.reference.effects import Effects, written
+from ampcheck.observe.reference.joined import version_of
+from ampcheck.observe.reference.lineage import MOVES
+from ampcheck.observe.reference.partial import Reference
+from ampcheck.observe.reference.shadow import Shadow
+from ampcheck.observe.script.state.half_state import BesideMode
+from ampcheck.observe.source import source_finder
+from ampcheck.observe.statistics.memory import readable, tensors_of
+
+if TYPE_CHECKING:
+    from ampcheck.observe.script.comparing import Compared
+    from ampcheck.observe.script.recording import Recording
+
+#: What is not audited of them, behind the line of the first.
+COMPUTED_ELSEWHERE = "half-precision numbers computed in threads of the script's own"
+#: Seconds that FP32 may take beside such threads, all together, and operations that are looked at.
+_SECONDS, _OPERATIONS = 3.0, 500_000
+#: Elements of memory beyond which FP32 keeps nothing beside it.
+_LARGE = 2**24
+#: Operations that put numbers elsewhere, or round them once.
+_STORES = MOVES | frozenset(
+    """_to_copy copy_ to index_put_ index_put _index_put_impl_ fill_ zero_ scatter scatter_ masked_fill_ _pin_memory
+    zeros_like ones_like full_like new_zeros new_ones new_full index_copy_ index_fill_ relu_ sign abs amax amin max min
+    sort topk unfold_copy repeat_interleave detach_ resize_as_ set_""".split()
+)
+
+
+class _Results(Shadow):
+    """The references of what other threads compute, while nobody else writes there."""
+
+    def __init__(self) -> None:
+        super().__init__(run_op)
+        self.lock = threading.RLock()
+        self.heard = False  #: something was in half precision
+        self.computed: tuple[str, int] | None = None  #: where half-precision numbers first came of others
+        self.open = True
+        self._spent, self._looked_at = 0.0, 0
+        self._versions: dict[int, int | None] = {}  #: by storage; None while it is written
+        self._begun: dict[int, int] = {}  #: by storage, how many steps the script had taken
+        self.steps = 0  #: how many it has taken now
+        self.gave_way = self._gives_way
+
+    def _gives_way(self, _: object) -> None:
+        """Follow nothing any more: what comes from now on is in half precision, as far as anybody knows."""
+        self.open = False
+        if self.heard and self.computed is None:
+            self.computed = "", 0
+
+    def known(self, tensor: torch.Tensor) -> Reference | None:
+        """Return the reference of a tensor, if nobody has written it since, or does so now."""
+        found = self._beside(tensor)
+        return None if self._versions.get(tensor.untyped_storage()._cdata) is None else found
+
+    def _follow(
+        self, rule: Effects, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[Any], None] | None:
+        began = perf_counter()
+        tensors = [*tensors_of((*args, *kwargs.values()))]
+        if rule.message or _has_gradient(tensors) or any(map(_is_large, tensors)):
+            return None
+        with self.lock, torch._C._DisableTorchDispatch():
+            follow = super()._follow(rule, func, args, kwargs)
+            targets = [tensor for tensor in tensors_of(written(rule, args, kwargs)) if readable(tensor)]
+            places = {tensor.untyped_storage()._cdata: version_of(tensor) for tensor in targets}
+            self._versions.update(dict.fromkeys(places))
+            states = [] if rule.name in _STORES else [one for one in targets if self._is_state(one)]
+        self._looked_at += 1
+        self._spent += perf_counter() - began
+        if self._spent > _SECONDS or self._looked_at > _OPERATIONS:
+            self._gives_way(None)
+
+        def and_note(out: Any) -> None:
+            began = perf_counter()
+            with self.lock, torch._C._DisableTorchDispatch():
+                if follow is not None and not any(map(_is_large, tensors_of((out,)))):
+                    follow(out)
+                for tensor in states:
+                    self.forget(tensor)
+                # autograd counts a write when it is done
+                self._versions.update({place: version + 1 for place, version in places.items()})
+            self._spent += perf_counter() - began
+            if self.computed is None and rule.name not in _STORES and _half(tensors) and _half((out,)):
+                source = source_finder()
+                self.computed = source.line(source.spot())
+
+        return and_note
+
+    def _beside(self, tensor: torch.Tensor) -> Reference | None:
+        found = super()._beside(tensor)
+        if found is None:
+            return None
+        version = self._versions.get(tensor.untyped_storage()._cdata)
+        if version is not None and version != version_of(tensor):  # somebody else has written it
+            self.forget(tensor)
+            return None
+        return found
+
+    def _is_state(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor is changed from step to step: what it has lost by then is judged as a state's."""
+        return self._begun.get(tensor.untyped_storage()._cdata, self.steps) < self.steps - 1
+
+    def _begin(self, tensor: torch.Tensor) -> None:
+        place = tensor.untyped_storage()._cdata
+        self._versions[place], self._begun[place] = version_of(tensor), self.steps
+
+    def _adopt(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._begin(tensor)
+        return super()._adopt(tensor)
+
+    def _keep(self, tensor: torch.Tensor, wide: torch.Tensor) -> None:
+        self._begin(tensor)
+        super()._keep(tensor, wide)
+
+    def _hold(self, reference: Reference) -> None:
+        self.heard = True
+        super()._hold(reference)
+
+
+class _Listener(BesideMode):
+    """Follows one thread."""
+
+    def __init__(self, results: _Results, watcher: Any) -> None:
+        super().__init__(results)
+        self._results, self._watcher = results, watcher
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if self._watcher.thread.runs:  # it trains, after all
+            self._results.computed = None
+            self.step_aside()
+        elif self._results.open and not self._watcher.capturing:
+            self._results.steps = self._watcher.steps
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        return func(*args, **(kwargs or {}))
+
+
+class Workers:
+    """What threads of the script's own compute in half precision, and whether a recorded step went on from it."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._results = _Results()
+        self._used = self._judged = False
+        self._trains: Callable[[], bool] = bool  #: tells whether the running thread is the one that trains
+
+    def begins(self, watcher: Any) -> OwnMode | None:
+        """Return what follows a thread that is about to begin."""
+        self._trains = lambda: bool(watcher.thread.runs)
+        return _Listener(self._results, watcher) if self._results.open else None
+
+    @property
+    def heard(self) -> bool:
+        """Whether such a thread has had numbers in half precision."""
+        return self._results.heard
+
+    def beside(self, tensor: torch.Tensor) -> Reference | None:
+        """Return the reference of a tensor that such a thread has made."""
+        found = self._results.known(tensor)
+        self._used = self._used or (found is not None and self._trains())
+        return found
+
+    def joins(self, recording: "Compared") -> "Compared":
+        """Let a step go on from what such threads have computed."""
+        if self.heard:
+            recording.join(self.beside)
+        return recording
+
+    def recorded(self, recording: "Recording") -> None:
+        """Take note of a step that was recorded: what the thread that trains had of others is judged in it."""
+        if recording.compares and recording.before_calls:
+            self._judged = self._judged or self._used
+        self._used = False
+
+    @property
+    def missed(self) -> str:
+        """Return what was computed and is in no recorded step, as far as anybody knows."""
+        if self._judged or self._results.computed is None:
+            return ""
+        file, line = self._results.computed
+        return f"{COMPUTED_ELSEWHERE}{f', first at {Path(file).name}:{line}' if line else ''}"
+
+    def end(self) -> None:
+        """Follow nothing any more."""
+        self._results.open = False
+        self._results.clear()
+
+
+def hear_workers(patches: Patches, watcher: Any) -> None:
+    """Let a watcher follow the threads that begin from now on."""
+    patches.put(threading.Thread, "_bootstrap_inner", partial(_followed, watcher))
+    patches.wrap(torch, "compile", partial(before, lambda *_, **__: watcher.tape.workers.end()))
+
+
+def _followed(watcher: Any, original: Callable[..., Any], self: threading.Thread) -> Any:
+    mode = watcher.tape.workers.begins(watcher)
+    if mode is None:
+        return original(self)
+    with mode:
+        return original(self)
+
+
+def _has_gradient(tensors: list[torch.Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _is_large(tensor: torch.Tensor) -> bool:
+    return readable(tensor) and tensor.untyped_storage().nbytes() > _LARGE * tensor.element_size()
+
+
+def _half(values: Any) -> bool:
+    return any(tensor.dtype in HALVES for tensor in tensors_of(values))

@@ -1,0 +1,206 @@
+"""Threads that feed training with numbers in half precision: recorded steps go on from what FP32 has there."""
+
+import queue
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ampcheck.observe.script import workers
+from ampcheck.observe.script.workers import COMPUTED_ELSEWHERE
+from ampcheck.run.session import Session
+from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
+
+STEPS, ROWS = 12, 64
+
+
+def drawn(step):
+    return torch.randn(ROWS, 6, generator=torch.Generator().manual_seed(step))
+
+
+def energies(x):
+    """Square far out and come back: 65504 is passed on the way."""
+    return ((x * 100).square() * 4).sum(1, keepdim=True).div(4e4).clamp(max=50.0)
+
+
+def differences(x):
+    """Sum many numbers up, and take neighbours apart again."""
+    total, sums = torch.zeros_like(x[0]), []
+    for row in x * 2 + 100:
+        total = total + row
+        sums.append(total)
+    return (
+        torch.stack(sums)
+        .float()
+        .diff(dim=0, prepend=torch.zeros(1, x.shape[1]))
+        .sub(100)
+        .sum(1, keepdim=True)
+    )
+
+
+def scores(x):
+    """Compute nothing that half precision cannot hold."""
+    return torch.tanh(x * 0.5).sum(1, keepdim=True)
+
+
+def from_thread(make):
+    """Yield what one thread makes, for as long as it lives."""
+    held = queue.Queue(2)
+
+    def feed():
+        for step in range(STEPS):
+            held.put(make(step))
+
+    threading.Thread(target=feed, daemon=True).start()
+    for _ in range(STEPS):
+        yield held.get(timeout=60)
+
+
+def from_pool(make):
+    """Yield what jobs of a pool make, one ahead."""
+    with ThreadPoolExecutor(1) as pool:
+        ahead = pool.submit(make, 0)
+        for step in range(STEPS):
+            job, ahead = ahead, pool.submit(make, step + 1)
+            yield job.result(timeout=60)
+
+
+def train(feed, target, dtype=torch.float16, later=lambda y: y, device="cuda"):
+    """Train on what a thread makes of its draws in a dtype; return the weights."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    for x, y in feed(lambda step: (drawn(step), target(drawn(step).to(dtype)).float())):
+        optimizer.zero_grad()
+        goal = later(y)
+        with torch.autocast(device, torch.bfloat16):
+            loss = F.mse_loss(model(x).float(), goal)
+        loss.backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def audit(*given, **named):
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        weights = train(*given, **named)
+    return session.report("script.py"), weights
+
+
+FEEDS = pytest.mark.parametrize("feed", [from_thread, from_pool])
+
+
+@FEEDS
+@pytest.mark.parametrize("later", [lambda y: y, lambda y: y * 1.0])  # in the model's step, and before it
+@pytest.mark.parametrize("target", [energies, differences])
+def test_what_a_thread_spoils_in_half_precision_is_an_error(feed, later, target):
+    x = drawn(3)
+    lost = (target(x.half()).float() - target(x)).norm() / target(x).norm()
+    assert lost > 0.3  # plain torch says so
+    report, _ = audit(feed, target, later=later)
+    assert report.verdict.word is Health.UNSAFE
+
+
+@FEEDS
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_half_precision_holds_is_seen_and_safe(feed, dtype):
+    x = drawn(3)
+    assert (scores(x.to(dtype)).float() - scores(x)).norm() < 0.02 * scores(x).norm()
+    report, _ = audit(feed, scores, dtype)
+    assert report.verdict.word is Health.SAFE, report.verdict.sentence
+
+
+@FEEDS
+def test_the_same_in_fp32_is_safe(feed):
+    report, _ = audit(feed, differences, torch.float32)
+    assert report.verdict.word is Health.SAFE, report.verdict.sentence
+
+
+@FEEDS
+@pytest.mark.parametrize("target", [energies, differences, scores])
+def test_the_numbers_of_the_script_stay_its_own(feed, target):
+    before = vars(threading.Thread)["_bootstrap_inner"]
+    session = Session(Schedule())
+    with session.watching():
+        watched = train(feed, target, device="cpu")
+    assert session.report("script.py").loop.recorded
+    assert vars(threading.Thread)["_bootstrap_inner"] is before
+    assert all(map(torch.equal, watched, train(feed, target, device="cpu")))
+
+
+@FEEDS
+def test_what_goes_another_way_than_through_tensors_is_not_safe(feed):
+    def through_a_list(x):
+        return torch.tensor(energies(x).tolist())
+
+    report, _ = audit(feed, through_a_list)
+    assert report.verdict.word is Health.PARTLY_AUDITED
+    assert f"{COMPUTED_ELSEWHERE}, first at test_workers.py:" in report.verdict.sentence
+
+
+def test_nor_is_what_there_was_no_time_for(monkeypatch):
+    monkeypatch.setattr(workers, "_OPERATIONS", 6)
+    report, _ = audit(from_thread, energies)
+    assert report.verdict.word is Health.PARTLY_AUDITED
+    assert COMPUTED_ELSEWHERE in report.verdict.sentence
+
+
+def results(make):
+    """Return what a thread computes, followed, and what stands beside it."""
+    own = workers._Results()
+    found = []
+
+    def run():
+        with workers.BesideMode(own):
+            found.append(make())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found[0], own.known(found[0])
+
+
+def test_fp32_stands_beside_what_a_thread_has_computed():
+    x = drawn(0)
+    out, beside = results(lambda: x.half().mul(3).exp())
+    assert torch.equal(out, x.half().mul(3).exp())
+    torch.testing.assert_close(beside.flat.view(out.shape), x.mul(3).exp())
+
+
+def test_it_stands_no_more_once_the_script_has_written_there_itself():
+    own = workers._Results()
+    with workers.BesideMode(own):
+        out = drawn(0).half() + 1
+    assert own.known(out) is not None
+    assert own.known(out[2:]) is not None
+    out[0, 0] = 5
+    assert own.known(out) is None
+
+
+def test_a_write_that_is_under_way_is_read_as_it_is():
+    own, out = workers._Results(), drawn(0).half()
+    seen = []
+
+    def execute(func, args, kwargs):
+        seen.append(own.known(out))
+        return func(*args, **kwargs)
+
+    with workers.BesideMode(own):
+        out.add_(1)
+        own._execute = execute
+        out.add_(1)
+    assert seen == [None]
+    assert own.known(out) is not None
+
+
+def test_a_state_that_changes_from_step_to_step_begins_anew():
+    own, count = workers._Results(), torch.full((3,), 2048.0, dtype=torch.float16)
+    with workers.BesideMode(own):
+        for own.steps in range(6):
+            count += 1  # which 2048 does not show
+            wide = own.of(count)
+            assert wide is None or wide.max() <= 2048 + 2
