@@ -104,12 +104,12 @@ class Schedule:
         """Tell whether FP32 runs beside a recorded step, which costs more than the step.
 
         Of few it does in the first ones, two or more of them, and then ever more rarely: of one in 50, in the 50th,
-        200th, 800th. If the first ones matched the reference, one stands for those right after it.
+        200th, 800th. If all so far matched the reference, they stand for those after them up to the 200th.
         """
         turn = step // in_turn
         if self.beside == "all" or self.steps is not None or turn == 0:
             return True
         nth = turn // self.every if self.every else 0
-        if turn < self.first:
+        if turn < self.first or nth == 1:
             return not matches_reference
         return nth.bit_count() == 1 and nth.bit_length() % 2 == 1
