@@ -155,7 +155,6 @@ class LoopWatcher:
 
     # -- gradients
 
-    @guarded
     def backward(self, tensors: Any, seeds: Any = (), name: str = "") -> torch.Tensor | None:
         """Take note of a backward that is about to begin; return what it is to start from, None for the usual.
 
@@ -200,7 +199,6 @@ class LoopWatcher:
         leaves = (getattr(getattr(one, "node", None), "variable", unwrapped(one)) for one in given)
         return not self._owners.keys().isdisjoint(map(id, leaves))
 
-    @guarded
     def backward_ends(self) -> None:
         """Take note of a backward that is over, and of a step that was taken within it."""
         if self.averages.following:
@@ -247,7 +245,6 @@ class LoopWatcher:
                 self._owners[id(parameter)] = label
         return label
 
-    @guarded
     def step_begins(self, optimizer: Any) -> None:
         """Take note of an optimizer that is about to change the weights."""
         label, parameters = self.journal.label(optimizer, "optimizer"), parameters_of(optimizer)

@@ -234,7 +234,7 @@ class Watcher(LoopWatcher):
     @guarded
     def step_begins(self, optimizer: Any) -> None:
         """Take note of an optimizer that is about to change the weights: what it finds may be scaled in part."""
-        left = self.division.steps(optimizer, self.backwards)
+        left = self.division.steps(optimizer) if self.division.at == self.backwards else []
         if left and self._scaler_step is None:
             label = self.journal.label(optimizer, "optimizer")
             self.journal.note(Kind.LEFT_SCALED, label, name=self._names(left))
@@ -261,7 +261,8 @@ class Watcher(LoopWatcher):
         if at is not None and self._scaled_within == self.backwards:
             self.journal.note_at(at, Kind.READ_GRAD, name=RETURNED)
         seed = super().backward(*given, **named)
-        self._multiplied(*given, **named)
+        if self.tape.now is not None:
+            self._multiplied(*given, **named)
         return seed
 
     def _multiplied(self, tensors: Any, seeds: Any = (), name: str = "") -> None:
@@ -277,10 +278,10 @@ class Watcher(LoopWatcher):
     @guarded
     def backward_ends(self) -> None:
         """Take note of a backward that is over: gradients it has added to may have been divided by the scale."""
-        again, at = self.division.backward_ends(self.backwards), self._divides_at
+        again = self.division.backward_ends(self.backwards) if self.division.begun else []
+        at, self._divides_at = self._divides_at, None
         if again and at is not None:
             self.journal.note_at(at, Kind.DIVIDE, name=self._names(again))
-        self._divides_at = None
         super().backward_ends()
 
     @guarded

@@ -56,6 +56,7 @@ class _Results(Shadow):
         self.open = True
         self._spent, self._looked_at = 0.0, 0
         self._versions: dict[int, int | None] = {}  #: by storage; None while it is written
+        self._made: set[int] = set()  #: storages
         self._begun: dict[int, int] = {}  #: by storage, how many steps the script had taken
         self.steps = 0  #: how many it has taken now
         self.gave_way = self._gives_way
@@ -99,7 +100,14 @@ class _Results(Shadow):
                 # autograd counts a write when it is done
                 self._versions.update({place: version + 1 for place, version in places.items()})
             self._spent += perf_counter() - began
-            if self.computed is None and rule.name not in _STORES and _half(tensors) and _half((out,)):
+            own = all(place in self._made for place in places)  # another's is a state: others judge these
+            if (
+                self.computed is None
+                and own
+                and rule.name not in _STORES
+                and _half(tensors)
+                and _half((out,))
+            ):
                 source = source_finder()
                 self.computed = source.line(source.spot())
 
@@ -129,6 +137,7 @@ class _Results(Shadow):
 
     def _keep(self, tensor: torch.Tensor, wide: torch.Tensor) -> None:
         self._begin(tensor)
+        self._made.add(tensor.untyped_storage()._cdata)
         super()._keep(tensor, wide)
 
     def _hold(self, reference: Reference) -> None:

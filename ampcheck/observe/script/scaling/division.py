@@ -37,7 +37,8 @@ class Division:
         """Begin with none."""
         self._grown: dict[int, _Grown] = {}
         self._step = -1
-        self._at = -1  #: backwards that there had been when the last of these ended
+        self.begun = False  #: a backward whose gradients are looked at
+        self.at = -1  #: backwards that there had been when the last of these ended
         self._by = 1.0
         self._before: list[tuple[torch.Tensor, torch.Tensor | None, int]] = []
         self._divided: set[int] = set()  #: parameters whose gradients were divided before this backward
@@ -50,17 +51,15 @@ class Division:
         held = {id(one): one for one in parameters if isinstance(one, torch.Tensor)}
         with unseen():
             ratios = self._ratios()
-            self._by = by
+            self._by, self.begun = by, True
             self._before = [(one, one.grad, version(one.grad)) for one in held.values()]
         scaled = [key for key, ratio in ratios.items() if _is_scale(ratio, self._grown[key].by)]
         self._divided = set(scaled) if len(scaled) == len(ratios) else set()
 
     def backward_ends(self, backwards: int) -> list[Any]:
         """Take note of what the backward has added to; return parameters whose gradients were divided before that."""
-        before, self._before = self._before, []
-        if not before:
-            return []
-        self._at = backwards
+        before, self._before, self.begun = self._before, [], False
+        self.at = backwards
         with unseen():
             changed = [
                 one
@@ -78,7 +77,7 @@ class Division:
     def clips(self, parameters: Iterable[Any], backwards: int) -> list[Any]:
         """Return those of parameters about to be clipped together that are still multiplied, where others are not."""
         self._clipping = {}
-        if self._at != backwards:
+        if self.at != backwards:
             return []
         keys = {id(one) for one in parameters}
         with unseen():
@@ -98,15 +97,15 @@ class Division:
                 if key in before and ratio:
                     self._grown[key].largest *= before[key] / ratio
 
-    def steps(self, optimizer: Any, backwards: int) -> list[Any]:
+    def steps(self, optimizer: Any) -> list[Any]:
         """Return what an optimizer is about to step and is still multiplied, where other gradients are not.
 
         Not what it steps at a rate that makes up for that. What is stepped is followed no longer.
         """
-        if self._at != backwards:
-            return []
         groups = getattr(optimizer, "param_groups", ())
         keys = {id(one) for group in groups for one in group["params"]}
+        if self._grown.keys().isdisjoint(keys):
+            return []
         with unseen():
             left = self._left(self._ratios())
             rates = [float(group.get("lr", 1.0)) for group in groups]

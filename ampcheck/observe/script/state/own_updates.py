@@ -57,14 +57,10 @@ class OwnUpdates:
         self._taken: dict[str, int] = {}
         self._optimizer: Any = None
         self._shadow: _References | None = None
+        self.follows = False  #: the step that is running
         self._mode: BesideMode | None = None
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  #: by parameter, its numbers then
         self.losses: tuple[UpdateLoss, ...] = ()
-
-    @property
-    def follows(self) -> bool:
-        """Tell whether the step that is running is followed."""
-        return self._shadow is not None
 
     def begins(self, label: str, optimizer: Any, parameters: Iterable[Any]) -> None:
         """Follow an optimizer's step, if it is one of its first."""
@@ -84,14 +80,14 @@ class OwnUpdates:
                     elements += part.numel()
                     self._before[id(parameter)] = part, part.detach().clone()
         if self._before:
-            self._optimizer, self._shadow = optimizer, _References()
+            self._optimizer, self._shadow, self.follows = optimizer, _References(), True
             self._shadow.gave_way = lambda _: self.leave()
             self._mode = BesideMode(self._shadow)
             self._mode.__enter__()
 
     def leave(self) -> None:
         """Follow no further: the step asks for the loss again, or failed."""
-        mode, self._mode, self._shadow = self._mode, None, None
+        mode, self._mode, self._shadow, self.follows = self._mode, None, None, False
         self._before, self._optimizer = {}, None
         if mode is not None:
             mode.__exit__()
