@@ -10,7 +10,7 @@ from ampcheck.diagnose.tables import Loss, measured_loss, scale_curve
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import GAVE_IN
 from ampcheck.values.outcome import magnification, magnified
-from ampcheck.values.report import Report
+from ampcheck.values.report import Report, by_place
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.verdict import Coverage, Health, Verdict
 from ampcheck.values.wording import clean, count, location, percent, place, plural, power
@@ -96,6 +96,9 @@ def _unsafe(report: Report) -> Answer | None:
 
 def _forward_overflow(report: Report, site: Site) -> str:
     what = f"exceeds {report.format.max:.5g}" if report.low.sites[site].infs else "is the first to give NaN"
+    wide = by_place(report.reference).get(site.place)
+    if report.low.sites[site].infs and wide is not None and wide.amax <= report.format.max:
+        what = "is the first to give inf"
     at = f" ({location(site.file, site.line)})" if site.file else ""
     scaled = report.precision == "fp16" and report.mode == "train"
     helps = "; a loss scale alone cannot prevent it" if scaled else ""

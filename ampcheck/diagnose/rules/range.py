@@ -43,11 +43,19 @@ def forward_overflow(report: Report) -> list[Finding]:
             _harm(report),
             f"{_overflowing(first, report, wide)}: {_elements(numbers['elements'], 'is', 'are')} finite in FP32"
             f"{'' if wide is None else f' (largest {wide.amax:.4g})'}; {report.precision} holds at most "
-            f"{report.format.max:.5g}{_absorbed(report)}",
+            f"{report.format.max:.5g}{_before(report, wide)}{_absorbed(report)}",
             tuple(bad),
             numbers if wide is None else numbers | {"largest_fp32_value": wide.amax},
         )
     ]
+
+
+def _before(report: Report, wide: TensorStats | None) -> str:
+    """Return where an overflow begins of which the result would fit."""
+    fits = wide is not None and wide.amax <= report.format.max
+    return (
+        ", which something exceeds on the way there: an input that is cast, or a partial sum" if fits else ""
+    )
 
 
 def _overflowing(site: Site, report: Report, wide: TensorStats | None) -> str:
