@@ -111,7 +111,10 @@ def hidden_overflow(report: Report) -> list[Site]:
     if settled is None or not settled.finite or not settled.harmed or not healthy_forward(report):
         return []
     reference = by_place(report.reference)
-    return origin_first(report, newly_nonfinite(report, Phase.BACKWARD, reference), reference)
+    bad = origin_first(report, newly_nonfinite(report, Phase.BACKWARD, reference), reference)
+    if any(_before(report, site, bad[0]) for site in _wrong(report)[:1] if bad):
+        return []  # it follows from what the forward has lost
+    return bad
 
 
 def origin_first(report: Report, bad: list[Site], reference: dict[Site, TensorStats]) -> list[Site]:
