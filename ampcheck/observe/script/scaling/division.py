@@ -15,10 +15,7 @@ import torch
 
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
-from ampcheck.observe.script.scaling.scaled_by_hand import probes, version
-
-#: How far a measured division may be off, relatively, and still be the one by the scale.
-_CLOSE = 1e-3
+from ampcheck.observe.script.scaling.scaled_by_hand import CLOSE, probes, version
 
 
 @dataclass(slots=True)
@@ -146,7 +143,7 @@ def _sizes(parameters: Iterable[torch.Tensor]) -> dict[int, float]:
 
 
 def _close(ratio: float, to: float) -> bool:
-    return abs(ratio / to - 1.0) < _CLOSE
+    return abs(ratio / to - 1.0) < CLOSE
 
 
 def _is_scale(ratio: float, by: float) -> bool:
@@ -154,4 +151,4 @@ def _is_scale(ratio: float, by: float) -> bool:
 
     Of a loss that is divided by the number of micro batches, the product of both is known.
     """
-    return _close(ratio, by) or (ratio > by and abs(frexp(ratio * (1.0 + _CLOSE))[0] - 0.5) < _CLOSE)
+    return _close(ratio, by) or (ratio > by and abs(frexp(ratio * (1.0 + CLOSE))[0] - 0.5) < CLOSE)

@@ -21,7 +21,7 @@ from ampcheck.values.loop import NOT_FINITE, SPOILT, ScaleEvent
 #: What a scale that is applied by hand is called where a scaler's label stands.
 BY_HAND = "scale by hand"
 #: How far a measured division may be off, relatively, and still be the one by the scale.
-_CLOSE = 1e-3
+CLOSE = 1e-3
 #: Gradients that are measured in order to see a division.
 _PROBES = 4
 #: Falls of a scale at which weights and gradients are looked at: some scripts lower it at every step.
@@ -74,11 +74,11 @@ def scaling_of(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tenso
     pairs = _copies(held, updated) if copied else held
     divided = _divided(pairs)
     if by >= SMALLEST_SCALE:
-        if (overflowed(before) and not copied) or abs(divided / by - 1.0) < _CLOSE:
+        if (overflowed(before) and not copied) or abs(divided / by - 1.0) < CLOSE:
             return Scaling(by)
         if not own or copied or divided >= SMALLEST_SCALE:
             return Scaling(0.0, f"the loss is multiplied by {by:,g}; what divides its gradients was not seen")
-    elif divided >= SMALLEST_SCALE and abs(frexp(divided)[0] - 0.5) < _CLOSE:
+    elif divided >= SMALLEST_SCALE and abs(frexp(divided)[0] - 0.5) < CLOSE:
         return Scaling(
             0.0, f"gradients are divided by {divided:,.0f} before the step; what multiplied them was not seen"
         )
@@ -148,7 +148,7 @@ class ScaleByHand:
 
     def clips(self, by: float, before: Sequence[Probe]) -> None:
         """Take note of gradients about to be clipped, as they were after the backward of a loss multiplied `by`."""
-        undivided = before and not overflowed(before) and abs(_divided(before) - 1.0) < _CLOSE
+        undivided = before and not overflowed(before) and abs(_divided(before) - 1.0) < CLOSE
         self.clipping = by if undivided and by >= SMALLEST_SCALE else 0.0
 
     def clipped(self, parameters: Iterable[torch.Tensor]) -> None:

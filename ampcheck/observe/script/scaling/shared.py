@@ -11,10 +11,7 @@ import torch
 
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
-from ampcheck.observe.script.scaling.scaled_by_hand import Probe, probes, version
-
-#: How far a measured division may be off, relatively, and still be the one by the scale.
-_CLOSE = 1e-3
+from ampcheck.observe.script.scaling.scaled_by_hand import CLOSE, Probe, probes, version
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ class SharedGradients:
         if known is None or grad is None or known.grad() is not grad or known.label == label:
             return False
         same = version(grad) == known.version
-        shorter = backwards == known.backwards and size <= known.largest * (1.0 + _CLOSE)
+        shorter = backwards == known.backwards and size <= known.largest * (1.0 + CLOSE)
         return scale >= SMALLEST_SCALE and 0.0 < size < float("inf") and (same or shorter)
 
     def ends(self) -> list[torch.Tensor]:
@@ -90,7 +87,7 @@ class SharedGradients:
             after = {id(one): float(largest) for one, largest in _all(one for one, _, _ in before)}
             for one, was, divided in before:
                 now, grad = after.get(id(one), 0.0), one.grad
-                if grad is None or not now or not isfinite(was) or abs(was / now / scale - 1.0) > _CLOSE:
+                if grad is None or not now or not isfinite(was) or abs(was / now / scale - 1.0) > CLOSE:
                     self._divided.pop(id(one), None)
                     continue
                 again += [one] if divided else []
