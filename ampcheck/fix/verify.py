@@ -19,7 +19,7 @@ from ampcheck.observe.promote import Line, in_fp32
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients, run
 from ampcheck.values.outcome import Outcome
-from ampcheck.values.parts import faint_parts, harmed_parts, outcome_of
+from ampcheck.values.parts import faint_parts, harmed_parts, off_by_itself, outcome_of
 from ampcheck.values.trace import Trace, summed_up
 
 #: Gradient elements below this share of their tensor's RMS carry no weight in an update; losing them is no loss.
@@ -105,7 +105,7 @@ class Lab:
 
     def _with_parts(self, found: Outcome, rows: Mapping[str, list[float]], dtype: torch.dtype) -> Outcome:
         """Return an outcome with the parts that are off by more than rounding the weights explains."""
-        if not found.finite or not (harmed_parts(rows, {}) or faint_parts(rows, {})):
+        if not found.finite or not off_by_itself(rows):
             return found
         known = self._rounding_baseline(dtype)[1]
         return replace(found, parts=harmed_parts(rows, known), faint=faint_parts(rows, known))

@@ -161,7 +161,7 @@ class Outcome:
         if not self.parts or self.grad_error > HARM_ERROR:
             return ""
         name, error = max(self.parts.items(), key=lambda part: part[1])
-        others = f" and {plural(len(self.parts) - 1, 'other module')}" if len(self.parts) > 1 else ""
+        others = f" and {plural(len(self.parts) - 1, 'other part')}" if len(self.parts) > 1 else ""
         return f", but {percent(error)} in {name or 'the root'}{others}"
 
     def _left_behind(self) -> str:

@@ -1,5 +1,6 @@
 """What the comparisons of single gradients come to: for the whole step, and for the parts of a model."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import add
 from typing import NamedTuple
@@ -14,6 +15,11 @@ from ampcheck.values.outcome import (
     PART_FLOOR,
     Outcome,
 )
+
+#: Elements that matter from which on a gradient's error is no matter of luck.
+MANY = 16
+#: Error of a parameter's gradient with rounded weights below which it is more than noise.
+STEADY = 0.1
 
 
 def outcome_of(
@@ -70,7 +76,8 @@ def faint_parts(
 
 def off_by_itself(rows: Mapping[str, Sequence[float]]) -> bool:
     """Tell whether a part is far off, whatever rounded weights explain."""
-    return any(True for _ in _off(rows, {}))
+    exact = {name: (0.0, *row[1:]) for name, row in rows.items()}
+    return any(True for _ in _off(rows, exact))
 
 
 class _Part(NamedTuple):
@@ -84,24 +91,42 @@ class _Part(NamedTuple):
 def _off(
     rows: Mapping[str, Sequence[float]], rounded: Mapping[str, Sequence[float]]
 ) -> Iterator[tuple[str, _Part]]:
-    known = _parts(rounded)
+    known, modules = _parts(rounded), set()
     for name, part in _parts(rows).items():
         if part.error > max(PART_ERROR, MAGNIFIES * known[name].error if name in known else 0.0):
+            modules.add(name)
             yield name, part
+    steady = {name: one.error for name, one in _parameters(rounded).items() if one.error < STEADY}
+    for name, part in _parameters(rows).items():
+        certain = name in steady and (part.dead or rows[name][4] >= MANY)
+        certain = certain and name.rpartition(".")[0] not in modules
+        if certain and part.error > max(PART_ERROR, MAGNIFIES * steady[name]):
+            yield name, part
+
+
+def _parameters(rows: Mapping[str, Sequence[float]]) -> dict[str, _Part]:
+    """Return the parameters that share a module with others, which may hide them."""
+    shared = Counter(name.rpartition(".")[0] for name in rows)
+    moving = _that_move(rows)
+    whole = sum(norm for _, norm, *_ in moving.values())
+    found = {name: _part(row, whole) for name, row in moving.items() if shared[name.rpartition(".")[0]] > 1}
+    return {name: part for name, part in found.items() if part.share > PART_FLOOR}
 
 
 def _parts(rows: Mapping[str, Sequence[float]]) -> dict[str, _Part]:
     """Return the modules whose gradients matter."""
     sums: dict[str, list[float]] = {}
-    for name, (error, norm, _, lost, live) in _that_move(rows).items():
-        known = sums.setdefault(name.rpartition(".")[0], [0.0] * 4)
-        known[:] = map(add, known, (error, norm, lost, live))
+    for name, row in _that_move(rows).items():
+        known = sums.setdefault(name.rpartition(".")[0], [0.0] * len(row))
+        known[:] = map(add, known, row)
     whole = sum(norm for _, norm, *_ in sums.values())
-    found = {
-        name: _Part(_ratio(error, norm) ** 0.5, _ratio(norm, whole) ** 0.5, lost > DEAD_SHARE * live)
-        for name, (error, norm, lost, live) in sums.items()
-    }
+    found = {name: _part(row, whole) for name, row in sums.items()}
     return {name: part for name, part in found.items() if part.share > PART_FLOOR}
+
+
+def _part(row: Sequence[float], whole: float) -> _Part:
+    error, norm, _, lost, live = row
+    return _Part(_ratio(error, norm) ** 0.5, _ratio(norm, whole) ** 0.5, lost > DEAD_SHARE * live)
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -20,8 +20,10 @@ def faint_gradient(report: Report) -> list[Finding]:
     kinds = [thing.kind.lower() for thing in things if thing.family == "optimizer"]
     normed = any(name in kind for kind in kinds for name in _NORMED)
     name, error = max(settled.faint.items(), key=lambda part: part[1])
-    others = f" and {plural(len(settled.faint) - 1, 'other module')}" if len(settled.faint) > 1 else ""
-    whose = [s for s in report.low.sites if s.op and s.phase is Phase.FORWARD and within(s.module, name)]
+    others = f" and {plural(len(settled.faint) - 1, 'other part')}" if len(settled.faint) > 1 else ""
+    forward = [site for site in report.low.sites if site.op and site.phase is Phase.FORWARD]
+    owners = (name, name.rpartition(".")[0])  # a module, or a parameter
+    whose = next(filter(None, ([s for s in forward if within(s.module, owner)] for owner in owners)), [])
     return [
         Finding(
             "AMP501",
