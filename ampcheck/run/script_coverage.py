@@ -7,6 +7,7 @@ from math import inf, isfinite
 from ampcheck.diagnose.gaps import grouped, of_trace
 from ampcheck.observe.recorder import FORWARD_UNSEEN
 from ampcheck.observe.reference.given import GIVEN
+from ampcheck.observe.reference.checks import READS
 from ampcheck.observe.reference.picks import WORSE
 from ampcheck.observe.reference.returned import USE
 from ampcheck.observe.script.data_sets import ROUNDED_DATA
@@ -78,7 +79,7 @@ def _missed(report: Report) -> Iterator[str]:
         if what in report.low.not_audited:
             yield f"{report.low.not_audited[what]} {what}"
     ends = (ROUNDED_DATA, GIVEN, WORSE)
-    yield from (clean(w) for w in report.low.not_audited if w.endswith(ends) or w.startswith(USE))
+    yield from (clean(w) for w in report.low.not_audited if w.endswith(ends) or w.startswith((USE, READS)))
 
 
 def _untried(watcher: Watcher) -> Iterator[str]:

@@ -83,3 +83,36 @@ def test_several_picks_count_by_their_sum_and_ties_for_nothing():
     assert one("topk", values, other, k=2) == pytest.approx((9 - 7, 9 - 2 * 3))
     equal = torch.tensor([[2.0, 2.0, 0.0]])
     assert one("argmax", equal, torch.tensor([[0.0, 1.0, 0.0]]), dim=1)[0] == 0.0
+
+
+class Table(nn.Module):
+    """Reads the row whose number stands in its input, as a float."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.rows = nn.Linear(1, 1, bias=False), nn.Embedding(4096, 4)
+        nn.init.ones_(self.enter.weight)
+
+    def forward(self, x):
+        at = self.enter(x)
+        return self.rows(at.detach().squeeze(1).long()).sum(1) * at.squeeze(1)
+
+
+@pytest.mark.parametrize(("largest", "named"), [(2048, 0), (4095, 1)])  # fp16 holds integers up to 2,048
+def test_a_row_number_that_half_precision_cannot_hold_is_named(largest, named):
+    torch.manual_seed(0)
+    assert (torch.arange(largest).half().long() != torch.arange(largest)).any() == bool(named)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = Table()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+        for _ in range(4):
+            x = torch.randint(largest // 2, largest, (128, 1)).float()
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                loss = model(x).float().square().mean() * 1e-6
+            loss.backward()
+            optimizer.step()
+    found = [what for what in session.report("script.py").not_audited if what.endswith(WORSE)]
+    assert len(found) == named
+    assert all("integers at" in what and "test_picks.py" in what for what in found)

@@ -14,7 +14,10 @@ from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.wording import location
 
 #: Operations that pick along a dimension.
-PICKS = frozenset({"argmin", "argmax", "topk", "min", "max"})
+PICKS = frozenset({"argmin", "argmax", "topk", "min", "max", "_to_copy"})
+#: What turns numbers into integers: indices, mostly.
+CONVERTS = "_to_copy"
+_INTEGERS = frozenset({torch.int64, torch.int32})
 #: What is not audited where picks are worse, behind the operation and its line.
 WORSE = "picks other elements than FP32 would: the gradients are compared at the script's picks"
 
@@ -30,7 +33,13 @@ class Picks:
         """Take note of a pick; `args` are FP32's, as is the result `wide`."""
         picked, best = (one if isinstance(one, torch.Tensor) else one[1] for one in (out, wide))
         values = args[0]
-        if picked.dtype is not torch.int64 or not values.is_floating_point() or not torch.is_grad_enabled():
+        if picked.dtype not in _INTEGERS or not values.is_floating_point() or not torch.is_grad_enabled():
+            return
+        if name == CONVERTS:
+            self._add(
+                "a conversion to integers",
+                torch.stack([(picked != best).sum(), torch.tensor(picked.numel())]),
+            )
             return
         at = 2 if name == "topk" else 1
         dim = args[at] if len(args) > at else kwargs.get("dim", -1 if name == "topk" else None)
@@ -42,9 +51,11 @@ class Picks:
         worse = (there - values.gather(dim, picked).double().sum(dim)).abs()
         apart = (there - values.double().mean(dim) * best.shape[dim]).abs()
         known = worse.isfinite() & apart.isfinite()
+        self._add(name, torch.stack([one.where(known, 0.0).sum() for one in (worse, apart)]))
+
+    def _add(self, name: str, sums: torch.Tensor) -> None:
         source = source_finder()
         place = f"{name} at {location(*source.line(source.spot()))}"
-        sums = torch.stack([one.where(known, 0.0).sum() for one in (worse, apart)])
         self._found[place] = self._found[place] + sums if place in self._found else sums
 
     def missed(self) -> dict[str, int]:

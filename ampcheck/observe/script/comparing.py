@@ -19,6 +19,7 @@ from ampcheck.observe.reference.joined import Elsewhere, Joined
 from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.observe.reference.pair import SAMPLES, pair_errors
 from ampcheck.observe.reference.paired import PairedBook
+from ampcheck.observe.reference.checks import LOOKS, Checks
 from ampcheck.observe.reference.picks import Picks
 from ampcheck.observe.reference.returned import Returned
 from ampcheck.observe.script.clock import Clock
@@ -94,8 +95,9 @@ class Compared(Recording):
         super().__init__(step, execute, used, clock=clock)
         for shadow in self._shadows:
             shadow.gave_way = self.gave_way
-        self._given, self._picks, self._returned = Given(self._weights, called), Picks(), Returned()
-        self._shadow.given, self._shadow.picks = self._given, self._picks
+        self._shadow.given = self._given = Given(self._weights, called)
+        self._shadow.picks = self._picks = Picks()
+        self._checks, self._returned = Checks(), Returned()
 
     def join(self, elsewhere: Elsewhere) -> None:
         """Go on from what other threads have computed."""
@@ -113,6 +115,8 @@ class Compared(Recording):
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._before(func, args)
+        if id(func) in LOOKS:
+            self._checks.note(func, args, self._shadow.of)
         out = self._shadows[0].run(func, args, kwargs)
         if type(out) is torch.Tensor and (out.dtype in EIGHTHS or self._multiplies(func)):
             try:
@@ -191,6 +195,7 @@ class Compared(Recording):
     def keep_loss(self, loss: torch.Tensor) -> None:
         """Keep a loss, as it is before it is scaled."""
         super().keep_loss(loss)
+        self._checks.backward = True
         if self._rounded is not None and loss.numel() == 1:
             with unseen():
                 reference = self._rounded.of(loss)
@@ -308,11 +313,12 @@ class Compared(Recording):
             f"results of {name} that the FP32 reference takes from the script": n
             for name, n in self._shadow.failed.items()
         }
-        failed |= self._given.missed() | self._picks.missed() | self._returned.missed()
+        lost, read = self._checks.fetch(overflowed=self.overflowed())
+        failed |= self._given.missed() | self._picks.missed() | self._returned.missed() | read
         trace = replace(trace, not_audited={**trace.not_audited, **failed})
         precision = precision_of(trace, self.autocast)
         by = self.scaling.scale or 1.0
-        losses = (sum(fetched.losses) / by, sum(reference.losses) / by)
+        losses = (math.inf if lost else sum(fetched.losses) / by, sum(reference.losses) / by)
         kept = by > 1.0 or self._keeps_scale
         # A scale that is applied by hand multiplies FP32's loss too, so both are compared as they are.
         errors = pair_errors(reference, fetched, 0 if kept else log2_scale) if precision != "fp32" else {}

@@ -1,0 +1,58 @@
+"""Numbers that a script looks at: one that is not finite, and is in FP32, sends it another way than FP32 would go."""
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import torch
+
+from ampcheck.observe.source import source_finder
+from ampcheck.observe.statistics.memory import readable
+from ampcheck.values.wording import location
+
+_ATEN = torch.ops.aten
+#: Ways to ask whether a number is finite; `isfinite` compares its size with infinity.
+_ASKS = (_ATEN.isnan.default, _ATEN.isinf.default, _ATEN.ne.Scalar, _ATEN.ne.Tensor)
+#: What hands a number to Python.
+_READ = _ATEN._local_scalar_dense.default  # noqa: SLF001
+#: By identity, since hashing an overload goes through C++.
+LOOKS = frozenset(map(id, (*_ASKS, _READ)))
+#: What is not audited, before the line.
+READS = "a number that is not finite, and is finite in FP32, is read"
+
+
+class Checks:
+    """Compares what a step looks at with what FP32 has there."""
+
+    def __init__(self) -> None:
+        """Begin with nothing seen."""
+        #: by place and whether it was asked for: whether it differs, of looks before the first backward and after it
+        self._found: dict[tuple[str, bool, bool], torch.Tensor] = {}
+        self.backward = False  #: a backward has begun: gradients may be looked at
+
+    def note(
+        self, func: Any, args: tuple[Any, ...], of: Callable[[torch.Tensor], torch.Tensor | None]
+    ) -> None:
+        """Take note of a number that is looked at; `of` returns FP32's, None where it is the same."""
+        number = args[0]
+        if not isinstance(number, torch.Tensor) or number.numel() != 1 or not number.is_floating_point():
+            return
+        wide = of(number) if readable(number) else None
+        if wide is None or (func is _ATEN.ne.Scalar and args[1] != inf):
+            return
+        source = source_finder()
+        key = location(*source.line(source.spot())), func is not _READ, self.backward
+        differs = (~number.isfinite() & wide.isfinite()).reshape(())
+        self._found[key] = self._found[key] | differs if key in self._found else differs
+
+    def fetch(self, *, overflowed: bool) -> tuple[bool, dict[str, int]]:
+        """Return whether a loss that was asked about is infinite in low precision only, and what is not audited.
+
+        Where gradients overflow, what is looked at behind the backward follows from that.
+        """
+        found = {key for key, differs in self._found.items() if differs and not (overflowed and key[2])}
+        return any(asked for _, asked, _ in found), {
+            f"{READS} at {place}: what the script does with it was not judged": 1
+            for place, asked, _ in found
+            if not asked
+        }
