@@ -6,8 +6,8 @@ from math import inf, isfinite
 
 from ampcheck.diagnose.gaps import grouped, of_trace
 from ampcheck.observe.recorder import FORWARD_UNSEEN
-from ampcheck.observe.reference.given import GIVEN
 from ampcheck.observe.reference.checks import READS
+from ampcheck.observe.reference.given import GIVEN
 from ampcheck.observe.reference.picks import WORSE
 from ampcheck.observe.reference.returned import USE
 from ampcheck.observe.script.data_sets import ROUNDED_DATA

@@ -16,7 +16,7 @@ ASKS = {
     "isfinite": lambda loss: not torch.isfinite(loss),
     "all isfinite": lambda loss: not torch.isfinite(loss).all(),
     "isnan or isinf": lambda loss: bool(torch.isnan(loss) | torch.isinf(loss)),
-    "itself": lambda loss: bool(loss != loss) or bool(loss.isinf()),
+    "itself": lambda loss: bool(loss.ne(loss)) or bool(loss.isinf()),
 }
 
 

@@ -14,7 +14,7 @@ _ATEN = torch.ops.aten
 #: Ways to ask whether a number is finite; `isfinite` compares its size with infinity.
 _ASKS = (_ATEN.isnan.default, _ATEN.isinf.default, _ATEN.ne.Scalar, _ATEN.ne.Tensor)
 #: What hands a number to Python.
-_READ = _ATEN._local_scalar_dense.default  # noqa: SLF001
+_READ = _ATEN._local_scalar_dense.default
 #: By identity, since hashing an overload goes through C++.
 LOOKS = frozenset(map(id, (*_ASKS, _READ)))
 #: What is not audited, before the line.

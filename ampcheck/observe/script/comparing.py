@@ -14,12 +14,12 @@ from ampcheck.observe.fp8.by_hand import EIGHTHS, CastsByHand, product_of
 from ampcheck.observe.model.held import apart, held
 from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.ops import OpKind, plan_of
+from ampcheck.observe.reference.checks import LOOKS, Checks
 from ampcheck.observe.reference.given import Given
 from ampcheck.observe.reference.joined import Elsewhere, Joined
 from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.observe.reference.pair import SAMPLES, pair_errors
 from ampcheck.observe.reference.paired import PairedBook
-from ampcheck.observe.reference.checks import LOOKS, Checks
 from ampcheck.observe.reference.picks import Picks
 from ampcheck.observe.reference.returned import Returned
 from ampcheck.observe.script.clock import Clock
