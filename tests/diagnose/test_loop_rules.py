@@ -180,6 +180,35 @@ def test_a_scale_that_comes_to_rest_below_one_has_not_collapsed():
     assert [f.code for f in scale_collapse(watched(large(20)))] == ["AMP206"]  # still on its way down
 
 
+def overflows_above(limit, interval, steps=60):
+    """Train at a scale that grows every so many steps, on a gradient that overflows above a limit."""
+
+    def train():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 2).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 1e-12)
+        scaler = torch.amp.GradScaler("cuda", init_scale=limit, growth_interval=interval)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                loss = model(torch.ones(3, 4).cuda()).float().mean() * (120000 / limit)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    return train
+
+
+@pytest.mark.parametrize(("interval", "said"), [(1, ["error"]), (5, ["warning"]), (30, [])])
+def test_a_scale_that_grows_into_the_next_overflow_again_and_again(interval, said):
+    """Of each interval and the one step behind it, that step is skipped."""
+    report = watched(overflows_above(2.0**12, interval))
+    assert report.loop.skipped == sum(at % (interval + 1) == interval for at in range(60))
+    found = scale_collapse(report)
+    assert [finding.severity.value for finding in found] == said
+    assert all("of 6" in finding.message or "of 5" in finding.message for finding in found)
+
+
 def test_what_a_step_past_the_scaler_leaves_is_no_overflow_at_every_scale():
     """Infinite gradients are stepped at 2^16, and the weights are no numbers from then on; 2^15 would have done."""
     file = Path(__file__).parents[1] / "people" / "files" / "gan" / "sn_hinge.py"

@@ -1,5 +1,7 @@
 """What the loss scale does over the steps of a training loop."""
 
+from bisect import bisect_left
+
 from ampcheck.diagnose.rules.gradients import no_scale_fits
 from ampcheck.diagnose.rules.loop_state import active_scalers, device_of, line_of, loop_finding, loop_of
 from ampcheck.diagnose.suspects import recomputed_lower
@@ -10,13 +12,16 @@ from ampcheck.values.wording import clean, plural, scale_words
 
 #: Attempts of which all were skipped that say something; GradScaler's first scale is often a few octaves too high.
 FEW = 4
+#: Part of the steps, from the first growth of the scale on, that is skipped where it grows too often; and far too often.
+OFTEN, TOO_OFTEN = 1 / 20, 1 / 4
 
 
 def scale_collapse(report: Report) -> list[Finding]:
     """The loss scale falls without end, or no step is taken at all.
 
     What it finds: a scale that has fallen below 1 and has not come to rest there (no more steps have been taken since
-    the last skip than were skipped), and loops whose last four steps at least were all skipped.
+    the last skip than were skipped), loops whose last four steps at least were all skipped, and scales that grow into
+    the next overflow so often that a twentieth of the steps is skipped, which is an error from a quarter on.
 
     Why it matters: the scaler halves its scale at each overflow. Where gradients are only large, it comes to rest; it
     goes on falling where they are not finite at any scale: a NaN or an inf comes from the forward or from the data, or
@@ -38,6 +43,8 @@ def scale_collapse(report: Report) -> list[Finding]:
         never = loop.settled(label) is None and len(events) >= FEW
         if (lowest < min(1.0, first) and not _rests(loop, events)) or never or _ends_in_skips(loop, label):
             found.append(_collapse(report, label, events, lowest))
+        elif often := _grows_too_often(loop, label, events):
+            found.append(often)
     return found
 
 
@@ -74,6 +81,28 @@ def scaler_made_anew(report: Report) -> list[Finding]:
         for (file, line, _), steps in made.items()
         if len(steps) > 1
     ]
+
+
+def _grows_too_often(loop: Loop, label: str, events: list[ScaleEvent]) -> Finding | None:
+    """Return a finding on a scale that grows again and again to where gradients overflow."""
+    grown = next((event.step for event in events if event.after > event.before), None)
+    if grown is None:
+        return None
+    ends = loop.updates(label)
+    first = bisect_left(ends, grown)
+    steps, skips = len(ends) - first, sum(at >= first for at in loop.skips(label))
+    if skips < FEW or skips < OFTEN * steps:
+        return None
+    times = sum(event.after > event.before for event in events)
+    return loop_finding(
+        "AMP206 scale-collapse",
+        Severity.ERROR if skips > TOO_OFTEN * steps else Severity.WARNING,
+        f"{skips} of {plural(steps, 'step')} are skipped: the loss scale grew {times:,} times, each time until "
+        "gradients overflow again",
+        [_made(loop, label)],
+        ['scaler = torch.amp.GradScaler("cuda")  # its growth_interval is 2000: one step in 2,000 is skipped'],
+        {"skipped": skips, "lowest": min(event.after for event in events), "grown": times},
+    )
 
 
 def _ends_in_skips(loop: Loop, label: str) -> bool:
