@@ -33,10 +33,10 @@ _ELIGIBLE = frozenset(
 )
 
 
-def casting_kernel(name: str, policy: CastPolicy, backend: str) -> Kernel:
-    """Return the kernel that treats the operator `name` by `policy`, as `backend` does."""
+def casting_kernel(name: str, policy: CastPolicy) -> Kernel:
+    """Return the kernel that treats the operator `name` by `policy`, as CUDA does."""
     if policy is CastPolicy.BANNED:
-        return _banned(operator(name), refusal(backend, name))
+        return _banned(operator(name), refusal(name))
     return _MAKERS[policy](operator(name))
 
 
@@ -45,19 +45,14 @@ def forget_weight_casts() -> None:
     _weight_casts.forget()
 
 
-def clear_in_turn(original: Callable[[], None]) -> Callable[[], None]:
-    """Return torch's function that clears its cache, such that no thread asks for a cast meanwhile.
+def clear_in_turn(original: Callable[[], None]) -> None:
+    """Clear torch's cache, such that no thread asks for a cast meanwhile.
 
     Clearing holds torch's lock and waits for Python's, in order to drop what is ours; who asks for the cast of ours
     holds Python's lock and waits for torch's.
     """
-
-    @functools.wraps(original)
-    def clear_autocast_cache() -> None:
-        with _turn:
-            original()
-
-    return clear_autocast_cache
+    with _turn:
+        original()
 
 
 class _Casts(dict[int, tuple["weakref.ref[torch.Tensor]", torch.Tensor]]):

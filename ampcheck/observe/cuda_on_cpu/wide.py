@@ -71,11 +71,6 @@ def execute(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     return _widened(func, rule, low, args, kwargs)
 
 
-def without_kernel() -> frozenset[str]:
-    """Return the operators that were widened because the CPU has no kernel for them in a low dtype."""
-    return frozenset(func._schema.name for func, rule in _rules.items() if rule.learned)
-
-
 class WideCompute(OwnMode):
     """Runs every operator through `execute`, and records nothing."""
 
