@@ -22,7 +22,7 @@ from torch.optim.optimizer import (
 )
 
 from ampcheck.observe.model.modules import ModuleTracker
-from ampcheck.observe.patches import Patches, before, put_in_place
+from ampcheck.observe.patches import Patches, put_in_place
 from ampcheck.observe.script import autocast_hooks, open_watches
 from ampcheck.observe.script.compiling import hooks_of_others, let_modes_stay
 from ampcheck.observe.script.cuda.graphs import hear_graphs
@@ -30,7 +30,7 @@ from ampcheck.observe.script.data_sets import hear_loaders
 from ampcheck.observe.script.ear import Ear
 from ampcheck.observe.script.roots import RootFinder
 from ampcheck.observe.script.scaling.deepspeed_scales import MODULE, hear_scales
-from ampcheck.observe.script.scaling.scaler_hooks import OF_SCALERS, made, subclasses
+from ampcheck.observe.script.scaling.scaler_hooks import OF_SCALERS, made, once, subclasses
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.observe.script.workers import hear_workers
 from ampcheck.values.loop import RETURNED, Kind
@@ -55,32 +55,28 @@ class Hooks:
         self._handles: list[Any] = []
         self._kinds: set[type] = set()
         self._open = True
-        wrap, put = self._patches.wrap, self._patches.put
+        put, before = self._patches.put, self._patches.before
         self._handles.append(
             register_optimizer_step_pre_hook(lambda optimizer, *_: watcher.step_begins(optimizer))
         )
         self._handles.append(register_optimizer_step_post_hook(lambda *_: watcher.step_ends()))
         put(torch.autograd, "_engine_run_backward", functools.partial(_engine, watcher))
         put(Optimizer, "add_param_group", functools.partial(_add_group, watcher))
-        wrap(Optimizer, "state_dict", _noting(watcher, Kind.SAVE_OPTIMIZER))
-        for owner, family in ((Optimizer, "optimizer"), (torch.nn.Module, "model")):
-            wrap(owner, "zero_grad", functools.partial(_zero_grad, watcher, family))
-        wrap(torch.nn.Module, "train", functools.partial(before, functools.partial(_trains, watcher)))
+        before(Optimizer, "state_dict", _noting(watcher, Kind.SAVE_OPTIMIZER))
+        before(Optimizer, "zero_grad", lambda owner, *_, **__: watcher.zeroed(owner, "optimizer"))
+        before(torch.nn.Module, "zero_grad", lambda owner, *_, **__: watcher.zeroed(owner, "model"))
+        before(torch.nn.Module, "train", functools.partial(_trains, watcher))
         for scheduler in {value for value in vars(lr_scheduler).values() if isinstance(value, type)}:
             if issubclass(scheduler, lr_scheduler.LRScheduler) and "step" in vars(scheduler):
                 put(scheduler, "step", functools.partial(_schedule, watcher))
         self._scalers()
         self._clipping()
         for name, kind in (("__enter__", Kind.AUTOCAST), ("__exit__", Kind.AUTOCAST_END)):
-            wrap(autocast_mode.autocast, name, functools.partial(autocast_hooks.region, watcher, kind))
-        wrap(autocast_mode.autocast, "__init__", functools.partial(autocast_hooks.regions, watcher))
+            put(autocast_mode.autocast, name, functools.partial(autocast_hooks.region, watcher, kind))
+        put(autocast_mode.autocast, "__init__", functools.partial(autocast_hooks.made, watcher))
         self._compiling()
-        wrap(torch, "save", _noting(watcher, Kind.SAVE))
-        wrap(
-            multiprocessing.process.BaseProcess,
-            "start",
-            functools.partial(before, functools.partial(_child, watcher)),
-        )
+        before(torch, "save", _noting(watcher, Kind.SAVE))
+        before(multiprocessing.process.BaseProcess, "start", functools.partial(_child, watcher))
         hear_graphs(self._patches, watcher)
         hear_loaders(self._patches, watcher)
         hear_workers(self._patches, watcher)
@@ -92,18 +88,18 @@ class Hooks:
             hear_scales(self._patches, self._watcher)
 
     def _compiling(self) -> None:
-        wrap, watcher = self._patches.wrap, self._watcher
+        watcher = self._watcher
         watcher.compiler.plain.append(self._patches.paused)
-        wrap(torch, "compile", functools.partial(before, lambda *_, **__: watcher.compiles()))
+        self._patches.before(torch, "compile", lambda *_, **__: watcher.compiles())
         others = functools.partial(hooks_of_others, (RootFinder, ModuleTracker))
-        wrap(torch.nn.modules.module, "_has_any_global_hook", others)
+        self._patches.put(torch.nn.modules.module, "_has_any_global_hook", others)
         let_modes_stay(self._patches)
 
     def _scalers(self) -> None:
-        wrap, watcher, scaler = self._patches.wrap, self._watcher, grad_scaler.GradScaler
-        wrap(scaler, "__init__", functools.partial(made, watcher, self._scaler_kind))
-        wrap(scaler, "state_dict", _noting(watcher, Kind.SAVE_SCALER))
-        wrap(scaler, "__getattr__", functools.partial(_peek, watcher))
+        patches, watcher, scaler = self._patches, self._watcher, grad_scaler.GradScaler
+        patches.put(scaler, "__init__", functools.partial(made, watcher, self._scaler_kind))
+        patches.before(scaler, "state_dict", _noting(watcher, Kind.SAVE_SCALER))
+        patches.wrap(scaler, "__getattr__", functools.partial(_peek, watcher))
         self._scaler_kind(scaler)
         for kind in subclasses(scaler):
             self._scaler_kind(kind)
@@ -113,9 +109,9 @@ class Hooks:
         for base in kind.__mro__:
             if issubclass(base, grad_scaler.GradScaler) and base not in self._kinds:
                 self._kinds.add(base)
-                for name, make in OF_SCALERS.items():
+                for name, instead in OF_SCALERS.items():
                     if name in vars(base):
-                        self._patches.wrap(base, name, functools.partial(make, self._watcher))
+                        self._patches.put(base, name, functools.partial(once, self._watcher, name, instead))
 
     def _clipping(self) -> None:
         """Wrap the functions that clip, also under the names that modules have imported them by."""
@@ -126,7 +122,7 @@ class Hooks:
             wrapped = put_in_place(functools.partial(_clip, self._watcher, name), original)
             for module in list(sys.modules.values()):
                 if type(module) is ModuleType and vars(module).get(name) is original:
-                    self._patches.wrap(module, name, functools.partial(_instead, wrapped))
+                    self._patches.set(module, name, wrapped)
 
     @property
     def open(self) -> bool:
@@ -200,7 +196,7 @@ def _add_group(watcher: Watcher, original: Callable[..., Any], self: Any, param_
 
 
 def _noting(watcher: Watcher, kind: Kind) -> Callable[..., Any]:
-    return functools.partial(before, lambda *_, **__: watcher.note(kind))
+    return lambda *_, **__: watcher.note(kind)
 
 
 def _trains(watcher: Watcher, _module: Any, mode: bool = True, *_: Any) -> None:  # noqa: FBT001, FBT002  # torch's
@@ -212,10 +208,6 @@ def _child(watcher: Watcher, process: Any, *_: Any) -> None:
     # Workers that load data do not train.
     if "_worker_loop" not in str(getattr(process, "_target", "")):
         watcher.child(process)
-
-
-def _zero_grad(watcher: Watcher, family: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    return before(lambda owner, *_, **__: watcher.zeroed(owner, family), original)
 
 
 def _schedule(watcher: Watcher, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -246,7 +238,3 @@ def _clip(
     out = original(held, *args, **kwargs)
     watcher.clipped(held)
     return out
-
-
-def _instead(wrapped: Any, _original: Any) -> Any:
-    return wrapped

@@ -17,7 +17,7 @@ import torch
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import run_op
 from ampcheck.observe.modes import OwnMode
-from ampcheck.observe.patches import Patches, before
+from ampcheck.observe.patches import Patches
 from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.joined import version_of
 from ampcheck.observe.reference.lineage import MOVES
@@ -218,7 +218,7 @@ class Workers:
 def hear_workers(patches: Patches, watcher: Any) -> None:
     """Let a watcher follow the threads that begin from now on."""
     patches.put(threading.Thread, "_bootstrap_inner", partial(_followed, watcher))
-    patches.wrap(torch, "compile", partial(before, lambda *_, **__: watcher.tape.workers.end()))
+    patches.before(torch, "compile", lambda *_, **__: watcher.tape.workers.end())
 
 
 def _followed(watcher: Any, original: Callable[..., Any], self: threading.Thread) -> Any:

@@ -50,7 +50,7 @@ class AsCuda:
         self._queries(available=available)
         jobs_on_cpu(self._patches, self._mapped)
         graphs_on_cpu(self._patches)
-        self._patches.wrap(torch.jit, "script", self._plainly)
+        self._patches.put(torch.jit, "script", self._plainly)
 
     @property
     def emulating(self) -> bool:
@@ -73,15 +73,10 @@ class AsCuda:
         with self.paused():
             prepare()
 
-    def _plainly(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _plainly(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Let TorchScript compile torch's own functions, which it knows by identity."""
-
-        @functools.wraps(original)
-        def script(*args: Any, **kwargs: Any) -> Any:
-            with self.paused():
-                return original(*args, **kwargs)
-
-        return script
+        with self.paused():
+            return original(*args, **kwargs)
 
     @property
     def _awake(self) -> bool:
@@ -140,29 +135,28 @@ class AsCuda:
         return to
 
     def _devices(self) -> None:
-        wrap = self._patches.wrap
+        wrap, put, set_ = self._patches.wrap, self._patches.put, self._patches.set
         makers = device_module._device_constructors()
         for owner in (torch, torch.fft):
             for name, value in list(vars(owner).items()):
                 if callable(value) and _hashable(value) and value in makers:
                     wrap(owner, name, self._on_cpu)
         for name in _METHODS:
-            method = getattr(torch.Tensor, name)
-            wrap(torch.Tensor, name, functools.partial(_instead, self._on_cpu(method)))
-        wrap(torch.Tensor, "to", functools.partial(_instead, self._moved(torch.Tensor.to)))
-        wrap(torch.Tensor, "cuda", lambda _: lambda tensor, *_, **__: self._stayed(tensor))
-        wrap(torch.Tensor, "pin_memory", lambda _: lambda tensor, *_, **__: tensor)
-        wrap(torch.Tensor, "record_stream", lambda _: lambda *_: None)
-        wrap(device_module.DeviceContext, "__init__", self._context)
+            wrap(torch.Tensor, name, self._on_cpu)
+        wrap(torch.Tensor, "to", self._moved)
+        set_(torch.Tensor, "cuda", lambda tensor, *_, **__: self._stayed(tensor))
+        set_(torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor)
+        set_(torch.Tensor, "record_stream", lambda *_: None)
+        put(device_module.DeviceContext, "__init__", self._context)
         wrap(torch, "Generator", self._generator)
-        self._patches.put(torch, "load", self._load)
+        put(torch, "load", self._load)
 
     def _stayed(self, tensor: torch.Tensor) -> torch.Tensor:
         self._touch()
         return tensor
 
-    def _context(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda context, device: original(context, self._mapped(device))
+    def _context(self, original: Callable[..., Any], context: Any, device: Any) -> Any:
+        return original(context, self._mapped(device))
 
     def _generator(self, original: Callable[..., Any]) -> Callable[..., Any]:
         mapped = self._mapped
@@ -185,7 +179,7 @@ class AsCuda:
     # -- mixed precision
 
     def _amp(self) -> None:
-        wrap, put = self._patches.wrap, self._patches.put
+        put = self._patches.put
         put(autocast_mode.autocast, "__init__", self._region)
         put(grad_scaler.GradScaler, "__init__", self._scaler)
         for name in ("is_autocast_enabled", "get_autocast_dtype"):
@@ -193,11 +187,11 @@ class AsCuda:
         put(torch, "set_autocast_enabled", self._switch)
         put(torch, "set_autocast_dtype", self._query)
         put(autocast_mode, "_cast", self._cast)
-        wrap(torch, "get_autocast_gpu_dtype", self._gpu_dtype)
-        wrap(torch.cuda.amp.common, "amp_definitely_not_available", self._no_amp)
+        put(torch, "get_autocast_gpu_dtype", self._gpu_dtype)
+        put(torch.cuda.amp.common, "amp_definitely_not_available", self._no_amp)
 
-    def _no_amp(self, original: Callable[[], bool]) -> Callable[[], bool]:
-        return lambda: not self._awake and original()
+    def _no_amp(self, original: Callable[[], bool]) -> bool:
+        return not self._awake and original()
 
     def _region(
         self,
@@ -260,8 +254,8 @@ class AsCuda:
             self._emulate()
         return self._query(original, *args)
 
-    def _gpu_dtype(self, original: Callable[[], Any]) -> Callable[[], Any]:
-        return lambda: torch.get_autocast_dtype("cpu") if self._awake else original()
+    def _gpu_dtype(self, original: Callable[[], Any]) -> Any:
+        return torch.get_autocast_dtype("cpu") if self._awake else original()
 
     def _cast(self, original: Callable[..., Any], value: Any, device: str, dtype: torch.dtype) -> Any:
         return original(value, "cpu" if device == "cuda" and self._awake else device, dtype)
@@ -274,10 +268,10 @@ class AsCuda:
             given |= {(torch.cuda, name): getattr(torch, name) for name in _TYPES}
         for (owner, name), answer in given.items():
             if hasattr(owner, name):
-                self._patches.wrap(owner, name, functools.partial(_instead, _own(answer)))
+                self._patches.set(owner, name, _own(answer))
         # No step is captured into a graph here; asking whether one is would need a driver.
         check = "_accelerator_graph_capture_health_check"
-        self._patches.wrap(torch.optim.Optimizer, check, lambda _: lambda _: None)
+        self._patches.set(torch.optim.Optimizer, check, lambda _: None)
 
 
 def _hashable(value: Any) -> bool:
@@ -286,10 +280,6 @@ def _hashable(value: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _instead(answer: Any, _original: Any) -> Any:
-    return answer
 
 
 def _own(answer: Any) -> Any:

@@ -19,13 +19,13 @@ def jobs_on_cpu(patches: Patches, mapped: Mapped) -> None:
     """Let what is written for many GPUs run on CPUs."""
     # Its function hides the module's name.
     spread = importlib.import_module("torch.nn.parallel.data_parallel")
-    patches.wrap(spread, "_get_available_device_type", lambda _: lambda: None)
+    patches.set(spread, "_get_available_device_type", lambda: None)
     if not torch.distributed.is_available():
         return
     patches.put(DistributedDataParallel, "__init__", _without_devices)
     # It runs on GPUs only; a rank then takes the statistics of its own part of the batch.
-    patches.wrap(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda _: lambda *_: None)
-    patches.wrap(SyncBatchNorm, "forward", lambda _: _BatchNorm.forward)
+    patches.set(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda *_: None)
+    patches.set(SyncBatchNorm, "forward", _BatchNorm.forward)
     mesh = torch.distributed.device_mesh
     for owner in (torch.distributed, torch.distributed.distributed_c10d, mesh):
         patches.put(owner, "init_process_group", functools.partial(_job, mapped))

@@ -20,16 +20,12 @@ def hear_scales(patches: Patches, watcher: Watcher) -> None:
     for name in ("LossScalerBase", "DynamicLossScaler"):
         kind = getattr(sys.modules[MODULE], name, None)
         if "update_scale" in vars(kind or object):
-            patches.wrap(kind, "update_scale", functools.partial(_update_scale, watcher))
+            patches.put(kind, "update_scale", functools.partial(_update_scale, watcher))
 
 
-def _update_scale(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def update_scale(self: Any, overflow: Any) -> Any:
-        before = self.cur_scale
-        out = original(self, overflow)
-        if before != 1.0 or getattr(self, "dynamic", False):  # it is there in bf16 too, and does nothing
-            watcher.rescaled(self, before, self.cur_scale, overflow)
-        return out
-
-    return update_scale
+def _update_scale(watcher: Watcher, original: Callable[..., Any], self: Any, overflow: Any) -> Any:
+    before = self.cur_scale
+    out = original(self, overflow)
+    if before != 1.0 or getattr(self, "dynamic", False):  # it is there in bf16 too, and does nothing
+        watcher.rescaled(self, before, self.cur_scale, overflow)
+    return out

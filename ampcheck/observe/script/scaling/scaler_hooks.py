@@ -1,6 +1,5 @@
 """What wraps the methods of torch's GradScaler and of the classes made of it."""
 
-import functools
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
@@ -8,40 +7,49 @@ from typing import Any
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.values.plan import DEFAULT_SCALE
 
-
-def made(watcher: Watcher, known: Callable[[type], None], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the constructor of scalers: it says what was asked for, and which class it was asked of."""
-    names = ("device", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
-    defaults = ("cuda", DEFAULT_SCALE, 2.0, 0.5, 2000, True)
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  # it takes the place of one
-        known(type(self))
-        original(self, *args, **kwargs)
-        asked = dict(zip(names, defaults, strict=True)) | dict(zip(names, args, strict=False)) | kwargs
-        watcher.made(self, asked)
-
-    return __init__
+#: What is asked of a scaler, and torch's defaults.
+_SETTINGS: dict[str, Any] = {
+    "device": "cuda",
+    "init_scale": DEFAULT_SCALE,
+    "growth_factor": 2.0,
+    "backoff_factor": 0.5,
+    "growth_interval": 2000,
+    "enabled": True,
+}
 
 
-def _of_scaler(name: str, instead: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what wraps a method of scalers; where a class's own calls that of its base, only the former counts."""
+def made(
+    watcher: Watcher,
+    known: Callable[[type], None],
+    original: Callable[..., Any],
+    self: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """Hear of a scaler that is made: what was asked for, and which class it was asked of."""
+    known(type(self))
+    original(self, *args, **kwargs)
+    watcher.made(self, _SETTINGS | dict(zip(_SETTINGS, args, strict=False)) | kwargs)
 
-    def make(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            key = (get_ident(), id(self), name)
-            if key in watcher.within:
-                return original(self, *args, **kwargs)
-            watcher.within.add(key)
-            try:
-                return instead(watcher, original, self, *args, **kwargs)
-            finally:
-                watcher.within.discard(key)
 
-        return method
-
-    return make
+def once(
+    watcher: Watcher,
+    name: str,
+    instead: Callable[..., Any],
+    original: Callable[..., Any],
+    self: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Call what hears of a scaler's method; where a class's own calls that of its base, only the former counts."""
+    key = (get_ident(), id(self), name)
+    if key in watcher.within:
+        return original(self, *args, **kwargs)
+    watcher.within.add(key)
+    try:
+        return instead(watcher, original, self, *args, **kwargs)
+    finally:
+        watcher.within.discard(key)
 
 
 def _scale(watcher: Watcher, original: Callable[..., Any], self: Any, outputs: Any) -> Any:
@@ -81,13 +89,13 @@ def _get_scale(watcher: Watcher, original: Callable[..., Any], self: Any) -> Any
     return original(self)
 
 
-#: What wraps the methods of a class of scalers.
-OF_SCALERS = {
-    "get_scale": _of_scaler("get_scale", _get_scale),
-    "scale": _of_scaler("scale", _scale),
-    "unscale_": _of_scaler("unscale_", _unscale),
-    "step": _of_scaler("step", _scaler_step),
-    "update": _of_scaler("update", _update),
+#: What hears of the methods of a class of scalers.
+OF_SCALERS: dict[str, Callable[..., Any]] = {
+    "get_scale": _get_scale,
+    "scale": _scale,
+    "unscale_": _unscale,
+    "step": _scaler_step,
+    "update": _update,
 }
 
 

@@ -164,20 +164,14 @@ class HalfAverages:
         each = [name for name in vars(torch) if name.startswith("_foreach_") and name.endswith("_")]
         for owner, names in ((torch.Tensor, _WRITES), (torch, each)):
             for name in names:
-                self._patches.wrap(owner, name, self._heard(getattr(owner, name)))
+                self._patches.put(owner, name, self._writes)
 
-    def _heard(self, original: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
-        def make(_: Any) -> Callable[..., Any]:
-            def write(*args: Any, **kwargs: Any) -> Any:
-                following = self.following
-                if following is None or self._thread.runs:
-                    return original(*args, **kwargs)
-                with following.elsewhere():
-                    return original(*args, **kwargs)
-
-            return write
-
-        return make
+    def _writes(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        following = self.following
+        if following is None or self._thread.runs:
+            return original(*args, **kwargs)
+        with following.elsewhere():
+            return original(*args, **kwargs)
 
     def _stop(self) -> None:
         following, self.following = self.following, None
