@@ -116,13 +116,7 @@ class RecipeLab(Lab):
             self._state.restore()
         return {name: error / 2**0.5 for name, error in errors.items() if name not in self.undetermined}
 
-    def outcome(
-        self,
-        recipe: Recipe,
-        kept: Kept = EVERYTHING,
-        *,
-        exact: bool = False,
-    ) -> RecipeOutcome:
+    def outcome(self, recipe: Recipe, kept: Kept = EVERYTHING, *, exact: bool = False) -> RecipeOutcome:
         """Run the step under a recipe; `exact` lets delayed scales settle with the very same places kept."""
         return self._outcome(recipe, kept, None, exact=exact)
 

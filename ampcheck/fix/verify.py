@@ -189,9 +189,7 @@ class Lab:
         return outcome_of(rows, float(loss), float(self._loss), log2_scale), rows
 
 
-def comparable(
-    named: Iterable[tuple[str, str, torch.Tensor | None]],
-) -> Iterator[tuple[str, torch.Tensor]]:
+def comparable(named: Iterable[tuple[str, str, torch.Tensor | None]]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield gradients by the full name of their parameter: dense, real, and in FP32 at least."""
     for module, name, held in named:
         if held is not None:

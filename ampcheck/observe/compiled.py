@@ -15,6 +15,7 @@ import torch
 from torch._ops import OpOverload
 
 from ampcheck.observe.model.modules import ModuleTracker, tensors_in
+from ampcheck.observe.model.structure import own_tensors
 from ampcheck.observe.native import NATIVE
 from ampcheck.observe.ops import OpKind
 from ampcheck.observe.tally import BACKWARD_OP, FORWARD_OP, Origin
@@ -71,13 +72,7 @@ def _filled_by(kind: type) -> int:
 
 def on_cpu(modules: Iterable[torch.nn.Module]) -> bool:
     """Tell whether the tensors of modules are on the CPU: elsewhere measuring is launched from Python."""
-    for module in modules:
-        held = module.__dict__
-        for table in (held.get("_parameters"), held.get("_buffers")):
-            for tensor in table.values() if table else ():
-                if tensor is not None and not tensor.is_cpu:
-                    return False
-    return True
+    return all(tensor.is_cpu for module in modules for _, tensor in own_tensors(module))
 
 
 def _asked(answers: "_Answers", execute: Callable[..., Any] | None) -> Sequence[Any]:

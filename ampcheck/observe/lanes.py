@@ -15,6 +15,7 @@ import torch
 
 from ampcheck.observe.modes import OwnMode
 from ampcheck.observe.nodes import Nodes
+from ampcheck.observe.reference.sharing import among_ranks
 from ampcheck.observe.statistics.memory import tensors_of
 
 if TYPE_CHECKING:
@@ -71,7 +72,6 @@ class Lanes:
     """The threads that a recorder follows beside the one that it was entered in; one records at a time."""
 
     def __init__(self, recorder: "Recorder") -> None:
-        """Begin with none."""
         self._recorder = weakref.ref(recorder)
         self._lock = threading.RLock()
         self.open = False
@@ -91,8 +91,7 @@ class Lanes:
 
     def begins(self) -> Lane | None:
         """Return a lane for a thread, or a job of a pool of threads, that is about to begin; None to pass it over."""
-        among_ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if not self.open or among_ranks:
+        if not self.open or among_ranks():
             return None
         self.used = True
         return Lane(self)

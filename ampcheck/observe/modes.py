@@ -37,7 +37,6 @@ class OwnMode(TorchDispatchMode):
         return False
 
     def __init__(self) -> None:
-        """Prepare to be put in force."""
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotations here
 
     def __enter__(self) -> Self:

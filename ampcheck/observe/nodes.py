@@ -11,7 +11,6 @@ class Nodes:
     __slots__ = ("_origins", "next")
 
     def __init__(self) -> None:
-        """Start with no node."""
         self._origins: dict[int, Any] = {}
         self.next = 0  #: the number of the next node
 

@@ -17,7 +17,6 @@ class Patches:
     """Replaced attributes; `restore` puts back what was there, whatever has happened since."""
 
     def __init__(self) -> None:
-        """Begin with nothing replaced."""
         self._done: list[tuple[Any, str, Any]] = []
         #: What replaces a function, by identity, and the function.
         self._made: dict[int, tuple[Any, Any]] = {}

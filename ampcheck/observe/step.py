@@ -16,7 +16,7 @@ from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import State
 from ampcheck.observe.failure import is_out_of_memory, locate
 from ampcheck.observe.model.modules import tensors_in
-from ampcheck.observe.model.structure import modules, named_parameters
+from ampcheck.observe.model.structure import in_table, modules, named_parameters, own_tensors
 from ampcheck.observe.recorder import Recorder
 from ampcheck.values.trace import Failure
 
@@ -25,7 +25,6 @@ class StepRaised(StepError):  # noqa: N818  # says what happened, as StopIterati
     """The user's model or loss raised; `failure` says where."""
 
     def __init__(self, failure: Failure, *, out_of_memory: bool = False) -> None:
-        """Say what was raised and where."""
         module = f" in module {failure.module!r}" if failure.module else ""
         hint = "use a smaller --batch-size" if out_of_memory else ""
         super().__init__(f"{failure.kind}: {failure.message}{module}", where=failure.location, hint=hint)
@@ -57,12 +56,11 @@ class Step:
     def device(self) -> torch.device:
         """Return where the model's first parameter or buffer is, or the CPU."""
         inside = modules(self.model)
-        for table in ("_parameters", "_buffers"):
-            for module in inside:
-                for tensor in dict(module.__dict__.get(table) or {}).values():
-                    if tensor is not None:
-                        return torch.device(tensor.device)
-        return torch.device("cpu")
+        held = (
+            one for name in ("_parameters", "_buffers") for part in inside for _, one in in_table(part, name)
+        )
+        first = next(held, None)
+        return torch.device("cpu") if first is None else first.device
 
 
 @contextmanager
@@ -115,13 +113,7 @@ class Widened:
     """Half-precision parameters, buffers and inputs held in FP32 for a while."""
 
     def __init__(self, model: Any, batch: Any = None) -> None:
-        """Widen what is there."""
-        tables = [
-            module.__dict__.get(table) or {}
-            for module in modules(model)
-            for table in ("_parameters", "_buffers")
-        ]
-        held = [tensor for table in tables for _, tensor in table.items() if tensor is not None]
+        held = [tensor for module in modules(model) for _, tensor in own_tensors(module)]
         held += [tensor for _, tensor in tensors_in(batch, "")]
         low = {id(tensor): tensor for tensor in held if tensor.dtype in HALVES and tensor.is_leaf}
         self._tensors = [(tensor, tensor.data) for tensor in low.values()]

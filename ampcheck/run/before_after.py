@@ -14,7 +14,6 @@ class TrainingCurves:
     """Trains a target again and again from one state; the target is as before afterwards."""
 
     def __init__(self, target: Target, steps: int) -> None:
-        """Hold what is trained, and for how many steps."""
         self._target, self._steps = target, steps
         self._setup = TrainingSetup.of(target)
 

@@ -66,7 +66,6 @@ class Children:
     """The processes of one script."""
 
     def __init__(self, watch_options: WatchOptions) -> None:
-        """Begin with none."""
         self._watch_options = watch_options
         self._numbers = itertools.count(1)
         self._folder: Path | None = None

@@ -18,7 +18,6 @@ class AuditOver(SystemExit):
     """Ends a script that was seen for long enough, as `sys.exit()` would: what it leaves open it can still close."""
 
     def __init__(self) -> None:
-        """End with status 0."""
         super().__init__(0)
 
 

@@ -71,7 +71,6 @@ class Watch:
         on_step: Callable[["Watch"], None] | None = None,
         keep: str | Path | None = None,
     ) -> None:
-        """Prepare to watch."""
         _check(
             "a model (torch.nn.Module), the one you train",
             models,

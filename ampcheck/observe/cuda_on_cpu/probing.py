@@ -85,14 +85,7 @@ def _placeless(backend: str, dtype: torch.dtype) -> torch.Tensor:
 
 def _argument(kind: str, tensor: Callable[[], torch.Tensor]) -> object:
     """Return a value that the dispatcher accepts for a schema type; the operator itself is never run."""
-    plain: dict[str, object] = {
-        "int": 1,
-        "SymInt": 1,
-        "float": 1.0,
-        "number": 1,
-        "bool": False,
-        "str": "",
-    }
+    plain: dict[str, object] = {"int": 1, "SymInt": 1, "float": 1.0, "number": 1, "bool": False, "str": ""}
     if kind in {"Tensor", "Optional[Tensor]"}:
         return tensor()
     if kind == "List[Tensor]":

@@ -26,7 +26,6 @@ class OperandRecorder:
     """Takes every rounded operand of a step; nothing is read back before the end."""
 
     def __init__(self, recipe: Recipe) -> None:
-        """Begin with nothing seen."""
         self._recipe = recipe
         self._arenas: dict[torch.device, Arena] = {}
         self._rows: dict[tuple[Layer, str, str, torch.device], _Row] = {}

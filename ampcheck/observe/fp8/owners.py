@@ -28,7 +28,6 @@ class Owners:
     """Finds the layer of a product's weight while a step runs."""
 
     def __init__(self, tracker: ModuleTracker) -> None:
-        """Read the parameters of the model that is tracked."""
         self._tracker = tracker
         self._places: dict[int, list[Layer]] = {}
         self._memory: dict[int, int] = {}

@@ -6,18 +6,15 @@ import threading
 from collections import deque
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from ampcheck.observe.model.structure import is_lazy, named_modules, outermost, own_parameters
-from ampcheck.observe.source import object_of
+from ampcheck.observe.model.structure import in_table, is_lazy, named_modules, outermost, own_parameters
+from ampcheck.observe.source import frames, object_of
 from ampcheck.values.trace import ModuleInfo
 from ampcheck.values.wording import some
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 #: How deep nested inputs and outputs are followed; deeper ones are left to the operations that made them.
 MAX_DEPTH = 6
@@ -68,7 +65,6 @@ class ModuleTracker:
     """
 
     def __init__(self, model: Any) -> None:
-        """Prepare the names of a model's modules."""
         self._entries = _named_entries(model)
         self._entries[0].top = self._entries[0].module is not _NOTHING
         self._index = {id(entry.module): i for i, entry in enumerate(self._entries)}
@@ -110,19 +106,16 @@ class ModuleTracker:
 
     def by_frame(self) -> int:
         """Return the index of the innermost module whose method is running, found among the frames; 0: none."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
+        for frame in frames():
             index = self._index.get(id(object_of(frame)))
             if index is not None:
                 return index
-            frame = frame.f_back
         return 0
 
     def buffers(self) -> Iterator[torch.Tensor]:
         """Yield every buffer."""
         for entry in self._entries:
-            held = (entry.module.__dict__.get("_buffers") or {}).values()
-            yield from (buffer for buffer in held if buffer is not None)
+            yield from (buffer for _, buffer in in_table(entry.module, "_buffers"))
 
     def call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take note of a module whose call had begun before the hooks were there."""

@@ -122,11 +122,9 @@ class Snapshot:
     """
 
     def __init__(self, model: Any, *others: Any) -> None:
-        """Copy the state of a model and of others: the batch, the loss."""
         self._containers = [_Container(table, table.copy()) for table in _HOOKS_OF_ALL]
-        self._kinds: dict[
-            int, tuple[Any, type]
-        ] = {}  #: of what can be given another class: itself, and its own
+        #: Of what can be given another class: itself, and its own.
+        self._kinds: dict[int, tuple[Any, type]] = {}
         self._classes: dict[type, dict[str, Any]] = {}
         self._tensors: list[_Tensor] = []
         self._generators: list[tuple[Any, Any]] = []

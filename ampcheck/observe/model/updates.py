@@ -7,7 +7,7 @@ import torch
 
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.state import Snapshot
-from ampcheck.observe.model.structure import named_modules
+from ampcheck.observe.model.structure import named_modules, own_tensors
 from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients
 from ampcheck.values.trace import UpdateLoss
 
@@ -18,9 +18,7 @@ TOO_FAR = 2.0
 
 
 def lost_updates(
-    step: Step,
-    optimizer: Callable[[Any], torch.optim.Optimizer],
-    after_step: Callable[[Any], object] | None,
+    step: Step, optimizer: Callable[[Any], torch.optim.Optimizer], after_step: Callable[[Any], object] | None
 ) -> tuple[UpdateLoss, ...]:
     """Return, for each tensor held in half precision, how many elements FP32 would have changed and it did not."""
     held = {name for name, tensor in _state(step.model) if tensor.dtype in HALVES}
@@ -63,7 +61,6 @@ def update_loss(name: str, wide: torch.Tensor, low: torch.Tensor) -> UpdateLoss:
 
 def _state(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     for path, module in named_modules(model):
-        for table in (module.__dict__.get("_parameters"), module.__dict__.get("_buffers")):
-            for name, tensor in (table or {}).items():
-                if tensor is not None and tensor.is_floating_point():
-                    yield f"{path}.{name}".lstrip("."), tensor
+        for name, tensor in own_tensors(module):
+            if tensor.is_floating_point():
+                yield f"{path}.{name}".lstrip("."), tensor

@@ -40,9 +40,8 @@ class Given:
         self._owned: set[int] = set()
         self._held: dict[int, StorageWeakRef] = {}
         self.found: dict[int, str] = {}  #: by storage that was computed with, what the script calls it
-        self._from: dict[
-            int, weakref.ref[torch.Tensor]
-        ] = {}  #: by storage that holds copies, what was copied
+        #: By storage that holds copies, what was copied.
+        self._from: dict[int, weakref.ref[torch.Tensor]] = {}
         self._copied: torch.Tensor | None = None
         self.entered = False  #: some have entered products, as autocast would have rounded them
 

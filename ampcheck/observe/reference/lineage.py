@@ -31,7 +31,6 @@ class Lineage:
     """Remembers, by number of site, what each result was made of. No tensor is kept alive."""
 
     def __init__(self) -> None:
-        """Start with nothing known."""
         self.sources: dict[int, set[int]] = {}
         self._makers: dict[int, tuple[weakref.ref[torch.Tensor], frozenset[int]]] = {}
         self._read = _NOTHING

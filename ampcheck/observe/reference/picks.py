@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.source import source_finder
+from ampcheck.observe.source import running_line
 from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.wording import location
 
@@ -23,7 +23,6 @@ class Picks:
     """Compares what a step picks with what FP32 picks."""
 
     def __init__(self) -> None:
-        """Begin with nothing seen."""
         self._found: dict[str, torch.Tensor] = {}  #: by place: how much worse, and beside what
 
     def note(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, wide: Any) -> None:
@@ -42,8 +41,7 @@ class Picks:
         worse = (there - values.gather(dim, picked).double().sum(dim)).abs()
         apart = (there - values.double().mean(dim) * best.shape[dim]).abs()
         known = worse.isfinite() & apart.isfinite()
-        source = source_finder()
-        place = f"{name} at {location(*source.line(source.spot()))}"
+        place = f"{name} at {location(*running_line())}"
         sums = torch.stack([one.where(known, 0.0).sum() for one in (worse, apart)])
         self._found[place] = self._found[place] + sums if place in self._found else sums
 

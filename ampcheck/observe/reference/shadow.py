@@ -19,7 +19,7 @@ from ampcheck.observe.reference.partial import Reference
 from ampcheck.observe.reference.picks import PICKS, Picks
 from ampcheck.observe.reference.sharing import Message, has_arrived, in_backward, share, sum_of, written_by
 from ampcheck.observe.reference.sparse import holding, is_sparse, memory_of
-from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of, wider
+from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of
 
 if TYPE_CHECKING:
     from ampcheck.observe.reference.given import Given
@@ -158,7 +158,7 @@ class Shadow:
                 self._adopt(tensor)
 
     def _take_low(self, out: Any) -> None:
-        if holds_low(out):
+        if holds_low((out,)):
             self._take(out)
 
     def _sends(self, rule: Effects, args: tuple[Any, ...]) -> Callable[[Any], None]:
@@ -301,7 +301,8 @@ class Shadow:
         """Give a storage a reference that holds the same numbers; return the tensor's part of it."""
         storage = tensor.untyped_storage()
         size = storage.nbytes() // tensor.element_size()
-        flat = torch.empty(size, dtype=wider(tensor.dtype), device=tensor.device)
+        dtype = torch.float32 if tensor.dtype in HALVES else tensor.dtype
+        flat = torch.empty(size, dtype=dtype, device=tensor.device)
         self._hold(Reference(storage, flat, range(0)))
         reference = self.of(tensor)
         return tensor if reference is None else reference

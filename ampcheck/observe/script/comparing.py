@@ -24,15 +24,7 @@ from ampcheck.observe.reference.returned import Returned
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.placed import Placed
 from ampcheck.observe.script.precision import precision_of, without_scale
-from ampcheck.observe.script.recording import (
-    Beside,
-    Left,
-    Named,
-    Recorded,
-    Recording,
-    Used,
-    unseen,
-)
+from ampcheck.observe.script.recording import Beside, Left, Named, Recorded, Recording, Used, unseen
 from ampcheck.observe.script.roots import within_backward
 from ampcheck.observe.script.state.naming import called
 from ampcheck.observe.script.state.update_watch import MOST

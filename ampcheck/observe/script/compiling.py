@@ -26,7 +26,6 @@ class Compiler:
     """torch's compiler, which can be paused."""
 
     def __init__(self) -> None:
-        """Begin with a compiler that works as always."""
         self.asked = 0  #: how often something was to be compiled
         #: What takes away for a while what was put into torch, in the order in which that was done.
         self.plain: list[Callable[[], AbstractContextManager[None]]] = []

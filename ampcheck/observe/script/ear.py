@@ -34,7 +34,6 @@ class Ear:
     __slots__ = ("_hears",)
 
     def __init__(self, watcher: Any) -> None:
-        """Begin to hear for a watcher."""
         object.__setattr__(self, "_hears", watcher)
 
     def __getattr__(self, name: str) -> Any:

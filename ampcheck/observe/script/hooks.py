@@ -47,7 +47,6 @@ class Hooks:
     deepspeed = MODULE  #: what is to be imported before `hear_deepspeed`
 
     def __init__(self, watcher: Watcher) -> None:
-        """Begin to listen for a watcher."""
         self._ear = Ear(watcher)
         self._own = watcher
         watcher = self._watcher = cast("Watcher", self._ear)

@@ -24,7 +24,6 @@ class Journal:
     """The events of a script, in order."""
 
     def __init__(self) -> None:
-        """Begin an empty journal."""
         self._finder = SourceFinder()
         #: Events by what makes them different, so that an event seen before costs one look-up.
         self._numbers: dict[tuple[Any, ...], int] = {}

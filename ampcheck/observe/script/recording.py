@@ -72,9 +72,8 @@ class Recorded:
     beside: Beside | None = None  #: None where FP32 did not run beside it
     scaling: Scaling = field(default_factory=Scaling)  #: where no GradScaler scaled the loss
     last: int = -1  #: the last step of it, where several optimizers take turns; -1: there is one
-    entered: bool = (
-        False  #: half-precision numbers from before it entered products: nobody has seen where they came from
-    )
+    #: half-precision numbers from before it entered products: nobody has seen where they came from
+    entered: bool = False
 
     @property
     def whole(self) -> bool:

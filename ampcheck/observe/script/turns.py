@@ -13,7 +13,6 @@ class Turns:
     """Which optimizers there are, and which have stepped since all of them last had."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         #: By label: the optimizer, and the step that was its last, or before which it was first seen.
         self._last: dict[str, tuple[weakref.ref[Any], int]] = {}
         self._stepped: set[str] = set()  #: ever

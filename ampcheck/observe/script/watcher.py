@@ -39,7 +39,6 @@ class Watcher(LoopWatcher):
     _scaled_within = _scale_read = -1
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        """Begin before the first step."""
         super().__init__(*given, **named)
         self.unscaling = OwnUnscaling()
         self.division, self.shared = Division(), SharedGradients()

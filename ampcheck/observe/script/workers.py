@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import run_op
 from ampcheck.observe.modes import OwnMode
 from ampcheck.observe.patches import Patches
 from ampcheck.observe.reference.effects import Effects, written
-from ampcheck.observe.reference.joined import version_of
 from ampcheck.observe.reference.lineage import MOVES
 from ampcheck.observe.reference.partial import Reference
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.state.half_state import BesideMode
-from ampcheck.observe.source import source_finder
-from ampcheck.observe.statistics.memory import readable, tensors_of
+from ampcheck.observe.source import running_line
+from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of, version_of
 
 if TYPE_CHECKING:
     from ampcheck.observe.script.comparing import Compared
@@ -101,15 +99,9 @@ class _Results(Shadow):
                 self._versions.update({place: version + 1 for place, version in places.items()})
             self._spent += perf_counter() - began
             own = all(place in self._made for place in places)  # another's is a state: others judge these
-            if (
-                self.computed is None
-                and own
-                and rule.name not in _STORES
-                and _half(tensors)
-                and _half((out,))
-            ):
-                source = source_finder()
-                self.computed = source.line(source.spot())
+            computes = own and rule.name not in _STORES
+            if self.computed is None and computes and holds_low(tensors) and holds_low((out,)):
+                self.computed = running_line()
 
         return and_note
 
@@ -168,7 +160,6 @@ class Workers:
     """What threads of the script's own compute in half precision, and whether a recorded step went on from it."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._results = _Results()
         self._used = self._judged = False
         self._trains: Callable[[], bool] = bool  #: tells whether the running thread is the one that trains
@@ -235,7 +226,3 @@ def _has_gradient(tensors: list[torch.Tensor]) -> bool:
 
 def _is_large(tensor: torch.Tensor) -> bool:
     return readable(tensor) and tensor.untyped_storage().nbytes() > _LARGE * tensor.element_size()
-
-
-def _half(values: Any) -> bool:
-    return any(tensor.dtype in HALVES for tensor in tensors_of(values))

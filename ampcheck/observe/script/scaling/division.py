@@ -15,7 +15,8 @@ import torch
 
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
-from ampcheck.observe.script.scaling.scaled_by_hand import CLOSE, probes, version
+from ampcheck.observe.script.scaling.scaled_by_hand import CLOSE, probes
+from ampcheck.observe.statistics.memory import version_of
 
 
 @dataclass(slots=True)
@@ -31,7 +32,6 @@ class Division:
     """Follows the gradients of a step from its backwards to what uses them."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._grown: dict[int, _Grown] = {}
         self._step = -1
         self.begun = False  #: a backward whose gradients are looked at
@@ -49,7 +49,7 @@ class Division:
         with unseen():
             ratios = self._ratios()
             self._by, self.begun = by, True
-            self._before = [(one, one.grad, version(one.grad)) for one in held.values()]
+            self._before = [(one, one.grad, version_of(one.grad)) for one in held.values()]
         scaled = [key for key, ratio in ratios.items() if _is_scale(ratio, self._grown[key].by)]
         self._divided = set(scaled) if len(scaled) == len(ratios) else set()
 
@@ -61,7 +61,7 @@ class Division:
             changed = [
                 one
                 for one, grad, was in before
-                if one.grad is not None and (one.grad is not grad or version(one.grad) != was)
+                if one.grad is not None and (one.grad is not grad or version_of(one.grad) != was)
             ]
             sizes = _sizes(changed) if self._by >= SMALLEST_SCALE else {}
         again = [one for one in changed if id(one) in self._divided and id(one) in sizes]

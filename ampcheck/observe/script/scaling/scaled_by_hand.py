@@ -60,11 +60,6 @@ def probes(parameters: Iterable[torch.Tensor], most: int = _PROBES) -> list[Prob
     return found
 
 
-def version(grad: torch.Tensor | None) -> int:
-    """Return what counts the writes to a gradient; -1 where there is none, or nothing counts them."""
-    return -1 if grad is None or grad.is_inference() else grad._version
-
-
 def scaling_of(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tensor]) -> Scaling:
     """Return what is known of a step's scale: the loss was multiplied `by` a constant, and these were stepped."""
     updated = list(stepped)
@@ -138,7 +133,6 @@ class ScaleByHand:
     """The constants that a script's losses are multiplied by, step by step."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._changes: list[tuple[int, float]] = []
         self._falls = 0
         #: What the loss was multiplied by, and gradients that were clipped before that was undone.

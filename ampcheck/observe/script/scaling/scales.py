@@ -4,17 +4,16 @@ A scale lies on the device, and reading it would make the program wait. So copie
 when a step is recorded, or at the end; on a CPU, where nothing waits, at once.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from ampcheck.observe.modes import unseen
+from ampcheck.observe.script.state.naming import Named
 from ampcheck.observe.unusual import plain
 from ampcheck.values.loop import Cause, ScaleEvent
-
-Named = Callable[[torch.Tensor], tuple[str, str]]  #: from a parameter to its layer and its full name
 
 #: Skipped steps in a row after which the next one is looked into, and how often that is done.
 IN_A_ROW, MOST_LOOKS = 2, 4
@@ -54,7 +53,6 @@ class LateSkips:
     """Skipped steps of a scaler that had found its scale: growing too far costs it one, not two in a row."""
 
     def __init__(self) -> None:
-        """Begin before the first step."""
         self._found = False  #: a step was let through
         self._in_a_row = self._looks = 0
 

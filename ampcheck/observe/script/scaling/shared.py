@@ -11,7 +11,8 @@ import torch
 
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
-from ampcheck.observe.script.scaling.scaled_by_hand import CLOSE, Probe, probes, version
+from ampcheck.observe.script.scaling.scaled_by_hand import CLOSE, Probe, probes
+from ampcheck.observe.statistics.memory import version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,6 @@ class SharedGradients:
     """Measures the gradients of shared parameters before and after a scaler divides them."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._owners: dict[int, set[str]] = {}
         self._shared: set[int] = set()
         self._counts: dict[str, int] = {}  #: of parameters, by optimizer, as they were last given
@@ -74,7 +74,7 @@ class SharedGradients:
         label, scale, backwards = self._now
         if known is None or grad is None or known.grad() is not grad or known.label == label:
             return False
-        same = version(grad) == known.version
+        same = version_of(grad) == known.version
         shorter = backwards == known.backwards and size <= known.largest * (1.0 + CLOSE)
         return scale >= SMALLEST_SCALE and 0.0 < size < float("inf") and (same or shorter)
 
@@ -91,7 +91,7 @@ class SharedGradients:
                     self._divided.pop(id(one), None)
                     continue
                 again += [one] if divided else []
-                self._divided[id(one)] = _Divided(label, weakref.ref(grad), version(grad), now, backwards)
+                self._divided[id(one)] = _Divided(label, weakref.ref(grad), version_of(grad), now, backwards)
         return again
 
 

@@ -11,7 +11,6 @@ class CastsBefore:
     """Lets recordings begin with the step, once, and from then on where that shows what was cast."""
 
     def __init__(self) -> None:
-        """Begin with nothing tried."""
         self._tried = self._trying = False
 
     def again(self, tape: Any, done: Recorded) -> bool:

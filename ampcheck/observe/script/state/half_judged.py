@@ -88,9 +88,8 @@ def compare(
     if state.of_optimizer:
         changes, empty = changes & ~empty, torch.zeros_like(empty)
     stays = stays & changes & (kept == 0)
-    moved = (
-        changes & (size >= torch.minimum(enough, (first.abs() / 2).clamp_min(unit))) | stays
-    )  # what is near 0 may halve
+    # What is near 0 may halve.
+    moved = changes & (size >= torch.minimum(enough, (first.abs() / 2).clamp_min(unit))) | stays
     wrong = ~kept.isfinite() | (kept.abs() > TOO_FAR * size)
     short = ~wrong & ((intended - kept).abs() > LOST * size)
     little = changes & (size >= UNITS / 2 * unit)
@@ -115,16 +114,14 @@ def compare(
         state.losses = (UpdateLoss(state.name, far, lost, off, *state.place),)
     elif lost_of_them + off_of_them > MOST_LOST * furthest:
         state.losses = (UpdateLoss(state.name, furthest, lost_of_them, off_of_them, *state.place),)
-    elif (
-        zeros := int((empty & changes).sum())
-    ) > MOST_LOST * tensor.numel():  # smaller than half precision holds
+    elif (zeros := int((empty & changes).sum())) > MOST_LOST * tensor.numel():
+        # They are smaller than half precision holds.
         state.losses = (UpdateLoss(state.name, changed, zeros, 0, *state.place),)
     known = 2 * moved_a_little >= changed > 0 or (last and (state.fine or not changed))
     right = known and lost_of_it <= KEPT * moved_a_little and not state.losses
     # A cast of what is kept in FP32, as of master weights, is what FP32 has, rounded once.
     right |= state.forgets and bool(changed) and torch.equal(tensor, wide.to(tensor.dtype))
-    before, state.fine_here = state.fine_here, right
-    state.fine = state.fine_here
+    before, state.fine, state.fine_here = state.fine_here, right, right
     state.done = bool(state.losses) or (before and state.fine)  # what is rounded away shows in the long run
 
 

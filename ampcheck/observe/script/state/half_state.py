@@ -21,7 +21,7 @@ from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_judged import State, compare, is_remainder, need_of, unit_of
 from ampcheck.observe.script.state.standstill import LONG_ENOUGH, Moved, beside_of, will_stand_still
-from ampcheck.observe.source import source_finder
+from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 
 _current_node = torch._C._current_autograd_node
@@ -87,7 +87,7 @@ class _References(Shadow):
         states = [state for tensor in targets for state in self.held.get(_key(tensor), ())]
         for state in states:
             state.writes += 1
-            state.place = state.place if state.place[1] else _line()
+            state.place = state.place if state.place[1] else running_line()
             state.missed = state.missed or rule.message or rule.once
         passing = [tensor for tensor in targets if self.of(tensor) is None]
         if (not states and (passing or _is_models(rule, args))) or rule.message:
@@ -130,7 +130,6 @@ class BesideMode(OwnMode):
     """Lets every operation run as it is, and then what is followed."""
 
     def __init__(self, references: Shadow) -> None:
-        """Prepare; `references` runs each operation."""
         super().__init__()
         self._references = references
 
@@ -149,7 +148,6 @@ class Following:
     """Follows some tensors for some steps."""
 
     def __init__(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Begin with what they hold now."""
         self._probe = _References()
         self._references = _References(self._probe.run)
         self._references.gave_way = self._probe.gave_way = self._gives_way
@@ -278,11 +276,6 @@ def _is_models(rule: Effects, args: tuple[Any, ...]) -> bool:
     if rule.name in _PRODUCTS or rule.name.startswith("_scaled_dot_product"):
         return True
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_of(args))
-
-
-def _line() -> tuple[str, int]:
-    source = source_finder()
-    return source.line(source.spot())
 
 
 def sample(tensor: torch.Tensor) -> torch.Tensor | None:
