@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from ampcheck.observe.modes import OwnMode
-from ampcheck.observe.nodes import Nodes
+from ampcheck.observe.origins import Nodes
 from ampcheck.observe.reference.sharing import among_ranks
 from ampcheck.observe.statistics.memory import tensors_of
 

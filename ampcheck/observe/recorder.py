@@ -15,9 +15,8 @@ from ampcheck.observe.execution import Execute, Failed, State, run_op
 from ampcheck.observe.lanes import Lanes, after_sources
 from ampcheck.observe.model.modules import ModuleTracker, tensors_in
 from ampcheck.observe.modes import Way
-from ampcheck.observe.nodes import Nodes, running_number
 from ampcheck.observe.ops import OpKind, OpPlan, plan_of
-from ampcheck.observe.origins import Origins
+from ampcheck.observe.origins import Nodes, Origins, running_number
 from ampcheck.observe.reference.sharing import ENGINE
 from ampcheck.observe.seen import Seen
 from ampcheck.observe.source import frames_match, source_finder

@@ -1,10 +1,13 @@
-"""One training step, recorded: forward and loss in a precision, backward at a loss scale."""
+"""One training step, recorded: forward and loss in a precision, backward at a loss scale.
+
+What it held can be compared with another run of it.
+"""
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +21,9 @@ from ampcheck.observe.failure import is_out_of_memory, locate
 from ampcheck.observe.model.modules import tensors_in
 from ampcheck.observe.model.structure import in_table, modules, named_parameters, own_tensors
 from ampcheck.observe.recorder import Recorder
-from ampcheck.values.trace import Failure
+from ampcheck.observe.reference.lineage import error_jumps, overflown_casts
+from ampcheck.observe.statistics.step_record import Fetched
+from ampcheck.values.trace import ErrorJump, Failure, PairError, Site, Trace, summed_up
 
 
 class StepRaised(StepError):  # noqa: N818  # says what happened, as StopIteration does
@@ -193,3 +198,38 @@ def clear_gradients(model: Any) -> None:
     """Forget all gradients of a model."""
     for _, _, parameter in named_parameters(model):
         parameter.grad = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRun:
+    """One recorded step."""
+
+    trace: Trace
+    fetched: Fetched
+    sources: Mapping[Site, Sequence[Site]]  #: what each operation's results were made of
+
+    def error_jumps(
+        self, reference: Trace, errors: Mapping[Site, PairError], dtype: str
+    ) -> tuple[ErrorJump, ...]:
+        """Return where errors begin: first the casts that the numbers do not fit."""
+        return (
+            *overflown_casts(self.sources, self.trace, reference, dtype),
+            *error_jumps(self.sources, errors, dtype),
+        )
+
+
+def recorded(
+    step: Step, recorder: Recorder, dtype: torch.dtype | None = None, log2_scale: int = 0
+) -> StepRun:
+    """Run a step and return what was recorded of it."""
+    run(step, recorder, dtype, log2_scale)
+    fetched = recorder.fetch()
+    trace = recorder.trace(fetched)
+    low = str(dtype).removeprefix("torch.")
+    summary = summed_up(trace, fetched.losses[0], log2_scale, low)
+    return StepRun(replace(trace, steps=(summary,)), fetched, recorder.sources())
+
+
+def failed(raised: StepRaised) -> StepRun:
+    """Return the run of a step that the user's code ended."""
+    return StepRun(Trace(failure=raised.failure), Fetched({}, {}, {}, ()), {})

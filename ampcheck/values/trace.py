@@ -324,3 +324,11 @@ def summed_up(trace: Trace, loss: float, log2_scale: int, low: str) -> StepSumma
     backward = [s.amax for k, s in trace.sites.items() if k.phase is Phase.BACKWARD and k.dtype == low]
     bad = any(s.nonfinite for k, s in trace.sites.items() if k.slot.startswith("param_grad"))
     return StepSummary(loss, log2_scale, max(backward, default=0.0), bad)
+
+
+def precision_of(trace: Trace, autocast: str) -> str:
+    """Return what a step ran in: what it asked for, even if some of it is in another: RNNs under cuDNN are fp16."""
+    dtypes = {site.dtype for site in trace.sites if site.op and site.phase is not Phase.STATE}
+    if autocast in dtypes:
+        dtypes = {autocast}
+    return "fp16" if "float16" in dtypes else "bf16" if "bfloat16" in dtypes else "fp32"

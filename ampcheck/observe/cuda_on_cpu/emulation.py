@@ -19,8 +19,7 @@ from torch.library import Library, fallthrough_kernel
 
 from ampcheck.observe.cuda_on_cpu.casting import casting_kernel, clear_in_turn, forget_weight_casts
 from ampcheck.observe.cuda_on_cpu.dispatcher import Kernel, install, remove
-from ampcheck.observe.cuda_on_cpu.fourier import fourier_kernels
-from ampcheck.observe.cuda_on_cpu.fused import fused_kernels, reads_half
+from ampcheck.observe.cuda_on_cpu.fused import fourier_kernels, fused_kernels, reads_half
 from ampcheck.observe.cuda_on_cpu.policy import CastPolicy, casting_policy, registered
 from ampcheck.observe.patches import Patches
 

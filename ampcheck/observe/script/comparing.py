@@ -14,6 +14,7 @@ from ampcheck.observe.fp8.by_hand import EIGHTHS, CastsByHand, product_of
 from ampcheck.observe.model.held import apart, held
 from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.ops import OpKind, plan_of
+from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.reference.given import Given
 from ampcheck.observe.reference.joined import Elsewhere, Joined
 from ampcheck.observe.reference.lineage import error_jumps
@@ -22,16 +23,13 @@ from ampcheck.observe.reference.paired import PairedBook
 from ampcheck.observe.reference.picks import Picks
 from ampcheck.observe.reference.returned import Returned
 from ampcheck.observe.script.clock import Clock
-from ampcheck.observe.script.placed import Placed
-from ampcheck.observe.script.precision import precision_of, without_scale
 from ampcheck.observe.script.recording import Beside, Left, Named, Recorded, Recording, Used, unseen
-from ampcheck.observe.script.roots import within_backward
 from ampcheck.observe.script.state.naming import called
 from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.unusual import plain
 from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.outcome import HARM_ERROR
-from ampcheck.values.trace import UpdateLoss, summed_up
+from ampcheck.values.trace import UpdateLoss, precision_of, summed_up
 
 #: Octaves that gradients may be away from a loss scale that has multiplied them.
 _NEAR = 0.4
@@ -43,7 +41,6 @@ class Compared(Recording):
     """A step being recorded in full."""
 
     compares = True
-    recorder: Placed
     #: Returns the models that the script has called so far.
     models: Callable[[], Iterable[tuple[str, torch.nn.Module]]] = tuple
 
@@ -94,8 +91,8 @@ class Compared(Recording):
         for shadow in self._shadows:
             shadow.elsewhere = elsewhere
 
-    def _recorder(self) -> Placed:
-        return Placed((), samples=SAMPLES, execute=self._run, step_record=self.step_record)
+    def _recorder(self) -> Recorder:
+        return Recorder((), samples=SAMPLES, execute=self._run, step_record=self.step_record)
 
     def _weights(self) -> Iterator[torch.Tensor]:
         yield from (parameter for _, _, parameter in self.recorder.tracker.parameters())
@@ -121,14 +118,17 @@ class Compared(Recording):
 
     def _in_eighths(self, func: Any, args: tuple[Any, ...], out: torch.Tensor) -> None:
         """Take note of what the script itself casts to FP8, and of products of that."""
-        phase = "backward" if within_backward() else "forward"
+        node: Any = torch._C._current_autograd_node()
+        recorder, phase = self.recorder, "forward" if node is None else "backward"
+        running = recorder.tracker.path(recorder._where.current)
+        module = running if node is None else recorder.whose(node).module
         with unseen():
             if self._multiplies(func):
-                self.by_hand.product(self.recorder.module_now, phase, args, out)
+                self.by_hand.product(module, phase, args, out)
                 return
             source = args[1] if plan_of(func).kind is OpKind.COPY else args[0]
             if plan_of(func).kind in {OpKind.COPY, OpKind.CAST} and isinstance(source, torch.Tensor):
-                self.by_hand.cast(self.recorder.module_now, phase, source, out)
+                self.by_hand.cast(module, phase, source, out)
 
     @modes.unseen
     def returned(self, grads: Iterable[object]) -> None:
@@ -311,7 +311,9 @@ class Compared(Recording):
         low_dtype = HALF_DTYPES.get(precision, "float32")
         for shadow in self._shadows:
             shadow.clear()
-        sites = without_scale(reference.sites, log2_scale) if kept else reference.sites
+        sites = reference.sites
+        if kept:
+            sites = {s: stats.scaled(-log2_scale) if s.scaled else stats for s, stats in sites.items()}
         wide = replace(trace, sites=sites, casts={}, not_audited={}, constants=())
         wide = replace(wide, steps=(summed_up(wide, losses[1], 0, "float32"),))
         beside = Beside(

@@ -23,17 +23,24 @@ from torch.optim.optimizer import (
 
 from ampcheck.observe.model.modules import ModuleTracker
 from ampcheck.observe.patches import Patches, put_in_place
-from ampcheck.observe.script import autocast_hooks, open_watches
+from ampcheck.observe.script import open_watches
 from ampcheck.observe.script.compiling import hooks_of_others, let_modes_stay
 from ampcheck.observe.script.cuda.graphs import hear_graphs
 from ampcheck.observe.script.data_sets import hear_loaders
 from ampcheck.observe.script.ear import Ear
+from ampcheck.observe.script.journal import dtype_name
 from ampcheck.observe.script.roots import RootFinder
-from ampcheck.observe.script.scaling.deepspeed_scales import MODULE, hear_scales
-from ampcheck.observe.script.scaling.scaler_hooks import OF_SCALERS, made, once, subclasses
+from ampcheck.observe.script.scaling.scaler_hooks import (
+    MODULE,
+    OF_SCALERS,
+    hear_scales,
+    made,
+    once,
+    subclasses,
+)
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.observe.script.workers import hear_workers
-from ampcheck.values.loop import RETURNED, Kind
+from ampcheck.values.loop import RETURNED, UNCACHED, Kind
 
 _current_node = torch._C._current_autograd_node
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "clip_grad_norm")
@@ -71,8 +78,8 @@ class Hooks:
         self._scalers()
         self._clipping()
         for name, kind in (("__enter__", Kind.AUTOCAST), ("__exit__", Kind.AUTOCAST_END)):
-            put(autocast_mode.autocast, name, functools.partial(autocast_hooks.region, watcher, kind))
-        put(autocast_mode.autocast, "__init__", functools.partial(autocast_hooks.made, watcher))
+            put(autocast_mode.autocast, name, functools.partial(_region, watcher, kind))
+        put(autocast_mode.autocast, "__init__", functools.partial(_region_made, watcher))
         self._compiling()
         before(torch, "save", _noting(watcher, Kind.SAVE))
         before(multiprocessing.process.BaseProcess, "start", functools.partial(_child, watcher))
@@ -236,4 +243,36 @@ def _clip(
     watcher.changed(Kind.CLIP, name, held, given=(args, kwargs))
     out = original(held, *args, **kwargs)
     watcher.clipped(held)
+    return out
+
+
+def _region_made(  # torch's own signature
+    watcher: Watcher,
+    original: Callable[..., Any],
+    self: Any,
+    device_type: str,
+    dtype: torch.dtype | None = None,
+    enabled: bool = True,  # noqa: FBT001, FBT002
+    *rest: Any,
+    **more: Any,
+) -> None:
+    """Hear of a region of autocast that is made."""
+    watcher.asked = watcher.asked or bool(enabled)
+    original(self, device_type, dtype, enabled, *rest, **more)
+    if enabled and not self._enabled:
+        watcher.off.add(self)
+
+
+def _region(watcher: Watcher, kind: Kind, original: Callable[..., Any], self: Any, *args: Any) -> Any:
+    """Hear of the beginning or the end of a region of autocast."""
+    inside = watcher.roots.inside or _current_node() is not None
+    if not inside and kind is Kind.AUTOCAST_END:
+        watcher.note(kind)
+    out = original(self, *args)
+    if not inside and kind is Kind.AUTOCAST:
+        off = dtype_name(self.fast_dtype) if self in watcher.off and not self._enabled else ""
+        kept = "" if torch.is_autocast_cache_enabled() else UNCACHED
+        watcher.note(kind, name=f"{self.device}{kept}", dtype=off)
+        if self._enabled:
+            watcher.casts()
     return out

@@ -14,7 +14,6 @@ from ampcheck.observe.failure import locate
 from ampcheck.observe.recorder import FORWARD_UNSEEN, Recorder
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.guard import not_seen_because
-from ampcheck.observe.script.precision import precision_of
 from ampcheck.observe.script.reading import owners, use_of
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
 from ampcheck.observe.script.scaling.scaled_by_hand import Probe, Scaling, before_step, probes, scaling_of
@@ -24,7 +23,16 @@ from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.loop import Kind
 from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW
 from ampcheck.values.parts import off_by_itself, outcome_of
-from ampcheck.values.trace import ErrorJump, Failure, PairError, Site, Trace, UpdateLoss, summed_up
+from ampcheck.values.trace import (
+    ErrorJump,
+    Failure,
+    PairError,
+    Site,
+    Trace,
+    UpdateLoss,
+    precision_of,
+    summed_up,
+)
 
 #: Operations after which a step is abandoned: it is no step, but a script that never updates its weights.
 MOST_OPERATIONS = 100_000

@@ -14,10 +14,9 @@ from ampcheck.observe.model.structure import modules
 from ampcheck.observe.script.clock import Clock, Pace
 from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
+from ampcheck.observe.script.looking_again import CastsBefore, strange
 from ampcheck.observe.script.models import Models
 from ampcheck.observe.script.recording import MOST_OPERATIONS, Recorded, Recording, Used
-from ampcheck.observe.script.state.casts_before import CastsBefore
-from ampcheck.observe.script.strange import strange
 from ampcheck.observe.script.what_if import WhatIf, kinds_that_cannot_be_read
 from ampcheck.observe.script.workers import Workers
 from ampcheck.values.settings import Schedule

@@ -1,12 +1,21 @@
-"""What wraps the methods of torch's GradScaler and of the classes made of it."""
+"""What hears of the methods of torch's GradScaler and of the classes made of it, and of DeepSpeed's loss scalers.
 
+These scale, divide and skip by themselves. Their scale and the steps that they skip are seen here. What they divide is
+not: ZeRO moves gradients elsewhere.
+"""
+
+import functools
+import sys
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+from ampcheck.observe.patches import Patches
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.values.plan import DEFAULT_SCALE
 
+#: The module that has DeepSpeed's.
+MODULE = "deepspeed.runtime.fp16.loss_scaler"
 #: What is asked of a scaler, and torch's defaults.
 _SETTINGS: dict[str, Any] = {
     "device": "cuda",
@@ -103,3 +112,19 @@ def subclasses(kind: type) -> list[type]:
     """Return the classes made of one, at any depth."""
     own: list[type] = kind.__subclasses__()
     return [found for one in own for found in (one, *subclasses(one))]
+
+
+def hear_scales(patches: Patches, watcher: Watcher) -> None:
+    """Listen to the updates of DeepSpeed's scale, once its module is there."""
+    for name in ("LossScalerBase", "DynamicLossScaler"):
+        kind = getattr(sys.modules[MODULE], name, None)
+        if "update_scale" in vars(kind or object):
+            patches.put(kind, "update_scale", functools.partial(_update_scale, watcher))
+
+
+def _update_scale(watcher: Watcher, original: Callable[..., Any], self: Any, overflow: Any) -> Any:
+    before = self.cur_scale
+    out = original(self, overflow)
+    if before != 1.0 or getattr(self, "dynamic", False):  # it is there in bf16 too, and does nothing
+        watcher.rescaled(self, before, self.cur_scale, overflow)
+    return out
