@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from ampcheck.observe.execution import Args, Kwargs
 from ampcheck.observe.modes import OwnMode
 from ampcheck.observe.origins import Nodes
 from ampcheck.observe.reference.sharing import among_ranks
@@ -51,9 +52,7 @@ class Lane(OwnMode):
         super().__exit__(*raised)
         self._lanes.running.pop(threading.get_ident(), None)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         """Run an operation as it would have run, and note what came out."""
         return self._lanes.run(self, func, types, args, kwargs or {})
 
@@ -96,9 +95,7 @@ class Lanes:
         self.used = True
         return Lane(self)
 
-    def run(
-        self, lane: Lane | None, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def run(self, lane: Lane | None, func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
         """Have an operation of a lane, or of no lane, run and recorded while no other thread records."""
         recorder = self._recorder()
         if recorder is None:

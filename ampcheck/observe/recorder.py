@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from ampcheck.observe import modes
 from ampcheck.observe.compiled import compiled_path, filled
 from ampcheck.observe.cuda_on_cpu.wide import WideCompute
-from ampcheck.observe.execution import Execute, Failed, State, run_op
+from ampcheck.observe.execution import Args, Execute, Failed, Kwargs, State, run_op
 from ampcheck.observe.lanes import Lanes, after_sources
 from ampcheck.observe.model.modules import ModuleTracker, tensors_in
 from ampcheck.observe.modes import Way
@@ -151,14 +151,14 @@ class Recorder(modes.OwnMode):
         super()._begin()
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: OpOverload, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         """Run an operation as it would have run, then note what came out."""
         if self.lanes is not None:
             return self.lanes.run(None, func, types, args, kwargs or {})
         return self.dispatched(func, types, args, kwargs or {})
 
-    def dispatched(self, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def dispatched(self, func: OpOverload, types: Any, args: Args, kwargs: Kwargs) -> Any:
         """Do so while no other thread is recorded."""
         if types:
             way = self.way(types)
@@ -198,7 +198,7 @@ class Recorder(modes.OwnMode):
         self.failed = Failed(id(error), plan_of(func).name, self._nodes.get(running_number()))
 
     def note(  # noqa: C901, PLR0912, PLR0915  # each part made a function would cost a call
-        self, func: OpOverload, args: tuple[Any, ...], out: Any
+        self, func: OpOverload, args: Args, out: Any
     ) -> None:
         """Note what came out of an operation."""
         plan = self._plans.get(id(func))

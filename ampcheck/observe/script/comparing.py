@@ -9,7 +9,7 @@ import torch
 
 from ampcheck.observe import modes
 from ampcheck.observe.dtypes import HALVES
-from ampcheck.observe.execution import Execute, State
+from ampcheck.observe.execution import Args, Execute, Kwargs, State
 from ampcheck.observe.fp8.by_hand import EIGHTHS, CastsByHand, product_of
 from ampcheck.observe.model.held import apart, held
 from ampcheck.observe.model.updates import update_loss
@@ -100,7 +100,7 @@ class Compared(Recording):
         for _, model in self.models():  # a weight may be read before its model is called
             yield from model.parameters()
 
-    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         self._before(func, args)
         out = self._shadows[0].run(func, args, kwargs)
         if type(out) is torch.Tensor and (out.dtype in EIGHTHS or self._multiplies(func)):
@@ -116,7 +116,7 @@ class Compared(Recording):
             known = self._products[id(func)] = product_of(func)
         return known
 
-    def _in_eighths(self, func: Any, args: tuple[Any, ...], out: torch.Tensor) -> None:
+    def _in_eighths(self, func: Any, args: Args, out: torch.Tensor) -> None:
         """Take note of what the script itself casts to FP8, and of products of that."""
         node: Any = torch._C._current_autograd_node()
         recorder, phase = self.recorder, "forward" if node is None else "backward"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ampcheck.observe import modes
-from ampcheck.observe.execution import Execute, State
+from ampcheck.observe.execution import Args, Execute, Kwargs, State
 from ampcheck.observe.failure import locate
 from ampcheck.observe.recorder import FORWARD_UNSEEN, Recorder
 from ampcheck.observe.script.clock import Clock
@@ -164,11 +164,11 @@ class Recording:
     def _recorder(self) -> Recorder:
         return Recorder((), execute=self._run, compiled=self._compiled)
 
-    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         self._before(func, args)
         return self._execute(func, args, kwargs)
 
-    def _before(self, func: Any, args: tuple[Any, ...]) -> None:
+    def _before(self, func: Any, args: Args) -> None:
         """Look at an operation that is about to run, and now and then at the clock."""
         if self.clock.late():
             self.leave(self.clock.shown)
@@ -187,7 +187,7 @@ class Recording:
             self.left = why
             self.recorder.step_aside()
 
-    def _uses(self, args: tuple[Any, ...]) -> None:
+    def _uses(self, args: Args) -> None:
         """Tell of a weight, once, that an operation of the forward takes as it was before it was changed."""
         weight = self._stale.among(args)
         if weight is not None:
@@ -195,7 +195,7 @@ class Recording:
             name = next((f"{path}.{name}".lstrip(".") for path, name, one in held if one is weight), "")
             self._used(Kind.STALE_CAST, name, [weight])
 
-    def _used_by(self, func: Any, args: tuple[Any, ...]) -> None:
+    def _used_by(self, func: Any, args: Args) -> None:
         """Tell of gradients that an operation measures or limits."""
         use = use_of(func, args, measured=self._looked)
         if use is not None:

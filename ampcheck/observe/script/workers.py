@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ampcheck.observe.execution import run_op
+from ampcheck.observe.execution import Args, Kwargs, run_op
 from ampcheck.observe.modes import OwnMode
 from ampcheck.observe.patches import Patches
 from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.lineage import MOVES
 from ampcheck.observe.reference.partial import Reference
-from ampcheck.observe.reference.shadow import Shadow
+from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.script.state.half_state import BesideMode
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of, version_of
@@ -70,9 +70,7 @@ class _Results(Shadow):
         found = self._beside(tensor)
         return None if self._versions.get(tensor.untyped_storage()._cdata) is None else found
 
-    def _follow(
-        self, rule: Effects, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[Any], None] | None:
+    def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
         began = perf_counter()
         tensors = [*tensors_of((*args, *kwargs.values()))]
         if rule.message or _has_gradient(tensors) or any(map(_is_large, tensors)):
@@ -144,9 +142,7 @@ class _Listener(BesideMode):
         super().__init__(results)
         self._results, self._watcher = results, watcher
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         if self._watcher.thread.runs:  # it trains, after all
             self._results.computed = None
             self.step_aside()

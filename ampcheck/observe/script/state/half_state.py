@@ -8,16 +8,16 @@ Nothing else is repeated: no product, nothing that a gradient flows through, not
 """
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from ampcheck.observe.execution import Execute, run_op
+from ampcheck.observe.execution import Args, Execute, Kwargs, run_op
 from ampcheck.observe.modes import OwnMode, Way, way
 from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.partial import Reference
-from ampcheck.observe.reference.shadow import Shadow
+from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_judged import State, compare, is_remainder, need_of, unit_of
 from ampcheck.observe.script.state.standstill import LONG_ENOUGH, Moved, beside_of, will_stand_still
@@ -78,9 +78,7 @@ class _References(Shadow):
         values = (*args, *kwargs.values()) if kwargs else args
         return any(self._beside(tensor) is not None for tensor in tensors_of(values))
 
-    def _follow(
-        self, rule: Effects, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[Any], None] | None:
+    def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
         if not self._differs(args, kwargs):
             return self._kept_wide(args) if rule.name == "_to_copy" else None
         targets = [tensor for tensor in tensors_of(written(rule, args, kwargs)) if readable(tensor)]
@@ -105,7 +103,7 @@ class _References(Shadow):
 
         return and_forget
 
-    def _kept_wide(self, args: tuple[Any, ...]) -> Callable[[Any], None] | None:
+    def _kept_wide(self, args: Args) -> Follow | None:
         """Let FP32 keep what underflows in a cast in order to enter what is followed, as far as shapes tell."""
         source = args[0]
         if source.dtype is not torch.float32 or source.requires_grad or source.shape not in self._shapes:
@@ -133,9 +131,7 @@ class BesideMode(OwnMode):
         super().__init__()
         self._references = references
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         """Run an operation, and its reference where it has one."""
         if types and (found := way(types)) is not Way.RECORDED:
             return NotImplemented if found is Way.APART else func(*args, **(kwargs or {}))
@@ -271,7 +267,7 @@ def _key(tensor: torch.Tensor) -> int:
     return place
 
 
-def _is_models(rule: Effects, args: tuple[Any, ...]) -> bool:
+def _is_models(rule: Effects, args: Args) -> bool:
     """Tell whether an operation is part of a model's computing rather than of a change to a state."""
     if rule.name in _PRODUCTS or rule.name.startswith("_scaled_dot_product"):
         return True

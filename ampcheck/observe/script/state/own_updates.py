@@ -5,16 +5,16 @@ fp16, where small squares are zero: the update divides by eps alone, and the wei
 step shows why. So its first steps are taken in FP32 as well, operation by operation.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from ampcheck.observe.dtypes import HALVES
-from ampcheck.observe.execution import run_op
+from ampcheck.observe.execution import Args, Kwargs, run_op
 from ampcheck.observe.model.updates import TOO_FAR
 from ampcheck.observe.reference.effects import Effects, written
-from ampcheck.observe.reference.shadow import Shadow
+from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_state import BesideMode
 from ampcheck.observe.source import running_line
@@ -37,9 +37,7 @@ class _References(Shadow):
         super().__init__(run_op)
         self.places: dict[int, tuple[str, int]] = {}
 
-    def _follow(
-        self, rule: Effects, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[Any], None] | None:
+    def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_of(args)):
             raise RuntimeError("a step that computes its loss again")
         for tensor in tensors_of(written(rule, args, kwargs)):
