@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from ampcheck.errors import ReportError
@@ -68,16 +68,9 @@ def grad_scaler(plan: Plan, device: str) -> "torch.amp.GradScaler":
     """Return the gradient scaler of a plan; one that does nothing where the plan needs none."""
     import torch
 
-    scaler = plan.scaler
-    if scaler is None:
+    if plan.scaler is None:
         return torch.amp.GradScaler(device, enabled=False)
-    return torch.amp.GradScaler(
-        device,
-        init_scale=scaler.init_scale,
-        growth_factor=scaler.growth_factor,
-        backoff_factor=scaler.backoff_factor,
-        growth_interval=scaler.growth_interval,
-    )
+    return torch.amp.GradScaler(device, **asdict(plan.scaler))
 
 
 @contextmanager

@@ -42,7 +42,7 @@ class RecipeCourse:
         while len(losses) < steps and time.monotonic() < until:
             batch = self.batches[len(losses) % len(self.batches)]
             losses.append(float(forward_and_backward(Step(self.model, batch, self.loss), run)))
-            run.end_step()
+            run.memory.end_step()
             optimizer.step()
             if self.after_step is not None:
                 self.after_step(self.model)

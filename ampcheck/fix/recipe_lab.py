@@ -1,19 +1,17 @@
 """Runs one step under recipes again and again from the same state, and compares it with its bf16 run."""
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from ampcheck.fix.verify import Lab, comparison
-from ampcheck.observe.cuda_on_cpu.wide import WideCompute
+from ampcheck.fix.verify import Lab, comparison, run_unseen
 from ampcheck.observe.fp8.delayed import Memory
 from ampcheck.observe.fp8.emulate import Emulation, Kept, emulated
 from ampcheck.observe.fp8.operands import OperandRecorder
 from ampcheck.observe.model.state import Snapshot
-from ampcheck.observe.step import Step, casting_rules, clear_gradients
+from ampcheck.observe.step import Step
 from ampcheck.values.recipe_audit import UNDETERMINED, OperandStats, RecipeOutcome
 from ampcheck.values.recipes import Recipe
 
@@ -30,18 +28,7 @@ EVERYTHING = Kept()
 
 def forward_and_backward(step: Step, run: Emulation) -> torch.Tensor:
     """Run a step under an emulation, in bf16 around it, and return the loss; the gradients stay in the parameters."""
-    clear_gradients(step.model)
-    device = step.device
-    with ExitStack() as stack:
-        stack.enter_context(casting_rules(device, torch.bfloat16))
-        if device.type == "cpu":
-            stack.enter_context(WideCompute())
-        stack.enter_context(emulated(step.model, device.type, run))
-        stack.enter_context(torch.enable_grad())
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            loss: torch.Tensor = step.loss(step.model, step.batch)
-        loss.backward()
-    return loss.detach().double()
+    return run_unseen(step, torch.bfloat16, around=emulated(step.model, step.device.type, run))
 
 
 class RecipeLab(Lab):
@@ -157,7 +144,7 @@ class RecipeLab(Lab):
         run = Emulation(recipe, kept)
         for batch in self._earlier or [self.step.batch] * SETTLING:
             forward_and_backward(Step(self.step.model, batch, self.step.loss), run)
-            if not run.end_step() and not self._earlier:
+            if not run.memory.end_step() and not self._earlier:
                 break
         self._state.restore()
         if known is None:

@@ -73,9 +73,7 @@ class OwnMode(TorchDispatchMode):
         self.__dict__["__torch_dispatch__"] = MethodType(_pass, self)
 
 
-def _pass(
-    _mode: Any, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-) -> Any:
+def _pass(_mode: Any, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
     return func(*args, **(kwargs or {}))
 
 

@@ -45,7 +45,7 @@ class WatchOptions:
         from ampcheck.run.session import Session
 
         if on_step is None:
-            on_step = Limit(*self.limit).begin().stepped if self.limit is not None else _nothing
+            on_step = Limit(*self.limit).stepped if self.limit is not None else _nothing
 
         return Session(
             self.schedule,

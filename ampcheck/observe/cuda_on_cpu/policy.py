@@ -19,20 +19,15 @@ from ampcheck.observe.cuda_on_cpu.probing import forwarded
 class CastPolicy(StrEnum):
     """What an autocast kernel does to the arguments of its operator."""
 
-    LOWER = "lower"
-    """Every eligible tensor is cast to the autocast dtype."""
-    FP32 = "fp32"
-    """Every eligible tensor is cast to float32."""
+    LOWER = "lower"  #: every eligible tensor is cast to the autocast dtype
+    FP32 = "fp32"  #: every eligible tensor is cast to float32
+    #: A float32 result is asked for, unless the caller chose a dtype or the first tensor is not eligible.
     FP32_SET_DTYPE = "fp32_set_dtype"
-    """A float32 result is asked for, unless the caller chose a dtype or the first tensor is not eligible."""
+    #: The overload with a result dtype is called, with float32 if the first tensor is eligible.
     FP32_APPEND_DTYPE = "fp32_append_dtype"
-    """The overload with a result dtype is called, with float32 if the first tensor is eligible."""
-    PROMOTE = "promote"
-    """Every eligible tensor is cast to the widest dtype among them."""
-    HALF = "half"
-    """Every eligible tensor is cast to float16, whatever the autocast dtype (cuDNN's recurrent kernels)."""
-    BANNED = "banned"
-    """The operator raises."""
+    PROMOTE = "promote"  #: every eligible tensor is cast to the widest dtype among them
+    HALF = "half"  #: every eligible tensor is cast to float16, whatever the autocast dtype: cuDNN's recurrent kernels
+    BANNED = "banned"  #: the operator raises
 
 
 _NAMED = re.compile(r"\.(names_|\w*dimname)", re.IGNORECASE)

@@ -20,12 +20,9 @@ from ampcheck.observe.cuda_on_cpu.dispatcher import install, operator, remove
 class Forwarded(NamedTuple):
     """What an autocast kernel handed to the next dispatch key."""
 
-    name: str
-    """The operator it called."""
-    tensors: tuple[torch.dtype, ...]
-    """The dtypes of its tensors, in order, those in lists included."""
-    chosen: torch.dtype | None
-    """The result dtype it asked for."""
+    name: str  #: of the operator that it called
+    tensors: tuple[torch.dtype, ...]  #: the dtypes of its tensors, in order, those in lists included
+    chosen: torch.dtype | None  #: the result dtype that it asked for
 
 
 def forwarded(

@@ -4,9 +4,9 @@ import inspect
 import sys
 import threading
 from collections import deque
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -28,14 +28,11 @@ _NO_FORWARD = torch.nn.Module.forward
 _NOTHING = torch.nn.Module()
 
 
-class Boundary(Protocol):
-    """Receives the tensors that enter and leave a module."""
-
-    def __call__(self, module: int, slot: str, value: Any, /) -> None:
-        """Take the value at a slot of a module."""
+#: Takes the value at a slot of a module, which enters or leaves it.
+Boundary = Callable[[int, str, Any], None]
 
 
-def _untold(_module: int, _slot: str, _value: Any) -> None:
+def untold(_module: int, _slot: str, _value: Any) -> None:
     """Take nothing: between recordings no listener is kept alive."""
 
 
@@ -68,7 +65,7 @@ class ModuleTracker:
         self._entries = _named_entries(model)
         self._entries[0].top = self._entries[0].module is not _NOTHING
         self._index = {id(entry.module): i for i, entry in enumerate(self._entries)}
-        self._boundary: Boundary = _untold
+        self._boundary: Boundary = untold
         self._path: Any = None
         self._thread = threading.get_ident()
         self.followed: Container[int] = ()  #: threads that are recorded too
@@ -158,7 +155,7 @@ class ModuleTracker:
             for entry, visits in zip(self._entries, self._path.visits(), strict=True):
                 entry.calls, entry.recomputed, entry.order = visits
         self._stack.clear()
-        self._boundary = _untold
+        self._boundary = untold
 
     def modules(self) -> list[torch.nn.Module]:
         """Return the modules by their index."""

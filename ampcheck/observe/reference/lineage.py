@@ -9,7 +9,7 @@ import torch
 
 from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.values.formats import BY_DTYPE, FP32
-from ampcheck.values.trace import ErrorJump, PairError, Phase, Site, Trace, is_product
+from ampcheck.values.trace import ErrorJump, PairError, Phase, Site, Trace, rounds_inputs
 
 #: A result this far off, from inputs that are not, is where an error begins.
 LEAP_ERROR = 0.05
@@ -98,7 +98,7 @@ def overflown_casts(
 def _product(site: Site, cast: Site) -> bool:
     """Tell whether a cast is autocast's own, of an input of a product."""
     same = (site.module, site.location) == (cast.module, cast.location)
-    return same and is_product(site)
+    return same and rounds_inputs(site.op)
 
 
 def _arbitrary(error: float, dtype: str) -> bool:

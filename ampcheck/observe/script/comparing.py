@@ -29,7 +29,7 @@ from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.unusual import plain
 from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.outcome import HARM_ERROR
-from ampcheck.values.trace import UpdateLoss, precision_of, summed_up
+from ampcheck.values.trace import UpdateLoss, summed_up
 
 #: Octaves that gradients may be away from a loss scale that has multiplied them.
 _NEAR = 0.4
@@ -302,7 +302,7 @@ class Compared(Recording):
         }
         failed |= self._given.missed() | self._picks.missed() | self._returned.missed()
         trace = replace(trace, not_audited={**trace.not_audited, **failed})
-        precision = precision_of(trace, self.autocast)
+        precision = trace.precision(self.autocast)
         by = self.scaling.scale or 1.0
         losses = (sum(fetched.losses) / by, sum(reference.losses) / by)
         kept = by > 1.0 or self._keeps_scale

@@ -27,7 +27,6 @@ from ampcheck.observe.script import open_watches
 from ampcheck.observe.script.compiling import hooks_of_others, let_modes_stay
 from ampcheck.observe.script.cuda.graphs import hear_graphs
 from ampcheck.observe.script.data_sets import hear_loaders
-from ampcheck.observe.script.ear import Ear
 from ampcheck.observe.script.journal import dtype_name
 from ampcheck.observe.script.roots import RootFinder
 from ampcheck.observe.script.scaling.scaler_hooks import (
@@ -54,13 +53,13 @@ class Hooks:
     deepspeed = MODULE  #: what is to be imported before `hear_deepspeed`
 
     def __init__(self, watcher: Watcher) -> None:
-        self._ear = Ear(watcher)
+        self._ear = _Ear(watcher)
         self._own = watcher
         watcher = self._watcher = cast("Watcher", self._ear)
         self._patches = Patches()
         self._handles: list[Any] = []
         self._kinds: set[type] = set()
-        self._open = True
+        self.open = True  #: the watcher still hears
         put, before = self._patches.put, self._patches.before
         self._handles.append(
             register_optimizer_step_pre_hook(lambda optimizer, *_: watcher.step_begins(optimizer))
@@ -90,7 +89,7 @@ class Hooks:
 
     def hear_deepspeed(self) -> None:
         """Listen to DeepSpeed's loss scalers, once they are imported."""
-        if self._open:
+        if self.open:
             hear_scales(self._patches, self._watcher)
 
     def _compiling(self) -> None:
@@ -130,11 +129,6 @@ class Hooks:
                 if type(module) is ModuleType and vars(module).get(name) is original:
                     self._patches.set(module, name, wrapped)
 
-    @property
-    def open(self) -> bool:
-        """Tell whether the watcher still hears."""
-        return self._open
-
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Hear nothing for a while; a step that is being recorded is abandoned."""
@@ -146,7 +140,7 @@ class Hooks:
         try:
             yield
         finally:
-            if self._open:
+            if self.open:
                 self._own.averages.resume()
                 self._ear.turn(watcher)
                 if listened:
@@ -154,9 +148,9 @@ class Hooks:
 
     def close(self) -> None:
         """Take everything away."""
-        if not self._open:
+        if not self.open:
             return
-        self._open = False
+        self.open = False
         for handle in self._handles:
             handle.remove()
         self._patches.restore()
@@ -276,3 +270,51 @@ def _region(watcher: Watcher, kind: Kind, original: Callable[..., Any], self: An
         if self._enabled:
             watcher.casts()
     return out
+
+
+class _Silence:
+    """Takes anything and answers nothing."""
+
+    def __getattr__(self, name: str) -> "_Silence":
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        return None
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __contains__(self, _: object) -> bool:
+        return False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        pass
+
+
+_SILENCE = _Silence()
+
+
+class _Ear:
+    """Stands between torch's names and a watcher, and lets the watcher go when the watch is over.
+
+    A script may have kept a name of torch's that was replaced while it was watched: it goes on working, and is unheard.
+    """
+
+    __slots__ = ("_hears",)
+
+    def __init__(self, watcher: Any) -> None:
+        object.__setattr__(self, "_hears", watcher)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the watcher has."""
+        return getattr(self._hears, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set what the watcher has."""
+        setattr(self._hears, name, value)
+
+    def turn(self, watcher: Any = _SILENCE) -> Any:
+        """Hear for another watcher, or for none; return the one before."""
+        before = self._hears
+        object.__setattr__(self, "_hears", watcher)
+        return before

@@ -23,16 +23,7 @@ from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.loop import Kind
 from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW
 from ampcheck.values.parts import off_by_itself, outcome_of
-from ampcheck.values.trace import (
-    ErrorJump,
-    Failure,
-    PairError,
-    Site,
-    Trace,
-    UpdateLoss,
-    precision_of,
-    summed_up,
-)
+from ampcheck.values.trace import ErrorJump, Failure, PairError, Site, Trace, UpdateLoss, summed_up
 
 #: Operations after which a step is abandoned: it is no step, but a script that never updates its weights.
 MOST_OPERATIONS = 100_000
@@ -321,7 +312,7 @@ class Recording:
         """Bring everything to the host."""
         fetched = self.recorder.fetch()
         trace = self.recorder.trace(fetched)
-        precision = precision_of(trace, self.autocast)
+        precision = trace.precision(self.autocast)
         loss = sum(fetched.losses) / (self.scaling.scale or 1.0)
         summary = summed_up(trace, loss, self.log2_scale, HALF_DTYPES.get(precision, "float32"))
         trace = replace(trace, steps=(summary,))

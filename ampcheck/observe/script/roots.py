@@ -54,14 +54,9 @@ class RootFinder:
         self.returned: Callable[[Any], None] = lambda _: None
         #: Once they have been set, where hooks go in torch's tables: a graph is made anew for hooks it does not know.
         self._places: list[tuple[dict[int, Any], int, Any]] = []
-        self._listening = False
+        self.listening = False  #: calls are followed
         self._inside: torch.nn.Module | None = None
         self._thread = thread
-
-    @property
-    def listening(self) -> bool:
-        """Tell whether calls are followed."""
-        return self._listening
 
     @property
     def inside(self) -> bool:
@@ -70,10 +65,10 @@ class RootFinder:
 
     def listen(self) -> None:
         """Begin to follow calls."""
-        if self._listening:
+        if self.listening:
             return
         self._inside = None
-        self._listening = True
+        self.listening = True
         if not self._places:
             before = register_module_forward_pre_hook(self._enter)
             after = register_module_forward_hook(self._leave, always_call=True)
@@ -86,7 +81,7 @@ class RootFinder:
         """Stop following calls."""
         for table, id_, _ in self._places:
             table.pop(id_, None)
-        self._listening = False
+        self.listening = False
         self._inside = None
 
     def _enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:

@@ -39,7 +39,7 @@ class AsCuda:
         AsCuda.now = self
         self._patches = Patches()
         self._stack = ExitStack()
-        self._emulating = False
+        self.emulating = False  #: CUDA's casting rules are in force
         self._available = available
         #: What wakes regions and scalers that were made before the script asked for a CUDA device.
         self._paused: list[Callable[[], None]] = []
@@ -51,11 +51,6 @@ class AsCuda:
         jobs_on_cpu(self._patches, self._mapped)
         graphs_on_cpu(self._patches)
         self._patches.put(torch.jit, "script", self._plainly)
-
-    @property
-    def emulating(self) -> bool:
-        """Tell whether CUDA's casting rules are in force."""
-        return self._emulating
 
     def close(self) -> None:
         """Take everything away."""
@@ -92,8 +87,8 @@ class AsCuda:
     def _emulate(self) -> None:
         """Begin to cast as CUDA does; half precision is computed as on a GPU, and faster than natively."""
         self.used = True
-        if not self._emulating:
-            self._emulating = True
+        if not self.emulating:
+            self.emulating = True
             self.prepare()
             self._stack.enter_context(cuda_casting())
             self._stack.enter_context(WideCompute())
@@ -136,10 +131,10 @@ class AsCuda:
 
     def _devices(self) -> None:
         wrap, put, set_ = self._patches.wrap, self._patches.put, self._patches.set
-        makers = device_module._device_constructors()
+        makers = set(map(id, device_module._device_constructors()))
         for owner in (torch, torch.fft):
             for name, value in list(vars(owner).items()):
-                if callable(value) and _hashable(value) and value in makers:
+                if id(value) in makers:
                     wrap(owner, name, self._on_cpu)
         for name in _METHODS:
             wrap(torch.Tensor, name, self._on_cpu)
@@ -272,14 +267,6 @@ class AsCuda:
         # No step is captured into a graph here; asking whether one is would need a driver.
         check = "_accelerator_graph_capture_health_check"
         self._patches.set(torch.optim.Optimizer, check, lambda _: None)
-
-
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def _own(answer: Any) -> Any:

@@ -4,7 +4,6 @@ A gradient's largest element is measured after each backward that adds to it, an
 Where some are smaller by the factor that multiplied the loss, and others as they were, the others still hold it.
 """
 
-import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import torch
 
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
-from ampcheck.observe.script.scaling.scaled_by_hand import CLOSE, probes
+from ampcheck.observe.script.scaling.scaled_by_hand import CLOSE, all_sizes
 from ampcheck.observe.statistics.memory import version_of
 
 
@@ -138,8 +137,7 @@ class Division:
 
 def _sizes(parameters: Iterable[torch.Tensor]) -> dict[int, float]:
     """Return the largest elements of gradients, by parameter, without those that are zero throughout."""
-    found = ((id(one), float(largest)) for one, largest in probes(parameters, most=sys.maxsize))
-    return {key: largest for key, largest in found if largest}
+    return {id(one): largest for one, largest in all_sizes(parameters) if largest}
 
 
 def _close(ratio: float, to: float) -> bool:

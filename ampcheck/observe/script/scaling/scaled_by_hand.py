@@ -60,6 +60,11 @@ def probes(parameters: Iterable[torch.Tensor], most: int = _PROBES) -> list[Prob
     return found
 
 
+def all_sizes(parameters: Iterable[torch.Tensor]) -> list[tuple[torch.Tensor, float]]:
+    """Return all parameters that have a gradient with the largest element of it."""
+    return [(parameter, float(largest)) for parameter, largest in probes(parameters, most=sys.maxsize)]
+
+
 def scaling_of(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tensor]) -> Scaling:
     """Return what is known of a step's scale: the loss was multiplied `by` a constant, and these were stepped."""
     updated = list(stepped)
@@ -102,7 +107,7 @@ def overflowed(held: Sequence[Probe]) -> bool:
 
 def _not_finite(parameters: Iterable[torch.Tensor]) -> bool:
     """Tell whether a gradient holds an inf or a NaN."""
-    return not all(isfinite(amax) for _, amax in probes(parameters, most=sys.maxsize))
+    return not all(isfinite(amax) for _, amax in all_sizes(parameters))
 
 
 def before_step(

@@ -73,10 +73,8 @@ class ScaleWatch:
         self._named = named
         self._waiting: list[_Update] = []
         self._suspects: list[_Suspect] = []
-        self._last: dict[str, float] = {}
         self.first: dict[str, float] = {}
         self.events: list[ScaleEvent] = []
-        self.history: list[tuple[int, str, float]] = []  #: (step, scaler, scale), where the scale changed
 
     @unseen
     def skipped(self, step: int, optimizer: str, parameters: Iterable[torch.Tensor]) -> None:

@@ -1,6 +1,5 @@
 """Parameters that several optimizers share: a scaler divides their gradients once for each of them."""
 
-import sys
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import torch
 
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
-from ampcheck.observe.script.scaling.scaled_by_hand import CLOSE, Probe, probes
+from ampcheck.observe.script.scaling.scaled_by_hand import CLOSE, all_sizes
 from ampcheck.observe.statistics.memory import version_of
 
 
@@ -63,9 +62,9 @@ class SharedGradients:
                 if id(one) in self._shared
             }
             self._now = label, float(scale), backwards
-            sizes = [(one, float(largest)) for one, largest in _all(one for one, _ in held.values())]
             self._before = [
-                (one, size, held[id(one)][1] and self._was_divided(one, size)) for one, size in sizes
+                (one, size, held[id(one)][1] and self._was_divided(one, size))
+                for one, size in all_sizes(one for one, _ in held.values())
             ]
 
     def _was_divided(self, parameter: torch.Tensor, size: float) -> bool:
@@ -84,7 +83,7 @@ class SharedGradients:
         label, scale, backwards = self._now
         again = []
         with unseen():
-            after = {id(one): float(largest) for one, largest in _all(one for one, _, _ in before)}
+            after = {id(one): largest for one, largest in all_sizes(one for one, _, _ in before)}
             for one, was, divided in before:
                 now, grad = after.get(id(one), 0.0), one.grad
                 if grad is None or not now or not isfinite(was) or abs(was / now / scale - 1.0) > CLOSE:
@@ -93,7 +92,3 @@ class SharedGradients:
                 again += [one] if divided else []
                 self._divided[id(one)] = _Divided(label, weakref.ref(grad), version_of(grad), now, backwards)
         return again
-
-
-def _all(parameters: Iterable[torch.Tensor]) -> list[Probe]:
-    return probes(parameters, most=sys.maxsize)

@@ -1,8 +1,14 @@
-"""What half precision keeps of the changes to a tensor, beside what FP32 has there."""
+"""What half precision keeps of the changes to a tensor, beside what FP32 has there.
+
+And what stands still, known before FP32 is far away: how long a state remembers, and how it moves in FP32. An average
+that forgets quickly may stand still a little away from the truth, and no further. One that forgets a part r of itself
+in each step stands still until the truth is 1/(2r) units in the last place away; a counter does for ever.
+"""
 
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -25,6 +31,19 @@ REMAINS = 0.2
 VERY_FAR = 64
 #: Tensors up to this size are judged number by number: each counts or measures something of its own.
 FEW_NUMBERS = 16
+
+#: Steps that a second copy runs beside the first one.
+LONG_ENOUGH = 64
+#: Steps within which a state would have come far enough at its pace.
+_SOON = 512
+#: How much further it has come in twice the time: where it moves in one direction, and where ever faster.
+_STEADY, _FASTER = 1.5, 2.5
+#: Of a unit, a change that is kept.
+_KEPT = 0.5
+#: Of a state, what counts as nothing forgotten in all, and of a unit, as nothing moved.
+_NOTHING = 1e-3
+#: A second copy begins this far off, as a part of the largest number.
+_BESIDE = 2.0**-6
 
 
 @dataclass(slots=True)
@@ -154,3 +173,46 @@ def unit_of(tensor: torch.Tensor) -> torch.Tensor:
     info = torch.finfo(tensor.dtype)
     exponent = torch.frexp(tensor.float().abs().clamp_min(info.tiny)).exponent
     return torch.ldexp(torch.full_like(tensor, info.eps, dtype=torch.float32), exponent - 1)
+
+
+class Moved(NamedTuple):
+    """How a state has moved in FP32."""
+
+    way: torch.Tensor  #: since it is followed
+    before: torch.Tensor | None  #: the same in half the time
+    left: torch.Tensor  #: of what a second copy was off by
+    unit: torch.Tensor  #: in the last place
+    rounds: int  #: steps that wrote it
+    steps: int
+
+
+def beside_of(tensor: torch.Tensor) -> float:
+    """Return how far off the second copy of a tensor begins."""
+    largest = float(tensor.detach().abs().amax()) if tensor.numel() else 0.0
+    return _BESIDE * largest if 0.0 < largest < float("inf") else 1.0
+
+
+def will_stand_still(moved: Moved, need: int) -> torch.Tensor:
+    """Tell of each number whether no change to it will be kept until FP32 is `need` units away.
+
+    Not before it was written `need` times. It is taken for an average that forgets a part r of itself each time. Of
+    something that stays where it is: changes of less than half a unit, c, get no larger, and FP32 ends c/r units away.
+    Of something that moves by d units each time: this is 1/(2r) units away after 1/(2rd) times, when the first change
+    is kept; and FP32 has come (d/r) (y - 1 + exp(-y)) units far after y/r times. That must be twice as far as needed.
+    """
+    way, before, left, unit, rounds, steps = moved
+    if before is None or before.shape != way.shape or rounds < need:
+        return torch.zeros_like(way, dtype=torch.bool)
+    units = way.abs() / unit
+    forgets = (1.0 - left.clamp(0.0, 1.0) ** (1.0 / rounds)).clamp_min(_NOTHING / rounds)
+    moves = units * forgets / _behind(rounds * forgets)
+    first_kept = moves / forgets * _behind(_KEPT / moves.clamp_min(_NOTHING))
+    change, further, later = units / rounds, way / before, _SOON / steps
+    faster = further >= _FASTER
+    first_kept = torch.where(~faster & (change < _KEPT), change / forgets, first_kept)
+    soon = units * torch.where(faster, later**2, later) >= need
+    return (further >= _STEADY) & (first_kept >= 2 * need) & soon
+
+
+def _behind(y: torch.Tensor) -> torch.Tensor:
+    return y + torch.expm1(-y)

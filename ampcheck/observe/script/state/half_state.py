@@ -19,8 +19,17 @@ from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.partial import Reference
 from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.script.recording import unseen
-from ampcheck.observe.script.state.half_judged import State, compare, is_remainder, need_of, unit_of
-from ampcheck.observe.script.state.standstill import LONG_ENOUGH, Moved, beside_of, will_stand_still
+from ampcheck.observe.script.state.half_judged import (
+    LONG_ENOUGH,
+    Moved,
+    State,
+    beside_of,
+    compare,
+    is_remainder,
+    need_of,
+    unit_of,
+    will_stand_still,
+)
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 
