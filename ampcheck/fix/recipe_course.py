@@ -16,7 +16,6 @@ from ampcheck.values.recipes import Recipe
 
 #: Losses at the end whose mean is compared.
 _LAST = 5
-IN_BF16 = Kept(only=frozenset())
 
 
 @dataclass(frozen=True, slots=True)

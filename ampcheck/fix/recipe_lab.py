@@ -21,7 +21,7 @@ SETTLING = 24
 #: Where batches differ by more than a gradient's own size, its error counts as a share of their noise. No further
 #: than this: a gradient that is lost is off by all of itself, and has to count as harm whatever the noise.
 MOST_NOISE = 2.0
-_NOTHING = Kept(only=frozenset())
+IN_BF16 = Kept(only=frozenset())
 #: Nothing stays in bf16.
 EVERYTHING = Kept()
 
@@ -53,7 +53,7 @@ class RecipeLab(Lab):
         self._memories: dict[str, Memory] = {}
         self._state = Snapshot(step.model, step.batch, step.loss, list(earlier))
         exact = self._grads
-        run = Emulation(baseline, _NOTHING)
+        run = Emulation(baseline, IN_BF16)
         try:
             self._loss = forward_and_backward(step, run)
             self._grads = dict(self._gradients())
@@ -96,26 +96,28 @@ class RecipeLab(Lab):
         self._state.restore()
         try:
             forward_and_backward(
-                Step(self.step.model, batch, self.step.loss), Emulation(self._baseline, _NOTHING)
+                Step(self.step.model, batch, self.step.loss), Emulation(self._baseline, IN_BF16)
             )
             errors = self._errors(self._grads, dict(self._gradients()))
         finally:
             self._state.restore()
         return {name: error / 2**0.5 for name, error in errors.items() if name not in self.undetermined}
 
-    def outcome(self, recipe: Recipe, kept: Kept = EVERYTHING, *, exact: bool = False) -> RecipeOutcome:
-        """Run the step under a recipe; `exact` lets delayed scales settle with the very same places kept."""
-        return self._outcome(recipe, kept, None, exact=exact)
-
     def watched(self, recipe: Recipe) -> tuple[RecipeOutcome, tuple[OperandStats, ...]]:
         """Run the step under a recipe, and return what its casts were given, too."""
         recorder = OperandRecorder(recipe)
-        outcome = self._outcome(recipe, Kept(), recorder, exact=True)
+        outcome = self.outcome(recipe, recorder=recorder, exact=True)
         return outcome, recorder.read(self._memories.get(recipe.name, Memory()))
 
-    def _outcome(
-        self, recipe: Recipe, kept: Kept, recorder: OperandRecorder | None, *, exact: bool
+    def outcome(
+        self,
+        recipe: Recipe,
+        kept: Kept = EVERYTHING,
+        recorder: OperandRecorder | None = None,
+        *,
+        exact: bool = False,
     ) -> RecipeOutcome:
+        """Run the step under a recipe; `exact` lets delayed scales settle with the very same places kept."""
         self.trials += 1
         kept = replace(kept, modules=kept.modules | self._keep)
         self._state.restore()  # another lab of the same model may have trained it

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+#: A function of torch's, or of the script's, that is replaced.
+Original = Callable[..., Any]
 _ABSENT = object()
 #: Where functions of ours lie.
 _OURS = str(Path(__file__).parents[1])

@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import thread as pool
+from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ class OtherThreads:
         self._on_step = weakref.WeakMethod(on_step)  # a recorder goes with its last name
         self.lanes: Lanes | None = None  #: where threads are followed
         self.ranges: list[tuple[int, int]] = []
-        self._originals: list[tuple[Any, str, Any]] = []
+        self._replaced = ExitStack()
 
     @property
     def nodes(self) -> int:
@@ -62,8 +63,7 @@ class OtherThreads:
         """Stop hearing of them."""
         if self.lanes is not None:
             self.lanes.close()
-        while self._originals:
-            setattr(*self._originals.pop())
+        self._replaced.close()
 
     def disown(self, nodes: Any, first: int, lost: Any) -> None:
         """Attribute to `lost` the nodes, from the number `first` on, whose number another thread has used too."""
@@ -74,7 +74,7 @@ class OtherThreads:
         deque(chain(map(nodes.begin, (first,)), after), maxlen=0)
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
-        self._originals.append((owner, name, vars(owner)[name]))
+        self._replaced.callback(setattr, owner, name, vars(owner)[name])
         setattr(owner, name, value)
 
     def _told_first(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,6 +24,9 @@ MOVES = frozenset(
     repeat constant_pad_nd split unsafe_split neg relu""".split()
 )
 
+#: What each site's results were made of, in order of execution.
+Sources = Mapping[Site, Iterable[Site]]
+
 _NOTHING: frozenset[int] = frozenset()
 
 
@@ -59,9 +62,7 @@ class Lineage:
         return hit[1] if hit is not None and hit[0]() is tensor else _NOTHING
 
 
-def error_jumps(
-    sources: Mapping[Site, Iterable[Site]], errors: Mapping[Site, PairError], dtype: str
-) -> tuple[ErrorJump, ...]:
+def error_jumps(sources: Sources, errors: Mapping[Site, PairError], dtype: str) -> tuple[ErrorJump, ...]:
     """Return where the forward's error error_jumps up, in order of execution, and where the bits were dropped."""
     found: list[ErrorJump] = []
     level: dict[Site, float] = {}
@@ -75,9 +76,7 @@ def error_jumps(
     return tuple(found[:MOST_LEAPS])
 
 
-def overflown_casts(
-    sources: Mapping[Site, Iterable[Site]], low: Trace, reference: Trace, dtype: str
-) -> tuple[ErrorJump, ...]:
+def overflown_casts(sources: Sources, low: Trace, reference: Trace, dtype: str) -> tuple[ErrorJump, ...]:
     """Return where infinities come from a cast that the code asks for, of numbers that FP32 holds.
 
     FP32 has no such cast to compare with: its infinities are new where the cast's own sources have none and an
@@ -111,7 +110,7 @@ def _arbitrary(error: float, dtype: str) -> bool:
     return LEAP_ERROR < own < inf
 
 
-def _dropped(site: Site, sources: Mapping[Site, Iterable[Site]], dtype: str) -> Site:
+def _dropped(site: Site, sources: Sources, dtype: str) -> Site:
     """Return the nearest result upstream that was held in low precision; the site itself where there is none."""
     level, seen = [site], {site}
     while level:

@@ -22,21 +22,14 @@ from torch.optim.optimizer import (
 )
 
 from ampcheck.observe.model.modules import ModuleTracker
-from ampcheck.observe.patches import Patches, put_in_place
+from ampcheck.observe.patches import Original, Patches, put_in_place
 from ampcheck.observe.script import open_watches
 from ampcheck.observe.script.compiling import hooks_of_others, let_modes_stay
 from ampcheck.observe.script.cuda.graphs import hear_graphs
 from ampcheck.observe.script.data_sets import hear_loaders
 from ampcheck.observe.script.journal import dtype_name
 from ampcheck.observe.script.roots import RootFinder
-from ampcheck.observe.script.scaling.scaler_hooks import (
-    MODULE,
-    OF_SCALERS,
-    hear_scales,
-    made,
-    once,
-    subclasses,
-)
+from ampcheck.observe.script.scaling import scaler_hooks
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.observe.script.workers import hear_workers
 from ampcheck.values.loop import RETURNED, UNCACHED, Kind
@@ -50,7 +43,7 @@ _OVERFLOWS = ("found_inf", "overflow")
 class Hooks:
     """A watcher's ears; `close` takes all of them away."""
 
-    deepspeed = MODULE  #: what is to be imported before `hear_deepspeed`
+    deepspeed = scaler_hooks.MODULE  #: what is to be imported before `hear_deepspeed`
 
     def __init__(self, watcher: Watcher) -> None:
         self._ear = _Ear(watcher)
@@ -90,7 +83,7 @@ class Hooks:
     def hear_deepspeed(self) -> None:
         """Listen to DeepSpeed's loss scalers, once they are imported."""
         if self.open:
-            hear_scales(self._patches, self._watcher)
+            scaler_hooks.hear_scales(self._patches, self._watcher)
 
     def _compiling(self) -> None:
         watcher = self._watcher
@@ -102,11 +95,11 @@ class Hooks:
 
     def _scalers(self) -> None:
         patches, watcher, scaler = self._patches, self._watcher, grad_scaler.GradScaler
-        patches.put(scaler, "__init__", functools.partial(made, watcher, self._scaler_kind))
+        patches.put(scaler, "__init__", functools.partial(scaler_hooks.made, watcher, self._scaler_kind))
         patches.before(scaler, "state_dict", _noting(watcher, Kind.SAVE_SCALER))
         patches.wrap(scaler, "__getattr__", functools.partial(_peek, watcher))
         self._scaler_kind(scaler)
-        for kind in subclasses(scaler):
+        for kind in scaler_hooks.subclasses(scaler):
             self._scaler_kind(kind)
 
     def _scaler_kind(self, kind: type) -> None:
@@ -114,9 +107,10 @@ class Hooks:
         for base in kind.__mro__:
             if issubclass(base, grad_scaler.GradScaler) and base not in self._kinds:
                 self._kinds.add(base)
-                for name, instead in OF_SCALERS.items():
+                for name, instead in scaler_hooks.OF_SCALERS.items():
                     if name in vars(base):
-                        self._patches.put(base, name, functools.partial(once, self._watcher, name, instead))
+                        once = functools.partial(scaler_hooks.once, self._watcher, name, instead)
+                        self._patches.put(base, name, once)
 
     def _clipping(self) -> None:
         """Wrap the functions that clip, also under the names that modules have imported them by."""
@@ -159,9 +153,7 @@ class Hooks:
         self._ear.turn()
 
 
-def _engine(
-    watcher: Watcher, original: Callable[..., Any], outputs: Any, seeds: Any, *args: Any, **kwargs: Any
-) -> Any:
+def _engine(watcher: Watcher, original: Original, outputs: Any, seeds: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap what `backward` and `grad` call, under whatever name a script has bound these."""
     if _current_node() is not None:
         return original(outputs, seeds, *args, **kwargs)
@@ -189,7 +181,7 @@ def _functional() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def _add_group(watcher: Watcher, original: Callable[..., Any], self: Any, param_group: Any) -> Any:
+def _add_group(watcher: Watcher, original: Original, self: Any, param_group: Any) -> Any:
     out = original(self, param_group)
     watcher.owns(self, self.param_groups[-1]["params"])
     return out
@@ -210,7 +202,7 @@ def _child(watcher: Watcher, process: Any, *_: Any) -> None:
         watcher.child(process)
 
 
-def _schedule(watcher: Watcher, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+def _schedule(watcher: Watcher, original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
     if getattr(self, "_is_initial", False):  # its constructor takes a step of its own
         return original(self, *args, **kwargs)
     watcher.note(Kind.SCHEDULE, self, "scheduler", within=True)
@@ -230,9 +222,7 @@ def _peek(watcher: Watcher, _: None) -> Callable[..., Any]:
     return __getattr__
 
 
-def _clip(
-    watcher: Watcher, name: str, original: Callable[..., Any], parameters: Any, *args: Any, **kwargs: Any
-) -> Any:
+def _clip(watcher: Watcher, name: str, original: Original, parameters: Any, *args: Any, **kwargs: Any) -> Any:
     held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     watcher.changed(Kind.CLIP, name, held, given=(args, kwargs))
     out = original(held, *args, **kwargs)
@@ -242,7 +232,7 @@ def _clip(
 
 def _region_made(  # torch's own signature
     watcher: Watcher,
-    original: Callable[..., Any],
+    original: Original,
     self: Any,
     device_type: str,
     dtype: torch.dtype | None = None,
@@ -257,7 +247,7 @@ def _region_made(  # torch's own signature
         watcher.off.add(self)
 
 
-def _region(watcher: Watcher, kind: Kind, original: Callable[..., Any], self: Any, *args: Any) -> Any:
+def _region(watcher: Watcher, kind: Kind, original: Original, self: Any, *args: Any) -> Any:
     """Hear of the beginning or the end of a region of autocast."""
     inside = watcher.roots.inside or _current_node() is not None
     if not inside and kind is Kind.AUTOCAST_END:

@@ -9,14 +9,14 @@ import torch
 from ampcheck.gc_pause import no_collections
 from ampcheck.observe.compiled import on_cpu
 from ampcheck.observe.dtypes import DTYPES
-from ampcheck.observe.execution import Execute
+from ampcheck.observe.execution import Args, Execute, Kwargs
 from ampcheck.observe.model.structure import modules
 from ampcheck.observe.script.clock import Clock, Pace
 from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
 from ampcheck.observe.script.looking_again import CastsBefore, strange
 from ampcheck.observe.script.models import Models
-from ampcheck.observe.script.recording import MOST_OPERATIONS, Recorded, Recording, Used
+from ampcheck.observe.script.recording import MOST_OPERATIONS, Named, Recorded, Recording, Used
 from ampcheck.observe.script.what_if import WhatIf, kinds_that_cannot_be_read
 from ampcheck.observe.script.workers import Workers
 from ampcheck.values.settings import Schedule
@@ -140,9 +140,7 @@ class Tape(Models):
         compiled = compiled and not self._in_threads  # C does not follow them
         return Recording(step, self._execute(), self._used, clock=clock, compiled=compiled)
 
-    def follow(
-        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], step: int
-    ) -> None:
+    def follow(self, module: torch.nn.Module, args: Args, kwargs: Kwargs, step: int) -> None:
         """Record a module's call as part of a step, from here on if nothing is recorded yet."""
         given, root = len(self._given), self.root(module)
         if self.now is not None and self.now.before_calls and self.now.idle and not self.before_calls:
@@ -329,9 +327,7 @@ class Tape(Models):
         self.given_up[why] = self.given_up.get(why, 0) + 1
 
 
-def _of(
-    recording: Recording, parameters: Iterable[torch.Tensor] | None
-) -> list[tuple[str, str, torch.Tensor]]:
+def _of(recording: Recording, parameters: Iterable[torch.Tensor] | None) -> list[Named]:
     """Return a step's parameters with their names; of some, or of all."""
     wanted = None if parameters is None else {id(parameter) for parameter in parameters}
     known = recording.recorder.tracker.parameters()

@@ -6,7 +6,6 @@ goes on from that. It does so for as long as little time is spent on it.
 """
 
 import threading
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +15,7 @@ import torch
 
 from ampcheck.observe.execution import Args, Kwargs, run_op
 from ampcheck.observe.modes import OwnMode
-from ampcheck.observe.patches import Patches
+from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.lineage import MOVES
 from ampcheck.observe.reference.partial import Reference
@@ -26,6 +25,8 @@ from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of, version_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ampcheck.observe.script.comparing import Compared
     from ampcheck.observe.script.recording import Recording
 
@@ -208,7 +209,7 @@ def hear_workers(patches: Patches, watcher: Any) -> None:
     patches.before(torch, "compile", lambda *_, **__: watcher.tape.workers.end())
 
 
-def _followed(watcher: Any, original: Callable[..., Any], self: threading.Thread) -> Any:
+def _followed(watcher: Any, original: Original, self: threading.Thread) -> Any:
     mode = watcher.tape.workers.begins(watcher)
     if mode is None:
         return original(self)

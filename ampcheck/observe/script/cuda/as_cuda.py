@@ -18,7 +18,7 @@ from torch.utils import _triton
 
 from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting, prepare
 from ampcheck.observe.cuda_on_cpu.wide import WideCompute
-from ampcheck.observe.patches import Patches
+from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.script.cuda.cuda_answers import answers
 from ampcheck.observe.script.cuda.cuda_jobs import jobs_on_cpu
 from ampcheck.observe.script.cuda.graphs import graphs_on_cpu
@@ -68,7 +68,7 @@ class AsCuda:
         with self.paused():
             prepare()
 
-    def _plainly(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _plainly(self, original: Original, *args: Any, **kwargs: Any) -> Any:
         """Let TorchScript compile torch's own functions, which it knows by identity."""
         with self.paused():
             return original(*args, **kwargs)
@@ -108,7 +108,7 @@ class AsCuda:
         self._touch()
         return torch.device("cpu")
 
-    def _on_cpu(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _on_cpu(self, original: Original) -> Callable[..., Any]:
         @functools.wraps(original)
         def on_cpu(*args: Any, **kwargs: Any) -> Any:
             if "device" in kwargs:
@@ -118,7 +118,7 @@ class AsCuda:
 
         return on_cpu
 
-    def _moved(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _moved(self, original: Original) -> Callable[..., Any]:
         @functools.wraps(original)
         def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if "device" in kwargs:
@@ -150,10 +150,10 @@ class AsCuda:
         self._touch()
         return tensor
 
-    def _context(self, original: Callable[..., Any], context: Any, device: Any) -> Any:
+    def _context(self, original: Original, context: Any, device: Any) -> Any:
         return original(context, self._mapped(device))
 
-    def _generator(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _generator(self, original: Original) -> Callable[..., Any]:
         mapped = self._mapped
 
         class Kind(type):
@@ -166,9 +166,7 @@ class AsCuda:
 
         return Generator
 
-    def _load(
-        self, original: Callable[..., Any], f: Any, map_location: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _load(self, original: Original, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         return original(f, self._mapped(map_location), *args, **kwargs)
 
     # -- mixed precision
@@ -190,7 +188,7 @@ class AsCuda:
 
     def _region(
         self,
-        original: Callable[..., None],
+        original: Original,
         region: Any,
         device_type: str,
         dtype: torch.dtype | None = None,
@@ -209,7 +207,7 @@ class AsCuda:
         original(region, device_type, dtype, enabled, cache_enabled)
 
     def _scaler(
-        self, original: Callable[..., None], scaler: Any, device: str = "cuda", *args: Any, **kwargs: Any
+        self, original: Original, scaler: Any, device: str = "cuda", *args: Any, **kwargs: Any
     ) -> None:
         if device == "cuda" and not self._awake:
             original(scaler, device, *args, **kwargs)
@@ -231,20 +229,20 @@ class AsCuda:
 
         self._paused.append(alive)
 
-    def _wake_scaler(self, scaler: Any, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    def _wake_scaler(self, scaler: Any, original: Original, *args: Any, **kwargs: Any) -> None:
         if kwargs.get("enabled", args[4] if len(args) > _BEFORE_ENABLED else True):
             self._emulate()
             original(scaler, "cpu", *args, **kwargs)
             self.woken(scaler)
 
-    def _query(self, original: Callable[..., Any], *args: Any) -> Any:
+    def _query(self, original: Original, *args: Any) -> Any:
         if not self._awake:
             return original(*args)
         if not args or isinstance(args[0], (bool, torch.dtype)):
             return original("cpu", *args)
         return original("cpu" if args[0] == "cuda" else args[0], *args[1:])
 
-    def _switch(self, original: Callable[..., Any], *args: Any) -> Any:
+    def _switch(self, original: Original, *args: Any) -> Any:
         if args[-1] and (len(args) == 1 or args[0] == "cuda"):
             self._emulate()
         return self._query(original, *args)
@@ -252,7 +250,7 @@ class AsCuda:
     def _gpu_dtype(self, original: Callable[[], Any]) -> Any:
         return torch.get_autocast_dtype("cpu") if self._awake else original()
 
-    def _cast(self, original: Callable[..., Any], value: Any, device: str, dtype: torch.dtype) -> Any:
+    def _cast(self, original: Original, value: Any, device: str, dtype: torch.dtype) -> Any:
         return original(value, "cpu" if device == "cuda" and self._awake else device, dtype)
 
     # -- torch.cuda

@@ -10,7 +10,7 @@ from torch.nn import SyncBatchNorm
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from ampcheck.observe.patches import Patches
+from ampcheck.observe.patches import Original, Patches
 
 Mapped = Callable[[Any], Any]  #: from a device to the one that stands in for it
 
@@ -38,7 +38,7 @@ def jobs_on_cpu(patches: Patches, mapped: Mapped) -> None:
 
 
 def _without_devices(
-    original: Callable[..., None],
+    original: Original,
     self: Any,
     module: Any,
     device_ids: Any = None,
@@ -50,13 +50,11 @@ def _without_devices(
     original(self, module, None, None, *args, **kwargs)
 
 
-def _job(
-    mapped: Mapped, original: Callable[..., Any], backend: str | None = None, *args: Any, **kwargs: Any
-) -> Any:
+def _job(mapped: Mapped, original: Original, backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
     return _group(mapped, original, backend or "gloo", *args, **kwargs)
 
 
-def _group(mapped: Mapped, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _group(mapped: Mapped, original: Original, *args: Any, **kwargs: Any) -> Any:
     args = tuple(_backend(value) for value in args)
     if "backend" in kwargs:
         kwargs["backend"] = _backend(kwargs["backend"])
@@ -69,18 +67,14 @@ def _backend(value: Any) -> Any:
     return "gloo" if isinstance(value, str) and "nccl" in value.lower() else value
 
 
-def _barrier(original: Callable[..., Any], *args: Any, device_ids: Any = None, **kwargs: Any) -> Any:
+def _barrier(original: Original, *args: Any, device_ids: Any = None, **kwargs: Any) -> Any:
     del device_ids  # gloo has none
     return original(*args, **kwargs)
 
 
-def _on_mesh(
-    mapped: Mapped, original: Callable[..., Any], device_type: str, *args: Any, **kwargs: Any
-) -> Any:
+def _on_mesh(mapped: Mapped, original: Original, device_type: str, *args: Any, **kwargs: Any) -> Any:
     return original(str(mapped(device_type)), *args, **kwargs)
 
 
-def _mesh(
-    mapped: Mapped, original: Callable[..., None], self: Any, device_type: str, *args: Any, **kwargs: Any
-) -> None:
+def _mesh(mapped: Mapped, original: Original, self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
     original(self, str(mapped(device_type)), *args, **kwargs)

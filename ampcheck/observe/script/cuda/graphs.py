@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ampcheck.observe.patches import Patches
+from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.watcher import Watcher
 
@@ -24,7 +24,7 @@ def hear_graphs(patches: Patches, watcher: Watcher) -> None:
     patches.before(kind, "replay", lambda *_: watcher.replays())
 
 
-def _ends(watcher: Watcher, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _ends(watcher: Watcher, original: Original, *args: Any, **kwargs: Any) -> Any:
     try:
         return original(*args, **kwargs)
     finally:

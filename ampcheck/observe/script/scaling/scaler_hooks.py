@@ -10,7 +10,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-from ampcheck.observe.patches import Patches
+from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.values.plan import DEFAULT_SCALE
 
@@ -28,12 +28,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 def made(
-    watcher: Watcher,
-    known: Callable[[type], None],
-    original: Callable[..., Any],
-    self: Any,
-    *args: Any,
-    **kwargs: Any,
+    watcher: Watcher, known: Callable[[type], None], original: Original, self: Any, *args: Any, **kwargs: Any
 ) -> None:
     """Hear of a scaler that is made: what was asked for, and which class it was asked of."""
     known(type(self))
@@ -45,7 +40,7 @@ def once(
     watcher: Watcher,
     name: str,
     instead: Callable[..., Any],
-    original: Callable[..., Any],
+    original: Original,
     self: Any,
     *args: Any,
     **kwargs: Any,
@@ -61,14 +56,14 @@ def once(
         watcher.within.discard(key)
 
 
-def _scale(watcher: Watcher, original: Callable[..., Any], self: Any, outputs: Any) -> Any:
+def _scale(watcher: Watcher, original: Original, self: Any, outputs: Any) -> Any:
     watcher.scale(self, outputs)
     out = original(self, outputs)
     watcher.scaled(self, out)
     return out
 
 
-def _unscale(watcher: Watcher, original: Callable[..., Any], self: Any, optimizer: Any) -> Any:
+def _unscale(watcher: Watcher, original: Original, self: Any, optimizer: Any) -> Any:
     watcher.unscale(self, optimizer)
     try:
         return original(self, optimizer)
@@ -77,7 +72,7 @@ def _unscale(watcher: Watcher, original: Callable[..., Any], self: Any, optimize
 
 
 def _scaler_step(
-    watcher: Watcher, original: Callable[..., Any], self: Any, optimizer: Any, *args: Any, **kwargs: Any
+    watcher: Watcher, original: Original, self: Any, optimizer: Any, *args: Any, **kwargs: Any
 ) -> Any:
     watcher.scaler_step_begins(self, optimizer)
     try:
@@ -86,14 +81,14 @@ def _scaler_step(
         watcher.scaler_step_ends(self, optimizer)
 
 
-def _update(watcher: Watcher, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+def _update(watcher: Watcher, original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
     watcher.update_begins(self, given=bool(args or kwargs))
     out = original(self, *args, **kwargs)
     watcher.update_ends(self)
     return out
 
 
-def _get_scale(watcher: Watcher, original: Callable[..., Any], self: Any) -> Any:
+def _get_scale(watcher: Watcher, original: Original, self: Any) -> Any:
     watcher.scale_read()
     return original(self)
 
@@ -122,7 +117,7 @@ def hear_scales(patches: Patches, watcher: Watcher) -> None:
             patches.put(kind, "update_scale", functools.partial(_update_scale, watcher))
 
 
-def _update_scale(watcher: Watcher, original: Callable[..., Any], self: Any, overflow: Any) -> Any:
+def _update_scale(watcher: Watcher, original: Original, self: Any, overflow: Any) -> Any:
     before = self.cur_scale
     out = original(self, overflow)
     if before != 1.0 or getattr(self, "dynamic", False):  # it is there in bf16 too, and does nothing

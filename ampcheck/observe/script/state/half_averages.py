@@ -9,13 +9,13 @@ import gc
 import sys
 import time
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ampcheck.observe.dtypes import HALVES
-from ampcheck.observe.patches import Patches
+from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.reference.sharing import among_ranks
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_state import Following, sample
@@ -167,7 +167,7 @@ class HalfAverages:
             for name in names:
                 self._patches.put(owner, name, self._writes)
 
-    def _writes(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _writes(self, original: Original, *args: Any, **kwargs: Any) -> Any:
         following = self.following
         if following is None or self._thread.runs:
             return original(*args, **kwargs)

@@ -8,7 +8,6 @@ in each step stands still until the truth is 1/(2r) units in the last place away
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 
@@ -91,9 +90,9 @@ def need_of(tensor: torch.Tensor) -> int:
 
 
 def compare(
-    state: State, tensor: torch.Tensor, wide: torch.Tensor, stays: torch.Tensor, *, last: bool
+    state: State, tensor: torch.Tensor, wide: torch.Tensor, still: torch.Tensor, *, last: bool
 ) -> None:
-    """Compare a tensor with FP32's, as far as that has moved; some of it `stays` where it is."""
+    """Compare a tensor with FP32's, as far as that has moved; some of it stands `still`."""
     if tensor.shape != state.first.shape:
         state.missed = True
         return
@@ -106,9 +105,9 @@ def compare(
     enough = torch.maximum(need_of(tensor) * unit, SHARE * first.abs())
     if state.of_optimizer:
         changes, empty = changes & ~empty, torch.zeros_like(empty)
-    stays = stays & changes & (kept == 0)
+    still = still & changes & (kept == 0)
     # What is near 0 may halve.
-    moved = changes & (size >= torch.minimum(enough, (first.abs() / 2).clamp_min(unit))) | stays
+    moved = changes & (size >= torch.minimum(enough, (first.abs() / 2).clamp_min(unit))) | still
     wrong = ~kept.isfinite() | (kept.abs() > TOO_FAR * size)
     short = ~wrong & ((intended - kept).abs() > LOST * size)
     little = changes & (size >= UNITS / 2 * unit)
@@ -175,35 +174,32 @@ def unit_of(tensor: torch.Tensor) -> torch.Tensor:
     return torch.ldexp(torch.full_like(tensor, info.eps, dtype=torch.float32), exponent - 1)
 
 
-class Moved(NamedTuple):
-    """How a state has moved in FP32."""
-
-    way: torch.Tensor  #: since it is followed
-    before: torch.Tensor | None  #: the same in half the time
-    left: torch.Tensor  #: of what a second copy was off by
-    unit: torch.Tensor  #: in the last place
-    rounds: int  #: steps that wrote it
-    steps: int
-
-
 def beside_of(tensor: torch.Tensor) -> float:
     """Return how far off the second copy of a tensor begins."""
     largest = float(tensor.detach().abs().amax()) if tensor.numel() else 0.0
     return _BESIDE * largest if 0.0 < largest < float("inf") else 1.0
 
 
-def will_stand_still(moved: Moved, need: int) -> torch.Tensor:
-    """Tell of each number whether no change to it will be kept until FP32 is `need` units away.
+def stays(state: State, wide: torch.Tensor, probe: torch.Tensor | None, steps: int) -> torch.Tensor:
+    """Tell of each number whether no change to it will be kept until FP32 is as far away as counts.
 
-    Not before it was written `need` times. It is taken for an average that forgets a part r of itself each time. Of
-    something that stays where it is: changes of less than half a unit, c, get no larger, and FP32 ends c/r units away.
-    Of something that moves by d units each time: this is 1/(2r) units away after 1/(2rd) times, when the first change
-    is kept; and FP32 has come (d/r) (y - 1 + exp(-y)) units far after y/r times. That must be twice as far as needed.
+    `probe` is the second copy, which began beside it. Not before it was written as many times as it has to move units.
+    It is taken for an average that forgets a part r of itself each time. Of something that stays where it is: changes
+    of less than half a unit, c, get no larger, and FP32 ends c/r units away. Of something that moves by d units each
+    time: this is 1/(2r) units away after 1/(2rd) times, when the first change is kept; and FP32 has come
+    (d/r) (y - 1 + exp(-y)) units far after y/r times. That must be twice as far as needed.
     """
-    way, before, left, unit, rounds, steps = moved
+    nothing = torch.zeros_like(wide, dtype=torch.bool)
+    if probe is None or probe.shape != state.first.shape:
+        return nothing
+    way = wide.float() - state.first.float()
+    left = (probe.float() - wide.float()) / beside_of(state.first)
+    before, state.before, rounds = state.before, way, state.rounds
+    state.forgets = rounds > 0 and not bool(left.any())
+    need = need_of(state.first)
     if before is None or before.shape != way.shape or rounds < need:
-        return torch.zeros_like(way, dtype=torch.bool)
-    units = way.abs() / unit
+        return nothing
+    units = way.abs() / unit_of(state.first)
     forgets = (1.0 - left.clamp(0.0, 1.0) ** (1.0 / rounds)).clamp_min(_NOTHING / rounds)
     moves = units * forgets / _behind(rounds * forgets)
     first_kept = moves / forgets * _behind(_KEPT / moves.clamp_min(_NOTHING))

@@ -21,14 +21,11 @@ from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_judged import (
     LONG_ENOUGH,
-    Moved,
     State,
     beside_of,
     compare,
     is_remainder,
-    need_of,
-    unit_of,
-    will_stand_still,
+    stays,
 )
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
@@ -229,8 +226,8 @@ class Following:
                 if tensor is not None and self._is_remainder(tensor):
                     state.fine = state.done = True
                 if tensor is not None and wide is not None and not (state.done or state.missed):
-                    stays = self._stays(state, tensor, wide)
-                    compare(state, tensor.detach(), wide, stays, last=last)
+                    still = stays(state, wide, self._probe.of(tensor), self.steps)
+                    compare(state, tensor.detach(), wide, still, last=last)
 
     def _is_remainder(self, tensor: torch.Tensor) -> bool:
         """Tell whether a tensor holds what another one rounds away, as Kahan's summation keeps it for the next time."""
@@ -241,20 +238,6 @@ class Following:
             and is_remainder(tensor.detach(), other.detach())
             for other in others
             if other is not None
-        )
-
-    def _stays(self, state: State, tensor: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
-        """Tell of each number whether it will stand still until FP32 has come far."""
-        probe = self._probe.of(tensor)
-        if probe is None or tensor.shape != state.first.shape:
-            return torch.zeros_like(tensor, dtype=torch.bool)
-        way = wide.float() - state.first.float()
-        left = (probe.float() - wide.float()) / beside_of(state.first)
-        before, state.before = state.before, way
-        state.forgets = state.rounds > 0 and not bool(left.any())
-        need = need_of(state.first)
-        return will_stand_still(
-            Moved(way, before, left, unit_of(state.first), state.rounds, self.steps), need
         )
 
     def end(self) -> None:
