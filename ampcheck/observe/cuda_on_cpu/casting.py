@@ -40,11 +40,6 @@ def casting_kernel(name: str, policy: CastPolicy) -> Kernel:
     return _MAKERS[policy](operator(name))
 
 
-def forget_weight_casts() -> None:
-    """Drop the low-precision copies of weights that the kernels keep while autocast is on."""
-    _weight_casts.forget()
-
-
 def clear_in_turn(original: Callable[[], None]) -> None:
     """Clear torch's cache, such that no thread asks for a cast meanwhile.
 
@@ -87,7 +82,7 @@ class _WeightCasts:
         return copy
 
     def forget(self) -> None:
-        """Drop all copies now."""
+        """Drop the copies that the kernels keep while autocast is on."""
         entries = self._entries()
         if entries is not None:
             entries.clear()
@@ -106,7 +101,7 @@ class _WeightCasts:
         return entries
 
 
-_weight_casts = _WeightCasts()
+weight_casts = _WeightCasts()
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype, low: torch.dtype) -> torch.Tensor:
@@ -123,7 +118,7 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype, low: torch.dtype) -> torch.T
         and torch.is_autocast_cache_enabled()
         and not torch.is_inference_mode_enabled()
     ):
-        return _weight_casts.cast(tensor, dtype)
+        return weight_casts.cast(tensor, dtype)
     return tensor.to(dtype)
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import torch
 from torch.library import Library, fallthrough_kernel
 
-from ampcheck.observe.cuda_on_cpu.casting import casting_kernel, clear_in_turn, forget_weight_casts
+from ampcheck.observe.cuda_on_cpu.casting import casting_kernel, clear_in_turn, weight_casts
 from ampcheck.observe.cuda_on_cpu.dispatcher import Kernel, install, remove
 from ampcheck.observe.cuda_on_cpu.fused import fourier_kernels, fused_kernels, reads_half
 from ampcheck.observe.cuda_on_cpu.policy import CastPolicy, casting_policy, registered
@@ -86,7 +86,7 @@ class _Installation:
         while self._libraries:
             remove(self._libraries.pop())
         self._patches.restore()
-        forget_weight_casts()
+        weight_casts.forget()
 
 
 _installation = _Installation()

@@ -277,16 +277,14 @@ class Compared(Recording):
                     scaled = id(parameter) in self._divided or self._keeps_scale
                     if not scaled and apart(reference, wide) < apart(reference * self.scale, wide):
                         wide = wide * self.scale  # its loss was not multiplied either
-                row = self._compare(before, wide * self._correction(), self.log2_scale)
+                # A scale that is no power of two is off by this.
+                correction = 2.0**self.log2_scale / self.scale if self.scale else 1.0
+                row = self._compare(before, wide * correction, self.log2_scale)
                 full = f"{module}.{name}".lstrip(".")
                 self._rows[full] = row
                 rounded = None if self._rounded is None else self._rounded.of(grad)
                 if rounded is not None:
                     self._rounded_rows[full] = self._compare(before, rounded / by, 0)
-
-    def _correction(self) -> float:
-        """Return what a scale that is no power of two is off by."""
-        return 2.0**self.log2_scale / self.scale if self.scale else 1.0
 
     @modes.unseen
     def finish(self) -> Recorded:

@@ -232,10 +232,6 @@ class Recording:
     def leaves(self, models: Iterable[tuple[str, torch.nn.Module]]) -> None:
         """Compare what models hold at the end of the step."""
 
-    def too_long(self) -> bool:
-        """Tell whether this is no step any more."""
-        return self.recorder.operations > MOST_OPERATIONS
-
     def failed(self, error: Exception) -> Failure:
         """Return what a step raised, and where."""
         return locate(error, self.recorder.tracker, self.recorder.failed)

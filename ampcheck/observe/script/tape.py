@@ -163,7 +163,7 @@ class Tape(Models):
             self.now.remember(self.models())
         if opens:
             self.now.recorder.tracker.call(module, args, kwargs)
-        elif self.now.too_long():
+        elif self.now.recorder.operations > MOST_OPERATIONS:
             self._enough = step
             self.discard(f"steps of more than {MOST_OPERATIONS:,} operations, too long to be recorded")
 
