@@ -308,14 +308,6 @@ class Recorder(modes.OwnMode):
         """Bring what was recorded to the host."""
         return self.step_record.fetch()
 
-    def follow_gradient(self, module: int, place: int, result: torch.Tensor) -> None:
-        """See to it that the gradient of a module's result is measured, where only modules are."""
-        raise NotImplementedError
-
-    def gradient(self, module: int, place: int, grad: torch.Tensor) -> None:
-        """Measure the gradient of a module's result, where only modules are measured."""
-        raise NotImplementedError
-
     def trace(self, fetched: Fetched) -> Trace:
         """Return the trace of what was recorded."""
         threads = self.lanes is not None and self.lanes.used

@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -111,9 +111,7 @@ class Session:
         compiler.plain.append(stand_in.paused)
         compiler.useless = lambda: self._available or stand_in.used
 
-    def report(
-        self, target: str, notes: Sequence[str] = (), environment: Mapping[str, str] | None = None
-    ) -> Report:
+    def report(self, target: str, notes: Sequence[str] = ()) -> Report:
         """Return what was seen, judged."""
         watcher = self.watcher
         loop = watcher.loop()
@@ -149,7 +147,7 @@ class Session:
             errors=errors,
             error_jumps=next((beside.error_jumps for _, beside in full if beside.error_jumps), ()),
             notes=(*notes, *self._cast(), *_said(watcher)),
-            environment={**_environment(), **self._casting(), **(environment or {})},
+            environment=_environment() | self._casting(),
             outcomes=outcomes,
             loop=with_origins(loop, watcher.tape.recorded, alone=self.ranks.size == 1),
             in_use=tuple(

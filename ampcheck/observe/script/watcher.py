@@ -5,7 +5,6 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.amp.grad_scaler import OptState
 
 from ampcheck.observe.script.comparing import Compared
 from ampcheck.observe.script.data_sets import ROUNDED_DATA, cast_up
@@ -19,7 +18,7 @@ from ampcheck.observe.script.scaling.division import Division
 from ampcheck.observe.script.scaling.limits import limit_of, unit_of
 from ampcheck.observe.script.scaling.losses import factor, is_scaled, mark_scaled
 from ampcheck.observe.script.scaling.own_unscaling import OwnUnscaling, updates_at
-from ampcheck.observe.script.scaling.scales import Attempt, about_to_update, overflowed
+from ampcheck.observe.script.scaling.scales import Attempt, about_to_update, is_ready, overflowed
 from ampcheck.observe.script.scaling.shared import SharedGradients
 from ampcheck.values.loop import GIVEN, RETURNED, Kind
 from ampcheck.values.wording import some
@@ -96,8 +95,7 @@ class Watcher(LoopWatcher):
         """Let gradients be compared at the scale that they are divided by: another scaler's makes them wrong."""
         if self.tape.now is None or not isinstance(getattr(scaler, "_scale", None), torch.Tensor):
             return
-        states = getattr(scaler, "_per_optimizer_states", {})
-        if states.get(id(optimizer), {}).get("stage", OptState.READY) is OptState.READY:
+        if is_ready(scaler, optimizer):
             with unseen():
                 own = float(scaler._scale)
                 other = self.tape.now.divided_by(own, parameters_of(optimizer))
@@ -107,9 +105,7 @@ class Watcher(LoopWatcher):
 
     def _shares(self, scaler: Any, optimizer: Any) -> None:
         """Look at gradients that several optimizers share, where a scaler is about to divide them for one."""
-        states = getattr(scaler, "_per_optimizer_states", {})
-        ready = states.get(id(optimizer), {}).get("stage", OptState.READY) is OptState.READY
-        if self.tape.now is not None and ready:
+        if self.tape.now is not None and is_ready(scaler, optimizer):
             label = self.journal.label(optimizer, "optimizer")
             self.shared.begins(label, scaler, optimizer, self.backwards)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import OptState
 
 from ampcheck.observe.modes import unseen
 from ampcheck.observe.script.state.naming import Named
@@ -135,6 +136,12 @@ def overflowed(scaler: Any, optimizer: Any) -> bool:
     """Tell whether a gradient is known to be infinite: on a CPU, where reading costs nothing."""
     found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
     return any(value.is_cpu and float(value) for value in found)
+
+
+def is_ready(scaler: Any, optimizer: Any) -> bool:
+    """Tell whether a scaler has not divided an optimizer's gradients yet."""
+    states = getattr(scaler, "_per_optimizer_states", {})
+    return states.get(id(optimizer), {}).get("stage", OptState.READY) is OptState.READY
 
 
 def _not_finite(grad: torch.Tensor) -> torch.Tensor:
