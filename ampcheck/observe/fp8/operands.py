@@ -7,8 +7,8 @@ import torch
 from ampcheck.observe.fp8.casts import CUT_OFF, Rounded
 from ampcheck.observe.fp8.delayed import Memory
 from ampcheck.observe.fp8.owners import Layer
-from ampcheck.observe.statistics.collect import statistics
 from ampcheck.observe.statistics.measure import Arena
+from ampcheck.observe.statistics.step_record import statistics
 from ampcheck.values.recipe_audit import OperandStats
 from ampcheck.values.recipes import Recipe
 from ampcheck.values.stats import TensorStats

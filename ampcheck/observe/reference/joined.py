@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from ampcheck.observe.reference.effects import Effects
-from ampcheck.observe.reference.partial import Reference
 from ampcheck.observe.reference.shadow import Shadow
+from ampcheck.observe.reference.storage import Reference
 from ampcheck.observe.statistics.memory import readable, version_of
 
 #: Returns the reference of a tensor that another thread has made.

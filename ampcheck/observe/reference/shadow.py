@@ -16,10 +16,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import Args, Kwargs
 from ampcheck.observe.reference.effects import Effects, dropped, effects, repeatable, written
-from ampcheck.observe.reference.partial import Reference
 from ampcheck.observe.reference.picks import PICKS, Picks
 from ampcheck.observe.reference.sharing import Message, has_arrived, in_backward, share, sum_of, written_by
-from ampcheck.observe.reference.sparse import holding, is_sparse, memory_of
+from ampcheck.observe.reference.storage import Reference, holding, is_sparse, memory_of
 from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of
 
 if TYPE_CHECKING:

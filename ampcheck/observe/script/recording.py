@@ -25,9 +25,6 @@ from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW
 from ampcheck.values.parts import off_by_itself, outcome_of
 from ampcheck.values.trace import ErrorJump, Failure, PairError, Site, Trace, UpdateLoss, summed_up
 
-#: Operations after which a step is abandoned: it is no step, but a script that never updates its weights.
-MOST_OPERATIONS = 100_000
-
 #: Listens to the use of gradients: what kind, by which operation, whose.
 Used = Callable[[Kind, str, list[torch.Tensor]], None]
 #: A parameter: the module that owns it, its name there, and itself.

@@ -16,7 +16,7 @@ from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
 from ampcheck.observe.script.looking_again import CastsBefore, strange
 from ampcheck.observe.script.models import Models
-from ampcheck.observe.script.recording import MOST_OPERATIONS, Named, Recorded, Recording, Used
+from ampcheck.observe.script.recording import Named, Recorded, Recording, Used
 from ampcheck.observe.script.what_if import WhatIf, kinds_that_cannot_be_read
 from ampcheck.observe.script.workers import Workers
 from ampcheck.values.settings import Schedule
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ampcheck.values.trace import Failure, ModuleInfo
 
 
+#: Operations after which a step is abandoned: it is no step, but a script that never updates its weights.
+MOST_OPERATIONS = 100_000
 #: Steps abandoned, after which no other is tried: each took longer than all that a script usually does.
 MOST_GIVEN_UP = 2
 #: Recorded steps that may all overflow before no other is looked for.

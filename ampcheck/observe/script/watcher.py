@@ -15,9 +15,9 @@ from ampcheck.observe.script.reading import SHORTENS
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import trains
 from ampcheck.observe.script.scaling.division import Division
-from ampcheck.observe.script.scaling.limits import limit_of, unit_of
 from ampcheck.observe.script.scaling.losses import factor, is_scaled, mark_scaled
 from ampcheck.observe.script.scaling.own_unscaling import OwnUnscaling, updates_at
+from ampcheck.observe.script.scaling.scaled_by_hand import limit_of, unit_of
 from ampcheck.observe.script.scaling.scales import Attempt, about_to_update, is_ready, overflowed
 from ampcheck.observe.script.scaling.shared import SharedGradients
 from ampcheck.values.loop import GIVEN, RETURNED, Kind

@@ -16,8 +16,8 @@ import torch
 from ampcheck.observe.execution import Args, Execute, Kwargs, run_op
 from ampcheck.observe.modes import OwnMode, Way, way
 from ampcheck.observe.reference.effects import Effects, written
-from ampcheck.observe.reference.partial import Reference
 from ampcheck.observe.reference.shadow import Follow, Shadow
+from ampcheck.observe.reference.storage import Reference
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_judged import (
     LONG_ENOUGH,
