@@ -30,11 +30,8 @@ class Patches:
         made = make(getattr(owner, name, None) if original is _ABSENT else original)
         setattr(owner, name, made)
         # One of ours, and not one of torch's that stands in for another.
-        if (
-            isinstance(owner, ModuleType)
-            and isinstance(made, FunctionType)
-            and made.__code__.co_filename.startswith(_OURS)
-        ):
+        ours = isinstance(made, FunctionType) and made.__code__.co_filename.startswith(_OURS)
+        if isinstance(owner, ModuleType) and ours:
             self._made[id(made)] = (made, original)
 
     def set(self, owner: Any, name: str, value: Any) -> None:

@@ -264,9 +264,8 @@ class Recorder(modes.OwnMode):
         """Return where a node of the graph comes from."""
         marked = None if self.lanes is None else self.lanes.whose(node)
         made = marked or self._nodes.get(node._sequence_nr()) or self.origins.lost()
-        return (
-            self.origins.within(made, self.source.spot_in_backward()) if isinstance(node, _BY_HAND) else made
-        )
+        by_hand = isinstance(node, _BY_HAND)
+        return self.origins.within(made, self.source.spot_in_backward()) if by_hand else made
 
     def _disown(self) -> None:
         """Attribute to nobody the nodes that bear a number which another thread has used too."""

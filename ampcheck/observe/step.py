@@ -61,9 +61,8 @@ class Step:
     def device(self) -> torch.device:
         """Return where the model's first parameter or buffer is, or the CPU."""
         inside = modules(self.model)
-        held = (
-            one for name in ("_parameters", "_buffers") for part in inside for _, one in in_table(part, name)
-        )
+        tables = ("_parameters", "_buffers")
+        held = (one for table in tables for part in inside for _, one in in_table(part, table))
         first = next(held, None)
         return torch.device("cpu") if first is None else first.device
 

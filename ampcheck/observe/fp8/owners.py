@@ -39,11 +39,8 @@ class Owners:
         for path, name, parameter in tracker.parameters():
             if not is_lazy(parameter):
                 self._places.setdefault(id(parameter), []).append(Layer(path, name))
-                if (
-                    type(parameter.data) is torch.Tensor
-                    and parameter.layout is torch.strided
-                    and parameter.numel()
-                ):
+                plain = type(parameter.data) is torch.Tensor and parameter.layout is torch.strided
+                if plain and parameter.numel():
                     self._memory[parameter.untyped_storage().data_ptr()] = id(parameter)
 
     def of(self, weight: torch.Tensor) -> Layer | None:

@@ -51,9 +51,8 @@ def inner(module: torch.nn.Module) -> torch.nn.Module | None:
 def is_compiled(module: torch.nn.Module) -> bool:
     """Tell whether torch.compile made this module or compiles its calls."""
     # The compiler's class is known by name: importing its package takes a second.
-    return (
-        type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None
-    )
+    calls = module.__dict__.get("_compiled_call_impl")
+    return type(module).__name__ == "OptimizedModule" or calls is not None
 
 
 def roots(model: Any) -> dict[str, torch.nn.Module]:

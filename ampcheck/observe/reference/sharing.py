@@ -42,11 +42,8 @@ class Message(NamedTuple):
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of a tensor that is spread over ranks, any other tensor as it is."""
     part = getattr(tensor, "_local_tensor", None)
-    if (
-        part is None
-        and type(tensor).__name__ == "AsyncCollectiveTensor"
-        and getattr(tensor, "completed", False)
-    ):
+    arrives = type(tensor).__name__ == "AsyncCollectiveTensor"
+    if part is None and arrives and getattr(tensor, "completed", False):
         part = getattr(tensor, "elem", None)
     return local(part) if isinstance(part, torch.Tensor) else tensor
 

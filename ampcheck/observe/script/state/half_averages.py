@@ -132,10 +132,8 @@ class HalfAverages:
     def _start(self, steps: int, tensors: Iterable[torch.Tensor]) -> None:
         held, elements = [], 0
         for tensor in tensors:
-            known, size = (
-                self._states.get(id(tensor)),
-                tensor.untyped_storage().nbytes() // tensor.element_size(),
-            )
+            known = self._states.get(id(tensor))
+            size = tensor.untyped_storage().nbytes() // tensor.element_size()
             if (known is None or not known.losses) and elements + size <= MOST and steps >= FEW_STEPS:
                 held.append(tensor)
                 elements += size

@@ -61,12 +61,8 @@ class OwnUpdates:
     def begins(self, label: str, optimizer: Any, parameters: Iterable[Any]) -> None:
         """Follow an optimizer's step, if it is one of its first."""
         self.leave()
-        self._taken[label] = self._taken.get(label, 0) + 1
-        if (
-            self._taken[label] > _STEPS
-            or self.losses
-            or (self._taken[label] > 1 and not _low_states(optimizer))
-        ):
+        taken = self._taken[label] = self._taken.get(label, 0) + 1
+        if taken > _STEPS or self.losses or (taken > 1 and not _low_states(optimizer)):
             return
         elements = 0
         with unseen():
