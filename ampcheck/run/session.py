@@ -64,7 +64,8 @@ class Session:
         #: Tells whether a report of its own follows on layers that the script trains in FP8.
         self.recipes_follow: Callable[[], bool] = lambda: False
         self._on_step = on_step
-        self.watcher = Watcher(schedule, comparison, self._execute, self._stepped, self._lower(what_if))
+        lower = WhatIf(DTYPES[what_if], self._prepare) if what_if else None
+        self.watcher = Watcher(schedule, comparison, self._execute, self._stepped, lower)
         self.watcher.thread.follows = follows
         self._as_cuda, self._available = as_cuda, bool(as_cuda) or cuda_named
         self._stand_in: AsCuda | None = None
@@ -74,9 +75,6 @@ class Session:
         if self._asked.inside and not self._ran:
             self._ran = running(self._asked.path)
         self._on_step(watcher)
-
-    def _lower(self, precision: str) -> WhatIf | None:
-        return WhatIf(DTYPES[precision], self._prepare) if precision else None
 
     def _prepare(self) -> None:
         (prepare if self._stand_in is None else self._stand_in.prepare)()
