@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ampcheck.observe.patches import Original, put_in_place
-
 if TYPE_CHECKING:
     from ampcheck.observe.lanes import Lanes
 
@@ -53,8 +51,9 @@ class OtherThreads:
         if self.lanes is not None:
             self.lanes.open = True
         for owner, name in _BEGINNINGS:
-            self._replace(owner, name, self._counted)
-        self._replace(torch.autograd, "_engine_run_backward", self._run_backward)
+            self._replace(owner, name, self._counted(vars(owner)[name]))
+        engine = vars(torch.autograd)["_engine_run_backward"]
+        self._replace(torch.autograd, "_engine_run_backward", self._told_first(engine))
 
     def stop_listening(self) -> None:
         """Stop hearing of them."""
@@ -70,31 +69,36 @@ class OtherThreads:
         after = map(nodes.made, range(first + 1, first + 1 + len(made)), made)
         deque(chain(map(nodes.begin, (first,)), after), maxlen=0)
 
-    def _replace(self, owner: Any, name: str, instead: Callable[..., Any]) -> None:
-        original = vars(owner)[name]
-        self._replaced.callback(setattr, owner, name, original)
-        setattr(owner, name, put_in_place(instead, original))
+    def _replace(self, owner: Any, name: str, value: Any) -> None:
+        self._replaced.callback(setattr, owner, name, vars(owner)[name])
+        setattr(owner, name, value)
 
-    def _run_backward(self, original: Original, *args: Any, **kwargs: Any) -> Any:
-        if self.lanes is not None:
-            with self.lanes.turn() as mine:
-                if mine:
-                    self.lanes.reads(self.lanes.running.get(threading.get_ident()), args[:1])
-        on_step = self._on_step()
-        if self.ranges and on_step is not None:
-            on_step()
-        return original(*args, **kwargs)
+    def _told_first(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            if self.lanes is not None:
+                with self.lanes.turn() as mine:
+                    if mine:
+                        self.lanes.reads(self.lanes.running.get(threading.get_ident()), args[:1])
+            on_step = self._on_step() if self.ranges else None
+            if on_step is not None:
+                on_step()
+            return original(*args, **kwargs)
 
-    def _counted(self, original: Original, job: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.lanes is not None and self.lanes.holds(job):
-            return original(job, *args, **kwargs)
-        lane = None if self.lanes is None else self.lanes.begins()
-        if lane is not None:
-            with lane:
-                return original(job, *args, **kwargs)
-        first = _sequence()
-        try:
-            return original(job, *args, **kwargs)
-        finally:
-            if _sequence() > first:
-                self.ranges.append((first, _sequence()))
+        return run_backward
+
+    def _counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if self.lanes is not None and self.lanes.holds(args[0]):
+                return original(*args, **kwargs)
+            lane = None if self.lanes is None else self.lanes.begins()
+            if lane is not None:
+                with lane:
+                    return original(*args, **kwargs)
+            first = _sequence()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if _sequence() > first:
+                    self.ranges.append((first, _sequence()))
+
+        return counted
