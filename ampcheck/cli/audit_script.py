@@ -16,7 +16,6 @@ from ampcheck.cli.several import add_what_if, publish_recipes
 from ampcheck.errors import ConfigError, TargetError
 from ampcheck.run.child_processes import WatchOptions
 from ampcheck.run.launch_script import Ended, Program, launch
-from ampcheck.run.limit import Limit
 from ampcheck.run.script_audit import ScriptAudit
 from ampcheck.run.side_effects import Kept, kept
 from ampcheck.targets.alone import models_alone
@@ -128,9 +127,8 @@ def run(options: argparse.Namespace) -> int:
     if missing:
         raise _incomplete(missing, options, program)
     steps = options.steps if "steps" in options.given else STEPS
-    limit = Limit(steps, options.seconds)
     recipe = options.what_if if is_recipe(options.what_if) else ""
-    audit = ScriptAudit(_watch_options(options, program, steps), limit, recipe)
+    audit = ScriptAudit(_watch_options(options, program, steps), (steps, options.seconds), recipe)
     if program.kind == "module":
         print(f"ampcheck: its imports are relative: run as python {program.shown}", file=sys.stderr)
     print(f"ampcheck: {_what_runs(options, steps)}", file=sys.stderr)

@@ -24,7 +24,7 @@ from ampcheck.values.verdict import Health
 from ampcheck.values.wording import clean, plural
 
 if TYPE_CHECKING:
-    from ampcheck.run.before_after import TrainingCurves
+    from ampcheck.fix.long_trial import TrainingCurves
 
 STEPS = 20
 #: Columns of a drawn loss curve.
@@ -88,7 +88,7 @@ def _refuse_unsaved(path: Path, options: argparse.Namespace) -> None:
 
 def _curves_of(options: argparse.Namespace) -> "TrainingCurves":
     """Return the model of the file as it is now, ready to be trained."""
-    from ampcheck.run.before_after import TrainingCurves
+    from ampcheck.fix.long_trial import TrainingCurves
     from ampcheck.targets import load
 
     with contextlib.redirect_stdout(sys.stderr):  # what the user's file prints

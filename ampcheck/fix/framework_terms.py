@@ -32,18 +32,10 @@ def _scaler(power: int) -> str:
     return f'torch.amp.GradScaler("cuda", init_scale=2.0**{power})'
 
 
-def _lightning(power: int) -> str:
-    return (
-        "Trainer(plugins=[lightning.pytorch.plugins.MixedPrecision("
-        f'"16-mixed", "cuda", scaler={_scaler(power)})])'
-    )
-
-
-def _fabric(power: int) -> str:
-    return (
-        "Fabric(plugins=[lightning.fabric.plugins.MixedPrecision("
-        f'"16-mixed", "cuda", scaler={_scaler(power)})])'
-    )
+def _plugin(maker: str, package: str) -> Callable[[int], str]:
+    """Return what starts the loss scale in Lightning or in Fabric."""
+    plugin = f'lightning.{package}.plugins.MixedPrecision("16-mixed", "cuda", scaler='
+    return lambda power: f"{maker}(plugins=[{plugin}{_scaler(power)})])"
 
 
 #: What FSDP2 computes in, and what it adds gradients up in.
@@ -53,8 +45,8 @@ _FSDPHALF_DTYPES = "param_dtype=torch.{}, reduce_dtype=torch.float32"
 _AUTOMATIC = "Determined with use_amp"
 #: What starts the loss scale at a power of two.
 SCALES: dict[str, Callable[[int], str]] = {
-    "Lightning": _lightning,
-    "Fabric": _fabric,
+    "Lightning": _plugin("Trainer", "pytorch"),
+    "Fabric": _plugin("Fabric", "fabric"),
     "transformers": lambda power: f"trainer.accelerator.scaler = {_scaler(power)}  # before trainer.train()",
     "Accelerate": lambda power: (
         'Accelerator(mixed_precision="fp16", kwargs_handlers=[accelerate.utils.GradScalerKwargs('

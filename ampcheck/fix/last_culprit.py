@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ampcheck.diagnose.suspects import Suspect, beginning
 from ampcheck.values.modules import within
 from ampcheck.values.report import Report
-from ampcheck.values.trace import ErrorJump, Phase, Site, is_product
+from ampcheck.values.trace import ErrorJump, Phase, Site, rounds_inputs
 
 #: Places tried behind the one that was found, and lines tried inside of it.
 MOST_TRIED = 8
@@ -86,5 +86,5 @@ def _on(ran: list[Site], line: Suspect, module: str) -> Site:
     """Return the operation of a line that loses bits: a product, a cast that the code asks for, or the last."""
     there = [site for site in ran if line.holds(site)]
     own = [site for site in there if site.module == module] or there
-    product = next((site for site in own if is_product(site)), None)
+    product = next((site for site in own if rounds_inputs(site.op)), None)
     return product or next((site for site in own if site.op == "_to_copy"), own[-1])

@@ -14,13 +14,16 @@ from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.promote import in_fp32
 from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients
+from ampcheck.targets.seeding import seeded
 from ampcheck.targets.spec import Target
-from ampcheck.values.plan import TRAINS, Claim, Plan, Tried
+from ampcheck.values.plan import DEFAULT_SCALE, TRAINS, Claim, Plan, ScalerPlan, Tried
 
 #: Share of what FP32 gained by which the plan's loss may differ at the end and still be called the same.
 SAME_SHARE = 0.1
 #: Times the distance between FP32 and FP32 from rounded weights that the plan's loss may be away as well.
 SAME_TIMES = 3.0
+_START = ScalerPlan(DEFAULT_SCALE)
+TrainingCurve = tuple[list[float], int]  #: the loss of each step, and how many updates were skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +110,28 @@ def losses(setup: TrainingSetup, plan: Plan, steps: int) -> tuple[list[float], i
             setup.after_step(setup.model)
         found.append(float(loss.detach()))
     return found, skipped
+
+
+class TrainingCurves:
+    """Trains a target again and again from one state; the target is as before afterwards."""
+
+    def __init__(self, target: Target, steps: int) -> None:
+        self._target, self._steps = target, steps
+        self._setup = TrainingSetup.of(target)
+
+    def in_fp32(self) -> TrainingCurve:
+        """Return the losses in FP32."""
+        return self._trained(Plan("fp32"))
+
+    def as_it_is(self, plan: Plan, scaler: ScalerPlan | None = None) -> TrainingCurve:
+        """Return the losses in the precision of a plan, without any other change."""
+        start = (scaler or _START) if plan.precision == "fp16" else None
+        return self._trained(Plan(plan.precision, scaler=start))
+
+    def _trained(self, plan: Plan) -> TrainingCurve:
+        with self._target.active(), seeded(0):
+            before = Snapshot(self._target.model, [self._target.batch(index) for index in range(self._steps)])
+            try:
+                return losses(self._setup, plan, self._steps)
+            finally:
+                before.restore()

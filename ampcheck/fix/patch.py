@@ -89,11 +89,8 @@ def diff(file: Path, classes: dict[str, str]) -> str:
 
 def _edit(lines: list[str], forward: ast.FunctionDef) -> None:
     """Put the decorator above a forward and the conversion of its tensors below its signature."""
-    body = (
-        forward.body[1]
-        if ast.get_docstring(forward) is not None and len(forward.body) > 1
-        else forward.body[0]
-    )
+    documented = ast.get_docstring(forward) is not None and len(forward.body) > 1
+    body = forward.body[1 if documented else 0]
     indent = " " * body.col_offset
     names = [argument.arg for argument in forward.args.args[1:]]
     if body.lineno > forward.lineno and names:

@@ -16,7 +16,6 @@ from ampcheck.values.recipes import Recipe
 
 #: Losses at the end whose mean is compared.
 _LAST = 5
-IN_BF16 = Kept(only=frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class RecipeCourse:
         while len(losses) < steps and time.monotonic() < until:
             batch = self.batches[len(losses) % len(self.batches)]
             losses.append(float(forward_and_backward(Step(self.model, batch, self.loss), run)))
-            run.end_step()
+            run.memory.end_step()
             optimizer.step()
             if self.after_step is not None:
                 self.after_step(self.model)

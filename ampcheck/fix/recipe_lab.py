@@ -1,19 +1,17 @@
 """Runs one step under recipes again and again from the same state, and compares it with its bf16 run."""
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from ampcheck.fix.verify import Lab, comparison
-from ampcheck.observe.cuda_on_cpu.wide import WideCompute
+from ampcheck.fix.verify import Lab, comparison, run_unseen
 from ampcheck.observe.fp8.delayed import Memory
 from ampcheck.observe.fp8.emulate import Emulation, Kept, emulated
 from ampcheck.observe.fp8.operands import OperandRecorder
 from ampcheck.observe.model.state import Snapshot
-from ampcheck.observe.step import Step, casting_rules, clear_gradients
+from ampcheck.observe.step import Step
 from ampcheck.values.recipe_audit import UNDETERMINED, OperandStats, RecipeOutcome
 from ampcheck.values.recipes import Recipe
 
@@ -23,25 +21,14 @@ SETTLING = 24
 #: Where batches differ by more than a gradient's own size, its error counts as a share of their noise. No further
 #: than this: a gradient that is lost is off by all of itself, and has to count as harm whatever the noise.
 MOST_NOISE = 2.0
-_NOTHING = Kept(only=frozenset())
+IN_BF16 = Kept(only=frozenset())
 #: Nothing stays in bf16.
 EVERYTHING = Kept()
 
 
 def forward_and_backward(step: Step, run: Emulation) -> torch.Tensor:
     """Run a step under an emulation, in bf16 around it, and return the loss; the gradients stay in the parameters."""
-    clear_gradients(step.model)
-    device = step.device
-    with ExitStack() as stack:
-        stack.enter_context(casting_rules(device, torch.bfloat16))
-        if device.type == "cpu":
-            stack.enter_context(WideCompute())
-        stack.enter_context(emulated(step.model, device.type, run))
-        stack.enter_context(torch.enable_grad())
-        with torch.autocast(device.type, dtype=torch.bfloat16):
-            loss: torch.Tensor = step.loss(step.model, step.batch)
-        loss.backward()
-    return loss.detach().double()
+    return run_unseen(step, torch.bfloat16, around=emulated(step.model, step.device.type, run))
 
 
 class RecipeLab(Lab):
@@ -66,7 +53,7 @@ class RecipeLab(Lab):
         self._memories: dict[str, Memory] = {}
         self._state = Snapshot(step.model, step.batch, step.loss, list(earlier))
         exact = self._grads
-        run = Emulation(baseline, _NOTHING)
+        run = Emulation(baseline, IN_BF16)
         try:
             self._loss = forward_and_backward(step, run)
             self._grads = dict(self._gradients())
@@ -109,32 +96,28 @@ class RecipeLab(Lab):
         self._state.restore()
         try:
             forward_and_backward(
-                Step(self.step.model, batch, self.step.loss), Emulation(self._baseline, _NOTHING)
+                Step(self.step.model, batch, self.step.loss), Emulation(self._baseline, IN_BF16)
             )
             errors = self._errors(self._grads, dict(self._gradients()))
         finally:
             self._state.restore()
         return {name: error / 2**0.5 for name, error in errors.items() if name not in self.undetermined}
 
+    def watched(self, recipe: Recipe) -> tuple[RecipeOutcome, tuple[OperandStats, ...]]:
+        """Run the step under a recipe, and return what its casts were given, too."""
+        recorder = OperandRecorder(recipe)
+        outcome = self.outcome(recipe, recorder=recorder, exact=True)
+        return outcome, recorder.read(self._memories.get(recipe.name, Memory()))
+
     def outcome(
         self,
         recipe: Recipe,
         kept: Kept = EVERYTHING,
+        recorder: OperandRecorder | None = None,
         *,
         exact: bool = False,
     ) -> RecipeOutcome:
         """Run the step under a recipe; `exact` lets delayed scales settle with the very same places kept."""
-        return self._outcome(recipe, kept, None, exact=exact)
-
-    def watched(self, recipe: Recipe) -> tuple[RecipeOutcome, tuple[OperandStats, ...]]:
-        """Run the step under a recipe, and return what its casts were given, too."""
-        recorder = OperandRecorder(recipe)
-        outcome = self._outcome(recipe, Kept(), recorder, exact=True)
-        return outcome, recorder.read(self._memories.get(recipe.name, Memory()))
-
-    def _outcome(
-        self, recipe: Recipe, kept: Kept, recorder: OperandRecorder | None, *, exact: bool
-    ) -> RecipeOutcome:
         self.trials += 1
         kept = replace(kept, modules=kept.modules | self._keep)
         self._state.restore()  # another lab of the same model may have trained it
@@ -163,7 +146,7 @@ class RecipeLab(Lab):
         run = Emulation(recipe, kept)
         for batch in self._earlier or [self.step.batch] * SETTLING:
             forward_and_backward(Step(self.step.model, batch, self.step.loss), run)
-            if not run.end_step() and not self._earlier:
+            if not run.memory.end_step() and not self._earlier:
                 break
         self._state.restore()
         if known is None:

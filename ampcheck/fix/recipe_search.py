@@ -32,7 +32,6 @@ class RecipeSearch:
     """Looks for the cheapest change under which a harmed step comes out as in bf16."""
 
     def __init__(self, lab: RecipeLab, recipe: Recipe, budget: float, progress: Progress) -> None:
-        """Prepare to search for so many seconds."""
         self._lab, self._recipe, self._progress = lab, recipe, progress
         self._budget = budget
         self._until = time.monotonic() + budget

@@ -123,11 +123,7 @@ def _transformer_engine(wanted: _Wanted) -> Iterator[tuple[str, str]]:
     yield "TransformerEngine", _te_region(wanted)
     yield "Megatron-LM", _megatron(wanted)
     if wanted.base == "te-delayed":
-        history = wanted.recipe.history
-        arguments = (
-            f'fp8_format="HYBRID", margin={history.margin}, amax_history_len={history.length}, '
-            f'amax_compute_algo="{_algorithm(history)}"'
-        )
+        arguments = f'fp8_format="HYBRID", {_delayed(wanted.recipe.history)}'
         note = "# has no list of exceptions: build these as nn.Linear: " + ", ".join(wanted.modules) + "\n"
         yield (
             "Accelerate",
@@ -148,11 +144,12 @@ def _transformer_engine(wanted: _Wanted) -> Iterator[tuple[str, str]]:
 def _te_recipe(wanted: _Wanted) -> str:
     if wanted.base != "te-delayed":
         return _TE_RECIPES[wanted.base]
-    history = wanted.recipe.history
-    return (
-        f"DelayedScaling(margin={history.margin}, amax_history_len={history.length}, "
-        f'amax_compute_algo="{_algorithm(history)}")'
-    )
+    return f"DelayedScaling({_delayed(wanted.recipe.history)})"
+
+
+def _delayed(history: History) -> str:
+    algorithm = _algorithm(history)
+    return f'margin={history.margin}, amax_history_len={history.length}, amax_compute_algo="{algorithm}"'
 
 
 def _te_region(wanted: _Wanted) -> str:

@@ -18,7 +18,6 @@ class Found(Generic[Item]):
     items: tuple[Item, ...]  #: the set, in the order of the candidates
     heals: bool  #: a run with this set was healthy
     minimal: bool  #: taking any one item away was tried and does not heal
-    trials: int
 
 
 class Search(Generic[Item]):
@@ -50,11 +49,6 @@ class Search(Generic[Item]):
             return self._found(whole, heals=False, minimal=False)
         kept = self._halve(whole)
         return self._found(*self._thin(kept))
-
-    @property
-    def trials(self) -> int:
-        """Return how many sets were tried."""
-        return len(self._tried)
 
     @property
     def over(self) -> bool:
@@ -99,4 +93,4 @@ class Search(Generic[Item]):
         return items, all(not rest or self._tried.get(rest) is False for rest in alone)
 
     def _found(self, items: tuple[Item, ...], minimal: bool, *, heals: bool = True) -> Found[Item]:  # noqa: FBT001
-        return Found(items, heals, minimal, len(self._tried))
+        return Found(items, heals, minimal)

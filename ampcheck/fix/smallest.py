@@ -25,33 +25,32 @@ def narrowed(
     cost: Callable[[Suspect], int],
 ) -> Found[Suspect]:
     """Return several places with what suffices inside of each in its place: a layer, and not the block around it."""
-    items, trials = list(found.items), found.trials
+    items = list(found.items)
     if not found.heals or not 1 < len(items) <= MOST_NARROWED:
         return found
     for item in sorted(items, key=cost, reverse=True):
-        inside = [other for other in candidates if other != item and inside_of(other, item.module)]
+        inside = [other for other in candidates if other != item and within(other.module, item.module)]
         others = [other for other in items if other != item]
         for smaller in sorted(inside, key=cost):
             if cost(smaller) < cost(item) and search.tries((*others, smaller)):
                 items = [*others, smaller]
                 break
     ordered = tuple(item for item in candidates if item in items)
-    return replace(found, items=ordered, trials=max(trials, search.trials))
+    return replace(found, items=ordered)
 
 
 def gathered(
     report: Report, found: Found[Suspect], heals: Callable[[tuple[Suspect, ...]], bool]
 ) -> Found[Suspect]:
     """Return the set with one module in the place of several that it holds, where that costs no more."""
-    items, trials = found.items, found.trials
+    items = found.items
     # A long set is no culprit, and the module that holds all of it would only look like one.
     for parent in _parents(items) if found.heals and len(items) <= FEW_PLACES else ():
-        merged = (Suspect(module=parent), *(item for item in items if not inside_of(item, parent)))
+        merged = (Suspect(module=parent), *(item for item in items if not within(item.module, parent)))
         price, before = (sum(cost(report, item) for item in held) for held in (merged, items))
         if len(merged) < len(items) and price <= MERGED * before:
-            trials += 1
             items = merged if heals(merged) else items
-    return replace(found, items=items, trials=trials)
+    return replace(found, items=items)
 
 
 def cost(report: Report, item: Suspect) -> int:
@@ -66,11 +65,6 @@ def _parents(items: tuple[Suspect, ...]) -> list[str]:
     """Return the modules but the root that hold more than one of these, those that hold most first."""
     held = Counter(name for item in items for name in above(item.module))
     return [name for name, count in held.most_common() if count > 1]
-
-
-def inside_of(item: Suspect, parent: str) -> bool:
-    """Tell whether a place is a module, or inside of it."""
-    return within(item.module, parent)
 
 
 def smaller_part(report: Report, items: tuple[Suspect, ...]) -> bool:

@@ -44,7 +44,6 @@ class Trials:
     """Tries changes to one step, in a lab and in one precision unless another is named."""
 
     def __init__(self, lab: Lab, precision: str) -> None:
-        """Try in this lab."""
         self._lab = lab
         self._precision = precision
         self._known: dict[tuple[int, tuple[Suspect, ...], str], Outcome] = {}

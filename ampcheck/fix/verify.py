@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,27 @@ from ampcheck.values.trace import Trace, summed_up
 MATTERS = 0.01
 #: How far a second draw of the weights lies beside the first, relative to each: about one step of bf16.
 BESIDE = 2.0**-8
+
+
+def run_unseen(
+    step: Step,
+    dtype: torch.dtype | None,
+    log2_scale: int = 0,
+    around: AbstractContextManager[Any] = nullcontext(),  # noqa: B008  # it holds nothing
+) -> torch.Tensor:
+    """Run a step without recording it, and return the loss; the gradients stay in the parameters, scaled."""
+    clear_gradients(step.model)
+    device = step.device
+    with ExitStack() as stack:
+        stack.enter_context(casting_rules(device, dtype))
+        if dtype is not None and device.type == "cpu":
+            stack.enter_context(WideCompute())
+        stack.enter_context(around)
+        stack.enter_context(torch.enable_grad())
+        with torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+            loss: torch.Tensor = step.loss(step.model, step.batch)
+        (loss * torch.tensor(2.0**log2_scale, device=loss.device) if log2_scale else loss).backward()
+    return loss.detach().double()
 
 
 class Lab:
@@ -140,8 +161,8 @@ class Lab:
     def _then(self) -> tuple[torch.Tensor, dict[str, torch.Tensor]] | None:
         """Run one more step in FP32; return None where it raises."""
         try:
-            with self._before.randomness():
-                return self._reference(), dict(self._gradients())
+            self._before.draw_again()
+            return self._reference(), dict(self._gradients())
         except Exception:  # noqa: BLE001  # the user's code may raise anything
             return None
 
@@ -168,17 +189,7 @@ class Lab:
             self._before.restore()
 
     def _run(self, dtype: torch.dtype | None, log2_scale: int) -> torch.Tensor:
-        clear_gradients(self.step.model)
-        device = self.step.device
-        with ExitStack() as stack:
-            stack.enter_context(casting_rules(device, dtype))
-            if dtype is not None and device.type == "cpu":
-                stack.enter_context(WideCompute())
-            stack.enter_context(torch.enable_grad())
-            with torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
-                loss: torch.Tensor = self.step.loss(self.step.model, self.step.batch)
-            (loss * torch.tensor(2.0**log2_scale, device=loss.device) if log2_scale else loss).backward()
-        return loss.detach().double()
+        return run_unseen(self.step, dtype, log2_scale)
 
     def _gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         of_model = named_parameters(self.step.model)
@@ -189,9 +200,7 @@ class Lab:
         return outcome_of(rows, float(loss), float(self._loss), log2_scale), rows
 
 
-def comparable(
-    named: Iterable[tuple[str, str, torch.Tensor | None]],
-) -> Iterator[tuple[str, torch.Tensor]]:
+def comparable(named: Iterable[tuple[str, str, torch.Tensor | None]]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield gradients by the full name of their parameter: dense, real, and in FP32 at least."""
     for module, name, held in named:
         if held is not None:

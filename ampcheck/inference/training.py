@@ -20,8 +20,7 @@ from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.reference.pair import SAMPLES, pair_errors
-from ampcheck.observe.step import Step, StepRaised, Widened
-from ampcheck.observe.step_run import StepRun, failed, recorded
+from ampcheck.observe.step import Step, StepRaised, StepRun, Widened, failed, recorded
 from ampcheck.targets.spec import Target
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.parts import outcome_of

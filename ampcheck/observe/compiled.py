@@ -8,6 +8,7 @@ the same trace.
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import torch
 from torch._ops import OpOverload
 
 from ampcheck.observe.model.modules import ModuleTracker, tensors_in
+from ampcheck.observe.model.structure import own_tensors
 from ampcheck.observe.native import NATIVE
 from ampcheck.observe.ops import OpKind
 from ampcheck.observe.tally import BACKWARD_OP, FORWARD_OP, Origin
@@ -29,6 +31,7 @@ _KINDS = (OpKind.SKIP, OpKind.VIEW, OpKind.SAME, OpKind.CAST, OpKind.COPY, OpKin
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 #: Operation of what is measured at a module: entering, leaving, made there, and its gradient, in the backward.
 _SIDES = ("", "", FORWARD_OP, BACKWARD_OP)
+_PHASES = (Phase.FORWARD, Phase.BACKWARD)
 #: What we ask of torch is not for function modes of the script's.
 _NO_FUNCTIONS = torch._C.DisableTorchFunction
 
@@ -38,7 +41,7 @@ def compiled_path(recorder: "Recorder", execute: Callable[..., Any] | None) -> A
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if NATIVE is None or exchange is None or not on_cpu(recorder.tracker.modules()):
         return None
-    found = NATIVE.Path(exchange, _asked(_Answers(recorder), execute), torch.get_num_threads())
+    found = NATIVE.Path(exchange, _asked(recorder, execute), torch.get_num_threads())
     found.name(filled(recorder.tracker))
     return found
 
@@ -71,107 +74,55 @@ def _filled_by(kind: type) -> int:
 
 def on_cpu(modules: Iterable[torch.nn.Module]) -> bool:
     """Tell whether the tensors of modules are on the CPU: elsewhere measuring is launched from Python."""
-    for module in modules:
-        held = module.__dict__
-        for table in (held.get("_parameters"), held.get("_buffers")):
-            for tensor in table.values() if table else ():
-                if tensor is not None and not tensor.is_cpu:
-                    return False
-    return True
+    return all(tensor.is_cpu for module in modules for _, tensor in own_tensors(module))
 
 
-def _asked(answers: "_Answers", execute: Callable[..., Any] | None) -> Sequence[Any]:
-    """Return the arguments of Path, in its order."""
+def _asked(recorder: "Recorder", execute: Callable[..., Any] | None) -> Sequence[Any]:
+    """Return the arguments of Path, in its order: a recorder's methods, with the words that C has for things."""
+    mine: Any = weakref.proxy(recorder)  # C does not keep it alive
+
+    def call(method: str) -> Callable[..., Any]:
+        found = attrgetter(method)
+
+        def ask(*given: Any) -> Any:
+            return found(mine)(*given)
+
+        return ask
+
+    def plan(func: Any) -> tuple[str, int, int, Any]:
+        plan = mine.plan(func)
+        # What an overload's own call does, less a frame.
+        own = func._op if type(func) is OpOverload else func
+        return plan.name, _KINDS.index(plan.kind), int(plan.rounds), own
+
+    def origin(code: int, lasti: int) -> Any:
+        return mine.origins.of((code, lasti) if code else None, Phase.FORWARD)
+
+    def note(func: Any, args: Any, out: Any) -> None:
+        with _NO_FUNCTIONS():
+            mine.note(func, args, out)
+
+    def measure(origin: Origin, backward: int, op: str, slot: str, value: Any) -> None:
+        with _NO_FUNCTIONS():
+            for place, tensor in tensors_in(value, slot):
+                mine.tally.measure(origin, _PHASES[backward], op, place, tensor)
+
+    def copied(op: str, origin: Origin, backward: int, source: Any, out: Any) -> None:
+        with _NO_FUNCTIONS():
+            mine.tally.copied(op, origin, _PHASES[backward], source, out)
+
     return (
         execute,
-        answers.way,
-        answers.raised,
-        answers.gave_way,
-        answers.plan,
-        answers.classify,
-        answers.origin,
-        answers.lost,
-        answers.note,
-        answers.measure,
-        answers.copied,
-        answers.constants,
-        answers.crossed,
-        answers.hook,
-        answers.gradient,
+        *map(call, ("way", "raised", "gave_way")),
+        plan,
+        call("source.classify"),
+        origin,
+        call("origins.lost"),
+        *(note, measure, copied),
+        *map(call, ("tally.constants", "crossed", "follow_gradient", "gradient")),
         torch.is_grad_enabled,
         torch._C._current_autograd_node,
         torch._C._autograd._get_sequence_nr,
-        torch.Tensor,
-        torch.nn.Parameter,
-        (Phase.FORWARD, Phase.BACKWARD),
-        _DTYPES,
-        _SIDES,
+        *(torch.Tensor, torch.nn.Parameter),
+        *(_PHASES, _DTYPES, _SIDES),
     )
-
-
-def _phase(backward: bool) -> Phase:  # noqa: FBT001
-    return Phase.BACKWARD if backward else Phase.FORWARD
-
-
-class _Answers:
-    """A recorder's methods, with the words that C has for things; they do not keep it alive."""
-
-    __slots__ = ("_recorder",)
-
-    def __init__(self, recorder: "Recorder") -> None:
-        self._recorder = weakref.ref(recorder)
-
-    @property
-    def recorder(self) -> "Recorder":
-        recorder = self._recorder()
-        assert recorder is not None  # it is what C is called by
-        return recorder
-
-    def way(self, types: Any) -> int:
-        return self.recorder.way(types)
-
-    def gave_way(self, error: Exception) -> None:
-        self.recorder.gave_way(error)
-
-    def raised(self, func: OpOverload, error: Exception) -> None:
-        self.recorder.raised(func, error)
-
-    def plan(self, func: Any) -> tuple[str, int, int, Any]:
-        plan = self.recorder.plan(func)
-        # What an overload's own call does, less a frame.
-        call = func._op if type(func) is OpOverload else func
-        return plan.name, _KINDS.index(plan.kind), int(plan.rounds), call
-
-    def classify(self, code: Any) -> int:
-        return self.recorder.source.classify(code)
-
-    def origin(self, code: int, lasti: int) -> Origin:
-        return self.recorder.origins.of((code, lasti) if code else None, Phase.FORWARD)
-
-    def lost(self) -> Origin:
-        return self.recorder.origins.lost()
-
-    def note(self, func: Any, args: Any, out: Any) -> None:
-        with _NO_FUNCTIONS():
-            self.recorder.note(func, args, out)
-
-    def measure(self, origin: Origin, backward: bool, op: str, slot: str, value: Any) -> None:  # noqa: FBT001
-        with _NO_FUNCTIONS():
-            for place, tensor in tensors_in(value, slot):
-                self.recorder.tally.measure(origin, _phase(backward), op, place, tensor)
-
-    def copied(self, op: str, origin: Origin, backward: bool, source: Any, out: Any) -> None:  # noqa: FBT001
-        with _NO_FUNCTIONS():
-            self.recorder.tally.copied(op, origin, _phase(backward), source, out)
-
-    def constants(self, origin: Origin, op: str, args: Any, out: torch.Tensor) -> None:
-        self.recorder.tally.constants(origin, op, args, out)
-
-    def crossed(self, module: int, slot: str, value: Any) -> None:
-        self.recorder.crossed(module, slot, value)
-
-    def hook(self, module: int, place: int, tensor: torch.Tensor) -> None:
-        self.recorder.follow_gradient(module, place, tensor)
-
-    def gradient(self, module: int, place: int, grad: torch.Tensor) -> None:
-        self.recorder.gradient(module, place, grad)

@@ -66,7 +66,6 @@ class DryRecorder(Recorder):
     plain = frozenset({torch.Tensor, FakeTensor})
 
     def __init__(self, model: Any) -> None:
-        """Prepare to record."""
         super().__init__(model, compiled=False)
         self.step_record = _Headings()
         self.tally = self._shapes = _Shapes(self.step_record, Seen())

@@ -9,14 +9,16 @@ from torch._ops import OpOverload
 
 from ampcheck.observe.tally import Origin
 
-Execute = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]
-
+#: What an operation is called with.
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Execute = Callable[[OpOverload, Args, Kwargs], Any]
 
 #: Of a parameter or gradient: the module that owns it, its slot there, and itself.
 State = tuple[str, str, torch.Tensor]
 
 
-def run_op(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_op(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Run an operation as it is."""
     return func(*args, **kwargs)
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from ampcheck.observe.execution import Args, Kwargs
 from ampcheck.observe.modes import OwnMode
-from ampcheck.observe.nodes import Nodes
+from ampcheck.observe.origins import Nodes
+from ampcheck.observe.reference.sharing import among_ranks
 from ampcheck.observe.statistics.memory import tensors_of
 
 if TYPE_CHECKING:
@@ -50,9 +52,7 @@ class Lane(OwnMode):
         super().__exit__(*raised)
         self._lanes.running.pop(threading.get_ident(), None)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         """Run an operation as it would have run, and note what came out."""
         return self._lanes.run(self, func, types, args, kwargs or {})
 
@@ -71,7 +71,6 @@ class Lanes:
     """The threads that a recorder follows beside the one that it was entered in; one records at a time."""
 
     def __init__(self, recorder: "Recorder") -> None:
-        """Begin with none."""
         self._recorder = weakref.ref(recorder)
         self._lock = threading.RLock()
         self.open = False
@@ -91,15 +90,12 @@ class Lanes:
 
     def begins(self) -> Lane | None:
         """Return a lane for a thread, or a job of a pool of threads, that is about to begin; None to pass it over."""
-        among_ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if not self.open or among_ranks:
+        if not self.open or among_ranks():
             return None
         self.used = True
         return Lane(self)
 
-    def run(
-        self, lane: Lane | None, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def run(self, lane: Lane | None, func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
         """Have an operation of a lane, or of no lane, run and recorded while no other thread records."""
         recorder = self._recorder()
         if recorder is None:

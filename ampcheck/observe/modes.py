@@ -37,7 +37,6 @@ class OwnMode(TorchDispatchMode):
         return False
 
     def __init__(self) -> None:
-        """Prepare to be put in force."""
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotations here
 
     def __enter__(self) -> Self:
@@ -74,9 +73,7 @@ class OwnMode(TorchDispatchMode):
         self.__dict__["__torch_dispatch__"] = MethodType(_pass, self)
 
 
-def _pass(
-    _mode: Any, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-) -> Any:
+def _pass(_mode: Any, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
     return func(*args, **(kwargs or {}))
 
 

@@ -30,16 +30,7 @@ class OpPlan:
 
 #: Memory whose contents nobody has written yet; its numbers mean nothing.
 _UNWRITTEN = frozenset(
-    {
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "empty_permuted",
-        "new_empty",
-        "new_empty_strided",
-        "set_",
-        "resize_",
-    }
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided set_ resize_".split()
 )
 #: Between processes: the results may not have arrived yet, and reading them would wait.
 _COMMUNICATION = frozenset({*MESSAGES, "fsdp"})
@@ -85,9 +76,8 @@ def plan_of(func: Any) -> OpPlan:  # noqa: PLR0911  # one line a kind
     tensors = [ret for ret in schema.returns if "Tensor" in str(ret.type)]
     if name in _UNWRITTEN or not tensors:
         return OpPlan(name, OpKind.SKIP)
-    if (
-        name in _SAME and schema.overload_name != "dtype"
-    ):  # the bits of a view in another dtype are other numbers
+    # The bits of a view in another dtype are other numbers.
+    if name in _SAME and schema.overload_name != "dtype":
         return OpPlan(name, OpKind.SAME)
     if name in _CASTS:
         return OpPlan(name, OpKind.CAST)

@@ -1,6 +1,11 @@
-"""What operations are attributed to: lines of the program, each in the module that runs there."""
+"""What operations are attributed to: lines of the program, each in the module that runs there.
+
+And which of them each node of autograd's graph comes from.
+"""
 
 from typing import Any
+
+import torch
 
 from ampcheck.observe.source import SourceFinder, Spot
 from ampcheck.observe.tally import Origin
@@ -67,3 +72,34 @@ class Origins:
         if origin is None:
             origin = self._made[module] = Origin(self._tracker.path(module), Phase.FORWARD, "", 0)
         return origin
+
+
+class Nodes:
+    """Origins by the numbers that autograd gives its nodes, one after the other."""
+
+    __slots__ = ("_origins", "next")
+
+    def __init__(self) -> None:
+        self._origins: dict[int, Any] = {}
+        self.next = 0  #: the number of the next node
+
+    def begin(self, sequence: int) -> None:
+        """Forget all nodes; the next one has this number."""
+        self._origins.clear()
+        self.next = sequence
+
+    def get(self, number: int) -> Any:
+        """Return the origin of a node, None for one that was not recorded."""
+        return self._origins.get(number)
+
+    def made(self, sequence: int, origin: Any) -> None:
+        """Note that an operation made all nodes up to this number."""
+        while self.next < sequence:
+            self._origins[self.next] = origin
+            self.next += 1
+
+
+def running_number() -> int:
+    """Return the number of the node of the graph that runs, -1 where none does."""
+    node: Any = torch._C._current_autograd_node()
+    return -1 if node is None else int(node._sequence_nr())

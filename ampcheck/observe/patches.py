@@ -8,6 +8,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+#: A function of torch's, or of the script's, that is replaced.
+Original = Callable[..., Any]
 _ABSENT = object()
 #: Where functions of ours lie.
 _OURS = str(Path(__file__).parents[1])
@@ -17,29 +19,32 @@ class Patches:
     """Replaced attributes; `restore` puts back what was there, whatever has happened since."""
 
     def __init__(self) -> None:
-        """Begin with nothing replaced."""
         self._done: list[tuple[Any, str, Any]] = []
-        self._made: dict[
-            int, tuple[Any, Any]
-        ] = {}  #: what replaces a function, by identity, and the function
+        #: What replaces a function, by identity, and the function.
+        self._made: dict[int, tuple[Any, Any]] = {}
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace an attribute by what `make` returns for it; one that is not there is made for None."""
+        """Replace an attribute by what `make` returns for it, its own or inherited; None where there is none."""
         original = vars(owner).get(name, _ABSENT)
         self._done.append((owner, name, original))
-        made = make(None if original is _ABSENT else original)
+        made = make(getattr(owner, name, None) if original is _ABSENT else original)
         setattr(owner, name, made)
         # One of ours, and not one of torch's that stands in for another.
-        if (
-            isinstance(owner, ModuleType)
-            and isinstance(made, FunctionType)
-            and made.__code__.co_filename.startswith(_OURS)
-        ):
+        ours = isinstance(made, FunctionType) and made.__code__.co_filename.startswith(_OURS)
+        if isinstance(owner, ModuleType) and ours:
             self._made[id(made)] = (made, original)
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Replace an attribute by a value."""
+        self.wrap(owner, name, lambda _: value)
 
     def put(self, owner: Any, name: str, instead: Callable[..., Any]) -> None:
         """Replace a function by one that is called with it, and then with what it is given."""
         self.wrap(owner, name, functools.partial(put_in_place, instead))
+
+    def before(self, owner: Any, name: str, tell: Callable[..., object]) -> None:
+        """Let a function tell of a call, with what it is given, before it is made."""
+        self.wrap(owner, name, functools.partial(_telling, tell))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -92,9 +97,7 @@ def put_in_place(instead: Callable[..., Any], original: Callable[..., Any]) -> C
     return call
 
 
-def before(tell: Callable[..., object], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that tells of a call, with what it is given, and then makes it."""
-
+def _telling(tell: Callable[..., object], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         tell(*args, **kwargs)

@@ -3,7 +3,7 @@
 import copy
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.model.modules import tensors_in
 from ampcheck.observe.model.structure import named_modules
 from ampcheck.observe.source import SourceFinder
 
@@ -77,7 +78,7 @@ def _in_fp32(inner: Callable[..., Any], back: torch.dtype | None) -> Callable[..
     @functools.wraps(inner)
     def forward(*args: Any, **kwargs: Any) -> Any:
         with ExitStack() as stack:
-            for device in {tensor.device.type for tensor in _tensors((args, kwargs))} or {"cpu"}:
+            for device in _devices(args, kwargs):
                 stack.enter_context(torch.autocast(device, enabled=False))
             out = inner(*widened(args), **widened(kwargs))
         return out if back is None else _changed(out, frozenset({torch.float32}), back)
@@ -85,15 +86,8 @@ def _in_fp32(inner: Callable[..., Any], back: torch.dtype | None) -> Callable[..
     return forward
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _tensors(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _tensors(inner)
+def _devices(args: Any, kwargs: Any) -> set[str]:
+    return {tensor.device.type for _, tensor in tensors_in((args, kwargs), "")} or {"cpu"}
 
 
 def widened(value: Any) -> Any:
@@ -143,9 +137,8 @@ class _Lines(TorchFunctionMode):
         )
         if special or self._source.line(self._source.own_spot(2)) not in self._places:
             return func(*args, **kwargs)
-        devices = {tensor.device.type for tensor in _tensors((args, kwargs))} or {"cpu"}
         with ExitStack() as stack:
-            for device in devices:
+            for device in _devices(args, kwargs):
                 stack.enter_context(torch.autocast(device, enabled=False))
             wide = func(*widened(args), **widened(kwargs))
             if name in _CASTS and isinstance(wide, torch.Tensor) and wide.dtype in HALVES:

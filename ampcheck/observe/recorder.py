@@ -11,13 +11,12 @@ from torch._ops import OpOverload
 from ampcheck.observe import modes
 from ampcheck.observe.compiled import compiled_path, filled
 from ampcheck.observe.cuda_on_cpu.wide import WideCompute
-from ampcheck.observe.execution import Execute, Failed, State, run_op
+from ampcheck.observe.execution import Args, Execute, Failed, Kwargs, State, run_op
 from ampcheck.observe.lanes import Lanes, after_sources
 from ampcheck.observe.model.modules import ModuleTracker, tensors_in
 from ampcheck.observe.modes import Way
-from ampcheck.observe.nodes import Nodes, running_number
 from ampcheck.observe.ops import OpKind, OpPlan, plan_of
-from ampcheck.observe.origins import Origins
+from ampcheck.observe.origins import Nodes, Origins, running_number
 from ampcheck.observe.reference.sharing import ENGINE
 from ampcheck.observe.seen import Seen
 from ampcheck.observe.source import frames_match, source_finder
@@ -152,14 +151,14 @@ class Recorder(modes.OwnMode):
         super()._begin()
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: OpOverload, types: Any, args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         """Run an operation as it would have run, then note what came out."""
         if self.lanes is not None:
             return self.lanes.run(None, func, types, args, kwargs or {})
         return self.dispatched(func, types, args, kwargs or {})
 
-    def dispatched(self, func: OpOverload, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def dispatched(self, func: OpOverload, types: Any, args: Args, kwargs: Kwargs) -> Any:
         """Do so while no other thread is recorded."""
         if types:
             way = self.way(types)
@@ -199,7 +198,7 @@ class Recorder(modes.OwnMode):
         self.failed = Failed(id(error), plan_of(func).name, self._nodes.get(running_number()))
 
     def note(  # noqa: C901, PLR0912, PLR0915  # each part made a function would cost a call
-        self, func: OpOverload, args: tuple[Any, ...], out: Any
+        self, func: OpOverload, args: Args, out: Any
     ) -> None:
         """Note what came out of an operation."""
         plan = self._plans.get(id(func))
@@ -265,9 +264,8 @@ class Recorder(modes.OwnMode):
         """Return where a node of the graph comes from."""
         marked = None if self.lanes is None else self.lanes.whose(node)
         made = marked or self._nodes.get(node._sequence_nr()) or self.origins.lost()
-        return (
-            self.origins.within(made, self.source.spot_in_backward()) if isinstance(node, _BY_HAND) else made
-        )
+        by_hand = isinstance(node, _BY_HAND)
+        return self.origins.within(made, self.source.spot_in_backward()) if by_hand else made
 
     def _disown(self) -> None:
         """Attribute to nobody the nodes that bear a number which another thread has used too."""
@@ -308,14 +306,6 @@ class Recorder(modes.OwnMode):
     def fetch(self) -> Fetched:
         """Bring what was recorded to the host."""
         return self.step_record.fetch()
-
-    def follow_gradient(self, module: int, place: int, result: torch.Tensor) -> None:
-        """See to it that the gradient of a module's result is measured, where only modules are."""
-        raise NotImplementedError
-
-    def gradient(self, module: int, place: int, grad: torch.Tensor) -> None:
-        """Measure the gradient of a module's result, where only modules are measured."""
-        raise NotImplementedError
 
     def trace(self, fetched: Fetched) -> Trace:
         """Return the trace of what was recorded."""

@@ -15,7 +15,6 @@ class Seen:
     __slots__ = ("_count", "_rows")
 
     def __init__(self) -> None:
-        """Start with nothing seen."""
         self._count = 0
         self._rows: dict[int, tuple[weakref.ref[torch.Tensor], int, int, int]] = {}
 
@@ -49,7 +48,6 @@ class CastInputs:
     __slots__ = ("_count", "_origins")
 
     def __init__(self) -> None:
-        """Start with nothing seen."""
         self._count = 0
         self._origins: dict[int, tuple[weakref.ref[torch.Tensor], torch.dtype, int]] = {}
 

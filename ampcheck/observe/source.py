@@ -5,8 +5,9 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -34,6 +35,9 @@ _MOST_CODES = 4096
 #: What calls the backward of a Function.
 _APPLIES = os.path.join("torch", "autograd", "function.py")  # noqa: PTH118  # compared with names of files
 
+#: Frames of the script in which the name of something is looked for.
+_FRAMES = 6
+
 _SKIP, _USER, _STOP = range(3)
 
 
@@ -44,7 +48,6 @@ class SourceFinder:
     """
 
     def __init__(self) -> None:
-        """Start with nothing classified."""
         self._kinds: dict[int, int] = {}
         self._codes: dict[int, CodeType] = {}
         self._lines: dict[Spot, tuple[str, int]] = {}
@@ -64,17 +67,15 @@ class SourceFinder:
             frame = frame.f_back
         return None
 
-    def spot_in_backward(self, depth: int = 2) -> Spot | None:
+    def spot_in_backward(self) -> Spot | None:
         """Return the running spot of a backward that the user has written, or None where torch itself runs it."""
-        frame: FrameType | None = sys._getframe(depth)
-        while frame is not None:
+        for frame in frames():
             code = frame.f_code
             kind = self._kinds[id(code)] if id(code) in self._kinds else self.classify(code)
             if kind == _USER:
                 return id(code), frame.f_lasti
             if code.co_name == "apply" and code.co_filename.endswith(_APPLIES):
                 return None
-            frame = frame.f_back
         return None
 
     def own_spot(self, depth: int = 2) -> Spot | None:
@@ -91,19 +92,17 @@ class SourceFinder:
             frame = frame.f_back
         return None
 
-    def caller(self, spot: Spot | None, depth: int = 2) -> tuple[str, str]:
+    def caller(self, spot: Spot | None) -> tuple[str, str]:
         """Return the user's own line ("train.py:9") and the function of a library that it led to.
 
         Both are '' where the spot is the user's own, or nobody's.
         """
         if spot is None or not in_library(self._codes[spot[0]].co_filename):
             return "", ""
-        frame: FrameType | None = sys._getframe(depth)
-        while frame is not None:
+        for frame in frames():
             name = frame.f_code.co_filename
             if is_user_file(name) and not in_library(name):
                 return f"{shown_path(name)}:{frame.f_lineno}", self._codes[spot[0]].co_qualname
-            frame = frame.f_back
         return "", ""
 
     def classify(self, code: CodeType) -> int:
@@ -152,6 +151,30 @@ def source_finder() -> SourceFinder:
     if folder != _shared.folder or len(_shared.finder._codes) > _MOST_CODES:
         _shared.folder, _shared.finder = folder, SourceFinder()
     return _shared.finder
+
+
+def running_line() -> tuple[str, int]:
+    """Return the file and line of user code that is running."""
+    source = source_finder()
+    return source.line(source.spot())
+
+
+def frames() -> Iterator[FrameType]:
+    """Yield the running frames, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)  # whoever iterates
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def script_frames() -> Iterator[FrameType]:
+    """Yield the innermost running frames of the script, as many as names are looked for in."""
+    script = (one for one in frames() if _is_scripts(one.f_code.co_filename))
+    return islice(script, _FRAMES)
+
+
+def _is_scripts(filename: str) -> bool:
+    return is_user_file(filename) or filename.startswith("<")
 
 
 def classify(filename: str) -> int:

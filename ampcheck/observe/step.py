@@ -1,10 +1,13 @@
-"""One training step, recorded: forward and loss in a precision, backward at a loss scale."""
+"""One training step, recorded: forward and loss in a precision, backward at a loss scale.
+
+What it held can be compared with another run of it.
+"""
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,16 +19,17 @@ from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import State
 from ampcheck.observe.failure import is_out_of_memory, locate
 from ampcheck.observe.model.modules import tensors_in
-from ampcheck.observe.model.structure import modules, named_parameters
+from ampcheck.observe.model.structure import in_table, modules, named_parameters, own_tensors
 from ampcheck.observe.recorder import Recorder
-from ampcheck.values.trace import Failure
+from ampcheck.observe.reference.lineage import error_jumps, overflown_casts
+from ampcheck.observe.statistics.step_record import Fetched
+from ampcheck.values.trace import ErrorJump, Failure, PairError, Site, Trace, summed_up
 
 
 class StepRaised(StepError):  # noqa: N818  # says what happened, as StopIteration does
     """The user's model or loss raised; `failure` says where."""
 
     def __init__(self, failure: Failure, *, out_of_memory: bool = False) -> None:
-        """Say what was raised and where."""
         module = f" in module {failure.module!r}" if failure.module else ""
         hint = "use a smaller --batch-size" if out_of_memory else ""
         super().__init__(f"{failure.kind}: {failure.message}{module}", where=failure.location, hint=hint)
@@ -57,12 +61,10 @@ class Step:
     def device(self) -> torch.device:
         """Return where the model's first parameter or buffer is, or the CPU."""
         inside = modules(self.model)
-        for table in ("_parameters", "_buffers"):
-            for module in inside:
-                for tensor in dict(module.__dict__.get(table) or {}).values():
-                    if tensor is not None:
-                        return torch.device(tensor.device)
-        return torch.device("cpu")
+        tables = ("_parameters", "_buffers")
+        held = (one for table in tables for part in inside for _, one in in_table(part, table))
+        first = next(held, None)
+        return torch.device("cpu") if first is None else first.device
 
 
 @contextmanager
@@ -115,13 +117,7 @@ class Widened:
     """Half-precision parameters, buffers and inputs held in FP32 for a while."""
 
     def __init__(self, model: Any, batch: Any = None) -> None:
-        """Widen what is there."""
-        tables = [
-            module.__dict__.get(table) or {}
-            for module in modules(model)
-            for table in ("_parameters", "_buffers")
-        ]
-        held = [tensor for table in tables for _, tensor in table.items() if tensor is not None]
+        held = [tensor for module in modules(model) for _, tensor in own_tensors(module)]
         held += [tensor for _, tensor in tensors_in(batch, "")]
         low = {id(tensor): tensor for tensor in held if tensor.dtype in HALVES and tensor.is_leaf}
         self._tensors = [(tensor, tensor.data) for tensor in low.values()]
@@ -201,3 +197,38 @@ def clear_gradients(model: Any) -> None:
     """Forget all gradients of a model."""
     for _, _, parameter in named_parameters(model):
         parameter.grad = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRun:
+    """One recorded step."""
+
+    trace: Trace
+    fetched: Fetched
+    sources: Mapping[Site, Sequence[Site]]  #: what each operation's results were made of
+
+    def error_jumps(
+        self, reference: Trace, errors: Mapping[Site, PairError], dtype: str
+    ) -> tuple[ErrorJump, ...]:
+        """Return where errors begin: first the casts that the numbers do not fit."""
+        return (
+            *overflown_casts(self.sources, self.trace, reference, dtype),
+            *error_jumps(self.sources, errors, dtype),
+        )
+
+
+def recorded(
+    step: Step, recorder: Recorder, dtype: torch.dtype | None = None, log2_scale: int = 0
+) -> StepRun:
+    """Run a step and return what was recorded of it."""
+    run(step, recorder, dtype, log2_scale)
+    fetched = recorder.fetch()
+    trace = recorder.trace(fetched)
+    low = str(dtype).removeprefix("torch.")
+    summary = summed_up(trace, fetched.losses[0], log2_scale, low)
+    return StepRun(replace(trace, steps=(summary,)), fetched, recorder.sources())
+
+
+def failed(raised: StepRaised) -> StepRun:
+    """Return the run of a step that the user's code ended."""
+    return StepRun(Trace(failure=raised.failure), Fetched({}, {}, {}, ()), {})

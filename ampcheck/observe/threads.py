@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import thread as pool
+from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +27,6 @@ _BEGINNINGS: tuple[tuple[Any, str], ...] = ((threading.Thread, "_bootstrap_inner
 THREADS = "operations in threads of the model's own"
 
 
-def _nothing() -> None:
-    """Do what is done for a recorder that is gone."""
-
-
 class OtherThreads:
     """The numbers that other threads gave to nodes while a step was recorded."""
 
@@ -38,7 +35,7 @@ class OtherThreads:
         self._on_step = weakref.WeakMethod(on_step)  # a recorder goes with its last name
         self.lanes: Lanes | None = None  #: where threads are followed
         self.ranges: list[tuple[int, int]] = []
-        self._originals: list[tuple[Any, str, Any]] = []
+        self._replaced = ExitStack()
 
     @property
     def nodes(self) -> int:
@@ -62,8 +59,7 @@ class OtherThreads:
         """Stop hearing of them."""
         if self.lanes is not None:
             self.lanes.close()
-        while self._originals:
-            setattr(*self._originals.pop())
+        self._replaced.close()
 
     def disown(self, nodes: Any, first: int, lost: Any) -> None:
         """Attribute to `lost` the nodes, from the number `first` on, whose number another thread has used too."""
@@ -74,7 +70,7 @@ class OtherThreads:
         deque(chain(map(nodes.begin, (first,)), after), maxlen=0)
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
-        self._originals.append((owner, name, vars(owner)[name]))
+        self._replaced.callback(setattr, owner, name, vars(owner)[name])
         setattr(owner, name, value)
 
     def _told_first(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,8 +79,9 @@ class OtherThreads:
                 with self.lanes.turn() as mine:
                     if mine:
                         self.lanes.reads(self.lanes.running.get(threading.get_ident()), args[:1])
-            if self.ranges:
-                (self._on_step() or _nothing)()
+            on_step = self._on_step() if self.ranges else None
+            if on_step is not None:
+                on_step()
             return original(*args, **kwargs)
 
         return run_backward

@@ -6,7 +6,7 @@ import torch
 
 from ampcheck.observe.model.structure import is_lazy
 from ampcheck.observe.reference.sharing import local
-from ampcheck.observe.reference.sparse import COMPRESSED
+from ampcheck.observe.reference.storage import COMPRESSED
 
 _NO_DISPATCH = frozenset({torch._C._disabled_torch_dispatch_impl, torch.Tensor.__torch_dispatch__})
 

@@ -24,12 +24,7 @@ from ampcheck.observe.model.updates import lost_updates
 from ampcheck.observe.script import open_watches
 from ampcheck.observe.statistics.measure import Arena
 from ampcheck.observe.statistics.sampling import words
-from ampcheck.observe.step import (
-    Step,
-    clear_gradients,
-    set_gradients,
-    users_code,
-)
+from ampcheck.observe.step import Step, clear_gradients, set_gradients, users_code
 from ampcheck.run.recipes import with_recipes
 from ampcheck.run.step_pair import Judged, Pair, covered, reproduced, run_pair, trained_tensors
 from ampcheck.targets.spec import ZOOS, Target

@@ -45,7 +45,7 @@ class WatchOptions:
         from ampcheck.run.session import Session
 
         if on_step is None:
-            on_step = Limit(*self.limit).begin().stepped if self.limit is not None else _nothing
+            on_step = Limit(*self.limit).stepped if self.limit is not None else _nothing
 
         return Session(
             self.schedule,
@@ -66,7 +66,6 @@ class Children:
     """The processes of one script."""
 
     def __init__(self, watch_options: WatchOptions) -> None:
-        """Begin with none."""
         self._watch_options = watch_options
         self._numbers = itertools.count(1)
         self._folder: Path | None = None

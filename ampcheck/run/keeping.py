@@ -95,7 +95,6 @@ class Corner:
     """A folder of this process alone, for a report that nobody has named a file for."""
 
     def __init__(self) -> None:
-        """Begin without one."""
         self._folder: Path | None = None
 
     def file(self, name: str) -> Path:

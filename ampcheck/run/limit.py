@@ -4,7 +4,6 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -18,28 +17,15 @@ class AuditOver(SystemExit):
     """Ends a script that was seen for long enough, as `sys.exit()` would: what it leaves open it can still close."""
 
     def __init__(self) -> None:
-        """End with status 0."""
         super().__init__(0)
 
 
-@dataclass(frozen=True, slots=True)
 class Limit:
-    """So many steps of each optimizer, and so many seconds."""
+    """So many steps of each optimizer, and so many seconds, which run from now on."""
 
-    steps: int
-    seconds: float
-
-    def begin(self) -> "Running":
-        """Begin to count."""
-        return Running(self)
-
-
-class Running:
-    """A limit that runs."""
-
-    def __init__(self, limit: Limit) -> None:
-        """Begin now; the clock can only ring in the main thread of a system that has an alarm."""
-        self._limit, self._begun = limit, time.monotonic()
+    def __init__(self, steps: int, seconds: float) -> None:
+        """Begin to count; the clock can only ring in the main thread of a system that has an alarm."""
+        self._most, self._seconds, self._begun = steps, seconds, time.monotonic()
         self._steps = 0
         self._speaks = self._begun + QUIET
         self._first: tuple[float, float] | None = None  #: the first step that was seen to end, and when
@@ -51,7 +37,7 @@ class Running:
         )
         if self._rings:
             signal.signal(signal.SIGALRM, self._ring)
-            signal.setitimer(signal.ITIMER_REAL, limit.seconds)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def end(self) -> None:
         """Let the clock ring no more."""
@@ -63,10 +49,10 @@ class Running:
     def stepped(self, watcher: Any) -> None:
         """Stop the script if a step was the last one; the one after it has shown how that ended."""
         self._steps = watcher.steps
-        if self._steps > self._limit.steps * watcher.tape.in_turn:
-            self._stop(f"{self._limit.steps} steps")
-        if time.monotonic() - self._begun > self._limit.seconds:
-            self._stop(f"{self._limit.seconds:g} s")
+        if self._steps > self._most * watcher.tape.in_turn:
+            self._stop(f"{self._most} steps")
+        if time.monotonic() - self._begun > self._seconds:
+            self._stop(f"{self._seconds:g} s")
         self._say(self._steps / watcher.tape.in_turn)
 
     def _say(self, steps: float) -> None:
@@ -77,16 +63,16 @@ class Running:
         if now < self._speaks or done < 1:
             return
         self._speaks = now + EVERY
-        left = min(since / done * (self._limit.steps - steps), self._limit.seconds - (now - self._begun))
-        said = f"ampcheck: step {steps:.0f} of {self._limit.steps}, about {max(left, 0):.0f} s left"
+        left = min(since / done * (self._most - steps), self._seconds - (now - self._begun))
+        said = f"ampcheck: step {steps:.0f} of {self._most}, about {max(left, 0):.0f} s left"
         sys.stderr.write(f"{said}\n")
         sys.stderr.flush()
 
     def _ring(self, _signal: int, _frame: FrameType | None) -> None:
         late = time.monotonic() - self._begun
-        if self._steps or late > PATIENCE * self._limit.seconds:
+        if self._steps or late > PATIENCE * self._seconds:
             self._stop(f"{late:.0f} s")
-        signal.setitimer(signal.ITIMER_REAL, self._limit.seconds)
+        signal.setitimer(signal.ITIMER_REAL, self._seconds)
 
     def _stop(self, reached: str) -> None:
         self.reached = self.reached or reached

@@ -45,7 +45,6 @@ class Prometheus:
     """Keeps the last value of each number in a file, in the text format that the node exporter collects."""
 
     def __init__(self, path: Path) -> None:
-        """Choose the file."""
         self._path, self._last = path, dict[str, float]()
 
     def add(self, scalars: Sequence[Scalar]) -> None:

@@ -69,7 +69,6 @@ class Numbers:
     """The numbers of a watched loop as they become known."""
 
     def __init__(self) -> None:
-        """Begin with nothing seen."""
         self._recorded = self._events = self._skipped = 0
         self._scalers: set[str] = set()
 

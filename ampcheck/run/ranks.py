@@ -24,7 +24,6 @@ class Ranks:
     """Where this process stands among the ranks of its job."""
 
     def __init__(self) -> None:
-        """Begin alone."""
         self._store: Any = None
         self._number = next(_COUNT)
         self.rank, self.size = 0, 1

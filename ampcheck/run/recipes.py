@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ampcheck.fix.recipe_course import IN_BF16, RecipeCourse, same
-from ampcheck.fix.recipe_lab import RecipeLab
+from ampcheck.fix.recipe_course import RecipeCourse, same
+from ampcheck.fix.recipe_lab import IN_BF16, RecipeLab
 from ampcheck.fix.recipe_search import RecipeSearch
 from ampcheck.fix.recipe_terms import lines_to_paste
 from ampcheck.observe.fp8.emulate import Kept

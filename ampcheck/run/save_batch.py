@@ -13,7 +13,6 @@ class Saving:
     """A capture of the first model that a script trains."""
 
     def __init__(self, path: Path, watcher: Any) -> None:
-        """Wait for a model."""
         self._path, self._watcher = path.absolute(), watcher
         self._capture: Capture | None = None
         watcher.tape.met = self._met

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class ScriptAudit:
     """A script, watched up to a limit."""
 
-    def __init__(self, watch_options: WatchOptions, limit: Limit, recipe: str = "") -> None:
-        """Prepare to watch; the clock of the limit begins now. A recipe is tried when the script has ended."""
+    def __init__(self, watch_options: WatchOptions, limit: tuple[int, float], recipe: str = "") -> None:
+        """Prepare to watch; the limit, of steps and seconds, runs from now on. A recipe is tried at the end."""
         self._recipe = recipe
         self.calls: TrainingCalls | None = None
         self._watch_options = watch_options
@@ -26,7 +26,7 @@ class ScriptAudit:
         self._session: Session | None = None
         self._context: Any = None
         self._notes: tuple[str, ...] = ()
-        self._running = limit.begin()
+        self._running = Limit(*limit)
 
     @property
     def stopped(self) -> str:

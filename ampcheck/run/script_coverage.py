@@ -131,10 +131,8 @@ def _outcome(beside: Beside, step: Recorded, tried: Beside | None) -> Outcome:
     if not found.finite:
         return found
     rounded = tried.rounded if tried is not None else {}
-    parts, faint = (
-        harmed_parts(beside.rows, rounded) | dead_parts(beside.rows),
-        faint_parts(beside.rows, rounded),
-    )
+    parts = harmed_parts(beside.rows, rounded) | dead_parts(beside.rows)
+    faint = faint_parts(beside.rows, rounded)
     lost = any(error == inf and beside.state[name].saved for name, error in _spoilt(beside))
     return replace(
         found, parts=parts, faint=faint, state=dict(_spoilt(beside)), next_error=inf if lost else 0.0

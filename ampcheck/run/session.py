@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -64,7 +64,8 @@ class Session:
         #: Tells whether a report of its own follows on layers that the script trains in FP8.
         self.recipes_follow: Callable[[], bool] = lambda: False
         self._on_step = on_step
-        self.watcher = Watcher(schedule, comparison, self._execute, self._stepped, self._lower(what_if))
+        lower = WhatIf(DTYPES[what_if], self._prepare) if what_if else None
+        self.watcher = Watcher(schedule, comparison, self._execute, self._stepped, lower)
         self.watcher.thread.follows = follows
         self._as_cuda, self._available = as_cuda, bool(as_cuda) or cuda_named
         self._stand_in: AsCuda | None = None
@@ -74,9 +75,6 @@ class Session:
         if self._asked.inside and not self._ran:
             self._ran = running(self._asked.path)
         self._on_step(watcher)
-
-    def _lower(self, precision: str) -> WhatIf | None:
-        return WhatIf(DTYPES[precision], self._prepare) if precision else None
 
     def _prepare(self) -> None:
         (prepare if self._stand_in is None else self._stand_in.prepare)()
@@ -111,9 +109,7 @@ class Session:
         compiler.plain.append(stand_in.paused)
         compiler.useless = lambda: self._available or stand_in.used
 
-    def report(
-        self, target: str, notes: Sequence[str] = (), environment: Mapping[str, str] | None = None
-    ) -> Report:
+    def report(self, target: str, notes: Sequence[str] = ()) -> Report:
         """Return what was seen, judged."""
         watcher = self.watcher
         loop = watcher.loop()
@@ -149,7 +145,7 @@ class Session:
             errors=errors,
             error_jumps=next((beside.error_jumps for _, beside in full if beside.error_jumps), ()),
             notes=(*notes, *self._cast(), *_said(watcher)),
-            environment={**_environment(), **self._casting(), **(environment or {})},
+            environment=_environment() | self._casting(),
             outcomes=outcomes,
             loop=with_origins(loop, watcher.tape.recorded, alone=self.ranks.size == 1),
             in_use=tuple(

@@ -12,13 +12,13 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from ampcheck.observe.patches import put_in_place
+from ampcheck.observe.patches import Patches
 from ampcheck.run.import_hooks import after_import
 from ampcheck.run.real_files import copy_all, exists, files_below, is_output, listed, make, places, within
 
@@ -91,36 +91,33 @@ class _Calls:
     def __init__(self, folder: str) -> None:
         self.folder, self.files = folder, folder + "/files"
         self._gone: set[str] = set()  # what the script has removed of the real files
-        self._stack = ExitStack()
+        self._stack, self._patches = ExitStack(), Patches()
         self._ours, self._free = places(folder)
 
     def wrap(self) -> None:
         """Wrap what touches files."""
+        put = self._patches.put
+        self._stack.callback(self._patches.restore)
         for owner in (builtins, io):
-            self._put(owner, "open", self._opened)
-        self._put(os, "open", self._opened_low)
+            put(owner, "open", self._opened)
+        put(os, "open", self._opened_low)
         for name in ("stat", "lstat", "access", "readlink"):
-            self._put(os, name, self._reads)
+            put(os, name, self._reads)
         for name in ("chmod", "utime", "truncate", "mkdir"):
-            self._put(os, name, functools.partial(self._changes, name))
+            put(os, name, functools.partial(self._changes, name))
         for name in ("remove", "unlink", "rmdir"):
-            self._put(os, name, self._removes)
+            put(os, name, self._removes)
         for name in ("rename", "replace", "link", "symlink"):
-            self._put(os, name, functools.partial(self._moves, name))
+            put(os, name, functools.partial(self._moves, name))
         for name in ("listdir", "scandir"):
-            self._put(os, name, self._lists)
-        self._put(os, "chdir", self._enters)
+            put(os, name, self._lists)
+        put(os, "chdir", self._enters)
         for module, path, at in NATIVE:
             self._stack.callback(after_import(module, functools.partial(self._native, module, path, at)))
 
     def restore(self) -> None:
         """Take everything away."""
         self._stack.close()
-
-    def _put(self, owner: Any, name: str, instead: Callable[..., Any]) -> None:
-        original = getattr(owner, name)
-        setattr(owner, name, put_in_place(instead, original))
-        self._stack.callback(setattr, owner, name, original)
 
     def _native(self, module: str, path: str, at: int) -> None:
         *inner, name = path.split(".")
@@ -133,7 +130,7 @@ class _Calls:
                 given[at] = self._now(given[at]) if reads else self._elsewhere(given[at], copy=True)
             return original(*given, **kwargs)
 
-        self._put(owner, name, call)
+        self._patches.put(owner, name, call)
 
     # -- where a path leads
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import torch
@@ -18,13 +19,7 @@ from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.reference.pair import SAMPLES, pair_errors
-from ampcheck.observe.step import (
-    Step,
-    StepRaised,
-    Widened,
-    gradients,
-)
-from ampcheck.observe.step_run import StepRun, failed, recorded
+from ampcheck.observe.step import Step, StepRaised, StepRun, Widened, failed, gradients, recorded
 from ampcheck.targets.spec import Target
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.parts import outcome_of
@@ -194,7 +189,7 @@ def _low(
             if raised.out_of_memory:
                 raise
             return scale, refused, failed(raised)
-        overflowed = low.trace.steps[0].nonfinite and _finite(low.fetched.losses[0])
+        overflowed = low.trace.steps[0].nonfinite and isfinite(low.fetched.losses[0])
         if not overflowed or settings.log2_scale is not None or scale == 0 or settings.precision == "bf16":
             return scale, refused, low
         refused += (scale,)
@@ -204,7 +199,3 @@ def _low(
 def _recorder(settings: Settings) -> Make:
     kind = LayerRecorder if settings.layers_only else Recorder
     return partial(kind, samples=SAMPLES, most=settings.sample, execute=execute)
-
-
-def _finite(value: float) -> bool:
-    return value - value == 0.0

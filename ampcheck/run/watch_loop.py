@@ -71,14 +71,14 @@ class Watch:
         on_step: Callable[["Watch"], None] | None = None,
         keep: str | Path | None = None,
     ) -> None:
-        """Prepare to watch."""
         _check(
             "a model (torch.nn.Module), the one you train",
             models,
             lambda held: isinstance(held, torch.nn.Module),
         )
-        _check("an optimizer, the one that steps", optimizers, _is_optimizer)
-        _check("a GradScaler, the one that scales the loss", scalers, _is_scaler)
+        _check("an optimizer, the one that steps", optimizers, _having("param_groups", "step"))
+        scaler = _having("is_enabled", "get_growth_factor")
+        _check("a GradScaler, the one that scales the loss", scalers, scaler)
         if what_if not in {"", *PRECISIONS}:
             raise TargetError(f"expected what_if to be {' or '.join(PRECISIONS)}, got {what_if!r}")
         self._models, self._optimizers, self._scalers = models, optimizers, scalers
@@ -218,12 +218,8 @@ def _check(expected: str, given: list[Any], fits: Callable[[Any], bool]) -> None
             )
 
 
-def _is_optimizer(held: Any) -> bool:
-    return hasattr(held, "param_groups") and hasattr(held, "step")
-
-
-def _is_scaler(held: Any) -> bool:
-    return hasattr(held, "is_enabled") and hasattr(held, "get_growth_factor")
+def _having(*names: str) -> Callable[[Any], bool]:
+    return lambda held: all(hasattr(held, name) for name in names)
 
 
 def _settings(scaler: Any) -> dict[str, Any]:

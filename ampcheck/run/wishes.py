@@ -10,17 +10,8 @@ from ampcheck.run.surely import Function, functions, surely_called
 
 _NAMES = {"precision", "mixed_precision", "fp16", "bf16", "amp", "use_amp", "half"}
 _VALUES = {
-    "16": "fp16",
-    "16-mixed": "fp16",
-    "16-true": "fp16",
-    "fp16": "fp16",
-    "float16": "fp16",
-    "mixed_float16": "fp16",
-    "bf16": "bf16",
-    "bf16-mixed": "bf16",
-    "bf16-true": "bf16",
-    "bfloat16": "bf16",
-    "mixed_bfloat16": "bf16",
+    **dict.fromkeys("16 16-mixed 16-true fp16 float16 mixed_float16".split(), "fp16"),
+    **dict.fromkeys("bf16 bf16-mixed bf16-true bfloat16 mixed_bfloat16".split(), "bf16"),
 }
 _EITHER = ("fp16", "bf16")
 

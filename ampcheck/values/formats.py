@@ -48,10 +48,6 @@ class Format:
         # The largest number of an IEEE format is odd, so the tie goes up; that of e4m3fn is even.
         return magnitude >= self.overflow_from if self.has_inf else magnitude > self.overflow_from
 
-    def underflows(self, magnitude: float) -> bool:
-        """Tell whether a magnitude above zero, rounded to nearest even, becomes zero here."""
-        return 0.0 < magnitude <= self.smallest_subnormal / 2
-
 
 FP32 = Format("fp32", 24, -126, 127, (2 - 2.0**-23) * 2.0**127)
 TF32 = Format("tf32", 11, -126, 127, (2 - 2.0**-10) * 2.0**127)

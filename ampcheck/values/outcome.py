@@ -112,10 +112,7 @@ class Outcome:
             return self.harmed and only_magnifies(self.outputs, rounded.outputs)
         return self.harmed and all(
             mine <= max(HARM_ERROR, MAGNIFIES * other)
-            for mine, other in (
-                (self.grad_error, rounded.grad_error),
-                (self.loss_error, rounded.loss_error),
-            )
+            for mine, other in ((self.grad_error, rounded.grad_error), (self.loss_error, rounded.loss_error))
         )
 
     def better_than(self, before: "Outcome") -> bool:

@@ -21,10 +21,11 @@ MANY = 16
 #: Error of a parameter's gradient with rounded weights below which it is more than noise.
 STEADY = 0.1
 
+#: By parameter: energies of the error and of FP32's gradient, new non-finites, elements lost, and those that matter.
+Rows = Mapping[str, Sequence[float]]
 
-def outcome_of(
-    rows: Mapping[str, Sequence[float]], value: float, reference: float, log2_scale: int
-) -> Outcome:
+
+def outcome_of(rows: Rows, value: float, reference: float, log2_scale: int) -> Outcome:
     """Return what a run came to: its gradients' comparisons by parameter, its loss and the FP32 loss."""
     rows, names = _that_move(rows), list(rows)
     error, norm, bad, lost, live = zip(*rows.values(), strict=True) if rows else ((), (), (), (), ())
@@ -47,7 +48,7 @@ def outcome_of(
     )
 
 
-def _that_move(rows: Mapping[str, Sequence[float]]) -> Mapping[str, Sequence[float]]:
+def _that_move(rows: Rows) -> Rows:
     """Return the comparisons; where FP32's gradient would move no weight either, without its errors and losses."""
     total = sum(norm for _, norm, *_ in rows.values())
     if not 0.0 < total < MOVES_NOTHING**2:
@@ -55,26 +56,22 @@ def _that_move(rows: Mapping[str, Sequence[float]]) -> Mapping[str, Sequence[flo
     return {name: (0.0, norm, bad, 0.0, live) for name, (_, norm, bad, _, live) in rows.items()}
 
 
-def dead_parts(rows: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def dead_parts(rows: Rows) -> dict[str, float]:
     """Return the error of each module most of whose gradient became zero: no rounding explains that."""
     return {name: part.error for name, part in _parts(rows).items() if part.dead and part.error > DEAD_SHARE}
 
 
-def harmed_parts(
-    rows: Mapping[str, Sequence[float]], rounded: Mapping[str, Sequence[float]]
-) -> dict[str, float]:
+def harmed_parts(rows: Rows, rounded: Rows) -> dict[str, float]:
     """Return the parts that are far off, and further than rounded weights explain where these were tried."""
     return {name: part.error for name, part in _off(rows, rounded) if part.dead or part.share > FAINT}
 
 
-def faint_parts(
-    rows: Mapping[str, Sequence[float]], rounded: Mapping[str, Sequence[float]]
-) -> dict[str, float]:
+def faint_parts(rows: Rows, rounded: Rows) -> dict[str, float]:
     """Return the parts that are as far off, and so small beside the others that it may do no harm."""
     return {name: part.error for name, part in _off(rows, rounded) if not (part.dead or part.share > FAINT)}
 
 
-def off_by_itself(rows: Mapping[str, Sequence[float]]) -> bool:
+def off_by_itself(rows: Rows) -> bool:
     """Tell whether a part is far off, whatever rounded weights explain."""
     exact = {name: (0.0, *row[1:]) for name, row in rows.items()}
     return any(True for _ in _off(rows, exact))
@@ -88,9 +85,7 @@ class _Part(NamedTuple):
     dead: bool  #: most of it became zero
 
 
-def _off(
-    rows: Mapping[str, Sequence[float]], rounded: Mapping[str, Sequence[float]]
-) -> Iterator[tuple[str, _Part]]:
+def _off(rows: Rows, rounded: Rows) -> Iterator[tuple[str, _Part]]:
     known, modules = _parts(rounded), set()
     for name, part in _parts(rows).items():
         if part.error > max(PART_ERROR, MAGNIFIES * known[name].error if name in known else 0.0):
@@ -104,7 +99,7 @@ def _off(
             yield name, part
 
 
-def _parameters(rows: Mapping[str, Sequence[float]]) -> dict[str, _Part]:
+def _parameters(rows: Rows) -> dict[str, _Part]:
     """Return the parameters that share a module with others, which may hide them."""
     shared = Counter(name.rpartition(".")[0] for name in rows)
     moving = _that_move(rows)
@@ -113,7 +108,7 @@ def _parameters(rows: Mapping[str, Sequence[float]]) -> dict[str, _Part]:
     return {name: part for name, part in found.items() if part.share > PART_FLOOR}
 
 
-def _parts(rows: Mapping[str, Sequence[float]]) -> dict[str, _Part]:
+def _parts(rows: Rows) -> dict[str, _Part]:
     """Return the modules whose gradients matter."""
     sums: dict[str, list[float]] = {}
     for name, row in _that_move(rows).items():

@@ -107,9 +107,8 @@ class RecipePlan:
 
     recipe: str  #: as asked for, or the one to take instead
     bf16_modules: tuple[str, ...] = ()  #: whose GEMMs stay in bf16
-    gemms: tuple[
-        str, ...
-    ] = ()  #: that alone have to stay in bf16, in these modules or in all; nothing: all three
+    #: that alone have to stay in bf16, in these modules or in all; nothing: all three
+    gemms: tuple[str, ...] = ()
     cost: float = 0.0  #: share of the floating-point operations of linear layers that stays in bf16
     healed: bool = False
     minimal: bool = False  #: leaving out any one module was tried and does not heal

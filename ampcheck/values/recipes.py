@@ -138,6 +138,9 @@ def _nvfp4() -> dict[tuple[str, str], Cast]:
     return casts
 
 
+_MXFP8 = _all(_MX, _MX, _MX)
+_BLOCKS = _all(_BLOCK, _SQUARE, _BLOCK)
+_DEEPSEEK = _all(_DEEP, replace(_DEEP, grain=Grain.SQUARE), _DEEP)
 _AO, _TE = "torchao", "TransformerEngine"
 _HOPPER, _BLACKWELL = "sm_90", "sm_100"
 RECIPES: Mapping[str, Recipe] = {
@@ -146,16 +149,7 @@ RECIPES: Mapping[str, Recipe] = {
         Recipe("ao-tensorwise", "Float8LinearConfig, tensorwise", _AO, _tensorwise(_AO_LEAST)),
         Recipe("ao-rowwise", "Float8LinearConfig, rowwise", _AO, _all(_ROW, _ROW, _ROW), hardware=_HOPPER),
         Recipe("ao-rowwise-gw-hp", "Float8LinearConfig, rowwise_with_gw_hp", _AO, _gw_hp(), hardware=_HOPPER),
-        Recipe(
-            "ao-mxfp8",
-            "MXFP8, 1x32, RCEIL",
-            _AO,
-            _all(_MX, _MX, _MX),
-            32,
-            32,
-            raises=True,
-            hardware=_BLACKWELL,
-        ),
+        Recipe("ao-mxfp8", "MXFP8, 1x32, RCEIL", _AO, _MXFP8, 32, 32, raises=True, hardware=_BLACKWELL),
         Recipe("te-current", "Float8CurrentScaling, HYBRID", _TE, _tensorwise(), 16, 8, raises=True),
         Recipe(
             "te-current-e4m3",
@@ -169,32 +163,14 @@ RECIPES: Mapping[str, Recipe] = {
         Recipe(
             "te-delayed", "DelayedScaling, HYBRID", _TE, _tensorwise(history=History()), 16, 8, raises=True
         ),
-        Recipe(
-            "te-block",
-            "Float8BlockScaling",
-            _TE,
-            _all(_BLOCK, _SQUARE, _BLOCK),
-            128,
-            128,
-            raises=True,
-            hardware=_HOPPER,
-        ),
-        Recipe(
-            "te-mxfp8",
-            "MXFP8BlockScaling",
-            _TE,
-            _all(_MX, _MX, _MX),
-            32,
-            32,
-            raises=True,
-            hardware=_BLACKWELL,
-        ),
+        Recipe("te-block", "Float8BlockScaling", _TE, _BLOCKS, 128, 128, raises=True, hardware=_HOPPER),
+        Recipe("te-mxfp8", "MXFP8BlockScaling", _TE, _MXFP8, 32, 32, raises=True, hardware=_BLACKWELL),
         Recipe("te-nvfp4", "NVFP4BlockScaling", _TE, _nvfp4(), 16, 16, raises=True, hardware=_BLACKWELL),
         Recipe(
             "deepseek-v3",
             "1x128 and 128x128 with FP32 scales",
             "DeepSeek",
-            _all(_DEEP, replace(_DEEP, grain=Grain.SQUARE), _DEEP),
+            _DEEPSEEK,
             128,
             128,
             hardware=_HOPPER,

@@ -63,13 +63,8 @@ class Site(NamedTuple):
 _PRODUCTS = frozenset("mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution _prelu_kernel".split())
 
 
-def is_product(site: Site) -> bool:
-    """Tell whether autocast lowers the precision of the operation, and so casts its inputs."""
-    return rounds_inputs(site.op)
-
-
 def rounds_inputs(op: str) -> bool:
-    """Tell whether autocast lowers the precision of an operation of this name."""
+    """Tell whether autocast lowers the precision of an operation of this name, and so casts its inputs."""
     return op in _PRODUCTS or op.startswith("_scaled_dot_product")
 
 
@@ -120,12 +115,7 @@ class CastCount:
 
     def __add__(self, other: "CastCount") -> "CastCount":
         """Return both counts together."""
-        return CastCount(
-            self.calls + other.calls,
-            self.elements + other.elements,
-            self.bytes + other.bytes,
-            self.round_trips + other.round_trips,
-        )
+        return CastCount(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +143,6 @@ class PairError:
         if self.error_squares == 0.0:
             return 0.0
         return sqrt(self.error_squares / self.reference_squares) if self.reference_squares else inf
-
-    @property
-    def bias(self) -> float:
-        """Return the signed mean error over the RMS of the reference."""
-        pairs = self.sampled - self.nonfinite
-        if not pairs or not self.reference_squares:
-            return 0.0
-        return self.error_sum / pairs / sqrt(self.reference_squares / pairs)
-
-    @property
-    def slope(self) -> float:
-        """Return the factor on the reference that fits the low-precision values best; 1 is unbiased."""
-        return self.cross / self.reference_squares if self.reference_squares else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +273,13 @@ class Trace:
     def numels(self) -> dict[Site, int]:
         """Return the elements of each site, whether their values were read or not."""
         return {site: stats.numel for site, stats in self.sites.items()} | dict(self.elements)
+
+    def precision(self, autocast: str) -> str:
+        """Return what it ran in: what it asked for, even if some of it is in another: RNNs under cuDNN are fp16."""
+        dtypes = {site.dtype for site in self.sites if site.op and site.phase is not Phase.STATE}
+        if autocast in dtypes:
+            dtypes = {autocast}
+        return "fp16" if "float16" in dtypes else "bf16" if "bfloat16" in dtypes else "fp32"
 
     def by(self, key: Callable[[Site], Key | None]) -> dict[Key, TensorStats]:
         """Return the statistics summed by a key of the site; None leaves a site out."""

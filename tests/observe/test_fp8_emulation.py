@@ -197,7 +197,7 @@ def test_delayed_scales_come_from_earlier_steps():
         x = torch.full((16, 16), size)
         with emulated(model, "cpu", run), torch.autocast("cpu", dtype=torch.bfloat16):
             model(x).float().sum().backward()
-        run.end_step()
+        run.memory.end_step()
         slot = next(slot for (_, operand), slot in run.memory.slots.items() if operand == "input")
         assert slot.scale.item() == 448.0 / size
         assert slot.past[-1].item() == size
@@ -205,7 +205,7 @@ def test_delayed_scales_come_from_earlier_steps():
     for size in (8.0, 1.0, 1.0):
         with emulated(model, "cpu", longest), torch.autocast("cpu", dtype=torch.bfloat16):
             model(torch.full((16, 16), size)).float().sum().backward()
-        longest.end_step()
+        longest.memory.end_step()
     slot = next(slot for (_, operand), slot in longest.memory.slots.items() if operand == "input")
     assert slot.scale.item() == 448.0
 
@@ -218,7 +218,7 @@ def test_a_cold_start_comes_back_one_layer_a_step():
     for _ in range(6):
         with emulated(model, "cpu", run), torch.autocast("cpu", dtype=torch.bfloat16):
             (model(torch.randn(16, 16)).float().sum() * 2.0**-24).backward()
-        run.end_step()
+        run.memory.end_step()
         moved.append(
             sum(
                 bool(slot.past) for (_, operand), slot in run.memory.slots.items() if operand == "grad_output"
@@ -251,7 +251,7 @@ def test_recomputed_layers_are_rounded_alike():
                 with torch.autocast("cpu", dtype=torch.bfloat16):
                     y = tried(x)
                 y.float().square().sum().backward()
-            run.end_step()
+            run.memory.end_step()
         assert len(run.layers) == 3
         found.append([parameter.grad.clone() for parameter in tried.parameters()])
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))

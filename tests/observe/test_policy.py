@@ -6,32 +6,25 @@ import pytest
 import torch
 
 from ampcheck.observe.cuda_on_cpu.policy import (
-    BACKENDS,
     CastPolicy,
     casting_policy,
-    derived,
-    foreign,
     header_policy,
     measured_policy,
     refusal,
     registered,
-    unexplained,
 )
 from ampcheck.observe.cuda_on_cpu.probing import forwarded
 
 CUDNN_RNN = "aten::_cudnn_rnn"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_every_registered_operator_has_a_policy(backend):
-    assert unexplained(backend) == frozenset()
-    assert casting_policy(backend).keys() == registered(backend)
+def test_every_registered_operator_has_a_policy():
+    assert casting_policy().keys() == registered("cuda")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_every_policy_is_what_the_kernel_does(backend):
-    policy = {name: kind for name, kind in casting_policy(backend).items() if name != CUDNN_RNN}
-    assert {name: measured_policy(backend, name) for name in policy} == policy
+def test_every_policy_is_what_the_kernel_does():
+    policy = {name: kind for name, kind in casting_policy().items() if name != CUDNN_RNN}
+    assert {name: measured_policy(name) for name in policy} == policy
 
 
 def test_the_header_lists_nothing_that_is_not_registered():
@@ -39,25 +32,9 @@ def test_the_header_lists_nothing_that_is_not_registered():
     assert set(header_policy().values()) == set(CastPolicy) - {CastPolicy.BANNED, CastPolicy.HALF}
 
 
-def test_what_the_header_leaves_open_is_listed_with_a_reason():
-    reasons = derived("cuda")
-    assert reasons.keys() == registered("cuda") - header_policy().keys()
-    assert {
-        "aten::binary_cross_entropy",
-        "aten::cudnn_convolution",
-        "aten::cudnn_convolution_transpose",
-    } <= reasons.keys()
-    assert all(reason.startswith("measured") for name, reason in reasons.items() if name != CUDNN_RNN)
-
-
-def test_mps_differs_from_cuda_where_its_own_list_does():
-    cuda, mps = casting_policy("cuda"), casting_policy("mps")
-    assert (cuda["aten::softmax.int"], mps["aten::softmax.int"]) == (
-        CastPolicy.FP32_SET_DTYPE,
-        CastPolicy.FP32,
-    )
-    assert "aten::batch_norm" not in cuda
-    assert mps["aten::batch_norm"] is CastPolicy.FP32
+def test_the_header_leaves_some_open():
+    left = registered("cuda") - header_policy().keys()
+    assert {"aten::binary_cross_entropy", "aten::cudnn_convolution"} <= left
 
 
 @pytest.mark.skipif(CUDNN_RNN not in registered("cuda"), reason="this torch is built without cuDNN")
@@ -72,45 +49,26 @@ def test_recurrent_layers_run_in_float16_under_bfloat16_too():
 
 
 def test_the_ban_is_said_in_torchs_words():
-    message = refusal("cuda", "aten::binary_cross_entropy")
+    message = refusal("aten::binary_cross_entropy")
     assert message.startswith(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast."
     )
     with pytest.raises(ValueError, match="expected an operator that autocast bans on cuda, got 'aten::mm'"):
-        refusal("cuda", "aten::mm")
+        refusal("aten::mm")
 
 
-def test_other_libraries_operators_are_listed():
-    library = torch.library.Library("ampcheck_test", "DEF")
-    try:
-        library.define("half_only(Tensor x) -> Tensor")
-        library.impl("half_only", lambda x: x, "AutocastCUDA")
-        assert "ampcheck_test::half_only" in foreign("cuda") - foreign("xpu")
-        library.impl("half_only", lambda x: x, "AutocastCPU")
-        assert "ampcheck_test::half_only" not in foreign("cuda")
-    finally:
-        library._destroy()
-
-
-def test_an_unknown_back_end_is_refused():
-    with pytest.raises(ValueError, match="expected one of cuda, xpu, mps, got backend 'tpu'"):
-        casting_policy("tpu")
-
-
-def test_without_headers_everything_is_measured(monkeypatch, tmp_path):
-    expected = casting_policy("xpu")
+def test_without_headers_nothing_is_listed(monkeypatch, tmp_path):
     header_policy.cache_clear()
     monkeypatch.setattr(sys.modules["torch"], "__file__", str(tmp_path / "__init__.py"))
     try:
         assert header_policy() == {}
     finally:
         header_policy.cache_clear()
-    assert {name: measured_policy("xpu", name) for name in expected} == expected
 
 
 def test_probing_leaves_no_kernel_and_no_autocast_state():
     names = ("aten::mm", "aten::norm.Scalar", "aten::binary_cross_entropy")
     before = [torch._C._dispatch_dump(name) for name in names], torch.is_autocast_enabled("cuda")
     for name in names:
-        measured_policy("cuda", name)
+        measured_policy(name)
     assert ([torch._C._dispatch_dump(name) for name in names], torch.is_autocast_enabled("cuda")) == before

@@ -7,10 +7,9 @@ import torch
 from torch import nn
 
 from ampcheck.observe.recorder import Recorder
-from ampcheck.observe.statistics.collect import records_of, stats_of
 from ampcheck.observe.statistics.measure import NATIVE, Arena
 from ampcheck.observe.statistics.sampling import add_sampled, sampled_places, share_bound, words
-from ampcheck.observe.statistics.step_record import StepRecord
+from ampcheck.observe.statistics.step_record import StepRecord, records_of, stats_of
 from ampcheck.renderers import RENDERERS
 from ampcheck.run.audit import audit
 from ampcheck.saved.report_json import from_json, to_json

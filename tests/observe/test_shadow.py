@@ -13,7 +13,7 @@ from ampcheck.fix.verify import comparison
 from ampcheck.observe.cuda_on_cpu.wide import execute
 from ampcheck.observe.execution import run_op
 from ampcheck.observe.reference.shadow import Shadow
-from ampcheck.observe.reference.sparse import holding, is_sparse, memory_of
+from ampcheck.observe.reference.storage import holding, is_sparse, memory_of
 from ampcheck.observe.script.comparing import Compared
 
 

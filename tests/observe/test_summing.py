@@ -13,7 +13,7 @@ from ampcheck.fix import verify
 from ampcheck.fix.verify import MATTERS, comparison
 from ampcheck.observe.native import NATIVE
 from ampcheck.observe.reference.pair import pair_errors
-from ampcheck.observe.statistics import collect
+from ampcheck.observe.statistics import step_record as records
 from ampcheck.observe.statistics.measure import Arena
 from ampcheck.observe.statistics.step_record import Fetched, StepRecord
 from ampcheck.values.trace import Phase, Site
@@ -34,11 +34,11 @@ def test_statistics_are_the_same_from_c_and_from_python(monkeypatch):
         arena.add(row, values)
         arena.add(row, torch.tensor([math.inf, math.nan, -1e-45]))
     table = arena.read()
-    found = list(collect.statistics(table))
+    found = list(records.statistics(table))
     assert [held is None for held in found] == [False] * 39 + [True]
-    assert list(collect.statistics(table.t().contiguous().t())) == found
-    monkeypatch.setattr(collect, "NATIVE", None)
-    assert list(collect.statistics(table)) == found
+    assert list(records.statistics(table.t().contiguous().t())) == found
+    monkeypatch.setattr(records, "NATIVE", None)
+    assert list(records.statistics(table)) == found
 
 
 def by_definition(before, scaled, unscale):

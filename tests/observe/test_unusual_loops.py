@@ -6,7 +6,7 @@ from builders import answer, sentence_of
 from torch import nn
 
 from ampcheck.diagnose.rules.gradients import MANY_SKIPS
-from ampcheck.observe.script import recording, tape
+from ampcheck.observe.script import tape
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.loop import Kind
@@ -64,7 +64,7 @@ def test_a_closure_that_is_asked_again_is_recorded_once_a_step_with_its_gradient
 
 
 def test_a_step_that_is_too_long_is_given_up_and_so_are_all_after_two(monkeypatch):
-    monkeypatch.setattr(recording, "MOST_OPERATIONS", 10)
+    monkeypatch.setattr(tape, "MOST_OPERATIONS", 10)
     bare = fitted(5)
     session = Session(Schedule(first=5, every=0))
     model, optimizer = net(), None
@@ -81,7 +81,7 @@ def test_a_step_that_is_too_long_is_given_up_and_so_are_all_after_two(monkeypatc
 
 
 def test_where_no_step_could_be_recorded_that_is_the_verdict(monkeypatch):
-    monkeypatch.setattr(recording, "MOST_OPERATIONS", 1)
+    monkeypatch.setattr(tape, "MOST_OPERATIONS", 1)
     session = Session(Schedule(first=5, every=0))
     with session.watching():
         model = net()

@@ -219,7 +219,7 @@ thread.start()
 held.wait()
 child = os.fork()
 if not child:
-    casting.clear_in_turn(torch.clear_autocast_cache)()
+    casting.clear_in_turn(torch.clear_autocast_cache)
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 done.set()

@@ -12,7 +12,7 @@ def lines(monkeypatch, capsys, seconds, steps=20):
     """Return what is said of a script that takes ten seconds to its first step and then one for each."""
     clock = [0.0]
     monkeypatch.setattr(limit.time, "monotonic", lambda: clock[0])
-    running = Limit(steps, seconds).begin()
+    running = Limit(steps, seconds)
     try:
         for number in range(1, steps + 2):
             clock[0] = 9.0 + number

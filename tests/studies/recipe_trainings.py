@@ -21,8 +21,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
 
-from ampcheck.fix.recipe_course import IN_BF16, RecipeCourse, same
-from ampcheck.fix.recipe_lab import RecipeLab
+from ampcheck.fix.recipe_course import RecipeCourse, same
+from ampcheck.fix.recipe_lab import IN_BF16, RecipeLab
 from ampcheck.observe.fp8.emulate import Kept
 from ampcheck.observe.step import Step
 from ampcheck.values.recipe_audit import RecipeResult

@@ -100,7 +100,9 @@ def _grows_too_often(loop: Loop, label: str, events: list[ScaleEvent]) -> Findin
         f"{skips} of {plural(steps, 'step')} are skipped: the loss scale grew {times:,} times, each time until "
         "gradients overflow again",
         [_made(loop, label)],
-        ['scaler = torch.amp.GradScaler("cuda")  # its growth_interval is 2000: one step in 2,000 is skipped'],
+        [
+            'scaler = torch.amp.GradScaler("cuda")  # its growth_interval is 2000: one step in 2,000 is skipped'
+        ],
         {"skipped": skips, "lowest": min(event.after for event in events), "grown": times},
     )
 

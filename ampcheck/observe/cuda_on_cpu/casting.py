@@ -33,31 +33,21 @@ _ELIGIBLE = frozenset(
 )
 
 
-def casting_kernel(name: str, policy: CastPolicy, backend: str) -> Kernel:
-    """Return the kernel that treats the operator `name` by `policy`, as `backend` does."""
+def casting_kernel(name: str, policy: CastPolicy) -> Kernel:
+    """Return the kernel that treats the operator `name` by `policy`, as CUDA does."""
     if policy is CastPolicy.BANNED:
-        return _banned(operator(name), refusal(backend, name))
+        return _banned(operator(name), refusal(name))
     return _MAKERS[policy](operator(name))
 
 
-def forget_weight_casts() -> None:
-    """Drop the low-precision copies of weights that the kernels keep while autocast is on."""
-    _weight_casts.forget()
-
-
-def clear_in_turn(original: Callable[[], None]) -> Callable[[], None]:
-    """Return torch's function that clears its cache, such that no thread asks for a cast meanwhile.
+def clear_in_turn(original: Callable[[], None]) -> None:
+    """Clear torch's cache, such that no thread asks for a cast meanwhile.
 
     Clearing holds torch's lock and waits for Python's, in order to drop what is ours; who asks for the cast of ours
     holds Python's lock and waits for torch's.
     """
-
-    @functools.wraps(original)
-    def clear_autocast_cache() -> None:
-        with _turn:
-            original()
-
-    return clear_autocast_cache
+    with _turn:
+        original()
 
 
 class _Casts(dict[int, tuple["weakref.ref[torch.Tensor]", torch.Tensor]]):
@@ -92,7 +82,7 @@ class _WeightCasts:
         return copy
 
     def forget(self) -> None:
-        """Drop all copies now."""
+        """Drop the copies that the kernels keep while autocast is on."""
         entries = self._entries()
         if entries is not None:
             entries.clear()
@@ -111,7 +101,7 @@ class _WeightCasts:
         return entries
 
 
-_weight_casts = _WeightCasts()
+weight_casts = _WeightCasts()
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype, low: torch.dtype) -> torch.Tensor:
@@ -128,7 +118,7 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype, low: torch.dtype) -> torch.T
         and torch.is_autocast_cache_enabled()
         and not torch.is_inference_mode_enabled()
     ):
-        return _weight_casts.cast(tensor, dtype)
+        return weight_casts.cast(tensor, dtype)
     return tensor.to(dtype)
 
 

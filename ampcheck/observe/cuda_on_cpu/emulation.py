@@ -1,4 +1,4 @@
-"""Another back end's autocast, acting on CPU tensors.
+"""CUDA's autocast, acting on CPU tensors.
 
 `torch.autocast("cpu", ...)` decides in C++ kernels on the `AutocastCPU` dispatch key. `cuda_casting` puts
 Python kernels in their place that follow CUDA's policy: the dispatcher then casts where CUDA would, also in
@@ -17,10 +17,9 @@ from contextlib import contextmanager
 import torch
 from torch.library import Library, fallthrough_kernel
 
-from ampcheck.observe.cuda_on_cpu.casting import casting_kernel, clear_in_turn, forget_weight_casts
+from ampcheck.observe.cuda_on_cpu.casting import casting_kernel, clear_in_turn, weight_casts
 from ampcheck.observe.cuda_on_cpu.dispatcher import Kernel, install, remove
-from ampcheck.observe.cuda_on_cpu.fourier import fourier_kernels
-from ampcheck.observe.cuda_on_cpu.fused import fused_kernels, reads_half
+from ampcheck.observe.cuda_on_cpu.fused import fourier_kernels, fused_kernels, reads_half
 from ampcheck.observe.cuda_on_cpu.policy import CastPolicy, casting_policy, registered
 from ampcheck.observe.patches import Patches
 
@@ -32,24 +31,23 @@ _RECURRENT = [
 
 
 @contextmanager
-def cuda_casting(backend: str = "cuda") -> Iterator[None]:
-    """Make `torch.autocast("cpu", dtype)` cast as `torch.autocast(backend, dtype)` does, until exit.
+def cuda_casting() -> Iterator[None]:
+    """Make `torch.autocast("cpu", dtype)` cast as `torch.autocast("cuda", dtype)` does, until exit.
 
     The dispatcher is one for the process: other threads that use CPU autocast meanwhile see it, too. Nested
-    and concurrent uses share one installation, and the last exit removes it. For `backend="cuda"`, dropout
-    and softmax take CUDA's kernels (`fused`): dropout outside autocast as well, so that paired steps run the
-    same operators.
+    and concurrent uses share one installation, and the last exit removes it. Dropout and softmax take CUDA's
+    kernels (`fused`): dropout outside autocast as well, so that paired steps run the same operators.
     """
-    _installation.enter(backend)
+    _installation.enter()
     try:
         yield
     finally:
         _installation.leave()
 
 
-def prepare(backend: str = "cuda") -> None:
+def prepare() -> None:
     """Work out what `cuda_casting` installs: torch is asked for it, so nothing of torch may be replaced yet."""
-    _kernels(backend)
+    _kernels()
 
 
 class _Installation:
@@ -58,19 +56,14 @@ class _Installation:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._backend = ""
         self._libraries: list[Library] = []
         self._patches = Patches()
 
-    def enter(self, backend: str) -> None:
-        """Install the kernels for `backend`, or count one more user of them."""
+    def enter(self) -> None:
+        """Install the kernels, or count one more user of them."""
         with self._lock:
-            if self._users and backend != self._backend:
-                raise ValueError(
-                    f"expected backend {self._backend!r}, which is in use, got {backend!r}; leave that first"
-                )
             if not self._users:
-                self._install(backend)
+                self._install()
             self._users += 1
 
     def leave(self) -> None:
@@ -80,11 +73,10 @@ class _Installation:
             if not self._users:
                 self._remove()
 
-    def _install(self, backend: str) -> None:
-        self._backend = backend
+    def _install(self) -> None:
         try:
-            self._patches.wrap(torch, "clear_autocast_cache", clear_in_turn)
-            for key, kernels in _kernels(backend).items():
+            self._patches.put(torch, "clear_autocast_cache", clear_in_turn)
+            for key, kernels in _kernels().items():
                 self._libraries.append(install(key, kernels))
         except BaseException:
             self._remove()
@@ -94,22 +86,18 @@ class _Installation:
         while self._libraries:
             remove(self._libraries.pop())
         self._patches.restore()
-        forget_weight_casts()
+        weight_casts.forget()
 
 
 _installation = _Installation()
 
 
 @functools.cache
-def _kernels(backend: str) -> dict[str, dict[str, Kernel]]:
+def _kernels() -> dict[str, dict[str, Kernel]]:
     """Return the kernels to install, by dispatch key and operator."""
-    policies = dict(casting_policy(backend))
-    if backend == "cuda":
-        policies |= dict.fromkeys(_RECURRENT, CastPolicy.HALF)
+    policies = dict(casting_policy()) | dict.fromkeys(_RECURRENT, CastPolicy.HALF)
     autocast: dict[str, Kernel] = dict.fromkeys(registered("cpu") - policies.keys(), fallthrough_kernel)
-    autocast |= {name: casting_kernel(name, kind, backend) for name, kind in policies.items()}
-    if backend != "cuda":
-        return {"AutocastCPU": autocast}
+    autocast |= {name: casting_kernel(name, kind) for name, kind in policies.items()}
     for name in ("softmax", "log_softmax"):
         autocast[f"aten::{name}.int"] = reads_half(f"_{name}", autocast[f"aten::{name}.int"])
     return {"AutocastCPU": autocast | fourier_kernels()} | fused_kernels()

@@ -20,12 +20,9 @@ from ampcheck.observe.cuda_on_cpu.dispatcher import install, operator, remove
 class Forwarded(NamedTuple):
     """What an autocast kernel handed to the next dispatch key."""
 
-    name: str
-    """The operator it called."""
-    tensors: tuple[torch.dtype, ...]
-    """The dtypes of its tensors, in order, those in lists included."""
-    chosen: torch.dtype | None
-    """The result dtype it asked for."""
+    name: str  #: of the operator that it called
+    tensors: tuple[torch.dtype, ...]  #: the dtypes of its tensors, in order, those in lists included
+    chosen: torch.dtype | None  #: the result dtype that it asked for
 
 
 def forwarded(
@@ -85,14 +82,7 @@ def _placeless(backend: str, dtype: torch.dtype) -> torch.Tensor:
 
 def _argument(kind: str, tensor: Callable[[], torch.Tensor]) -> object:
     """Return a value that the dispatcher accepts for a schema type; the operator itself is never run."""
-    plain: dict[str, object] = {
-        "int": 1,
-        "SymInt": 1,
-        "float": 1.0,
-        "number": 1,
-        "bool": False,
-        "str": "",
-    }
+    plain: dict[str, object] = {"int": 1, "SymInt": 1, "float": 1.0, "number": 1, "bool": False, "str": ""}
     if kind in {"Tensor", "Optional[Tensor]"}:
         return tensor()
     if kind == "List[Tensor]":

@@ -1,7 +1,7 @@
 """A CPU that stands in for CUDA: what the user's code says about autocast on "cuda" is meant for the CPU."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -15,14 +15,13 @@ def autocast_stands_in(device: str = "cpu", *, enabled: bool = True) -> Iterator
 
     With `enabled=False` every autocast region is off, whatever it asks for: the FP32 run.
     """
-    patched: list[tuple[Any, str, Any]] = []
+    with ExitStack() as stack:
 
-    def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        original = owner.__dict__[name]
-        patched.append((owner, name, original))
-        setattr(owner, name, make(original))
+        def patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+            original = owner.__dict__[name]
+            stack.callback(setattr, owner, name, original)
+            setattr(owner, name, make(original))
 
-    try:
         patch(autocast, "__init__", lambda original: _region(original, device, enabled=enabled))
         if device == "cpu":
             patch(autocast, "__enter__", _keeping_its_own)
@@ -32,9 +31,6 @@ def autocast_stands_in(device: str = "cpu", *, enabled: bool = True) -> Iterator
             patch(autocast_mode, "_cast", _as_cpu)
             patch(torch, "get_autocast_gpu_dtype", lambda _: lambda: torch.get_autocast_dtype("cpu"))
         yield
-    finally:
-        for owner, name, original in reversed(patched):
-            setattr(owner, name, original)
 
 
 def _region(original: Callable[..., None], device: str, *, enabled: bool) -> Callable[..., None]:

@@ -42,12 +42,9 @@ _FLOAT32_RESULTS = {"_scaled_dot_product_flash_attention_for_cpu": frozenset({1}
 class _Rule(NamedTuple):
     """How an operator is widened."""
 
-    dtypes: frozenset[torch.dtype]
-    """The low dtypes for which it is."""
-    learned: bool
-    """It is widened because the CPU has no kernel: its result dtypes are then inferred, not known."""
-    float32_arguments: frozenset[int] = frozenset()
-    """Positions of float32 tensors that belong among low ones."""
+    dtypes: frozenset[torch.dtype]  #: the low ones for which it is
+    learned: bool  #: because the CPU has no kernel: its result dtypes are then inferred, not known
+    float32_arguments: frozenset[int] = frozenset()  #: positions of such tensors among low ones
     float32_results: frozenset[int] = frozenset()
 
 
@@ -69,11 +66,6 @@ def execute(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if rule is None or low is None:
             raise
     return _widened(func, rule, low, args, kwargs)
-
-
-def without_kernel() -> frozenset[str]:
-    """Return the operators that were widened because the CPU has no kernel for them in a low dtype."""
-    return frozenset(func._schema.name for func, rule in _rules.items() if rule.learned)
 
 
 class WideCompute(OwnMode):

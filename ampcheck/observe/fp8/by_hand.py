@@ -38,7 +38,6 @@ class CastsByHand:
     """Takes every cast to FP8 of a step, and every product of operands in FP8; nothing is read before the end."""
 
     def __init__(self) -> None:
-        """Begin with nothing seen."""
         self._casts: dict[_Place, _Cast] = {}
         self._products: dict[tuple[str, str], _Product] = {}
         self._before: dict[int, tuple[StorageWeakRef, torch.Tensor]] = {}  #: by storage: what was cast
@@ -72,11 +71,7 @@ class CastsByHand:
         left, right = self._of(args[0]), self._of(args[1])
         try:
             bf16 = _in_bf16(left, args[2]) @ _in_bf16(right, args[3])
-        except (
-            AttributeError,
-            RuntimeError,
-            TypeError,
-        ):  # scales of blocks, which do not multiply as they are
+        except (AttributeError, RuntimeError, TypeError):  # scales of blocks do not multiply as they are
             known.unknown += 1
             return
         bias = args[4] if len(args) > 4 and isinstance(args[4], torch.Tensor) else 0.0  # noqa: PLR2004

@@ -94,11 +94,9 @@ def _factor(amax: torch.Tensor, cast: Cast) -> torch.Tensor:
     factor = factor.clamp(max=_FLOAT32_MAX)
     empty = ~torch.isfinite(amax) if cast.least else (amax == 0) | ~torch.isfinite(amax)
     factor = torch.where(empty, torch.ones_like(factor), factor)
-    return _power_down(factor) if cast.scaling is Scaling.POWER_DOWN else factor
-
-
-def _power_down(factor: torch.Tensor) -> torch.Tensor:
-    return (factor.contiguous().view(torch.int32) & ~0x7FFFFF).view(torch.float32)
+    if cast.scaling is Scaling.POWER_DOWN:
+        factor = (factor.contiguous().view(torch.int32) & ~0x7FFFFF).view(torch.float32)
+    return factor
 
 
 def _e8m0(amax: torch.Tensor, cast: Cast) -> torch.Tensor:

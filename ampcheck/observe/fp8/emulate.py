@@ -18,13 +18,9 @@ from ampcheck.observe.cuda_on_cpu.dispatcher import Kernel, install, operator, r
 from ampcheck.observe.fp8.casts import Rounded, rounded
 from ampcheck.observe.fp8.delayed import Memory
 from ampcheck.observe.fp8.owners import Layer, Owners
-from ampcheck.observe.model.modules import ModuleTracker
+from ampcheck.observe.model.modules import ModuleTracker, untold
 from ampcheck.values.recipes import Recipe
 
-_GUARDS = {
-    "cpu": torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU),
-    "cuda": torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA),
-}
 _KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 _MATRIX = 2
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -76,10 +72,6 @@ class Emulation:
             self.shown(layer, gemm, name, result)
         return result.values
 
-    def end_step(self) -> bool:
-        """End a training step; tell whether delayed scales are still on the move."""
-        return self.memory.end_step()
-
     def _generator(self, device: torch.device) -> torch.Generator:
         """Return randomness of our own: the user's generators must not move."""
         if device not in self.generators:
@@ -124,7 +116,7 @@ def emulated(model: Any, device: str, run: Emulation) -> Iterator[Emulation]:
     """Let the linear layers of a model run by a recipe wherever autocast is on, until exit."""
     tracker = ModuleTracker(model)
     kernels = _Kernels(run, Owners(tracker), device).by_name()
-    tracker.install(_untold)
+    tracker.install(untold)
     try:
         library = install(_KEYS[device], kernels)
         try:
@@ -135,16 +127,12 @@ def emulated(model: Any, device: str, run: Emulation) -> Iterator[Emulation]:
         tracker.remove()
 
 
-def _untold(_module: int, _slot: str, _value: Any) -> None:
-    """Take nothing."""
-
-
 class _Kernels:
     """The kernels of one emulation."""
 
     def __init__(self, run: Emulation, owners: Owners, device: str) -> None:
         self._run, self._owners, self._device = run, owners, device
-        self._guard = _GUARDS[device]
+        self._guard = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _KEYS[device]))
 
     def by_name(self) -> dict[str, Kernel]:
         """Return the kernels by operator: what is made of others is let through to those."""

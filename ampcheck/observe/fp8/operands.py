@@ -7,8 +7,8 @@ import torch
 from ampcheck.observe.fp8.casts import CUT_OFF, Rounded
 from ampcheck.observe.fp8.delayed import Memory
 from ampcheck.observe.fp8.owners import Layer
-from ampcheck.observe.statistics.collect import statistics
 from ampcheck.observe.statistics.measure import Arena
+from ampcheck.observe.statistics.step_record import statistics
 from ampcheck.values.recipe_audit import OperandStats
 from ampcheck.values.recipes import Recipe
 from ampcheck.values.stats import TensorStats
@@ -26,7 +26,6 @@ class OperandRecorder:
     """Takes every rounded operand of a step; nothing is read back before the end."""
 
     def __init__(self, recipe: Recipe) -> None:
-        """Begin with nothing seen."""
         self._recipe = recipe
         self._arenas: dict[torch.device, Arena] = {}
         self._rows: dict[tuple[Layer, str, str, torch.device], _Row] = {}

@@ -28,7 +28,6 @@ class Owners:
     """Finds the layer of a product's weight while a step runs."""
 
     def __init__(self, tracker: ModuleTracker) -> None:
-        """Read the parameters of the model that is tracked."""
         self._tracker = tracker
         self._places: dict[int, list[Layer]] = {}
         self._memory: dict[int, int] = {}
@@ -40,11 +39,8 @@ class Owners:
         for path, name, parameter in tracker.parameters():
             if not is_lazy(parameter):
                 self._places.setdefault(id(parameter), []).append(Layer(path, name))
-                if (
-                    type(parameter.data) is torch.Tensor
-                    and parameter.layout is torch.strided
-                    and parameter.numel()
-                ):
+                plain = type(parameter.data) is torch.Tensor and parameter.layout is torch.strided
+                if plain and parameter.numel():
                     self._memory[parameter.untyped_storage().data_ptr()] = id(parameter)
 
     def of(self, weight: torch.Tensor) -> Layer | None:

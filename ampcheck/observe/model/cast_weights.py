@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ampcheck.observe.dtypes import HALVES
-from ampcheck.observe.model.structure import named_modules, own_parameters, roots
+from ampcheck.observe.model.structure import in_table, named_modules, own_parameters, roots
 from ampcheck.values.modules import within
 
 
@@ -27,8 +27,7 @@ def cast(model: Any, dtype: torch.dtype, keep: Sequence[str] = ()) -> None:
 def _own(module: torch.nn.Module) -> tuple[list[Any], list[Any]]:
     """Return the floating-point parameters and buffers of a module with what they hold now."""
     parameters = [(p, p.data) for _, p in own_parameters(module) if p.is_floating_point()]
-    held = module.__dict__.get("_buffers") or {}
-    buffers = [(n, b, b.data) for n, b in held.items() if b is not None and b.is_floating_point()]
+    buffers = [(n, b, b.data) for n, b in in_table(module, "_buffers") if b.is_floating_point()]
     return parameters, buffers
 
 
@@ -37,8 +36,8 @@ def state(model: Any) -> Iterator[tuple[str, str, torch.Tensor, bool]]:
     seen: set[int] = set()
     for path, module in named_modules(model):
         for table, buffer in ("_parameters", False), ("_buffers", True):
-            for name, tensor in (module.__dict__.get(table) or {}).items():
-                if tensor is not None and tensor.is_floating_point() and id(tensor) not in seen:
+            for name, tensor in in_table(module, table):
+                if tensor.is_floating_point() and id(tensor) not in seen:
                     seen.add(id(tensor))
                     yield path, name, tensor, buffer
 

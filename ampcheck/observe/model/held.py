@@ -9,7 +9,7 @@ import torch
 
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.state import MODULE_TABLES, is_plain
-from ampcheck.observe.model.structure import is_lazy, named_modules
+from ampcheck.observe.model.structure import in_table, is_lazy, named_modules
 from ampcheck.values.outcome import HARM_ERROR
 
 #: How deep containers and plain objects are followed from an attribute.
@@ -43,11 +43,10 @@ def held(model: Any, *others: Any) -> dict[str, Held]:
 def _of_module(module: torch.nn.Module) -> Iterator[tuple[str, Held]]:
     own = module.__dict__
     passing = own.get("_non_persistent_buffers_set") or ()
-    for name, buffer in (own.get("_buffers") or {}).items():
-        if buffer is not None:
-            yield name, Held(buffer, saved=name not in passing)
-    for name, parameter in (own.get("_parameters") or {}).items():
-        if parameter is not None and not parameter.requires_grad:
+    for name, buffer in in_table(module, "_buffers"):
+        yield name, Held(buffer, saved=name not in passing)
+    for name, parameter in in_table(module, "_parameters"):
+        if not parameter.requires_grad:
             yield name, Held(parameter, saved=True)
     for name, value in own.items():
         if name not in MODULE_TABLES:

@@ -4,20 +4,17 @@ import inspect
 import sys
 import threading
 from collections import deque
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from ampcheck.observe.model.structure import is_lazy, named_modules, outermost, own_parameters
-from ampcheck.observe.source import object_of
+from ampcheck.observe.model.structure import in_table, is_lazy, named_modules, outermost, own_parameters
+from ampcheck.observe.source import frames, object_of
 from ampcheck.values.trace import ModuleInfo
 from ampcheck.values.wording import some
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 #: How deep nested inputs and outputs are followed; deeper ones are left to the operations that made them.
 MAX_DEPTH = 6
@@ -31,14 +28,11 @@ _NO_FORWARD = torch.nn.Module.forward
 _NOTHING = torch.nn.Module()
 
 
-class Boundary(Protocol):
-    """Receives the tensors that enter and leave a module."""
-
-    def __call__(self, module: int, slot: str, value: Any, /) -> None:
-        """Take the value at a slot of a module."""
+#: Takes the value at a slot of a module, which enters or leaves it.
+Boundary = Callable[[int, str, Any], None]
 
 
-def _untold(_module: int, _slot: str, _value: Any) -> None:
+def untold(_module: int, _slot: str, _value: Any) -> None:
     """Take nothing: between recordings no listener is kept alive."""
 
 
@@ -68,11 +62,10 @@ class ModuleTracker:
     """
 
     def __init__(self, model: Any) -> None:
-        """Prepare the names of a model's modules."""
         self._entries = _named_entries(model)
         self._entries[0].top = self._entries[0].module is not _NOTHING
         self._index = {id(entry.module): i for i, entry in enumerate(self._entries)}
-        self._boundary: Boundary = _untold
+        self._boundary: Boundary = untold
         self._path: Any = None
         self._thread = threading.get_ident()
         self.followed: Container[int] = ()  #: threads that are recorded too
@@ -110,19 +103,16 @@ class ModuleTracker:
 
     def by_frame(self) -> int:
         """Return the index of the innermost module whose method is running, found among the frames; 0: none."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
+        for frame in frames():
             index = self._index.get(id(object_of(frame)))
             if index is not None:
                 return index
-            frame = frame.f_back
         return 0
 
     def buffers(self) -> Iterator[torch.Tensor]:
         """Yield every buffer."""
         for entry in self._entries:
-            held = (entry.module.__dict__.get("_buffers") or {}).values()
-            yield from (buffer for buffer in held if buffer is not None)
+            yield from (buffer for _, buffer in in_table(entry.module, "_buffers"))
 
     def call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take note of a module whose call had begun before the hooks were there."""
@@ -165,7 +155,7 @@ class ModuleTracker:
             for entry, visits in zip(self._entries, self._path.visits(), strict=True):
                 entry.calls, entry.recomputed, entry.order = visits
         self._stack.clear()
-        self._boundary = _untold
+        self._boundary = untold
 
     def modules(self) -> list[torch.nn.Module]:
         """Return the modules by their index."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ampcheck.observe.model.state import random_state, set_random_state
-from ampcheck.observe.model.structure import inner, is_compiled, is_lazy, modules, named_modules
+from ampcheck.observe.model.structure import inner, is_compiled, is_lazy, modules, named_modules, own_tensors
 from ampcheck.observe.step import Step, casting_rules, users_code
 
 
@@ -15,7 +15,7 @@ def shape_lazy_parameters(step: Step) -> int:
 
     Without it the first run would draw their weights, and the second would not.
     """
-    lazy = [module for module in modules(step.model) if _has_lazy(module)]
+    lazy = [module for module in modules(step.model) if any(map(is_lazy, dict(own_tensors(module)).values()))]
     if not lazy:
         return 0
     state = random_state()
@@ -27,11 +27,6 @@ def shape_lazy_parameters(step: Step) -> int:
             reset()
     set_random_state(state)
     return len(lazy)
-
-
-def _has_lazy(module: torch.nn.Module) -> bool:
-    tables = (module.__dict__.get(name) or {} for name in ("_parameters", "_buffers"))
-    return any(tensor is not None and is_lazy(tensor) for table in tables for _, tensor in table.items())
 
 
 def compiled(model: Any) -> list[str]:

@@ -5,7 +5,6 @@ import random
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,8 @@ _HOOKS_OF_ALL = [
     for name, held in vars(module_hooks).items()
     if name.startswith("_global") and type(held) in _CONTAINERS
 ]
+#: What else a class of modules may hold that a step changes.
+_HELD = (torch.Tensor, torch.Generator)
 #: How deep containers and plain objects are followed from a module, a batch or a loss.
 _DEPTH = 5
 #: Their objects hold no numbers of the user's, and often a lock or a process.
@@ -67,7 +68,7 @@ class _Tensor:
         self.copy = tensor.detach().clone()
         self.requires_grad = tensor.requires_grad
         self.grad = tensor.grad if tensor.is_leaf else None
-        self.hooks = [(name, dict(held) if held else {}) for name, held in _hooks_of(tensor)]
+        self.hooks = [dict(held) if held else {} for held in _hooks_of(tensor)]
 
     def restore(self) -> None:
         tensor = self.tensor
@@ -81,7 +82,7 @@ class _Tensor:
                 if tensor.requires_grad != self.requires_grad:
                     tensor.requires_grad_(self.requires_grad)
                 tensor.grad = self.grad
-        for (_, now), (_, before) in zip(_hooks_of(tensor), self.hooks, strict=True):
+        for now, before in zip(_hooks_of(tensor), self.hooks, strict=True):
             if now is not None and now != before:
                 now.clear()
                 now.update(before)
@@ -98,10 +99,10 @@ class _Tensor:
             data.copy_(self.copy)
 
 
-def _hooks_of(tensor: torch.Tensor) -> list[tuple[str, Any]]:
+def _hooks_of(tensor: torch.Tensor) -> list[Any]:
     """Return the tables of hooks that a leaf of the graph has, None where it has had none yet."""
     names = ("_backward_hooks", "_post_accumulate_grad_hooks")
-    return [(name, getattr(tensor, name, None)) for name in names if tensor.is_leaf]
+    return [getattr(tensor, name, None) for name in names if tensor.is_leaf]
 
 
 def _at_same_place(tensor: torch.Tensor, data: torch.Tensor) -> bool:
@@ -122,11 +123,9 @@ class Snapshot:
     """
 
     def __init__(self, model: Any, *others: Any) -> None:
-        """Copy the state of a model and of others: the batch, the loss."""
         self._containers = [_Container(table, table.copy()) for table in _HOOKS_OF_ALL]
-        self._kinds: dict[
-            int, tuple[Any, type]
-        ] = {}  #: of what can be given another class: itself, and its own
+        #: Of what can be given another class: itself, and its own.
+        self._kinds: dict[int, tuple[Any, type]] = {}
         self._classes: dict[type, dict[str, Any]] = {}
         self._tensors: list[_Tensor] = []
         self._generators: list[tuple[Any, Any]] = []
@@ -153,9 +152,7 @@ class Snapshot:
                 _restore_class(kind, names)
             for tensor in self._tensors:
                 tensor.restore()
-        for generator, state in self._generators:
-            _set_state(generator, state)
-        set_random_state(self._random)
+        self.draw_again()
 
     def restore_state(self, but: frozenset[int]) -> None:
         """Put back what is held, but for tensors with these identities and for random generators."""
@@ -166,13 +163,11 @@ class Snapshot:
                 if id(tensor.tensor) not in but:
                     tensor.restore()
 
-    @contextmanager
-    def randomness(self) -> Iterator[None]:
-        """Let what runs inside draw what was drawn next at the moment of the snapshot."""
+    def draw_again(self) -> None:
+        """Let what runs next draw what was drawn next at the moment of the snapshot."""
         for generator, state in self._generators:
             _set_state(generator, state)
         set_random_state(self._random)
-        yield
 
     def _keep(self, value: Any, depth: int) -> None:
         if depth == 0 or id(value) in self._seen or isinstance(value, (str, bytes, int, float, type(None))):
@@ -224,15 +219,13 @@ class Snapshot:
                 continue
             names = {name: value for name, value in vars(base).items() if not _is_special(name)}
             self._classes[base] = names
-            yield from [value for value in names.values() if type(value) in _CONTAINERS or _holds(value)]
+            yield from [
+                value for value in names.values() if type(value) in _CONTAINERS or isinstance(value, _HELD)
+            ]
 
 
 def _is_special(name: str) -> bool:
     return name.startswith(("__", "_abc"))
-
-
-def _holds(value: Any) -> bool:
-    return isinstance(value, (torch.Tensor, torch.Generator))
 
 
 def _restore_class(kind: type, names: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ function; so nothing here asks a model for more than its tables.
 """
 
 import functools
+import itertools
 from collections.abc import Iterator
 from types import FunctionType, MethodType
 from typing import Any
@@ -50,9 +51,8 @@ def inner(module: torch.nn.Module) -> torch.nn.Module | None:
 def is_compiled(module: torch.nn.Module) -> bool:
     """Tell whether torch.compile made this module or compiles its calls."""
     # The compiler's class is known by name: importing its package takes a second.
-    return (
-        type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None
-    )
+    calls = module.__dict__.get("_compiled_call_impl")
+    return type(module).__name__ == "OptimizedModule" or calls is not None
 
 
 def roots(model: Any) -> dict[str, torch.nn.Module]:
@@ -92,7 +92,7 @@ def _held(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, dict):
         yield from ((str(key), held) for key, held in value.items())
     elif isinstance(value, (list, tuple)):
-        yield from enumerate_names(value)
+        yield from ((str(i), held) for i, held in enumerate(value))
     elif type(value).__module__ != "builtins":
         yield from vars(value).items() if hasattr(value, "__dict__") else ()
 
@@ -102,11 +102,6 @@ def _contents(cell: Any) -> tuple[Any, ...]:
         return (cell.cell_contents,)
     except ValueError:  # not bound yet
         return ()
-
-
-def enumerate_names(values: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the elements of a sequence with their positions as names."""
-    return ((str(i), value) for i, value in enumerate(values))
 
 
 def named_modules(model: Any) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -154,6 +149,17 @@ def own_parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]
     """Yield the parameters in a module's own table."""
     table = _table(module, "_parameters")
     return ((name, parameter) for name, parameter in table.items() if parameter is not None)
+
+
+def in_table(module: torch.nn.Module, table: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what stands in one of a module's own tables, "_parameters" or "_buffers"."""
+    held = module.__dict__.get(table) or {}
+    return ((name, tensor) for name, tensor in held.items() if tensor is not None)
+
+
+def own_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters in a module's own table, and then the buffers."""
+    return itertools.chain(in_table(module, "_parameters"), in_table(module, "_buffers"))
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:

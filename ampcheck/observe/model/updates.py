@@ -7,7 +7,7 @@ import torch
 
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.state import Snapshot
-from ampcheck.observe.model.structure import named_modules
+from ampcheck.observe.model.structure import named_modules, own_tensors
 from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients
 from ampcheck.values.trace import UpdateLoss
 
@@ -15,13 +15,12 @@ from ampcheck.values.trace import UpdateLoss
 STEPS = 2
 #: Times its change in FP32 from which on a change is wrong: rounding up gives at most twice as much.
 TOO_FAR = 2.0
+#: Makes the optimizer of a model; does what the user does to the model after each step.
+Make = Callable[[Any], torch.optim.Optimizer]
+After = Callable[[Any], object]
 
 
-def lost_updates(
-    step: Step,
-    optimizer: Callable[[Any], torch.optim.Optimizer],
-    after_step: Callable[[Any], object] | None,
-) -> tuple[UpdateLoss, ...]:
+def lost_updates(step: Step, optimizer: Make, after_step: After | None) -> tuple[UpdateLoss, ...]:
     """Return, for each tensor held in half precision, how many elements FP32 would have changed and it did not."""
     held = {name for name, tensor in _state(step.model) if tensor.dtype in HALVES}
     if not held:
@@ -37,9 +36,7 @@ def lost_updates(
     return tuple(update_loss(name, wide[name], low[name]) for name in wide if name in held and name in low)
 
 
-def _changed(
-    step: Step, optimizer: Callable[[Any], torch.optim.Optimizer], after_step: Callable[[Any], object] | None
-) -> dict[str, torch.Tensor]:
+def _changed(step: Step, optimizer: Make, after_step: After | None) -> dict[str, torch.Tensor]:
     """Return by how much each element of each tensor differs after a few plain steps."""
     first = {name: tensor.detach().double() for name, tensor in _state(step.model)}
     updates = optimizer(step.model)
@@ -63,7 +60,6 @@ def update_loss(name: str, wide: torch.Tensor, low: torch.Tensor) -> UpdateLoss:
 
 def _state(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     for path, module in named_modules(model):
-        for table in (module.__dict__.get("_parameters"), module.__dict__.get("_buffers")):
-            for name, tensor in (table or {}).items():
-                if tensor is not None and tensor.is_floating_point():
-                    yield f"{path}.{name}".lstrip("."), tensor
+        for name, tensor in own_tensors(module):
+            if tensor.is_floating_point():
+                yield f"{path}.{name}".lstrip("."), tensor

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.source import source_finder
+from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable
 from ampcheck.values.wording import location
 
@@ -40,8 +40,7 @@ class Checks:
         wide = of(number) if readable(number) else None
         if wide is None or (func is _ATEN.ne.Scalar and args[1] != inf):
             return
-        source = source_finder()
-        key = location(*source.line(source.spot())), func is not _READ, self.backward
+        key = location(*running_line()), func is not _READ, self.backward
         differs = (~number.isfinite() & wide.isfinite()).reshape(())
         self._found[key] = self._found[key] | differs if key in self._found else differs
 

@@ -68,9 +68,8 @@ def _effects_of(func: Any) -> Effects:
     unwritten = name.startswith(("empty", "new_empty")) or name in {"set_", "resize_"}
     # Views that their schema does not call so share a storage all the same.
     alias = name in {"_unsafe_view", "_reshape_alias"} or name.startswith("unsafe_")
-    view = (
-        unwritten or alias or (bool(returns) and len(views) == len(returns)) or (not returns and not written)
-    )
+    whole = bool(returns) and len(views) == len(returns)
+    view = unwritten or alias or whole or not (returns or written)
     drawn = any(slot.name == "generator" for slot in schema.arguments)
     return Effects(
         view and space not in MESSAGES,

@@ -40,9 +40,8 @@ class Given:
         self._owned: set[int] = set()
         self._held: dict[int, StorageWeakRef] = {}
         self.found: dict[int, str] = {}  #: by storage that was computed with, what the script calls it
-        self._from: dict[
-            int, weakref.ref[torch.Tensor]
-        ] = {}  #: by storage that holds copies, what was copied
+        #: By storage that holds copies, what was copied.
+        self._from: dict[int, weakref.ref[torch.Tensor]] = {}
         self._copied: torch.Tensor | None = None
         self.entered = False  #: some have entered products, as autocast would have rounded them
 
@@ -61,7 +60,8 @@ class Given:
             self.entered = self.entered or bool(read)
             return False
         wide = any(tensor.dtype not in HALVES for tensor in targets)
-        if rule.name in MOVES or (rule.name in _CASTS and not wide and not self._casts_up(values)):
+        casts_up = any(isinstance(value, torch.dtype) and value not in HALVES for value in values)
+        if rule.name in MOVES or (rule.name in _CASTS and not (wide or casts_up)):
             self._copied = self._first(read[0] if read[0]._base is None else read[0]._base)
             return True
         for tensor in read:
@@ -102,10 +102,6 @@ class Given:
             return False
         self._owned = {one.untyped_storage()._cdata for one in self._weights() if readable(one)}
         return place not in self._owned
-
-    @staticmethod
-    def _casts_up(values: Iterable[Any]) -> bool:
-        return any(isinstance(value, torch.dtype) and value not in HALVES for value in values)
 
 
 def _whole(tensor: torch.Tensor) -> bool:

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from ampcheck.observe.reference.effects import Effects
-from ampcheck.observe.reference.partial import Reference
 from ampcheck.observe.reference.shadow import Shadow
-from ampcheck.observe.statistics.memory import readable
+from ampcheck.observe.reference.storage import Reference
+from ampcheck.observe.statistics.memory import readable, version_of
 
 #: Returns the reference of a tensor that another thread has made.
 Elsewhere = Callable[[torch.Tensor], Reference | None]
@@ -18,7 +18,6 @@ class Joined(Shadow):
     """Knows the references of tensors that another thread has made, outside of any step."""
 
     def __init__(self, *given: Any) -> None:
-        """Begin with nothing made elsewhere."""
         super().__init__(*given)
         self.elsewhere: Elsewhere | None = None
         #: What the running operation reads of that, how often it had been written, and its reference.
@@ -56,8 +55,3 @@ class Joined(Shadow):
                 # What is written here from now on is this step's.
                 self._hold(Reference(tensor.untyped_storage(), found.flat.clone(), found.known))
         super()._begin_beside(targets)
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """Return how often a tensor was written, as far as that is counted."""
-    return 0 if tensor.is_inference() else tensor._version

@@ -9,7 +9,7 @@ import torch
 
 from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.values.formats import BY_DTYPE, FP32
-from ampcheck.values.trace import ErrorJump, PairError, Phase, Site, Trace, is_product
+from ampcheck.values.trace import ErrorJump, PairError, Phase, Site, Trace, rounds_inputs
 
 #: A result this far off, from inputs that are not, is where an error begins.
 LEAP_ERROR = 0.05
@@ -24,6 +24,9 @@ MOVES = frozenset(
     repeat constant_pad_nd split unsafe_split neg relu""".split()
 )
 
+#: What each site's results were made of, in order of execution.
+Sources = Mapping[Site, Iterable[Site]]
+
 _NOTHING: frozenset[int] = frozenset()
 
 
@@ -31,7 +34,6 @@ class Lineage:
     """Remembers, by number of site, what each result was made of. No tensor is kept alive."""
 
     def __init__(self) -> None:
-        """Start with nothing known."""
         self.sources: dict[int, set[int]] = {}
         self._makers: dict[int, tuple[weakref.ref[torch.Tensor], frozenset[int]]] = {}
         self._read = _NOTHING
@@ -60,9 +62,7 @@ class Lineage:
         return hit[1] if hit is not None and hit[0]() is tensor else _NOTHING
 
 
-def error_jumps(
-    sources: Mapping[Site, Iterable[Site]], errors: Mapping[Site, PairError], dtype: str
-) -> tuple[ErrorJump, ...]:
+def error_jumps(sources: Sources, errors: Mapping[Site, PairError], dtype: str) -> tuple[ErrorJump, ...]:
     """Return where the forward's error error_jumps up, in order of execution, and where the bits were dropped."""
     found: list[ErrorJump] = []
     level: dict[Site, float] = {}
@@ -76,9 +76,7 @@ def error_jumps(
     return tuple(found[:MOST_LEAPS])
 
 
-def overflown_casts(
-    sources: Mapping[Site, Iterable[Site]], low: Trace, reference: Trace, dtype: str
-) -> tuple[ErrorJump, ...]:
+def overflown_casts(sources: Sources, low: Trace, reference: Trace, dtype: str) -> tuple[ErrorJump, ...]:
     """Return where infinities come from a cast that the code asks for, of numbers that FP32 holds.
 
     FP32 has no such cast to compare with: its infinities are new where the cast's own sources have none and an
@@ -99,7 +97,7 @@ def overflown_casts(
 def _product(site: Site, cast: Site) -> bool:
     """Tell whether a cast is autocast's own, of an input of a product."""
     same = (site.module, site.location) == (cast.module, cast.location)
-    return same and is_product(site)
+    return same and rounds_inputs(site.op)
 
 
 def _arbitrary(error: float, dtype: str) -> bool:
@@ -112,7 +110,7 @@ def _arbitrary(error: float, dtype: str) -> bool:
     return LEAP_ERROR < own < inf
 
 
-def _dropped(site: Site, sources: Mapping[Site, Iterable[Site]], dtype: str) -> Site:
+def _dropped(site: Site, sources: Sources, dtype: str) -> Site:
     """Return the nearest result upstream that was held in low precision; the site itself where there is none."""
     level, seen = [site], {site}
     while level:

@@ -14,7 +14,6 @@ class PairedBook(StepRecord):
     """Writes down what the script computed, and in `reference` what FP32 would have there."""
 
     def __init__(self, shadow: Shadow, samples: int) -> None:
-        """Begin two empty records."""
         super().__init__(samples)
         self.reference = StepRecord(samples)
         self._shadow = shadow

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.source import source_finder
+from ampcheck.observe.source import running_line
 from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.wording import location
 
@@ -26,7 +26,6 @@ class Picks:
     """Compares what a step picks with what FP32 picks."""
 
     def __init__(self) -> None:
-        """Begin with nothing seen."""
         self._found: dict[str, torch.Tensor] = {}  #: by place: how much worse, and beside what
 
     def note(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, wide: Any) -> None:
@@ -54,8 +53,7 @@ class Picks:
         self._add(name, torch.stack([one.where(known, 0.0).sum() for one in (worse, apart)]))
 
     def _add(self, name: str, sums: torch.Tensor) -> None:
-        source = source_finder()
-        place = f"{name} at {location(*source.line(source.spot()))}"
+        place = f"{name} at {location(*running_line())}"
         self._found[place] = self._found[place] + sums if place in self._found else sums
 
     def missed(self) -> dict[str, int]:

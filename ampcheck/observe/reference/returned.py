@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from ampcheck.observe.source import source_finder
+from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable
 from ampcheck.values.wording import location, percent
 
@@ -18,7 +18,6 @@ class Returned:
     """Compares what `torch.autograd.grad` returns within a step with FP32's."""
 
     def __init__(self) -> None:
-        """Begin with nothing seen."""
         self._found: dict[str, torch.Tensor] = {}  #: by place: energies of the error and of FP32's gradients
 
     def note(self, grads: Iterable[object], of: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
@@ -31,8 +30,7 @@ class Returned:
             known = high.isfinite()
             parts = [(low - high).where(known, 0.0), high.where(known, 0.0)]
             sums = torch.stack([part.square().sum() for part in parts])
-            source = source_finder()
-            place = location(*source.line(source.spot()))
+            place = location(*running_line())
             self._found[place] = self._found[place] + sums if place in self._found else sums
 
     def missed(self) -> dict[str, int]:

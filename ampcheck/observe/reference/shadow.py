@@ -14,17 +14,18 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.execution import Args, Kwargs
 from ampcheck.observe.reference.effects import Effects, dropped, effects, repeatable, written
-from ampcheck.observe.reference.partial import Reference
 from ampcheck.observe.reference.picks import PICKS, Picks
 from ampcheck.observe.reference.sharing import Message, has_arrived, in_backward, share, sum_of, written_by
-from ampcheck.observe.reference.sparse import holding, is_sparse, memory_of
-from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of, wider
+from ampcheck.observe.reference.storage import Reference, holding, is_sparse, memory_of
+from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of
 
 if TYPE_CHECKING:
     from ampcheck.observe.reference.given import Given
 
-_WIDE = frozenset({torch.float32, torch.float64})
+#: What is to be done with an operation's results.
+Follow = Callable[[Any], None]
 #: Not for the script's own modes, of either kind.
 _NO_MODES = torch._C._DisableTorchDispatch
 _NO_FUNCTIONS = torch._C.DisableTorchFunction
@@ -103,10 +104,10 @@ class Shadow:
         reference = self.of(tensor)
         (self._adopt(tensor) if reference is None else reference).fill_(value)
 
-    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run an operation, and where anything in it differs from FP32, its reference."""
         rule = effects(func)
-        follow: Callable[[Any], None] | None = None
+        follow: Follow | None = None
         try:
             # of which a view has memory of its own
             if not rule.view or any(map(is_sparse, tensors_of(args[:1]))):
@@ -127,9 +128,7 @@ class Shadow:
                 self.gave_way(error)
         return out
 
-    def _follow(
-        self, rule: Effects, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[Any], None] | None:
+    def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
         """Return what is to be done after an operation; what it reads is put aside now."""
         if self._under_way:
             arrives = self._use(rule, args, kwargs)
@@ -158,10 +157,10 @@ class Shadow:
                 self._adopt(tensor)
 
     def _take_low(self, out: Any) -> None:
-        if holds_low(out):
+        if holds_low((out,)):
             self._take(out)
 
-    def _sends(self, rule: Effects, args: tuple[Any, ...]) -> Callable[[Any], None]:
+    def _sends(self, rule: Effects, args: Args) -> Follow:
         """Let an operation between ranks run once, and wait for nothing: of a sum, FP32's share is known here.
 
         The numbers may arrive long after the operation. Whoever reads them then has waited; so do we, no earlier.
@@ -190,9 +189,7 @@ class Shadow:
 
         return follow
 
-    def _use(
-        self, rule: Effects, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[Any], None] | None:
+    def _use(self, rule: Effects, args: Args, kwargs: Kwargs) -> Follow | None:
         """Take what messages have brought where an operation uses it: by then the script has waited."""
         if rule.message and not rule.name.startswith("wait_tensor"):
             return None
@@ -223,7 +220,7 @@ class Shadow:
             self._keep(sent.result, share(sent, message.before, message.wide, message.factor))
             self._received.add(storage)
 
-    def _arrives_again(self, args: tuple[Any, ...]) -> bool:
+    def _arrives_again(self, args: Args) -> bool:
         """Tell whether a message that has been waited for is copied to its place once more, as Gloo does."""
         place, source = args[:2]
         if not self._received or place.untyped_storage()._cdata not in self._received:
@@ -301,7 +298,8 @@ class Shadow:
         """Give a storage a reference that holds the same numbers; return the tensor's part of it."""
         storage = tensor.untyped_storage()
         size = storage.nbytes() // tensor.element_size()
-        flat = torch.empty(size, dtype=wider(tensor.dtype), device=tensor.device)
+        dtype = torch.float32 if tensor.dtype in HALVES else tensor.dtype
+        flat = torch.empty(size, dtype=dtype, device=tensor.device)
         self._hold(Reference(storage, flat, range(0)))
         reference = self.of(tensor)
         return tensor if reference is None else reference

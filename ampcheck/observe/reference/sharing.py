@@ -15,8 +15,6 @@ from ampcheck.observe.source import frames_match
 MESSAGES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem")
 #: Operations that only send, and one that waits: what they are given is what it was.
 _UNWRITTEN = frozenset({"send", "isend", "barrier", "monitored_barrier_", "check_for_nan"})
-
-
 #: The function that a backward runs in.
 ENGINE = {"autograd/graph.py": frozenset({"_engine_run_backward"})}
 _current_node = torch._C._current_autograd_node
@@ -44,11 +42,8 @@ class Message(NamedTuple):
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of a tensor that is spread over ranks, any other tensor as it is."""
     part = getattr(tensor, "_local_tensor", None)
-    if (
-        part is None
-        and type(tensor).__name__ == "AsyncCollectiveTensor"
-        and getattr(tensor, "completed", False)
-    ):
+    arrives = type(tensor).__name__ == "AsyncCollectiveTensor"
+    if part is None and arrives and getattr(tensor, "completed", False):
         part = getattr(tensor, "elem", None)
     return local(part) if isinstance(part, torch.Tensor) else tensor
 
@@ -100,6 +95,11 @@ def share(sent: Sum, before: torch.Tensor, wide: torch.Tensor, factor: float) ->
     assert sent.result is not None
     after, before = (held.to(wide.dtype) * factor for held in (sent.result, before))
     return torch.where(before.isfinite(), after + sent.weight * (wide - before), sent.weight * wide)
+
+
+def among_ranks() -> bool:
+    """Tell whether there are other ranks by now."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def in_backward() -> bool:

@@ -16,7 +16,6 @@ class Pace:
     """What a step takes that is not recorded."""
 
     def __init__(self) -> None:
-        """Begin with nothing known."""
         self.seconds = 0.0  #: of the last one, 0 where none is known yet
         self._began = 0.0
 

@@ -9,11 +9,12 @@ import torch
 
 from ampcheck.observe import modes
 from ampcheck.observe.dtypes import HALVES
-from ampcheck.observe.execution import Execute, State
+from ampcheck.observe.execution import Args, Execute, Kwargs, State
 from ampcheck.observe.fp8.by_hand import EIGHTHS, CastsByHand, product_of
 from ampcheck.observe.model.held import apart, held
 from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.ops import OpKind, plan_of
+from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.reference.checks import LOOKS, Checks
 from ampcheck.observe.reference.given import Given
 from ampcheck.observe.reference.joined import Elsewhere, Joined
@@ -23,18 +24,7 @@ from ampcheck.observe.reference.paired import PairedBook
 from ampcheck.observe.reference.picks import Picks
 from ampcheck.observe.reference.returned import Returned
 from ampcheck.observe.script.clock import Clock
-from ampcheck.observe.script.placed import Placed
-from ampcheck.observe.script.precision import precision_of, without_scale
-from ampcheck.observe.script.recording import (
-    Beside,
-    Left,
-    Named,
-    Recorded,
-    Recording,
-    Used,
-    unseen,
-)
-from ampcheck.observe.script.roots import within_backward
+from ampcheck.observe.script.recording import Beside, Left, Named, Recorded, Recording, Used, unseen
 from ampcheck.observe.script.state.naming import called
 from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.unusual import plain
@@ -52,7 +42,6 @@ class Compared(Recording):
     """A step being recorded in full."""
 
     compares = True
-    recorder: Placed
     #: Returns the models that the script has called so far.
     models: Callable[[], Iterable[tuple[str, torch.nn.Module]]] = tuple
 
@@ -104,8 +93,8 @@ class Compared(Recording):
         for shadow in self._shadows:
             shadow.elsewhere = elsewhere
 
-    def _recorder(self) -> Placed:
-        return Placed((), samples=SAMPLES, execute=self._run, step_record=self.step_record)
+    def _recorder(self) -> Recorder:
+        return Recorder((), samples=SAMPLES, execute=self._run, step_record=self.step_record)
 
     def _weights(self) -> Iterator[torch.Tensor]:
         yield from (parameter for _, _, parameter in self.recorder.tracker.parameters())
@@ -113,7 +102,7 @@ class Compared(Recording):
         for _, model in self.models():  # a weight may be read before its model is called
             yield from model.parameters()
 
-    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         self._before(func, args)
         if id(func) in LOOKS:
             self._checks.note(func, args, self._shadow.of)
@@ -131,16 +120,19 @@ class Compared(Recording):
             known = self._products[id(func)] = product_of(func)
         return known
 
-    def _in_eighths(self, func: Any, args: tuple[Any, ...], out: torch.Tensor) -> None:
+    def _in_eighths(self, func: Any, args: Args, out: torch.Tensor) -> None:
         """Take note of what the script itself casts to FP8, and of products of that."""
-        phase = "backward" if within_backward() else "forward"
+        node: Any = torch._C._current_autograd_node()
+        recorder, phase = self.recorder, "forward" if node is None else "backward"
+        running = recorder.tracker.path(recorder._where.current)
+        module = running if node is None else recorder.whose(node).module
         with unseen():
             if self._multiplies(func):
-                self.by_hand.product(self.recorder.module_now, phase, args, out)
+                self.by_hand.product(module, phase, args, out)
                 return
             source = args[1] if plan_of(func).kind is OpKind.COPY else args[0]
             if plan_of(func).kind in {OpKind.COPY, OpKind.CAST} and isinstance(source, torch.Tensor):
-                self.by_hand.cast(self.recorder.module_now, phase, source, out)
+                self.by_hand.cast(module, phase, source, out)
 
     @modes.unseen
     def returned(self, grads: Iterable[object]) -> None:
@@ -290,16 +282,14 @@ class Compared(Recording):
                     scaled = id(parameter) in self._divided or self._keeps_scale
                     if not scaled and apart(reference, wide) < apart(reference * self.scale, wide):
                         wide = wide * self.scale  # its loss was not multiplied either
-                row = self._compare(before, wide * self._correction(), self.log2_scale)
+                # A scale that is no power of two is off by this.
+                correction = 2.0**self.log2_scale / self.scale if self.scale else 1.0
+                row = self._compare(before, wide * correction, self.log2_scale)
                 full = f"{module}.{name}".lstrip(".")
                 self._rows[full] = row
                 rounded = None if self._rounded is None else self._rounded.of(grad)
                 if rounded is not None:
                     self._rounded_rows[full] = self._compare(before, rounded / by, 0)
-
-    def _correction(self) -> float:
-        """Return what a scale that is no power of two is off by."""
-        return 2.0**self.log2_scale / self.scale if self.scale else 1.0
 
     @modes.unseen
     def finish(self) -> Recorded:
@@ -316,7 +306,7 @@ class Compared(Recording):
         lost, read = self._checks.fetch(overflowed=self.overflowed())
         failed |= self._given.missed() | self._picks.missed() | self._returned.missed() | read
         trace = replace(trace, not_audited={**trace.not_audited, **failed})
-        precision = precision_of(trace, self.autocast)
+        precision = trace.precision(self.autocast)
         by = self.scaling.scale or 1.0
         losses = (math.inf if lost else sum(fetched.losses) / by, sum(reference.losses) / by)
         kept = by > 1.0 or self._keeps_scale
@@ -325,7 +315,9 @@ class Compared(Recording):
         low_dtype = HALF_DTYPES.get(precision, "float32")
         for shadow in self._shadows:
             shadow.clear()
-        sites = without_scale(reference.sites, log2_scale) if kept else reference.sites
+        sites = reference.sites
+        if kept:
+            sites = {s: stats.scaled(-log2_scale) if s.scaled else stats for s, stats in sites.items()}
         wide = replace(trace, sites=sites, casts={}, not_audited={}, constants=())
         wide = replace(wide, steps=(summed_up(wide, losses[1], 0, "float32"),))
         beside = Beside(

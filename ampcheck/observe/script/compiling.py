@@ -26,7 +26,6 @@ class Compiler:
     """torch's compiler, which can be paused."""
 
     def __init__(self) -> None:
-        """Begin with a compiler that works as always."""
         self.asked = 0  #: how often something was to be compiled
         #: What takes away for a while what was put into torch, in the order in which that was done.
         self.plain: list[Callable[[], AbstractContextManager[None]]] = []
@@ -90,15 +89,11 @@ def _take_stance(stance: Any) -> Any:
     return before
 
 
-def hooks_of_others(ours: tuple[type, ...], original: Callable[[], Any]) -> Callable[[], Any]:
-    """Return what tells whether hooks are set on all modules, but for ours: a compiled module would warn of them."""
-
-    def _has_any_global_hook() -> Any:
-        held = (hook for table in _TABLES for hook in table.values())
-        others = (hook for hook in held if not isinstance(getattr(hook, "__self__", None), ours))
-        return original() and next(others, None)
-
-    return _has_any_global_hook
+def hooks_of_others(ours: tuple[type, ...], original: Callable[[], Any]) -> Any:
+    """Tell whether hooks are set on all modules, but for ours: a compiled module would warn of them."""
+    held = (hook for table in _TABLES for hook in table.values())
+    others = (hook for hook in held if not isinstance(getattr(hook, "__self__", None), ours))
+    return original() and next(others, None)
 
 
 def let_modes_stay(patches: Patches) -> None:
@@ -108,41 +103,30 @@ def let_modes_stay(patches: Patches) -> None:
     """
     if hasattr(torch._C, "_dynamo_restore_local_dispatch_key_set"):
         depths: list[int] = []
-        patches.wrap(torch._C, "_dynamo_save_local_dispatch_key_set", functools.partial(_save, depths))
-        patches.wrap(torch._C, "_dynamo_restore_local_dispatch_key_set", functools.partial(_restore, depths))
+        patches.put(torch._C, "_dynamo_save_local_dispatch_key_set", functools.partial(_save, depths))
+        patches.put(torch._C, "_dynamo_restore_local_dispatch_key_set", functools.partial(_restore, depths))
     else:
-        patches.wrap(torch._C, "_ForceDispatchKeyGuard", _guard)
+        patches.put(torch._C, "_ForceDispatchKeyGuard", _guard)
 
 
-def _save(depths: list[int], original: Callable[[], Any]) -> Callable[[], Any]:
-    def save() -> Any:
-        depths.append(torch._C._len_torch_dispatch_stack())
-        return original()
-
-    return save
+def _save(depths: list[int], original: Callable[[], Any]) -> Any:
+    depths.append(torch._C._len_torch_dispatch_stack())
+    return original()
 
 
-def _restore(depths: list[int], original: Callable[[], Any]) -> Callable[[], Any]:
-    def restore() -> Any:
-        out = original()
-        if depths:  # empty where the call began before we did
-            _heed_modes(depths.pop())
-        return out
-
-    return restore
+def _restore(depths: list[int], original: Callable[[], Any]) -> Any:
+    out = original()
+    if depths:  # empty where the call began before we did
+        _heed_modes(depths.pop())
+    return out
 
 
-def _guard(
-    original: Callable[..., AbstractContextManager[Any]],
-) -> Callable[..., AbstractContextManager[Any]]:
-    @contextmanager
-    def guard(*keys: Any) -> Iterator[Any]:
-        depth = torch._C._len_torch_dispatch_stack()
-        with original(*keys) as held:
-            yield held
-        _heed_modes(depth)
-
-    return guard
+@contextmanager
+def _guard(original: Callable[..., AbstractContextManager[Any]], *keys: Any) -> Iterator[Any]:
+    depth = torch._C._len_torch_dispatch_stack()
+    with original(*keys) as held:
+        yield held
+    _heed_modes(depth)
 
 
 def _heed_modes(depth: int) -> None:

@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ampcheck.observe.model.modules import tensors_in
-from ampcheck.observe.patches import Patches
+from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.statistics.memory import readable
 
@@ -27,7 +27,7 @@ def hear_loaders(patches: Patches, watcher: Any) -> None:
     patches.put(_BaseDataLoaderIter, "__next__", functools.partial(_first_told, watcher))
 
 
-def _first_told(watcher: Any, original: Callable[..., Any], self: Any) -> Any:
+def _first_told(watcher: Any, original: Original, self: Any) -> Any:
     batch = original(self)
     if self._num_yielded == 1 and torch.is_grad_enabled():
         watcher.loaded(self._dataset, batch)

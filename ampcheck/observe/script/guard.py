@@ -29,15 +29,10 @@ def guarded(method: Method) -> Method:
         thread = watcher.thread
         other = get_ident() != thread.ident and name not in _ANYWHERE
         turn = watcher.tape.turn() if other and name in _IN_LANES else None
-        if (
-            watcher.broken
-            or watcher.capturing
-            or (
-                other
-                and turn is None
-                and thread.elsewhere(name, idle=not watcher.backwards and watcher.tape.now is None)
-            )
-        ):
+        if watcher.broken or watcher.capturing:
+            return None
+        alone = other and turn is None
+        if alone and thread.elsewhere(name, idle=not watcher.backwards and watcher.tape.now is None):
             return None
         compiling = set_eval_frame(None)  # where a whole step is compiled, what is ours must not be
         try:

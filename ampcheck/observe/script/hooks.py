@@ -22,18 +22,17 @@ from torch.optim.optimizer import (
 )
 
 from ampcheck.observe.model.modules import ModuleTracker
-from ampcheck.observe.patches import Patches, before, put_in_place
-from ampcheck.observe.script import autocast_hooks, open_watches
+from ampcheck.observe.patches import Original, Patches, put_in_place
+from ampcheck.observe.script import open_watches
 from ampcheck.observe.script.compiling import hooks_of_others, let_modes_stay
 from ampcheck.observe.script.cuda.graphs import hear_graphs
 from ampcheck.observe.script.data_sets import hear_loaders
-from ampcheck.observe.script.ear import Ear
+from ampcheck.observe.script.journal import dtype_name
 from ampcheck.observe.script.roots import RootFinder
-from ampcheck.observe.script.scaling.deepspeed_scales import MODULE, hear_scales
-from ampcheck.observe.script.scaling.scaler_hooks import OF_SCALERS, made, subclasses
+from ampcheck.observe.script.scaling import scaler_hooks
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.observe.script.workers import hear_workers
-from ampcheck.values.loop import RETURNED, Kind
+from ampcheck.values.loop import RETURNED, UNCACHED, Kind
 
 _current_node = torch._C._current_autograd_node
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "clip_grad_norm")
@@ -44,43 +43,38 @@ _OVERFLOWS = ("found_inf", "overflow")
 class Hooks:
     """A watcher's ears; `close` takes all of them away."""
 
-    deepspeed = MODULE  #: what is to be imported before `hear_deepspeed`
+    deepspeed = scaler_hooks.MODULE  #: what is to be imported before `hear_deepspeed`
 
     def __init__(self, watcher: Watcher) -> None:
-        """Begin to listen for a watcher."""
-        self._ear = Ear(watcher)
+        self._ear = _Ear(watcher)
         self._own = watcher
         watcher = self._watcher = cast("Watcher", self._ear)
         self._patches = Patches()
         self._handles: list[Any] = []
         self._kinds: set[type] = set()
-        self._open = True
-        wrap, put = self._patches.wrap, self._patches.put
+        self.open = True  #: the watcher still hears
+        put, before = self._patches.put, self._patches.before
         self._handles.append(
             register_optimizer_step_pre_hook(lambda optimizer, *_: watcher.step_begins(optimizer))
         )
         self._handles.append(register_optimizer_step_post_hook(lambda *_: watcher.step_ends()))
         put(torch.autograd, "_engine_run_backward", functools.partial(_engine, watcher))
         put(Optimizer, "add_param_group", functools.partial(_add_group, watcher))
-        wrap(Optimizer, "state_dict", _noting(watcher, Kind.SAVE_OPTIMIZER))
-        for owner, family in ((Optimizer, "optimizer"), (torch.nn.Module, "model")):
-            wrap(owner, "zero_grad", functools.partial(_zero_grad, watcher, family))
-        wrap(torch.nn.Module, "train", functools.partial(before, functools.partial(_trains, watcher)))
+        before(Optimizer, "state_dict", _noting(watcher, Kind.SAVE_OPTIMIZER))
+        before(Optimizer, "zero_grad", lambda owner, *_, **__: watcher.zeroed(owner, "optimizer"))
+        before(torch.nn.Module, "zero_grad", lambda owner, *_, **__: watcher.zeroed(owner, "model"))
+        before(torch.nn.Module, "train", functools.partial(_trains, watcher))
         for scheduler in {value for value in vars(lr_scheduler).values() if isinstance(value, type)}:
             if issubclass(scheduler, lr_scheduler.LRScheduler) and "step" in vars(scheduler):
                 put(scheduler, "step", functools.partial(_schedule, watcher))
         self._scalers()
         self._clipping()
         for name, kind in (("__enter__", Kind.AUTOCAST), ("__exit__", Kind.AUTOCAST_END)):
-            wrap(autocast_mode.autocast, name, functools.partial(autocast_hooks.region, watcher, kind))
-        wrap(autocast_mode.autocast, "__init__", functools.partial(autocast_hooks.regions, watcher))
+            put(autocast_mode.autocast, name, functools.partial(_region, watcher, kind))
+        put(autocast_mode.autocast, "__init__", functools.partial(_region_made, watcher))
         self._compiling()
-        wrap(torch, "save", _noting(watcher, Kind.SAVE))
-        wrap(
-            multiprocessing.process.BaseProcess,
-            "start",
-            functools.partial(before, functools.partial(_child, watcher)),
-        )
+        before(torch, "save", _noting(watcher, Kind.SAVE))
+        before(multiprocessing.process.BaseProcess, "start", functools.partial(_child, watcher))
         hear_graphs(self._patches, watcher)
         hear_loaders(self._patches, watcher)
         hear_workers(self._patches, watcher)
@@ -88,24 +82,24 @@ class Hooks:
 
     def hear_deepspeed(self) -> None:
         """Listen to DeepSpeed's loss scalers, once they are imported."""
-        if self._open:
-            hear_scales(self._patches, self._watcher)
+        if self.open:
+            scaler_hooks.hear_scales(self._patches, self._watcher)
 
     def _compiling(self) -> None:
-        wrap, watcher = self._patches.wrap, self._watcher
+        watcher = self._watcher
         watcher.compiler.plain.append(self._patches.paused)
-        wrap(torch, "compile", functools.partial(before, lambda *_, **__: watcher.compiles()))
+        self._patches.before(torch, "compile", lambda *_, **__: watcher.compiles())
         others = functools.partial(hooks_of_others, (RootFinder, ModuleTracker))
-        wrap(torch.nn.modules.module, "_has_any_global_hook", others)
+        self._patches.put(torch.nn.modules.module, "_has_any_global_hook", others)
         let_modes_stay(self._patches)
 
     def _scalers(self) -> None:
-        wrap, watcher, scaler = self._patches.wrap, self._watcher, grad_scaler.GradScaler
-        wrap(scaler, "__init__", functools.partial(made, watcher, self._scaler_kind))
-        wrap(scaler, "state_dict", _noting(watcher, Kind.SAVE_SCALER))
-        wrap(scaler, "__getattr__", functools.partial(_peek, watcher))
+        patches, watcher, scaler = self._patches, self._watcher, grad_scaler.GradScaler
+        patches.put(scaler, "__init__", functools.partial(scaler_hooks.made, watcher, self._scaler_kind))
+        patches.before(scaler, "state_dict", _noting(watcher, Kind.SAVE_SCALER))
+        patches.wrap(scaler, "__getattr__", functools.partial(_peek, watcher))
         self._scaler_kind(scaler)
-        for kind in subclasses(scaler):
+        for kind in scaler_hooks.subclasses(scaler):
             self._scaler_kind(kind)
 
     def _scaler_kind(self, kind: type) -> None:
@@ -113,9 +107,10 @@ class Hooks:
         for base in kind.__mro__:
             if issubclass(base, grad_scaler.GradScaler) and base not in self._kinds:
                 self._kinds.add(base)
-                for name, make in OF_SCALERS.items():
+                for name, instead in scaler_hooks.OF_SCALERS.items():
                     if name in vars(base):
-                        self._patches.wrap(base, name, functools.partial(make, self._watcher))
+                        once = functools.partial(scaler_hooks.once, self._watcher, name, instead)
+                        self._patches.put(base, name, once)
 
     def _clipping(self) -> None:
         """Wrap the functions that clip, also under the names that modules have imported them by."""
@@ -126,12 +121,7 @@ class Hooks:
             wrapped = put_in_place(functools.partial(_clip, self._watcher, name), original)
             for module in list(sys.modules.values()):
                 if type(module) is ModuleType and vars(module).get(name) is original:
-                    self._patches.wrap(module, name, functools.partial(_instead, wrapped))
-
-    @property
-    def open(self) -> bool:
-        """Tell whether the watcher still hears."""
-        return self._open
+                    self._patches.set(module, name, wrapped)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -144,7 +134,7 @@ class Hooks:
         try:
             yield
         finally:
-            if self._open:
+            if self.open:
                 self._own.averages.resume()
                 self._ear.turn(watcher)
                 if listened:
@@ -152,9 +142,9 @@ class Hooks:
 
     def close(self) -> None:
         """Take everything away."""
-        if not self._open:
+        if not self.open:
             return
-        self._open = False
+        self.open = False
         for handle in self._handles:
             handle.remove()
         self._patches.restore()
@@ -163,9 +153,7 @@ class Hooks:
         self._ear.turn()
 
 
-def _engine(
-    watcher: Watcher, original: Callable[..., Any], outputs: Any, seeds: Any, *args: Any, **kwargs: Any
-) -> Any:
+def _engine(watcher: Watcher, original: Original, outputs: Any, seeds: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap what `backward` and `grad` call, under whatever name a script has bound these."""
     if _current_node() is not None:
         return original(outputs, seeds, *args, **kwargs)
@@ -193,14 +181,14 @@ def _functional() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def _add_group(watcher: Watcher, original: Callable[..., Any], self: Any, param_group: Any) -> Any:
+def _add_group(watcher: Watcher, original: Original, self: Any, param_group: Any) -> Any:
     out = original(self, param_group)
     watcher.owns(self, self.param_groups[-1]["params"])
     return out
 
 
 def _noting(watcher: Watcher, kind: Kind) -> Callable[..., Any]:
-    return functools.partial(before, lambda *_, **__: watcher.note(kind))
+    return lambda *_, **__: watcher.note(kind)
 
 
 def _trains(watcher: Watcher, _module: Any, mode: bool = True, *_: Any) -> None:  # noqa: FBT001, FBT002  # torch's
@@ -214,11 +202,7 @@ def _child(watcher: Watcher, process: Any, *_: Any) -> None:
         watcher.child(process)
 
 
-def _zero_grad(watcher: Watcher, family: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    return before(lambda owner, *_, **__: watcher.zeroed(owner, family), original)
-
-
-def _schedule(watcher: Watcher, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+def _schedule(watcher: Watcher, original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
     if getattr(self, "_is_initial", False):  # its constructor takes a step of its own
         return original(self, *args, **kwargs)
     watcher.note(Kind.SCHEDULE, self, "scheduler", within=True)
@@ -238,9 +222,7 @@ def _peek(watcher: Watcher, _: None) -> Callable[..., Any]:
     return __getattr__
 
 
-def _clip(
-    watcher: Watcher, name: str, original: Callable[..., Any], parameters: Any, *args: Any, **kwargs: Any
-) -> Any:
+def _clip(watcher: Watcher, name: str, original: Original, parameters: Any, *args: Any, **kwargs: Any) -> Any:
     held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     watcher.changed(Kind.CLIP, name, held, given=(args, kwargs))
     out = original(held, *args, **kwargs)
@@ -248,5 +230,81 @@ def _clip(
     return out
 
 
-def _instead(wrapped: Any, _original: Any) -> Any:
-    return wrapped
+def _region_made(  # torch's own signature
+    watcher: Watcher,
+    original: Original,
+    self: Any,
+    device_type: str,
+    dtype: torch.dtype | None = None,
+    enabled: bool = True,  # noqa: FBT001, FBT002
+    *rest: Any,
+    **more: Any,
+) -> None:
+    """Hear of a region of autocast that is made."""
+    watcher.asked = watcher.asked or bool(enabled)
+    original(self, device_type, dtype, enabled, *rest, **more)
+    if enabled and not self._enabled:
+        watcher.off.add(self)
+
+
+def _region(watcher: Watcher, kind: Kind, original: Original, self: Any, *args: Any) -> Any:
+    """Hear of the beginning or the end of a region of autocast."""
+    inside = watcher.roots.inside or _current_node() is not None
+    if not inside and kind is Kind.AUTOCAST_END:
+        watcher.note(kind)
+    out = original(self, *args)
+    if not inside and kind is Kind.AUTOCAST:
+        off = dtype_name(self.fast_dtype) if self in watcher.off and not self._enabled else ""
+        kept = "" if torch.is_autocast_cache_enabled() else UNCACHED
+        watcher.note(kind, name=f"{self.device}{kept}", dtype=off)
+        if self._enabled:
+            watcher.casts()
+    return out
+
+
+class _Silence:
+    """Takes anything and answers nothing."""
+
+    def __getattr__(self, name: str) -> "_Silence":
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        return None
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __contains__(self, _: object) -> bool:
+        return False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        pass
+
+
+_SILENCE = _Silence()
+
+
+class _Ear:
+    """Stands between torch's names and a watcher, and lets the watcher go when the watch is over.
+
+    A script may have kept a name of torch's that was replaced while it was watched: it goes on working, and is unheard.
+    """
+
+    __slots__ = ("_hears",)
+
+    def __init__(self, watcher: Any) -> None:
+        object.__setattr__(self, "_hears", watcher)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the watcher has."""
+        return getattr(self._hears, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set what the watcher has."""
+        setattr(self._hears, name, value)
+
+    def turn(self, watcher: Any = _SILENCE) -> Any:
+        """Hear for another watcher, or for none; return the one before."""
+        before = self._hears
+        object.__setattr__(self, "_hears", watcher)
+        return before

@@ -2,6 +2,7 @@
 
 import functools
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,7 +25,6 @@ class Journal:
     """The events of a script, in order."""
 
     def __init__(self) -> None:
-        """Begin an empty journal."""
         self._finder = SourceFinder()
         #: Events by what makes them different, so that an event seen before costs one look-up.
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -126,9 +126,7 @@ class Journal:
     def describe(self, label: str, **settings: Any) -> None:
         """Add what is known of an object."""
         known = self.things[label]
-        self.things[label] = LoopObject(
-            label, known.kind, {**known.settings, **settings}, known.file, known.line
-        )
+        self.things[label] = replace(known, settings={**known.settings, **settings})
 
     def rounds(self) -> tuple[tuple[Round, ...], tuple[tuple[int, int], ...]]:
         """Return the different rounds and the order they came in."""

@@ -11,7 +11,7 @@ from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.compiling import Compiler
 from ampcheck.observe.script.guard import guarded, not_seen_because
 from ampcheck.observe.script.journal import Journal, dtype_name
-from ampcheck.observe.script.optimizers import described, parameters_of
+from ampcheck.observe.script.optimizers import Turns, described, parameters_of
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import RootFinder, trains, within_backward
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, behind, factor, is_scaled
@@ -22,7 +22,6 @@ from ampcheck.observe.script.state.leftover import Leftovers
 from ampcheck.observe.script.state.trained import Trained
 from ampcheck.observe.script.state.update_watch import UpdateWatch
 from ampcheck.observe.script.tape import Tape
-from ampcheck.observe.script.turns import Turns
 from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.unusual import unwrapped

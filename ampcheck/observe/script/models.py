@@ -31,7 +31,6 @@ class Models:
     """Names the modules of a script, and the parameters of its optimizers."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._names: dict[int, tuple[Any, str, str]] = {}
         self._roots: dict[int, Root] = {}
         self._given: list[Root] = []

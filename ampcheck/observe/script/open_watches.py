@@ -4,31 +4,20 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Protocol
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ampcheck.observe.script.hooks import Hooks
 
 
-class Open(Protocol):
-    """A watch's hold on torch."""
-
-    @property
-    def open(self) -> bool:
-        """Tell whether it still hears."""
-
-    def aside(self) -> AbstractContextManager[None]:
-        """Hear nothing for a while."""
-
-    def close(self) -> None:
-        """Let go."""
-
-
-_OPEN: "weakref.WeakSet[Open]" = weakref.WeakSet()
+_OPEN: "weakref.WeakSet[Hooks]" = weakref.WeakSet()
 #: What torch casts by, and the names it is called by, are the same for all threads.
 _TURN = threading.RLock()
 _audits: list[int] = []  #: threads that audit; one, unless an audit is made within one
 
 
-def add(held: Open) -> None:
+def add(held: "Hooks") -> None:
     """Take note of a watch that begins."""
     _OPEN.add(held)
 

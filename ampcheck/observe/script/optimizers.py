@@ -1,10 +1,14 @@
-"""What is asked of an optimizer."""
+"""What is asked of an optimizer, and which of several have had their turn: a recording lasts until all have."""
 
+import weakref
 from typing import Any
 
 import torch
 
 from ampcheck.observe.script.journal import dtype_name
+
+#: Steps after which an optimizer that has taken none of them is no longer waited for.
+_MOST_BETWEEN = 8
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
@@ -19,3 +23,56 @@ def described(optimizer: Any) -> dict[str, str | float | bool]:
     eps = [group["eps"] for group in optimizer.param_groups if isinstance(group.get("eps"), float)]
     found: dict[str, str | float | bool] = {"dtypes": " ".join(sorted(dtypes)), "fused": fused}
     return found | ({"eps": min(eps)} if eps else {})
+
+
+class Turns:
+    """Which optimizers there are, and which have stepped since all of them last had."""
+
+    def __init__(self) -> None:
+        #: By label: the optimizer, and the step that was its last, or before which it was first seen.
+        self._last: dict[str, tuple[weakref.ref[Any], int]] = {}
+        self._stepped: set[str] = set()  #: ever
+        self._taken: set[str] = set()
+
+    @property
+    def count(self) -> int:
+        """Return how many optimizers there have been."""
+        return len(self._last)
+
+    def parameters(self) -> list[Any]:
+        """Return what the optimizers update that are still there."""
+        held = [known() for known, _ in self._last.values()]
+        return [parameter for optimizer in held for parameter in parameters_of(optimizer)]
+
+    @property
+    def fresh(self) -> bool:
+        """Tell whether the turn is the first one's again."""
+        return not self._taken
+
+    def known(self, label: str, optimizer: Any, step: int) -> None:
+        """Take note of an optimizer."""
+        self._last.setdefault(label, (weakref.ref(optimizer), step))
+
+    def waits_for_others(self, label: str, step: int) -> bool:
+        """Tell whether others have yet to step besides the one that is about to; '' stands for none."""
+        return len(self._last) > 1 and bool(self._waited_for(step) - self._taken - {label})
+
+    def taken(self, label: str, step: int) -> None:
+        """Take note of a step."""
+        if label in self._last:
+            if label not in self._stepped:  # those before it had their turn when it was not known yet
+                self._taken |= self._stepped
+                self._stepped.add(label)
+            self._last[label] = (self._last[label][0], step)
+            self._taken.add(label)
+            if self._waited_for(step) <= self._taken:
+                self._taken.clear()
+
+    def end(self) -> None:
+        """Forget all: these do not step in turn."""
+        self._last.clear()
+        self._taken.clear()
+
+    def _waited_for(self, step: int) -> set[str]:
+        recent = step - _MOST_BETWEEN
+        return {label for label, (held, at) in self._last.items() if at > recent and held() is not None}

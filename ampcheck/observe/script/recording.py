@@ -9,12 +9,11 @@ from typing import Any
 import torch
 
 from ampcheck.observe import modes
-from ampcheck.observe.execution import Execute, State
+from ampcheck.observe.execution import Args, Execute, Kwargs, State
 from ampcheck.observe.failure import locate
 from ampcheck.observe.recorder import FORWARD_UNSEEN, Recorder
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.guard import not_seen_because
-from ampcheck.observe.script.precision import precision_of
 from ampcheck.observe.script.reading import owners, use_of
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
 from ampcheck.observe.script.scaling.scaled_by_hand import Probe, Scaling, before_step, probes, scaling_of
@@ -25,9 +24,6 @@ from ampcheck.values.loop import Kind
 from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW
 from ampcheck.values.parts import off_by_itself, outcome_of
 from ampcheck.values.trace import ErrorJump, Failure, PairError, Site, Trace, UpdateLoss, summed_up
-
-#: Operations after which a step is abandoned: it is no step, but a script that never updates its weights.
-MOST_OPERATIONS = 100_000
 
 #: Listens to the use of gradients: what kind, by which operation, whose.
 Used = Callable[[Kind, str, list[torch.Tensor]], None]
@@ -72,9 +68,8 @@ class Recorded:
     beside: Beside | None = None  #: None where FP32 did not run beside it
     scaling: Scaling = field(default_factory=Scaling)  #: where no GradScaler scaled the loss
     last: int = -1  #: the last step of it, where several optimizers take turns; -1: there is one
-    entered: bool = (
-        False  #: half-precision numbers from before it entered products: nobody has seen where they came from
-    )
+    #: half-precision numbers from before it entered products: nobody has seen where they came from
+    entered: bool = False
 
     @property
     def whole(self) -> bool:
@@ -157,11 +152,11 @@ class Recording:
     def _recorder(self) -> Recorder:
         return Recorder((), execute=self._run, compiled=self._compiled)
 
-    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         self._before(func, args)
         return self._execute(func, args, kwargs)
 
-    def _before(self, func: Any, args: tuple[Any, ...]) -> None:
+    def _before(self, func: Any, args: Args) -> None:
         """Look at an operation that is about to run, and now and then at the clock."""
         if self.clock.late():
             self.leave(self.clock.shown)
@@ -180,7 +175,7 @@ class Recording:
             self.left = why
             self.recorder.step_aside()
 
-    def _uses(self, args: tuple[Any, ...]) -> None:
+    def _uses(self, args: Args) -> None:
         """Tell of a weight, once, that an operation of the forward takes as it was before it was changed."""
         weight = self._stale.among(args)
         if weight is not None:
@@ -188,7 +183,7 @@ class Recording:
             name = next((f"{path}.{name}".lstrip(".") for path, name, one in held if one is weight), "")
             self._used(Kind.STALE_CAST, name, [weight])
 
-    def _used_by(self, func: Any, args: tuple[Any, ...]) -> None:
+    def _used_by(self, func: Any, args: Args) -> None:
         """Tell of gradients that an operation measures or limits."""
         use = use_of(func, args, measured=self._looked)
         if use is not None:
@@ -233,10 +228,6 @@ class Recording:
 
     def leaves(self, models: Iterable[tuple[str, torch.nn.Module]]) -> None:
         """Compare what models hold at the end of the step."""
-
-    def too_long(self) -> bool:
-        """Tell whether this is no step any more."""
-        return self.recorder.operations > MOST_OPERATIONS
 
     def failed(self, error: Exception) -> Failure:
         """Return what a step raised, and where."""
@@ -314,7 +305,7 @@ class Recording:
         """Bring everything to the host."""
         fetched = self.recorder.fetch()
         trace = self.recorder.trace(fetched)
-        precision = precision_of(trace, self.autocast)
+        precision = trace.precision(self.autocast)
         loss = sum(fetched.losses) / (self.scaling.scale or 1.0)
         summary = summed_up(trace, loss, self.log2_scale, HALF_DTYPES.get(precision, "float32"))
         trace = replace(trace, steps=(summary,))

@@ -12,19 +12,15 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from ampcheck.observe.model.structure import modules
 from ampcheck.observe.script.watched_thread import WatchedThread
-from ampcheck.observe.source import frames_match, is_user_file, object_of
+from ampcheck.observe.source import frames, frames_match, object_of, script_frames
 
 _current_node = torch._C._current_autograd_node
 #: Where a pipeline runs its stages: each is a module of its own, whatever its variable is called on its rank.
 _STAGES = ("distributed/pipelining/stage.py", "distributed\\pipelining\\stage.py")
 #: Where a pipeline finds out shapes: it runs its stages on memory that nobody has written.
-_RUN_DRY = {
-    "distributed/pipelining/stage.py": frozenset({"_forward_metadata_inference", "_shape_inference"}),
-}
+_RUN_DRY = {"distributed/pipelining/stage.py": frozenset({"_forward_metadata_inference", "_shape_inference"})}
 #: The function of torch.utils.checkpoint that runs a forward without gradients.
 _CHECKPOINT = {"utils/checkpoint.py": frozenset({"forward"})}
-#: Frames above a call in which the module's name is looked for.
-_FRAMES = 6
 
 _TABLES: tuple[dict[int, Any], ...] = (
     module_hooks._global_forward_pre_hooks,
@@ -58,14 +54,9 @@ class RootFinder:
         self.returned: Callable[[Any], None] = lambda _: None
         #: Once they have been set, where hooks go in torch's tables: a graph is made anew for hooks it does not know.
         self._places: list[tuple[dict[int, Any], int, Any]] = []
-        self._listening = False
+        self.listening = False  #: calls are followed
         self._inside: torch.nn.Module | None = None
         self._thread = thread
-
-    @property
-    def listening(self) -> bool:
-        """Tell whether calls are followed."""
-        return self._listening
 
     @property
     def inside(self) -> bool:
@@ -74,10 +65,10 @@ class RootFinder:
 
     def listen(self) -> None:
         """Begin to follow calls."""
-        if self._listening:
+        if self.listening:
             return
         self._inside = None
-        self._listening = True
+        self.listening = True
         if not self._places:
             before = register_module_forward_pre_hook(self._enter)
             after = register_module_forward_hook(self._leave, always_call=True)
@@ -90,7 +81,7 @@ class RootFinder:
         """Stop following calls."""
         for table, id_, _ in self._places:
             table.pop(id_, None)
-        self._listening = False
+        self.listening = False
         self._inside = None
 
     def _enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
@@ -114,36 +105,23 @@ class RootFinder:
 
 def name_in_script(module: torch.nn.Module) -> str:
     """Return what the code that calls a module calls it: a variable, an attribute of self, or its class."""
-    frame: FrameType | None = sys._getframe(1)
-    seen = 0
-    while frame is not None and seen < _FRAMES:
-        if frame.f_code.co_filename.endswith(_STAGES):
-            stage: Any = frame.f_locals.get("self")
-            if getattr(stage, "submod", None) is module:
-                return f"stage{stage.stage_index}"
-        if is_user_file(frame.f_code.co_filename) or frame.f_code.co_filename.startswith("<"):
-            seen += 1
-            found = _name_in(frame, module)
-            if found:
-                return found
-        frame = frame.f_back
-    return type(module).__name__
+    for frame in frames():
+        stage: Any = frame.f_locals.get("self") if frame.f_code.co_filename.endswith(_STAGES) else None
+        if getattr(stage, "submod", None) is module:
+            return f"stage{stage.stage_index}"
+    names = (_name_in(frame, module) for frame in script_frames())
+    return next(filter(None, names), type(module).__name__)
 
 
 def holder_in_script(module: torch.nn.Module) -> torch.nn.Module | None:
     """Return the outermost module whose method calls a module that it holds: a model without a forward of its own."""
-    frame: FrameType | None = sys._getframe(1)
-    seen, found, made = 0, None, []
-    while frame is not None and seen < _FRAMES:
-        code = frame.f_code
-        if is_user_file(code.co_filename) or code.co_filename.startswith("<"):
-            seen += 1
-            holder = object_of(frame)
-            if code.co_name == "__init__":
-                made.append(holder)
-            elif isinstance(holder, torch.nn.Module) and any(part is module for part in modules(holder)):
-                found = holder
-        frame = frame.f_back
+    found, made = None, []
+    for frame in script_frames():
+        holder = object_of(frame)
+        if frame.f_code.co_name == "__init__":
+            made.append(holder)
+        elif isinstance(holder, torch.nn.Module) and any(part is module for part in modules(holder)):
+            found = holder
     unmade = found is None or found is module or any(one is found for one in made)
     return None if unmade else found
 

@@ -9,15 +9,14 @@ import torch
 from ampcheck.gc_pause import no_collections
 from ampcheck.observe.compiled import on_cpu
 from ampcheck.observe.dtypes import DTYPES
-from ampcheck.observe.execution import Execute
+from ampcheck.observe.execution import Args, Execute, Kwargs
 from ampcheck.observe.model.structure import modules
 from ampcheck.observe.script.clock import Clock, Pace
 from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
+from ampcheck.observe.script.looking_again import CastsBefore, strange
 from ampcheck.observe.script.models import Models
-from ampcheck.observe.script.recording import MOST_OPERATIONS, Recorded, Recording, Used
-from ampcheck.observe.script.state.casts_before import CastsBefore
-from ampcheck.observe.script.strange import strange
+from ampcheck.observe.script.recording import Named, Recorded, Recording, Used
 from ampcheck.observe.script.what_if import WhatIf, kinds_that_cannot_be_read
 from ampcheck.observe.script.workers import Workers
 from ampcheck.values.settings import Schedule
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from ampcheck.values.trace import Failure, ModuleInfo
 
 
+#: Operations after which a step is abandoned: it is no step, but a script that never updates its weights.
+MOST_OPERATIONS = 100_000
 #: Steps abandoned, after which no other is tried: each took longer than all that a script usually does.
 MOST_GIVEN_UP = 2
 #: Recorded steps that may all overflow before no other is looked for.
@@ -141,9 +142,7 @@ class Tape(Models):
         compiled = compiled and not self._in_threads  # C does not follow them
         return Recording(step, self._execute(), self._used, clock=clock, compiled=compiled)
 
-    def follow(
-        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], step: int
-    ) -> None:
+    def follow(self, module: torch.nn.Module, args: Args, kwargs: Kwargs, step: int) -> None:
         """Record a module's call as part of a step, from here on if nothing is recorded yet."""
         given, root = len(self._given), self.root(module)
         if self.now is not None and self.now.before_calls and self.now.idle and not self.before_calls:
@@ -166,7 +165,7 @@ class Tape(Models):
             self.now.remember(self.models())
         if opens:
             self.now.recorder.tracker.call(module, args, kwargs)
-        elif self.now.too_long():
+        elif self.now.recorder.operations > MOST_OPERATIONS:
             self._enough = step
             self.discard(f"steps of more than {MOST_OPERATIONS:,} operations, too long to be recorded")
 
@@ -330,9 +329,7 @@ class Tape(Models):
         self.given_up[why] = self.given_up.get(why, 0) + 1
 
 
-def _of(
-    recording: Recording, parameters: Iterable[torch.Tensor] | None
-) -> list[tuple[str, str, torch.Tensor]]:
+def _of(recording: Recording, parameters: Iterable[torch.Tensor] | None) -> list[Named]:
     """Return a step's parameters with their names; of some, or of all."""
     wanted = None if parameters is None else {id(parameter) for parameter in parameters}
     known = recording.recorder.tracker.parameters()

@@ -5,22 +5,17 @@ memory and the tensors among the script's variables.
 """
 
 import gc
-import sys
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import Any
 
 import torch
 
 from ampcheck.observe.model.structure import named_modules, own_parameters
 from ampcheck.observe.script.roots import name_in_script
-from ampcheck.observe.source import is_user_file
+from ampcheck.observe.source import script_frames
 
-if TYPE_CHECKING:
-    from types import FrameType
-
-#: Frames of the script in which variables are looked for.
-_FRAMES = 6
 _TABLES = (dict, list, tuple)
 
 
@@ -28,7 +23,6 @@ class Uncalled:
     """Parameters that no module was called with, and the modules that hold them."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._modules: list[tuple[weakref.ref[torch.nn.Module], str]] = []
         #: By identity: the tensor, the path of what holds it and its name there.
         self._bare: dict[int, tuple[weakref.ref[torch.Tensor], str, str]] = {}
@@ -94,21 +88,11 @@ def _own(module: torch.nn.Module) -> Iterable[Any]:
 def _among_variables(wanted: dict[int, torch.Tensor]) -> Iterator[tuple[torch.Tensor, str, str]]:
     """Yield tensors that a variable of the script's holds, or a table behind one; the others by their shape."""
     left = dict(wanted)
-    for name, value in _variables():
+    variables = ((*f.f_locals.items(), *f.f_globals.items()) for f in script_frames())
+    for name, value in chain.from_iterable(variables):
         parts = value.items() if type(value) is dict else enumerate(value) if type(value) in _TABLES else ()
         for path, own, tensor in (("", name, value), *((name, str(key), held) for key, held in parts)):
             if left.pop(id(tensor), None) is not None:
                 yield tensor, path, own
     for number, tensor in enumerate(left.values()):
         yield tensor, "", f"tensor {number} of shape {tuple(tensor.shape)}"
-
-
-def _variables() -> Iterator[tuple[str, Any]]:
-    """Yield the variables of the script's frames that run now."""
-    frame: FrameType | None = sys._getframe(1)
-    seen = 0
-    while frame is not None and seen < _FRAMES:
-        if is_user_file(frame.f_code.co_filename) or frame.f_code.co_filename.startswith("<"):
-            seen += 1
-            yield from [*frame.f_locals.items(), *frame.f_globals.items()]
-        frame = frame.f_back

@@ -11,7 +11,6 @@ class WatchedThread:
     """The thread that a watch began in, or the one that turns out to be the one that trains."""
 
     def __init__(self) -> None:
-        """Begin with the running one."""
         self.ident = threading.get_ident()
         self.follows = False  #: whether it may turn out to be another
         self._steps: Counter[int] = Counter()  #: of others

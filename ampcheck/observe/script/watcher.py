@@ -5,7 +5,6 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.amp.grad_scaler import OptState
 
 from ampcheck.observe.script.comparing import Compared
 from ampcheck.observe.script.data_sets import ROUNDED_DATA, cast_up
@@ -16,10 +15,10 @@ from ampcheck.observe.script.reading import SHORTENS
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import trains
 from ampcheck.observe.script.scaling.division import Division
-from ampcheck.observe.script.scaling.limits import limit_of, unit_of
 from ampcheck.observe.script.scaling.losses import factor, is_scaled, mark_scaled
 from ampcheck.observe.script.scaling.own_unscaling import OwnUnscaling, updates_at
-from ampcheck.observe.script.scaling.scales import Attempt, about_to_update, overflowed
+from ampcheck.observe.script.scaling.scaled_by_hand import limit_of, unit_of
+from ampcheck.observe.script.scaling.scales import Attempt, about_to_update, is_ready, overflowed
 from ampcheck.observe.script.scaling.shared import SharedGradients
 from ampcheck.values.loop import GIVEN, RETURNED, Kind
 from ampcheck.values.wording import some
@@ -39,7 +38,6 @@ class Watcher(LoopWatcher):
     _scaled_within = _scale_read = -1
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        """Begin before the first step."""
         super().__init__(*given, **named)
         self.unscaling = OwnUnscaling()
         self.division, self.shared = Division(), SharedGradients()
@@ -97,8 +95,7 @@ class Watcher(LoopWatcher):
         """Let gradients be compared at the scale that they are divided by: another scaler's makes them wrong."""
         if self.tape.now is None or not isinstance(getattr(scaler, "_scale", None), torch.Tensor):
             return
-        states = getattr(scaler, "_per_optimizer_states", {})
-        if states.get(id(optimizer), {}).get("stage", OptState.READY) is OptState.READY:
+        if is_ready(scaler, optimizer):
             with unseen():
                 own = float(scaler._scale)
                 other = self.tape.now.divided_by(own, parameters_of(optimizer))
@@ -108,9 +105,7 @@ class Watcher(LoopWatcher):
 
     def _shares(self, scaler: Any, optimizer: Any) -> None:
         """Look at gradients that several optimizers share, where a scaler is about to divide them for one."""
-        states = getattr(scaler, "_per_optimizer_states", {})
-        ready = states.get(id(optimizer), {}).get("stage", OptState.READY) is OptState.READY
-        if self.tape.now is not None and ready:
+        if self.tape.now is not None and is_ready(scaler, optimizer):
             label = self.journal.label(optimizer, "optimizer")
             self.shared.begins(label, scaler, optimizer, self.backwards)
 

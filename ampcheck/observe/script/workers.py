@@ -6,7 +6,6 @@ goes on from that. It does so for as long as little time is spent on it.
 """
 
 import threading
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -14,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ampcheck.observe.dtypes import HALVES
-from ampcheck.observe.execution import run_op
+from ampcheck.observe.execution import Args, Kwargs, run_op
 from ampcheck.observe.modes import OwnMode
-from ampcheck.observe.patches import Patches, before
+from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.reference.effects import Effects, written
-from ampcheck.observe.reference.joined import version_of
 from ampcheck.observe.reference.lineage import MOVES
-from ampcheck.observe.reference.partial import Reference
-from ampcheck.observe.reference.shadow import Shadow
+from ampcheck.observe.reference.shadow import Follow, Shadow
+from ampcheck.observe.reference.storage import Reference
 from ampcheck.observe.script.state.half_state import BesideMode
-from ampcheck.observe.source import source_finder
-from ampcheck.observe.statistics.memory import readable, tensors_of
+from ampcheck.observe.source import running_line
+from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of, version_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ampcheck.observe.script.comparing import Compared
     from ampcheck.observe.script.recording import Recording
 
@@ -72,9 +71,7 @@ class _Results(Shadow):
         found = self._beside(tensor)
         return None if self._versions.get(tensor.untyped_storage()._cdata) is None else found
 
-    def _follow(
-        self, rule: Effects, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[Any], None] | None:
+    def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
         began = perf_counter()
         tensors = [*tensors_of((*args, *kwargs.values()))]
         if rule.message or _has_gradient(tensors) or any(map(_is_large, tensors)):
@@ -101,15 +98,9 @@ class _Results(Shadow):
                 self._versions.update({place: version + 1 for place, version in places.items()})
             self._spent += perf_counter() - began
             own = all(place in self._made for place in places)  # another's is a state: others judge these
-            if (
-                self.computed is None
-                and own
-                and rule.name not in _STORES
-                and _half(tensors)
-                and _half((out,))
-            ):
-                source = source_finder()
-                self.computed = source.line(source.spot())
+            computes = own and rule.name not in _STORES
+            if self.computed is None and computes and holds_low(tensors) and holds_low((out,)):
+                self.computed = running_line()
 
         return and_note
 
@@ -152,9 +143,7 @@ class _Listener(BesideMode):
         super().__init__(results)
         self._results, self._watcher = results, watcher
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         if self._watcher.thread.runs:  # it trains, after all
             self._results.computed = None
             self.step_aside()
@@ -168,7 +157,6 @@ class Workers:
     """What threads of the script's own compute in half precision, and whether a recorded step went on from it."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._results = _Results()
         self._used = self._judged = False
         self._trains: Callable[[], bool] = bool  #: tells whether the running thread is the one that trains
@@ -218,10 +206,10 @@ class Workers:
 def hear_workers(patches: Patches, watcher: Any) -> None:
     """Let a watcher follow the threads that begin from now on."""
     patches.put(threading.Thread, "_bootstrap_inner", partial(_followed, watcher))
-    patches.wrap(torch, "compile", partial(before, lambda *_, **__: watcher.tape.workers.end()))
+    patches.before(torch, "compile", lambda *_, **__: watcher.tape.workers.end())
 
 
-def _followed(watcher: Any, original: Callable[..., Any], self: threading.Thread) -> Any:
+def _followed(watcher: Any, original: Original, self: threading.Thread) -> Any:
     mode = watcher.tape.workers.begins(watcher)
     if mode is None:
         return original(self)
@@ -235,7 +223,3 @@ def _has_gradient(tensors: list[torch.Tensor]) -> bool:
 
 def _is_large(tensor: torch.Tensor) -> bool:
     return readable(tensor) and tensor.untyped_storage().nbytes() > _LARGE * tensor.element_size()
-
-
-def _half(values: Any) -> bool:
-    return any(tensor.dtype in HALVES for tensor in tensors_of(values))

@@ -91,9 +91,8 @@ class Arena:
         self._measure: Any = NATIVE.measure if possible and kernel != "torch" else None
         self._gpu: Any = None
         if kernel == "triton" or (kernel == "auto" and self.device.type == "cuda"):
-            gpu = importlib.import_module(
-                "ampcheck.observe.statistics.gpu"
-            )  # late: Triton takes half a second to load
+            # Late: Triton takes half a second to load.
+            gpu = importlib.import_module("ampcheck.observe.statistics.gpu")
             self._gpu = gpu.launcher(self.device, required=kernel == "triton")
             self._measure = self._gpu and self._gpu.measure
         self._on_cpu = self.device.type == "cpu"

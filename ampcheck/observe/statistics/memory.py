@@ -1,4 +1,4 @@
-"""Which tensors can be read as they lie in memory, and in what FP32 would hold them."""
+"""Which tensors can be read as they lie in memory."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,11 +27,6 @@ def _hears_only(kind: type) -> bool:
     return getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
 
 
-def wider(dtype: torch.dtype) -> torch.dtype:
-    """Return what FP32 holds numbers of a dtype in."""
-    return torch.float32 if dtype in HALVES else dtype
-
-
 def tensors_of(values: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors of some arguments or results."""
     for value in values:
@@ -41,6 +36,11 @@ def tensors_of(values: Any) -> Iterator[torch.Tensor]:
             yield from tensors_of(value)
 
 
-def holds_low(out: Any) -> bool:
-    """Tell whether there is half precision among results."""
-    return any(tensor.dtype in HALVES for tensor in tensors_of((out,)))
+def holds_low(values: Any) -> bool:
+    """Tell whether there is half precision among arguments or results."""
+    return any(tensor.dtype in HALVES for tensor in tensors_of(values))
+
+
+def version_of(tensor: torch.Tensor | None) -> int:
+    """Return what counts the writes to a tensor; -1 where there is none, or nothing counts them."""
+    return -1 if tensor is None or tensor.is_inference() else tensor._version

@@ -18,7 +18,7 @@ from torch.utils import _triton
 
 from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting, prepare
 from ampcheck.observe.cuda_on_cpu.wide import WideCompute
-from ampcheck.observe.patches import Patches
+from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.script.cuda.cuda_answers import answers
 from ampcheck.observe.script.cuda.cuda_jobs import jobs_on_cpu
 from ampcheck.observe.script.cuda.graphs import graphs_on_cpu
@@ -39,7 +39,7 @@ class AsCuda:
         AsCuda.now = self
         self._patches = Patches()
         self._stack = ExitStack()
-        self._emulating = False
+        self.emulating = False  #: CUDA's casting rules are in force
         self._available = available
         #: What wakes regions and scalers that were made before the script asked for a CUDA device.
         self._paused: list[Callable[[], None]] = []
@@ -50,12 +50,7 @@ class AsCuda:
         self._queries(available=available)
         jobs_on_cpu(self._patches, self._mapped)
         graphs_on_cpu(self._patches)
-        self._patches.wrap(torch.jit, "script", self._plainly)
-
-    @property
-    def emulating(self) -> bool:
-        """Tell whether CUDA's casting rules are in force."""
-        return self._emulating
+        self._patches.put(torch.jit, "script", self._plainly)
 
     def close(self) -> None:
         """Take everything away."""
@@ -73,15 +68,10 @@ class AsCuda:
         with self.paused():
             prepare()
 
-    def _plainly(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _plainly(self, original: Original, *args: Any, **kwargs: Any) -> Any:
         """Let TorchScript compile torch's own functions, which it knows by identity."""
-
-        @functools.wraps(original)
-        def script(*args: Any, **kwargs: Any) -> Any:
-            with self.paused():
-                return original(*args, **kwargs)
-
-        return script
+        with self.paused():
+            return original(*args, **kwargs)
 
     @property
     def _awake(self) -> bool:
@@ -97,8 +87,8 @@ class AsCuda:
     def _emulate(self) -> None:
         """Begin to cast as CUDA does; half precision is computed as on a GPU, and faster than natively."""
         self.used = True
-        if not self._emulating:
-            self._emulating = True
+        if not self.emulating:
+            self.emulating = True
             self.prepare()
             self._stack.enter_context(cuda_casting())
             self._stack.enter_context(WideCompute())
@@ -118,7 +108,7 @@ class AsCuda:
         self._touch()
         return torch.device("cpu")
 
-    def _on_cpu(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _on_cpu(self, original: Original) -> Callable[..., Any]:
         @functools.wraps(original)
         def on_cpu(*args: Any, **kwargs: Any) -> Any:
             if "device" in kwargs:
@@ -128,7 +118,7 @@ class AsCuda:
 
         return on_cpu
 
-    def _moved(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _moved(self, original: Original) -> Callable[..., Any]:
         @functools.wraps(original)
         def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if "device" in kwargs:
@@ -140,31 +130,30 @@ class AsCuda:
         return to
 
     def _devices(self) -> None:
-        wrap = self._patches.wrap
-        makers = device_module._device_constructors()
+        wrap, put, set_ = self._patches.wrap, self._patches.put, self._patches.set
+        makers = set(map(id, device_module._device_constructors()))
         for owner in (torch, torch.fft):
             for name, value in list(vars(owner).items()):
-                if callable(value) and _hashable(value) and value in makers:
+                if id(value) in makers:
                     wrap(owner, name, self._on_cpu)
         for name in _METHODS:
-            method = getattr(torch.Tensor, name)
-            wrap(torch.Tensor, name, functools.partial(_instead, self._on_cpu(method)))
-        wrap(torch.Tensor, "to", functools.partial(_instead, self._moved(torch.Tensor.to)))
-        wrap(torch.Tensor, "cuda", lambda _: lambda tensor, *_, **__: self._stayed(tensor))
-        wrap(torch.Tensor, "pin_memory", lambda _: lambda tensor, *_, **__: tensor)
-        wrap(torch.Tensor, "record_stream", lambda _: lambda *_: None)
-        wrap(device_module.DeviceContext, "__init__", self._context)
+            wrap(torch.Tensor, name, self._on_cpu)
+        wrap(torch.Tensor, "to", self._moved)
+        set_(torch.Tensor, "cuda", lambda tensor, *_, **__: self._stayed(tensor))
+        set_(torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor)
+        set_(torch.Tensor, "record_stream", lambda *_: None)
+        put(device_module.DeviceContext, "__init__", self._context)
         wrap(torch, "Generator", self._generator)
-        self._patches.put(torch, "load", self._load)
+        put(torch, "load", self._load)
 
     def _stayed(self, tensor: torch.Tensor) -> torch.Tensor:
         self._touch()
         return tensor
 
-    def _context(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda context, device: original(context, self._mapped(device))
+    def _context(self, original: Original, context: Any, device: Any) -> Any:
+        return original(context, self._mapped(device))
 
-    def _generator(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _generator(self, original: Original) -> Callable[..., Any]:
         mapped = self._mapped
 
         class Kind(type):
@@ -177,15 +166,13 @@ class AsCuda:
 
         return Generator
 
-    def _load(
-        self, original: Callable[..., Any], f: Any, map_location: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _load(self, original: Original, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         return original(f, self._mapped(map_location), *args, **kwargs)
 
     # -- mixed precision
 
     def _amp(self) -> None:
-        wrap, put = self._patches.wrap, self._patches.put
+        put = self._patches.put
         put(autocast_mode.autocast, "__init__", self._region)
         put(grad_scaler.GradScaler, "__init__", self._scaler)
         for name in ("is_autocast_enabled", "get_autocast_dtype"):
@@ -193,15 +180,15 @@ class AsCuda:
         put(torch, "set_autocast_enabled", self._switch)
         put(torch, "set_autocast_dtype", self._query)
         put(autocast_mode, "_cast", self._cast)
-        wrap(torch, "get_autocast_gpu_dtype", self._gpu_dtype)
-        wrap(torch.cuda.amp.common, "amp_definitely_not_available", self._no_amp)
+        put(torch, "get_autocast_gpu_dtype", self._gpu_dtype)
+        put(torch.cuda.amp.common, "amp_definitely_not_available", self._no_amp)
 
-    def _no_amp(self, original: Callable[[], bool]) -> Callable[[], bool]:
-        return lambda: not self._awake and original()
+    def _no_amp(self, original: Callable[[], bool]) -> bool:
+        return not self._awake and original()
 
     def _region(
         self,
-        original: Callable[..., None],
+        original: Original,
         region: Any,
         device_type: str,
         dtype: torch.dtype | None = None,
@@ -220,7 +207,7 @@ class AsCuda:
         original(region, device_type, dtype, enabled, cache_enabled)
 
     def _scaler(
-        self, original: Callable[..., None], scaler: Any, device: str = "cuda", *args: Any, **kwargs: Any
+        self, original: Original, scaler: Any, device: str = "cuda", *args: Any, **kwargs: Any
     ) -> None:
         if device == "cuda" and not self._awake:
             original(scaler, device, *args, **kwargs)
@@ -242,28 +229,28 @@ class AsCuda:
 
         self._paused.append(alive)
 
-    def _wake_scaler(self, scaler: Any, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    def _wake_scaler(self, scaler: Any, original: Original, *args: Any, **kwargs: Any) -> None:
         if kwargs.get("enabled", args[4] if len(args) > _BEFORE_ENABLED else True):
             self._emulate()
             original(scaler, "cpu", *args, **kwargs)
             self.woken(scaler)
 
-    def _query(self, original: Callable[..., Any], *args: Any) -> Any:
+    def _query(self, original: Original, *args: Any) -> Any:
         if not self._awake:
             return original(*args)
         if not args or isinstance(args[0], (bool, torch.dtype)):
             return original("cpu", *args)
         return original("cpu" if args[0] == "cuda" else args[0], *args[1:])
 
-    def _switch(self, original: Callable[..., Any], *args: Any) -> Any:
+    def _switch(self, original: Original, *args: Any) -> Any:
         if args[-1] and (len(args) == 1 or args[0] == "cuda"):
             self._emulate()
         return self._query(original, *args)
 
-    def _gpu_dtype(self, original: Callable[[], Any]) -> Callable[[], Any]:
-        return lambda: torch.get_autocast_dtype("cpu") if self._awake else original()
+    def _gpu_dtype(self, original: Callable[[], Any]) -> Any:
+        return torch.get_autocast_dtype("cpu") if self._awake else original()
 
-    def _cast(self, original: Callable[..., Any], value: Any, device: str, dtype: torch.dtype) -> Any:
+    def _cast(self, original: Original, value: Any, device: str, dtype: torch.dtype) -> Any:
         return original(value, "cpu" if device == "cuda" and self._awake else device, dtype)
 
     # -- torch.cuda
@@ -274,22 +261,10 @@ class AsCuda:
             given |= {(torch.cuda, name): getattr(torch, name) for name in _TYPES}
         for (owner, name), answer in given.items():
             if hasattr(owner, name):
-                self._patches.wrap(owner, name, functools.partial(_instead, _own(answer)))
+                self._patches.set(owner, name, _own(answer))
         # No step is captured into a graph here; asking whether one is would need a driver.
         check = "_accelerator_graph_capture_health_check"
-        self._patches.wrap(torch.optim.Optimizer, check, lambda _: lambda _: None)
-
-
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
-
-
-def _instead(answer: Any, _original: Any) -> Any:
-    return answer
+        self._patches.set(torch.optim.Optimizer, check, lambda _: None)
 
 
 def _own(answer: Any) -> Any:

@@ -46,24 +46,11 @@ def answers(cuda: ModuleType, *, available: bool) -> Answers:
     return found
 
 
-def _silent(*_: Any, **__: Any) -> None:
-    """Do nothing."""
+def _always(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
 
 
-def _zero(*_: Any, **__: Any) -> int:
-    return 0
-
-
-def _one() -> int:
-    return 1
-
-
-def _yes(*_: Any, **__: Any) -> bool:
-    return True
-
-
-def _no(*_: Any, **__: Any) -> bool:
-    return False
+_silent, _zero, _one, _yes, _no = map(_always, (None, 0, 1, True, False))
 
 
 class _Stream:

@@ -10,7 +10,7 @@ from torch.nn import SyncBatchNorm
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from ampcheck.observe.patches import Patches
+from ampcheck.observe.patches import Original, Patches
 
 Mapped = Callable[[Any], Any]  #: from a device to the one that stands in for it
 
@@ -19,13 +19,13 @@ def jobs_on_cpu(patches: Patches, mapped: Mapped) -> None:
     """Let what is written for many GPUs run on CPUs."""
     # Its function hides the module's name.
     spread = importlib.import_module("torch.nn.parallel.data_parallel")
-    patches.wrap(spread, "_get_available_device_type", lambda _: lambda: None)
+    patches.set(spread, "_get_available_device_type", lambda: None)
     if not torch.distributed.is_available():
         return
     patches.put(DistributedDataParallel, "__init__", _without_devices)
     # It runs on GPUs only; a rank then takes the statistics of its own part of the batch.
-    patches.wrap(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda _: lambda *_: None)
-    patches.wrap(SyncBatchNorm, "forward", lambda _: _BatchNorm.forward)
+    patches.set(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda *_: None)
+    patches.set(SyncBatchNorm, "forward", _BatchNorm.forward)
     mesh = torch.distributed.device_mesh
     for owner in (torch.distributed, torch.distributed.distributed_c10d, mesh):
         patches.put(owner, "init_process_group", functools.partial(_job, mapped))
@@ -38,7 +38,7 @@ def jobs_on_cpu(patches: Patches, mapped: Mapped) -> None:
 
 
 def _without_devices(
-    original: Callable[..., None],
+    original: Original,
     self: Any,
     module: Any,
     device_ids: Any = None,
@@ -50,13 +50,11 @@ def _without_devices(
     original(self, module, None, None, *args, **kwargs)
 
 
-def _job(
-    mapped: Mapped, original: Callable[..., Any], backend: str | None = None, *args: Any, **kwargs: Any
-) -> Any:
+def _job(mapped: Mapped, original: Original, backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
     return _group(mapped, original, backend or "gloo", *args, **kwargs)
 
 
-def _group(mapped: Mapped, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _group(mapped: Mapped, original: Original, *args: Any, **kwargs: Any) -> Any:
     args = tuple(_backend(value) for value in args)
     if "backend" in kwargs:
         kwargs["backend"] = _backend(kwargs["backend"])
@@ -69,18 +67,14 @@ def _backend(value: Any) -> Any:
     return "gloo" if isinstance(value, str) and "nccl" in value.lower() else value
 
 
-def _barrier(original: Callable[..., Any], *args: Any, device_ids: Any = None, **kwargs: Any) -> Any:
+def _barrier(original: Original, *args: Any, device_ids: Any = None, **kwargs: Any) -> Any:
     del device_ids  # gloo has none
     return original(*args, **kwargs)
 
 
-def _on_mesh(
-    mapped: Mapped, original: Callable[..., Any], device_type: str, *args: Any, **kwargs: Any
-) -> Any:
+def _on_mesh(mapped: Mapped, original: Original, device_type: str, *args: Any, **kwargs: Any) -> Any:
     return original(str(mapped(device_type)), *args, **kwargs)
 
 
-def _mesh(
-    mapped: Mapped, original: Callable[..., None], self: Any, device_type: str, *args: Any, **kwargs: Any
-) -> None:
+def _mesh(mapped: Mapped, original: Original, self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
     original(self, str(mapped(device_type)), *args, **kwargs)

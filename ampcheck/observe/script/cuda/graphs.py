@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ampcheck.observe.patches import Patches, before
+from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.watcher import Watcher
 
@@ -19,39 +19,26 @@ from ampcheck.observe.script.watcher import Watcher
 def hear_graphs(patches: Patches, watcher: Watcher) -> None:
     """Let a watcher hear of CUDA graphs."""
     kind = torch.cuda.CUDAGraph
-    patches.wrap(kind, "capture_begin", functools.partial(before, lambda *_, **__: watcher.capture_begins()))
-    patches.wrap(kind, "capture_end", functools.partial(_after, watcher.capture_ends))
-    patches.wrap(kind, "replay", functools.partial(before, lambda *_: watcher.replays()))
+    patches.before(kind, "capture_begin", lambda *_, **__: watcher.capture_begins())
+    patches.put(kind, "capture_end", functools.partial(_ends, watcher))
+    patches.before(kind, "replay", lambda *_: watcher.replays())
 
 
-def _after(tell: Callable[[], object], original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(*args, **kwargs)
-        finally:
-            tell()
-
-    return call
+def _ends(watcher: Watcher, original: Original, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return original(*args, **kwargs)
+    finally:
+        watcher.capture_ends()
 
 
 def graphs_on_cpu(patches: Patches) -> None:
     """Let scripts that capture CUDA graphs run on a CPU."""
     for owner in (torch.cuda, torch.cuda.graphs):
-        patches.wrap(owner, "CUDAGraph", lambda _: type("CUDAGraph", (_Graph,), dict(vars(_Graph))))
-        patches.wrap(owner, "graph", lambda _: _Capture)
-        patches.wrap(owner, "graph_pool_handle", lambda _: lambda *_: (0, 0))
-        patches.wrap(owner, "make_graphed_callables", _uncaptured)
-
-
-def _uncaptured(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let what was to be captured run eagerly: then it can be seen."""
-
-    @functools.wraps(original)
-    def make_graphed_callables(callables: Any, *_: Any, **__: Any) -> Any:
-        return callables
-
-    return make_graphed_callables
+        patches.set(owner, "CUDAGraph", type("CUDAGraph", (_Graph,), dict(vars(_Graph))))
+        patches.set(owner, "graph", _Capture)
+        patches.set(owner, "graph_pool_handle", lambda *_: (0, 0))
+        # What was to be captured runs eagerly: then it can be seen.
+        patches.set(owner, "make_graphed_callables", lambda callables, *_, **__: callables)
 
 
 class _Graph:
@@ -94,10 +81,7 @@ class _Noting(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.ran: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[torch.Tensor | None]]] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        del types
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         given = {_storage(one) for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)}

@@ -4,7 +4,6 @@ A gradient's largest element is measured after each backward that adds to it, an
 Where some are smaller by the factor that multiplied the loss, and others as they were, the others still hold it.
 """
 
-import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ import torch
 
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
-from ampcheck.observe.script.scaling.scaled_by_hand import CLOSE, probes, version
+from ampcheck.observe.script.scaling.scaled_by_hand import CLOSE, all_sizes
+from ampcheck.observe.statistics.memory import version_of
 
 
 @dataclass(slots=True)
@@ -31,7 +31,6 @@ class Division:
     """Follows the gradients of a step from its backwards to what uses them."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._grown: dict[int, _Grown] = {}
         self._step = -1
         self.begun = False  #: a backward whose gradients are looked at
@@ -49,7 +48,7 @@ class Division:
         with unseen():
             ratios = self._ratios()
             self._by, self.begun = by, True
-            self._before = [(one, one.grad, version(one.grad)) for one in held.values()]
+            self._before = [(one, one.grad, version_of(one.grad)) for one in held.values()]
         scaled = [key for key, ratio in ratios.items() if _is_scale(ratio, self._grown[key].by)]
         self._divided = set(scaled) if len(scaled) == len(ratios) else set()
 
@@ -61,7 +60,7 @@ class Division:
             changed = [
                 one
                 for one, grad, was in before
-                if one.grad is not None and (one.grad is not grad or version(one.grad) != was)
+                if one.grad is not None and (one.grad is not grad or version_of(one.grad) != was)
             ]
             sizes = _sizes(changed) if self._by >= SMALLEST_SCALE else {}
         again = [one for one in changed if id(one) in self._divided and id(one) in sizes]
@@ -138,8 +137,7 @@ class Division:
 
 def _sizes(parameters: Iterable[torch.Tensor]) -> dict[int, float]:
     """Return the largest elements of gradients, by parameter, without those that are zero throughout."""
-    found = ((id(one), float(largest)) for one, largest in probes(parameters, most=sys.maxsize))
-    return {key: largest for key, largest in found if largest}
+    return {id(one): largest for one, largest in all_sizes(parameters) if largest}
 
 
 def _close(ratio: float, to: float) -> bool:

@@ -21,7 +21,6 @@ class OwnUnscaling:
     """Measures gradients before and after a scaler's own code divides them."""
 
     def __init__(self) -> None:
-        """Begin with nothing seen."""
         self._looks: dict[str, int] = {}
         self._before: list[tuple[torch.Tensor, float]] = []
         self._scale = 1.0

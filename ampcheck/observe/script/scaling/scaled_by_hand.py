@@ -2,7 +2,8 @@
 
 A script may multiply the loss by hand, or let a framework do it, and divide the gradients before the step. The
 product is read from the loss's graph; the division shows where gradients are smaller at the step than they were
-after the backward. Where only one of the two is seen, the scaling is unknown, and that is said.
+after the backward. Where only one of the two is seen, the scaling is unknown, and that is said. A limit that gradients
+are clipped to may be multiplied as they are.
 """
 
 import sys
@@ -10,13 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import frexp, isfinite
 from statistics import median
+from typing import Any
 
 import torch
 
 from ampcheck.observe import modes
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
 from ampcheck.observe.unusual import plain
-from ampcheck.values.loop import NOT_FINITE, SPOILT, ScaleEvent
+from ampcheck.values.loop import IN_SCALE, NOT_FINITE, PERHAPS, SPOILT, ScaleEvent
 
 #: What a scale that is applied by hand is called where a scaler's label stands.
 BY_HAND = "scale by hand"
@@ -26,6 +28,10 @@ CLOSE = 1e-3
 _PROBES = 4
 #: Falls of a scale at which weights and gradients are looked at: some scripts lower it at every step.
 _MOST_FALLS = 32
+#: Limits that people choose for gradients that are not scaled.
+_USUAL = (1e-3, 1e3)
+#: The smallest part of the scale that a limit may be and still, perhaps, be multiplied by it.
+_LEAST = 1.0 / 64.0
 
 Probe = tuple[torch.Tensor, torch.Tensor]
 
@@ -60,9 +66,9 @@ def probes(parameters: Iterable[torch.Tensor], most: int = _PROBES) -> list[Prob
     return found
 
 
-def version(grad: torch.Tensor | None) -> int:
-    """Return what counts the writes to a gradient; -1 where there is none, or nothing counts them."""
-    return -1 if grad is None or grad.is_inference() else grad._version
+def all_sizes(parameters: Iterable[torch.Tensor]) -> list[tuple[torch.Tensor, float]]:
+    """Return all parameters that have a gradient with the largest element of it."""
+    return [(parameter, float(largest)) for parameter, largest in probes(parameters, most=sys.maxsize)]
 
 
 def scaling_of(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tensor]) -> Scaling:
@@ -107,7 +113,7 @@ def overflowed(held: Sequence[Probe]) -> bool:
 
 def _not_finite(parameters: Iterable[torch.Tensor]) -> bool:
     """Tell whether a gradient holds an inf or a NaN."""
-    return not all(isfinite(amax) for _, amax in probes(parameters, most=sys.maxsize))
+    return not all(isfinite(amax) for _, amax in all_sizes(parameters))
 
 
 def before_step(
@@ -138,7 +144,6 @@ class ScaleByHand:
     """The constants that a script's losses are multiplied by, step by step."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._changes: list[tuple[int, float]] = []
         self._falls = 0
         #: What the loss was multiplied by, and gradients that were clipped before that was undone.
@@ -189,3 +194,29 @@ class ScaleByHand:
             ScaleEvent(max(0, step - 1), BY_HAND, before, after, skipped=after < before)
             for (_, before), (step, after) in pairs
         )
+
+
+@modes.unseen
+def limit_of(args: tuple[Any, ...], kwargs: dict[str, Any], *, may_wait: bool) -> float:
+    """Return the limit that a function of torch's is called with, 0 for none, or one that a GPU would be waited for."""
+    names = ("max_norm", "clip_value")
+    given = next((kwargs[name] for name in names if name in kwargs), args[0] if args else None)
+    if isinstance(given, torch.Tensor):
+        if given.numel() != 1 or not (given.is_cpu or may_wait):
+            return 0.0
+        return float(given.detach())
+    return float(given) if isinstance(given, (int, float)) else 0.0
+
+
+def unit_of(limit: float, scale: float, *, read: bool, at_hand: bool) -> str:
+    """Return whether a limit is multiplied by the loss scale.
+
+    The script has `read` the scale at some time, or has it `at_hand` where it clips. A limit that nobody would choose
+    for gradients as they are, and that is a usual one times the scale, is multiplied by it if the scale was ever read.
+    """
+    least, most = _USUAL
+    if not limit or scale < SMALLEST_SCALE:
+        return ""
+    if limit > most and limit >= least * scale:
+        return IN_SCALE if read or at_hand else PERHAPS
+    return PERHAPS if at_hand and limit >= _LEAST * scale else ""

@@ -1,57 +1,69 @@
-"""What wraps the methods of torch's GradScaler and of the classes made of it."""
+"""What hears of the methods of torch's GradScaler and of the classes made of it, and of DeepSpeed's loss scalers.
+
+These scale, divide and skip by themselves. Their scale and the steps that they skip are seen here. What they divide is
+not: ZeRO moves gradients elsewhere.
+"""
 
 import functools
+import sys
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.values.plan import DEFAULT_SCALE
 
-
-def made(watcher: Watcher, known: Callable[[type], None], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the constructor of scalers: it says what was asked for, and which class it was asked of."""
-    names = ("device", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
-    defaults = ("cuda", DEFAULT_SCALE, 2.0, 0.5, 2000, True)
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  # it takes the place of one
-        known(type(self))
-        original(self, *args, **kwargs)
-        asked = dict(zip(names, defaults, strict=True)) | dict(zip(names, args, strict=False)) | kwargs
-        watcher.made(self, asked)
-
-    return __init__
+#: The module that has DeepSpeed's.
+MODULE = "deepspeed.runtime.fp16.loss_scaler"
+#: What is asked of a scaler, and torch's defaults.
+_SETTINGS: dict[str, Any] = {
+    "device": "cuda",
+    "init_scale": DEFAULT_SCALE,
+    "growth_factor": 2.0,
+    "backoff_factor": 0.5,
+    "growth_interval": 2000,
+    "enabled": True,
+}
 
 
-def _of_scaler(name: str, instead: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what wraps a method of scalers; where a class's own calls that of its base, only the former counts."""
-
-    def make(watcher: Watcher, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            key = (get_ident(), id(self), name)
-            if key in watcher.within:
-                return original(self, *args, **kwargs)
-            watcher.within.add(key)
-            try:
-                return instead(watcher, original, self, *args, **kwargs)
-            finally:
-                watcher.within.discard(key)
-
-        return method
-
-    return make
+def made(
+    watcher: Watcher, known: Callable[[type], None], original: Original, self: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Hear of a scaler that is made: what was asked for, and which class it was asked of."""
+    known(type(self))
+    original(self, *args, **kwargs)
+    watcher.made(self, _SETTINGS | dict(zip(_SETTINGS, args, strict=False)) | kwargs)
 
 
-def _scale(watcher: Watcher, original: Callable[..., Any], self: Any, outputs: Any) -> Any:
+def once(
+    watcher: Watcher,
+    name: str,
+    instead: Callable[..., Any],
+    original: Original,
+    self: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Call what hears of a scaler's method; where a class's own calls that of its base, only the former counts."""
+    key = (get_ident(), id(self), name)
+    if key in watcher.within:
+        return original(self, *args, **kwargs)
+    watcher.within.add(key)
+    try:
+        return instead(watcher, original, self, *args, **kwargs)
+    finally:
+        watcher.within.discard(key)
+
+
+def _scale(watcher: Watcher, original: Original, self: Any, outputs: Any) -> Any:
     watcher.scale(self, outputs)
     out = original(self, outputs)
     watcher.scaled(self, out)
     return out
 
 
-def _unscale(watcher: Watcher, original: Callable[..., Any], self: Any, optimizer: Any) -> Any:
+def _unscale(watcher: Watcher, original: Original, self: Any, optimizer: Any) -> Any:
     watcher.unscale(self, optimizer)
     try:
         return original(self, optimizer)
@@ -60,7 +72,7 @@ def _unscale(watcher: Watcher, original: Callable[..., Any], self: Any, optimize
 
 
 def _scaler_step(
-    watcher: Watcher, original: Callable[..., Any], self: Any, optimizer: Any, *args: Any, **kwargs: Any
+    watcher: Watcher, original: Original, self: Any, optimizer: Any, *args: Any, **kwargs: Any
 ) -> Any:
     watcher.scaler_step_begins(self, optimizer)
     try:
@@ -69,25 +81,25 @@ def _scaler_step(
         watcher.scaler_step_ends(self, optimizer)
 
 
-def _update(watcher: Watcher, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+def _update(watcher: Watcher, original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
     watcher.update_begins(self, given=bool(args or kwargs))
     out = original(self, *args, **kwargs)
     watcher.update_ends(self)
     return out
 
 
-def _get_scale(watcher: Watcher, original: Callable[..., Any], self: Any) -> Any:
+def _get_scale(watcher: Watcher, original: Original, self: Any) -> Any:
     watcher.scale_read()
     return original(self)
 
 
-#: What wraps the methods of a class of scalers.
-OF_SCALERS = {
-    "get_scale": _of_scaler("get_scale", _get_scale),
-    "scale": _of_scaler("scale", _scale),
-    "unscale_": _of_scaler("unscale_", _unscale),
-    "step": _of_scaler("step", _scaler_step),
-    "update": _of_scaler("update", _update),
+#: What hears of the methods of a class of scalers.
+OF_SCALERS: dict[str, Callable[..., Any]] = {
+    "get_scale": _get_scale,
+    "scale": _scale,
+    "unscale_": _unscale,
+    "step": _scaler_step,
+    "update": _update,
 }
 
 
@@ -95,3 +107,19 @@ def subclasses(kind: type) -> list[type]:
     """Return the classes made of one, at any depth."""
     own: list[type] = kind.__subclasses__()
     return [found for one in own for found in (one, *subclasses(one))]
+
+
+def hear_scales(patches: Patches, watcher: Watcher) -> None:
+    """Listen to the updates of DeepSpeed's scale, once its module is there."""
+    for name in ("LossScalerBase", "DynamicLossScaler"):
+        kind = getattr(sys.modules[MODULE], name, None)
+        if "update_scale" in vars(kind or object):
+            patches.put(kind, "update_scale", functools.partial(_update_scale, watcher))
+
+
+def _update_scale(watcher: Watcher, original: Original, self: Any, overflow: Any) -> Any:
+    before = self.cur_scale
+    out = original(self, overflow)
+    if before != 1.0 or getattr(self, "dynamic", False):  # it is there in bf16 too, and does nothing
+        watcher.rescaled(self, before, self.cur_scale, overflow)
+    return out

@@ -4,17 +4,17 @@ A scale lies on the device, and reading it would make the program wait. So copie
 when a step is recorded, or at the end; on a CPU, where nothing waits, at once.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import OptState
 
 from ampcheck.observe.modes import unseen
+from ampcheck.observe.script.state.naming import Named
 from ampcheck.observe.unusual import plain
 from ampcheck.values.loop import Cause, ScaleEvent
-
-Named = Callable[[torch.Tensor], tuple[str, str]]  #: from a parameter to its layer and its full name
 
 #: Skipped steps in a row after which the next one is looked into, and how often that is done.
 IN_A_ROW, MOST_LOOKS = 2, 4
@@ -54,7 +54,6 @@ class LateSkips:
     """Skipped steps of a scaler that had found its scale: growing too far costs it one, not two in a row."""
 
     def __init__(self) -> None:
-        """Begin before the first step."""
         self._found = False  #: a step was let through
         self._in_a_row = self._looks = 0
 
@@ -75,10 +74,8 @@ class ScaleWatch:
         self._named = named
         self._waiting: list[_Update] = []
         self._suspects: list[_Suspect] = []
-        self._last: dict[str, float] = {}
         self.first: dict[str, float] = {}
         self.events: list[ScaleEvent] = []
-        self.history: list[tuple[int, str, float]] = []  #: (step, scaler, scale), where the scale changed
 
     @unseen
     def skipped(self, step: int, optimizer: str, parameters: Iterable[torch.Tensor]) -> None:
@@ -139,6 +136,12 @@ def overflowed(scaler: Any, optimizer: Any) -> bool:
     """Tell whether a gradient is known to be infinite: on a CPU, where reading costs nothing."""
     found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
     return any(value.is_cpu and float(value) for value in found)
+
+
+def is_ready(scaler: Any, optimizer: Any) -> bool:
+    """Tell whether a scaler has not divided an optimizer's gradients yet."""
+    states = getattr(scaler, "_per_optimizer_states", {})
+    return states.get(id(optimizer), {}).get("stage", OptState.READY) is OptState.READY
 
 
 def _not_finite(grad: torch.Tensor) -> torch.Tensor:

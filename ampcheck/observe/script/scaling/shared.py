@@ -1,6 +1,5 @@
 """Parameters that several optimizers share: a scaler divides their gradients once for each of them."""
 
-import sys
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ import torch
 
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
-from ampcheck.observe.script.scaling.scaled_by_hand import CLOSE, Probe, probes, version
+from ampcheck.observe.script.scaling.scaled_by_hand import CLOSE, all_sizes
+from ampcheck.observe.statistics.memory import version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,6 @@ class SharedGradients:
     """Measures the gradients of shared parameters before and after a scaler divides them."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._owners: dict[int, set[str]] = {}
         self._shared: set[int] = set()
         self._counts: dict[str, int] = {}  #: of parameters, by optimizer, as they were last given
@@ -63,9 +62,9 @@ class SharedGradients:
                 if id(one) in self._shared
             }
             self._now = label, float(scale), backwards
-            sizes = [(one, float(largest)) for one, largest in _all(one for one, _ in held.values())]
             self._before = [
-                (one, size, held[id(one)][1] and self._was_divided(one, size)) for one, size in sizes
+                (one, size, held[id(one)][1] and self._was_divided(one, size))
+                for one, size in all_sizes(one for one, _ in held.values())
             ]
 
     def _was_divided(self, parameter: torch.Tensor, size: float) -> bool:
@@ -74,7 +73,7 @@ class SharedGradients:
         label, scale, backwards = self._now
         if known is None or grad is None or known.grad() is not grad or known.label == label:
             return False
-        same = version(grad) == known.version
+        same = version_of(grad) == known.version
         shorter = backwards == known.backwards and size <= known.largest * (1.0 + CLOSE)
         return scale >= SMALLEST_SCALE and 0.0 < size < float("inf") and (same or shorter)
 
@@ -84,16 +83,12 @@ class SharedGradients:
         label, scale, backwards = self._now
         again = []
         with unseen():
-            after = {id(one): float(largest) for one, largest in _all(one for one, _, _ in before)}
+            after = {id(one): largest for one, largest in all_sizes(one for one, _, _ in before)}
             for one, was, divided in before:
                 now, grad = after.get(id(one), 0.0), one.grad
                 if grad is None or not now or not isfinite(was) or abs(was / now / scale - 1.0) > CLOSE:
                     self._divided.pop(id(one), None)
                     continue
                 again += [one] if divided else []
-                self._divided[id(one)] = _Divided(label, weakref.ref(grad), version(grad), now, backwards)
+                self._divided[id(one)] = _Divided(label, weakref.ref(grad), version_of(grad), now, backwards)
         return again
-
-
-def _all(parameters: Iterable[torch.Tensor]) -> list[Probe]:
-    return probes(parameters, most=sys.maxsize)

@@ -9,12 +9,14 @@ import gc
 import sys
 import time
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ampcheck.observe.patches import Patches
+from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.patches import Original, Patches
+from ampcheck.observe.reference.sharing import among_ranks
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_state import Following, sample
 from ampcheck.observe.script.state.naming import names_of
@@ -32,7 +34,6 @@ MOST_STEPS = 512
 #: Memory is looked through for new tensors again after so many times what that has taken.
 _RARELY = 20
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_HALF = frozenset({torch.float16, torch.bfloat16})
 #: What writes a tensor in a thread of the script's own, beside the functions of torch for several tensors at once.
 _WRITES = (
     """add_ sub_ mul_ div_ lerp_ addcmul_ addcdiv_ copy_ __iadd__ __isub__ __imul__ __itruediv__""".split()
@@ -95,7 +96,7 @@ class HalfAverages:
                 self.due = steps + steps // 2
             return
         self.due = steps + max(2, steps // 2)
-        self._among_ranks = self._among_ranks or _ranks()
+        self._among_ranks = self._among_ranks or among_ranks()
         if self._abandoned or self._among_ranks:
             return
         with unseen():
@@ -131,10 +132,8 @@ class HalfAverages:
     def _start(self, steps: int, tensors: Iterable[torch.Tensor]) -> None:
         held, elements = [], 0
         for tensor in tensors:
-            known, size = (
-                self._states.get(id(tensor)),
-                tensor.untyped_storage().nbytes() // tensor.element_size(),
-            )
+            known = self._states.get(id(tensor))
+            size = tensor.untyped_storage().nbytes() // tensor.element_size()
             if (known is None or not known.losses) and elements + size <= MOST and steps >= FEW_STEPS:
                 held.append(tensor)
                 elements += size
@@ -164,20 +163,14 @@ class HalfAverages:
         each = [name for name in vars(torch) if name.startswith("_foreach_") and name.endswith("_")]
         for owner, names in ((torch.Tensor, _WRITES), (torch, each)):
             for name in names:
-                self._patches.wrap(owner, name, self._heard(getattr(owner, name)))
+                self._patches.put(owner, name, self._writes)
 
-    def _heard(self, original: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
-        def make(_: Any) -> Callable[..., Any]:
-            def write(*args: Any, **kwargs: Any) -> Any:
-                following = self.following
-                if following is None or self._thread.runs:
-                    return original(*args, **kwargs)
-                with following.elsewhere():
-                    return original(*args, **kwargs)
-
-            return write
-
-        return make
+    def _writes(self, original: Original, *args: Any, **kwargs: Any) -> Any:
+        following = self.following
+        if following is None or self._thread.runs:
+            return original(*args, **kwargs)
+        with following.elsewhere():
+            return original(*args, **kwargs)
 
     def _stop(self) -> None:
         following, self.following = self.following, None
@@ -210,7 +203,7 @@ class HalfAverages:
                 self.following.step_ends()
                 self.following.judge(last=True)
             self._stop()
-        if steps < FEW_STEPS or self._among_ranks or _ranks():
+        if steps < FEW_STEPS or self._among_ranks or among_ranks():
             return  # between ranks, weights travel in buffers in half precision
         with unseen():
             self._look(steps)
@@ -238,10 +231,6 @@ def _differ(now: torch.Tensor | None, before: torch.Tensor | None) -> bool:
     return now is not None and before is not None and not torch.equal(now, before)
 
 
-def _ranks() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
-
-
 def _beside() -> tuple[list[torch.Tensor], frozenset[int]]:
     """Return tensors in half precision that no optimizer of torch's changes, and which others do."""
     objects = gc.get_objects()
@@ -262,7 +251,7 @@ def _beside() -> tuple[list[torch.Tensor], frozenset[int]]:
 def _leaves(objects: Iterable[Any]) -> list[torch.Tensor]:
     """Return the tensors in half precision among objects that nothing computes."""
     tensors = [one for one in objects if type(one) in _PLAIN]
-    return [one for one in tensors if one.dtype in _HALF and not one.is_inference() and _is_leaf(one)]
+    return [one for one in tensors if one.dtype in HALVES and not one.is_inference() and _is_leaf(one)]
 
 
 def _is_leaf(tensor: torch.Tensor) -> bool:

@@ -1,4 +1,9 @@
-"""What half precision keeps of the changes to a tensor, beside what FP32 has there."""
+"""What half precision keeps of the changes to a tensor, beside what FP32 has there.
+
+And what stands still, known before FP32 is far away: how long a state remembers, and how it moves in FP32. An average
+that forgets quickly may stand still a little away from the truth, and no further. One that forgets a part r of itself
+in each step stands still until the truth is 1/(2r) units in the last place away; a counter does for ever.
+"""
 
 import weakref
 from collections.abc import Iterator
@@ -25,6 +30,19 @@ REMAINS = 0.2
 VERY_FAR = 64
 #: Tensors up to this size are judged number by number: each counts or measures something of its own.
 FEW_NUMBERS = 16
+
+#: Steps that a second copy runs beside the first one.
+LONG_ENOUGH = 64
+#: Steps within which a state would have come far enough at its pace.
+_SOON = 512
+#: How much further it has come in twice the time: where it moves in one direction, and where ever faster.
+_STEADY, _FASTER = 1.5, 2.5
+#: Of a unit, a change that is kept.
+_KEPT = 0.5
+#: Of a state, what counts as nothing forgotten in all, and of a unit, as nothing moved.
+_NOTHING = 1e-3
+#: A second copy begins this far off, as a part of the largest number.
+_BESIDE = 2.0**-6
 
 
 @dataclass(slots=True)
@@ -72,9 +90,9 @@ def need_of(tensor: torch.Tensor) -> int:
 
 
 def compare(
-    state: State, tensor: torch.Tensor, wide: torch.Tensor, stays: torch.Tensor, *, last: bool
+    state: State, tensor: torch.Tensor, wide: torch.Tensor, still: torch.Tensor, *, last: bool
 ) -> None:
-    """Compare a tensor with FP32's, as far as that has moved; some of it `stays` where it is."""
+    """Compare a tensor with FP32's, as far as that has moved; some of it stands `still`."""
     if tensor.shape != state.first.shape:
         state.missed = True
         return
@@ -87,10 +105,9 @@ def compare(
     enough = torch.maximum(need_of(tensor) * unit, SHARE * first.abs())
     if state.of_optimizer:
         changes, empty = changes & ~empty, torch.zeros_like(empty)
-    stays = stays & changes & (kept == 0)
-    moved = (
-        changes & (size >= torch.minimum(enough, (first.abs() / 2).clamp_min(unit))) | stays
-    )  # what is near 0 may halve
+    still = still & changes & (kept == 0)
+    # What is near 0 may halve.
+    moved = changes & (size >= torch.minimum(enough, (first.abs() / 2).clamp_min(unit))) | still
     wrong = ~kept.isfinite() | (kept.abs() > TOO_FAR * size)
     short = ~wrong & ((intended - kept).abs() > LOST * size)
     little = changes & (size >= UNITS / 2 * unit)
@@ -115,16 +132,14 @@ def compare(
         state.losses = (UpdateLoss(state.name, far, lost, off, *state.place),)
     elif lost_of_them + off_of_them > MOST_LOST * furthest:
         state.losses = (UpdateLoss(state.name, furthest, lost_of_them, off_of_them, *state.place),)
-    elif (
-        zeros := int((empty & changes).sum())
-    ) > MOST_LOST * tensor.numel():  # smaller than half precision holds
+    elif (zeros := int((empty & changes).sum())) > MOST_LOST * tensor.numel():
+        # They are smaller than half precision holds.
         state.losses = (UpdateLoss(state.name, changed, zeros, 0, *state.place),)
     known = 2 * moved_a_little >= changed > 0 or (last and (state.fine or not changed))
     right = known and lost_of_it <= KEPT * moved_a_little and not state.losses
     # A cast of what is kept in FP32, as of master weights, is what FP32 has, rounded once.
     right |= state.forgets and bool(changed) and torch.equal(tensor, wide.to(tensor.dtype))
-    before, state.fine_here = state.fine_here, right
-    state.fine = state.fine_here
+    before, state.fine, state.fine_here = state.fine_here, right, right
     state.done = bool(state.losses) or (before and state.fine)  # what is rounded away shows in the long run
 
 
@@ -157,3 +172,43 @@ def unit_of(tensor: torch.Tensor) -> torch.Tensor:
     info = torch.finfo(tensor.dtype)
     exponent = torch.frexp(tensor.float().abs().clamp_min(info.tiny)).exponent
     return torch.ldexp(torch.full_like(tensor, info.eps, dtype=torch.float32), exponent - 1)
+
+
+def beside_of(tensor: torch.Tensor) -> float:
+    """Return how far off the second copy of a tensor begins."""
+    largest = float(tensor.detach().abs().amax()) if tensor.numel() else 0.0
+    return _BESIDE * largest if 0.0 < largest < float("inf") else 1.0
+
+
+def stays(state: State, wide: torch.Tensor, probe: torch.Tensor | None, steps: int) -> torch.Tensor:
+    """Tell of each number whether no change to it will be kept until FP32 is as far away as counts.
+
+    `probe` is the second copy, which began beside it. Not before it was written as many times as it has to move units.
+    It is taken for an average that forgets a part r of itself each time. Of something that stays where it is: changes
+    of less than half a unit, c, get no larger, and FP32 ends c/r units away. Of something that moves by d units each
+    time: this is 1/(2r) units away after 1/(2rd) times, when the first change is kept; and FP32 has come
+    (d/r) (y - 1 + exp(-y)) units far after y/r times. That must be twice as far as needed.
+    """
+    nothing = torch.zeros_like(wide, dtype=torch.bool)
+    if probe is None or probe.shape != state.first.shape:
+        return nothing
+    way = wide.float() - state.first.float()
+    left = (probe.float() - wide.float()) / beside_of(state.first)
+    before, state.before, rounds = state.before, way, state.rounds
+    state.forgets = rounds > 0 and not bool(left.any())
+    need = need_of(state.first)
+    if before is None or before.shape != way.shape or rounds < need:
+        return nothing
+    units = way.abs() / unit_of(state.first)
+    forgets = (1.0 - left.clamp(0.0, 1.0) ** (1.0 / rounds)).clamp_min(_NOTHING / rounds)
+    moves = units * forgets / _behind(rounds * forgets)
+    first_kept = moves / forgets * _behind(_KEPT / moves.clamp_min(_NOTHING))
+    change, further, later = units / rounds, way / before, _SOON / steps
+    faster = further >= _FASTER
+    first_kept = torch.where(~faster & (change < _KEPT), change / forgets, first_kept)
+    soon = units * torch.where(faster, later**2, later) >= need
+    return (further >= _STEADY) & (first_kept >= 2 * need) & soon
+
+
+def _behind(y: torch.Tensor) -> torch.Tensor:
+    return y + torch.expm1(-y)

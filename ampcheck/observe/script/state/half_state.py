@@ -8,20 +8,26 @@ Nothing else is repeated: no product, nothing that a gradient flows through, not
 """
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from ampcheck.observe.execution import Execute, run_op
+from ampcheck.observe.execution import Args, Execute, Kwargs, run_op
 from ampcheck.observe.modes import OwnMode, Way, way
 from ampcheck.observe.reference.effects import Effects, written
-from ampcheck.observe.reference.partial import Reference
-from ampcheck.observe.reference.shadow import Shadow
+from ampcheck.observe.reference.shadow import Follow, Shadow
+from ampcheck.observe.reference.storage import Reference
 from ampcheck.observe.script.recording import unseen
-from ampcheck.observe.script.state.half_judged import State, compare, is_remainder, need_of, unit_of
-from ampcheck.observe.script.state.standstill import LONG_ENOUGH, Moved, beside_of, will_stand_still
-from ampcheck.observe.source import source_finder
+from ampcheck.observe.script.state.half_judged import (
+    LONG_ENOUGH,
+    State,
+    beside_of,
+    compare,
+    is_remainder,
+    stays,
+)
+from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 
 _current_node = torch._C._current_autograd_node
@@ -78,16 +84,14 @@ class _References(Shadow):
         values = (*args, *kwargs.values()) if kwargs else args
         return any(self._beside(tensor) is not None for tensor in tensors_of(values))
 
-    def _follow(
-        self, rule: Effects, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[Any], None] | None:
+    def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
         if not self._differs(args, kwargs):
             return self._kept_wide(args) if rule.name == "_to_copy" else None
         targets = [tensor for tensor in tensors_of(written(rule, args, kwargs)) if readable(tensor)]
         states = [state for tensor in targets for state in self.held.get(_key(tensor), ())]
         for state in states:
             state.writes += 1
-            state.place = state.place if state.place[1] else _line()
+            state.place = state.place if state.place[1] else running_line()
             state.missed = state.missed or rule.message or rule.once
         passing = [tensor for tensor in targets if self.of(tensor) is None]
         if (not states and (passing or _is_models(rule, args))) or rule.message:
@@ -105,7 +109,7 @@ class _References(Shadow):
 
         return and_forget
 
-    def _kept_wide(self, args: tuple[Any, ...]) -> Callable[[Any], None] | None:
+    def _kept_wide(self, args: Args) -> Follow | None:
         """Let FP32 keep what underflows in a cast in order to enter what is followed, as far as shapes tell."""
         source = args[0]
         if source.dtype is not torch.float32 or source.requires_grad or source.shape not in self._shapes:
@@ -130,13 +134,10 @@ class BesideMode(OwnMode):
     """Lets every operation run as it is, and then what is followed."""
 
     def __init__(self, references: Shadow) -> None:
-        """Prepare; `references` runs each operation."""
         super().__init__()
         self._references = references
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         """Run an operation, and its reference where it has one."""
         if types and (found := way(types)) is not Way.RECORDED:
             return NotImplemented if found is Way.APART else func(*args, **(kwargs or {}))
@@ -149,7 +150,6 @@ class Following:
     """Follows some tensors for some steps."""
 
     def __init__(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Begin with what they hold now."""
         self._probe = _References()
         self._references = _References(self._probe.run)
         self._references.gave_way = self._probe.gave_way = self._gives_way
@@ -226,8 +226,8 @@ class Following:
                 if tensor is not None and self._is_remainder(tensor):
                     state.fine = state.done = True
                 if tensor is not None and wide is not None and not (state.done or state.missed):
-                    stays = self._stays(state, tensor, wide)
-                    compare(state, tensor.detach(), wide, stays, last=last)
+                    still = stays(state, wide, self._probe.of(tensor), self.steps)
+                    compare(state, tensor.detach(), wide, still, last=last)
 
     def _is_remainder(self, tensor: torch.Tensor) -> bool:
         """Tell whether a tensor holds what another one rounds away, as Kahan's summation keeps it for the next time."""
@@ -238,20 +238,6 @@ class Following:
             and is_remainder(tensor.detach(), other.detach())
             for other in others
             if other is not None
-        )
-
-    def _stays(self, state: State, tensor: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
-        """Tell of each number whether it will stand still until FP32 has come far."""
-        probe = self._probe.of(tensor)
-        if probe is None or tensor.shape != state.first.shape:
-            return torch.zeros_like(tensor, dtype=torch.bool)
-        way = wide.float() - state.first.float()
-        left = (probe.float() - wide.float()) / beside_of(state.first)
-        before, state.before = state.before, way
-        state.forgets = state.rounds > 0 and not bool(left.any())
-        need = need_of(state.first)
-        return will_stand_still(
-            Moved(way, before, left, unit_of(state.first), state.rounds, self.steps), need
         )
 
     def end(self) -> None:
@@ -273,16 +259,11 @@ def _key(tensor: torch.Tensor) -> int:
     return place
 
 
-def _is_models(rule: Effects, args: tuple[Any, ...]) -> bool:
+def _is_models(rule: Effects, args: Args) -> bool:
     """Tell whether an operation is part of a model's computing rather than of a change to a state."""
     if rule.name in _PRODUCTS or rule.name.startswith("_scaled_dot_product"):
         return True
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_of(args))
-
-
-def _line() -> tuple[str, int]:
-    source = source_finder()
-    return source.line(source.spot())
 
 
 def sample(tensor: torch.Tensor) -> torch.Tensor | None:

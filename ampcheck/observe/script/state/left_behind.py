@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ampcheck.observe.model.structure import named_modules
+from ampcheck.observe.model.structure import in_table, named_modules
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.unusual import in_memory, plain
 
@@ -14,11 +14,9 @@ class LeftBehind:
     """Looks at the tensors of models twice: when a model is first called, and at the end."""
 
     def __init__(self) -> None:
-        """Begin with no model."""
         self._models: list[tuple[weakref.ref[torch.nn.Module], str, frozenset[str]]] = []
-        self.ruined: tuple[
-            str, ...
-        ] = ()  #: names of tensors that were finite at first, and are not at the end
+        #: Names of tensors that were finite at first, and are not at the end.
+        self.ruined: tuple[str, ...] = ()
 
     def first_seen(self, model: torch.nn.Module, name: str) -> None:
         """Take note of a model, and of its buffers that are not finite from the start: masks are like that."""
@@ -52,8 +50,8 @@ def _tensors(model: torch.nn.Module, tables: tuple[str, ...]) -> Iterator[tuple[
     """Yield a model's tensors of floating point that lie in memory, by name."""
     for path, module in named_modules(model):
         for table in tables:
-            for name, tensor in (module.__dict__.get(table) or {}).items():
-                part = plain(tensor) if isinstance(tensor, torch.Tensor) else None
+            for name, tensor in in_table(module, table):
+                part = plain(tensor)
                 known = part is not None and part.layout is torch.strided and part.is_floating_point()
                 if part is not None and known and not part.is_meta and part.itemsize > 1 and in_memory(part):
                     yield f"{path}.{name}".lstrip("."), part.detach()

@@ -29,7 +29,6 @@ class Leftovers:
     """Follows the gradients that a scaler has divided and stepped, and that nobody has cleared."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._left: dict[str, list[Any]] = {}
         self._looks: dict[str, int] = {}
         self._held: list[_Held] = []

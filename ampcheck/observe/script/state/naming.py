@@ -1,19 +1,17 @@
 """What a script calls its tensors: by the variables that lead to them."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ampcheck.observe.model.state import is_plain
-from ampcheck.observe.source import is_user_file, source_finder
+from ampcheck.observe.source import frames, is_user_file, running_line
 from ampcheck.observe.statistics.memory import readable
 
-if TYPE_CHECKING:
-    from types import FrameType
-
+#: From a parameter to its layer and its full name.
+Named = Callable[[torch.Tensor], tuple[str, str]]
 #: How deep containers, modules and plain objects are followed from a variable.
 _DEPTH = 8
 #: Things looked at in all.
@@ -49,8 +47,7 @@ def called(tensor: torch.Tensor) -> str:
     """Return what the script calls a tensor, or what it is a view of, and the line that computes with it."""
     with torch._C.DisableTorchFunction():
         (name,) = names_of([tensor], memory_of).values()
-    source = source_finder()
-    file, line = source.line(source.spot())
+    file, line = running_line()
     return f"{name} at {Path(file).name}:{line}" if line else name
 
 
@@ -80,13 +77,9 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _variables() -> list[tuple[str, Any]]:
     """Return the variables of the script that is running, the outermost first."""
-    frame: FrameType | None = sys._getframe(1)
     found: list[tuple[str, Any]] = []
-    while frame is not None:
+    for frame in frames():
         if is_user_file(frame.f_code.co_filename):
-            of_module = [
-                (name, value) for name, value in frame.f_globals.items() if not name.startswith("__")
-            ]
+            of_module = [item for item in frame.f_globals.items() if not item[0].startswith("__")]
             found = [*of_module, *frame.f_locals.items(), *found]
-        frame = frame.f_back
     return found

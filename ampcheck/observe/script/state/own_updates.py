@@ -5,23 +5,23 @@ fp16, where small squares are zero: the update divides by eps alone, and the wei
 step shows why. So its first steps are taken in FP32 as well, operation by operation.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
-from ampcheck.observe.execution import run_op
+from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.execution import Args, Kwargs, run_op
 from ampcheck.observe.model.updates import TOO_FAR
 from ampcheck.observe.reference.effects import Effects, written
-from ampcheck.observe.reference.shadow import Shadow
+from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_state import BesideMode
-from ampcheck.observe.source import source_finder
+from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 from ampcheck.observe.unusual import plain
 from ampcheck.values.trace import UpdateLoss
 
-_LOW = frozenset({torch.float16, torch.bfloat16})
 #: Steps of each optimizer that are taken in FP32 as well.
 _STEPS = 2
 #: Elements of its parameters that are compared.
@@ -37,15 +37,12 @@ class _References(Shadow):
         super().__init__(run_op)
         self.places: dict[int, tuple[str, int]] = {}
 
-    def _follow(
-        self, rule: Effects, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[Any], None] | None:
+    def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_of(args)):
             raise RuntimeError("a step that computes its loss again")
         for tensor in tensors_of(written(rule, args, kwargs)):
-            if tensor.dtype in _LOW and readable(tensor):
-                source = source_finder()
-                self.places[tensor.untyped_storage()._cdata] = source.line(source.spot())
+            if tensor.dtype in HALVES and readable(tensor):
+                self.places[tensor.untyped_storage()._cdata] = running_line()
         return super()._follow(rule, func, args, kwargs)
 
 
@@ -53,7 +50,6 @@ class OwnUpdates:
     """Takes the first steps of optimizers that torch does not have in FP32 as well."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._taken: dict[str, int] = {}
         self._optimizer: Any = None
         self._shadow: _References | None = None
@@ -65,12 +61,8 @@ class OwnUpdates:
     def begins(self, label: str, optimizer: Any, parameters: Iterable[Any]) -> None:
         """Follow an optimizer's step, if it is one of its first."""
         self.leave()
-        self._taken[label] = self._taken.get(label, 0) + 1
-        if (
-            self._taken[label] > _STEPS
-            or self.losses
-            or (self._taken[label] > 1 and not _low_states(optimizer))
-        ):
+        taken = self._taken[label] = self._taken.get(label, 0) + 1
+        if taken > _STEPS or self.losses or (taken > 1 and not _low_states(optimizer)):
             return
         elements = 0
         with unseen():
@@ -111,7 +103,7 @@ def _low_states(optimizer: Any) -> bool:
     """Tell whether an optimizer holds states in half precision; their numbers are not read for it."""
     states = (held for held in optimizer.state.values() if isinstance(held, dict))
     return any(
-        isinstance(one, torch.Tensor) and one.dtype in _LOW for held in states for one in held.values()
+        isinstance(one, torch.Tensor) and one.dtype in HALVES for held in states for one in held.values()
     )
 
 
@@ -138,7 +130,7 @@ def _zeros(shadow: _References, optimizer: Any, far: dict[int, torch.Tensor]) ->
     places: dict[str, tuple[str, int]] = {}
     for parameter, held in optimizer.state.items():
         for key, value in held.items() if isinstance(held, dict) else ():
-            part = plain(value) if isinstance(value, torch.Tensor) and value.dtype in _LOW else None
+            part = plain(value) if isinstance(value, torch.Tensor) and value.dtype in HALVES else None
             wide = None if part is None else shadow.of(part)
             if part is None or wide is None:
                 continue

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ampcheck.observe import modes
+from ampcheck.observe.dtypes import HALVES
 
-_HALF = frozenset({torch.float16, torch.bfloat16})
 _CAST = "ToCopyBackward0"
 
 
@@ -26,7 +26,7 @@ class StaleCasts:
     def among(self, args: tuple[Any, ...]) -> torch.Tensor | None:
         """Return the weight, the first one, whose cast is among some arguments and holds other numbers by now."""
         for arg in () if self._found else args:
-            if isinstance(arg, torch.Tensor) and arg.dtype in _HALF and arg.requires_grad:
+            if isinstance(arg, torch.Tensor) and arg.dtype in HALVES and arg.requires_grad:
                 weight = _weight(arg)
                 if weight is not None and self._is_stale(arg, weight):
                     self._found = True

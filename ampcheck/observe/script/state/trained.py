@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-#: From a parameter to its layer and its full name.
-Named = Callable[[torch.Tensor], tuple[str, str]]
+from ampcheck.observe.script.state.naming import Named
 
 
 class Trained:
@@ -15,14 +14,12 @@ class Trained:
     def __init__(self, named: Named, know: Callable[[Iterable[torch.Tensor]], None]) -> None:
         """Begin with none; `named` says what a parameter is called, and `know` hears of those that are new."""
         self._named, self._know = named, know
-        self._idle: dict[
-            str, list[weakref.ref[torch.Tensor]]
-        ] = {}  #: by optimizer, without a gradient so far
+        #: By optimizer, without a gradient so far.
+        self._idle: dict[str, list[weakref.ref[torch.Tensor]]] = {}
         self._known: dict[str, int] = {}  #: by optimizer, how many parameters it had
         self._names: dict[int, tuple[str, int]] = {}
-        self._held: dict[
-            int, weakref.ref[torch.Tensor]
-        ] = {}  #: what optimizers had, also those that are gone
+        #: What optimizers had, also those that are gone.
+        self._held: dict[int, weakref.ref[torch.Tensor]] = {}
 
     def stepped(self, optimizer: str, parameters: Iterable[torch.Tensor]) -> None:
         """Take note of an optimizer that is about to change parameters."""

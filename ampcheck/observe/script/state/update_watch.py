@@ -6,36 +6,27 @@ That is done where the learning rate is at its largest so far: smaller steps are
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.state.naming import Named
 from ampcheck.observe.script.state.own_updates import OwnUpdates
 from ampcheck.observe.unusual import plain
 from ampcheck.values.trace import UpdateLoss
 
-_LOW = frozenset({torch.float16, torch.bfloat16})
 #: How many times larger a learning rate must be for its step to be looked at again.
 _GROWN = 1.5
 #: Elements whose update is tried in FP32 at most; of the parameters beyond them nothing is said.
 MOST = 2**24
 #: Optimizers of torch's that ask for the loss again, or take no dense gradients.
 _NOT_TRIED = frozenset({"LBFGS", "SparseAdam"})
-
-#: From a parameter to its layer and its full name.
-Named = Callable[[torch.Tensor], tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Tried:
-    """A step under way: parameters as they were, and as FP32's step leaves them."""
-
-    learning_rate: float
-    held: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]  #: parameter, before, after in FP32
+#: A parameter with its plain part and its gradient, or as it was and as FP32's step leaves it.
+_Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class UpdateWatch:
@@ -45,7 +36,7 @@ class UpdateWatch:
         """Begin with none; `named` says what a parameter is called."""
         self._named = named
         self._largest: dict[str, float] = {}
-        self._tried: _Tried | None = None
+        self._tried: list[_Three] | None = None  #: by the step under way
         self._losses: dict[str, dict[str, UpdateLoss]] = {}
         self._own = OwnUpdates()
         self.untried: dict[str, str] = {}  #: by optimizer, its class: its updates could not be taken in FP32
@@ -60,7 +51,7 @@ class UpdateWatch:
         self._tried, held = None, list(parameters)
         if not _known(optimizer):
             self._own.begins(label, optimizer, held)
-        low = [p for p in held if isinstance(p, torch.Tensor) and p.dtype in _LOW and p.grad is not None]
+        low = [p for p in held if isinstance(p, torch.Tensor) and p.dtype in HALVES and p.grad is not None]
         rate = _learning_rate(optimizer) if low else 0.0
         if rate <= _GROWN * self._largest.get(label, 0.0):
             return
@@ -70,8 +61,7 @@ class UpdateWatch:
         with unseen():
             chosen = _chosen(low)
             after = _in_fp32(optimizer, chosen)
-            held = [(p, part.detach().clone(), after[id(p)]) for p, part, _ in chosen]
-        self._tried = _Tried(rate, held)
+            self._tried = [(p, part.detach().clone(), after[id(p)]) for p, part, _ in chosen]
         self._largest[label] = rate
 
     def ends(self, label: str) -> None:
@@ -83,7 +73,7 @@ class UpdateWatch:
             return
         with unseen():
             found = {}
-            for parameter, before, wide in tried.held:
+            for parameter, before, wide in tried:
                 now = plain(parameter)
                 if now is None or now.shape != before.shape:
                     continue
@@ -108,7 +98,7 @@ def _known(optimizer: Any) -> bool:
     return usual and getattr(optimizer, "grad_scale", None) is None
 
 
-def _chosen(low: Iterable[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def _chosen(low: Iterable[torch.Tensor]) -> list[_Three]:
     """Return parameters with their plain parts and gradients, as many as are tried."""
     found, elements = [], 0
     for parameter in low:
@@ -120,9 +110,7 @@ def _chosen(low: Iterable[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tenso
     return found
 
 
-def _in_fp32(
-    optimizer: Any, chosen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
-) -> dict[int, torch.Tensor]:
+def _in_fp32(optimizer: Any, chosen: list[_Three]) -> dict[int, torch.Tensor]:
     """Return the chosen parameters as a step in FP32 leaves them, by identity."""
     references = {}
     for parameter, part, grad in chosen:
@@ -149,4 +137,4 @@ def _widened(value: Any) -> Any:
         return value
     part = plain(value)
     held = value if part is None else part
-    return held.detach().float().clone() if held.dtype in _LOW else held.detach().clone()
+    return held.detach().float().clone() if held.dtype in HALVES else held.detach().clone()

@@ -1,17 +1,46 @@
-"""Numbers that a script casts before it calls a model: a recording that begins with the step sees the cast."""
+"""Which step is worth recording once more: one that has what no compared one has shown, or that casts before a call."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from ampcheck.observe.reference.given import GIVEN
 from ampcheck.observe.script.recording import Recorded
 
+#: Of a parameter's gradient, what is newly zero where a step makes the next one worth comparing.
+MORE_ZEROS = 0.1
+
+
+def strange(done: Recorded, recorded: list[Recorded]) -> bool:
+    """Tell whether a step has what no step that FP32 ran beside has shown."""
+    full = [one for one in recorded if one.beside is not None]
+    known = {module.path for one in full for module in one.low.modules}
+    fresh = any(module.path not in known for module in done.low.modules)
+    other = all(one.precision != done.precision for one in full)
+    calm = all(one.overflowed for one in full)  # the scale has settled since
+    return done.overflowed or fresh or other or calm or _fewer_arrive(done, full)
+
+
+def _fewer_arrive(done: Recorded, full: list[Recorded]) -> bool:
+    """Tell whether far more of a parameter's gradient is zero than it was in any of some steps."""
+    most: dict[str, float] = {}
+    for recorded in full:
+        for name, share in _zeros(recorded):
+            most[name] = max(most.get(name, 0.0), share)
+    return any(share > most[name] + MORE_ZEROS for name, share in _zeros(done) if name in most)
+
+
+def _zeros(recorded: Recorded) -> Iterator[tuple[str, float]]:
+    """Yield by parameter which share of its gradient is zero."""
+    for site, stats in recorded.low.sites.items():
+        if site.slot.startswith("param_grad[") and stats.numel:
+            yield f"{site.module}.{site.slot}", stats.zeros / stats.numel
+
 
 class CastsBefore:
     """Lets recordings begin with the step, once, and from then on where that shows what was cast."""
 
     def __init__(self) -> None:
-        """Begin with nothing tried."""
         self._tried = self._trying = False
 
     def again(self, tape: Any, done: Recorded) -> bool:

@@ -1,0 +1,61 @@
+"""Where FP32's numbers are: beside a storage, in full or in part; sparse tensors have a plain memory as any other."""
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
+_BY_ROW = frozenset({torch.sparse_csr, torch.sparse_bsr})
+
+
+class Reference:
+    """The FP32 numbers of a storage; of a large one only what was used of it is filled in."""
+
+    __slots__ = ("flat", "known", "storage")
+
+    def __init__(self, storage: torch.UntypedStorage, flat: torch.Tensor, known: range | None = None) -> None:
+        """Begin with what is known of a storage: the whole by default."""
+        self.storage = StorageWeakRef(storage)
+        self.flat = flat  #: as many elements as the storage has
+        self.known = known  #: the elements that are filled in, None for all
+
+    def fill(self, tensor: torch.Tensor) -> None:
+        """Fill in what is not known yet of a tensor, and of what lies between: the numbers that it holds."""
+        assert self.known is not None
+        reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        start = tensor.storage_offset()
+        if not self.known:
+            self.known = range(start, start)
+        low, high = min(start, self.known.start), max(start + reach + 1, self.known.stop)
+        for missing in (range(low, self.known.start), range(self.known.stop, high)):
+            if missing:
+                size = (len(missing),)
+                self.flat[missing.start : missing.stop] = tensor.detach().as_strided(
+                    size, (1,), missing.start
+                )
+        self.known = range(low, high)
+
+
+def is_sparse(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor holds its elements beside their indices."""
+    return tensor.layout is torch.sparse_coo or tensor.layout in COMPRESSED
+
+
+def memory_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements that a sparse tensor holds; any other tensor is its own memory."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor.detach()._values()
+    return tensor.detach().values() if tensor.layout in COMPRESSED else tensor
+
+
+def holding(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return a sparse tensor like another one, with other elements."""
+    plain = tensor.detach()
+    if plain.layout is torch.sparse_coo:
+        made = torch.sparse_coo_tensor(plain._indices(), values, plain.shape, check_invariants=False)
+        return made._coalesced_(plain.is_coalesced())
+    rows = plain.layout in _BY_ROW
+    inner = (
+        (plain.crow_indices(), plain.col_indices()) if rows else (plain.ccol_indices(), plain.row_indices())
+    )
+    shape, layout = plain.shape, plain.layout
+    return torch.sparse_compressed_tensor(*inner, values, shape, layout=layout, check_invariants=False)
