@@ -68,6 +68,7 @@ class Patches:
     def _take_back(self) -> None:
         """Put functions back, too, where a module that was imported meanwhile has bound them."""
         made, self._made = self._made, {}
+        made = {key: pair for key, pair in made.items() if _is_held(pair)}
         if not made:
             return
         for module in list(sys.modules.values()):
@@ -78,6 +79,12 @@ class Patches:
                 replacement, original = made[id(held[name])]
                 if held[name] is replacement:
                     held[name] = original
+
+
+def _is_held(pair: tuple[Any, Any]) -> bool:
+    """Say whether anything else than the pair refers to its first: mostly nothing does, and no module is searched."""
+    bare = (object(), None)
+    return sys.getrefcount(pair[0]) > sys.getrefcount(bare[0])
 
 
 def _put(owner: Any, name: str, original: Any) -> None:

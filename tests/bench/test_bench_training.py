@@ -150,7 +150,7 @@ def rows(make, request, margin=0.05):
 
 def test_a_small_loss_needs_scaling():
     """The published experiment: without scaling the gradients are zero in fp16, with it training is as FP32's."""
-    found = rows(lambda size, seed: perceptron(64, seed, factor=1e-6), quick())
+    found = rows(lambda size, seed: perceptron(64, seed, factor=1e-6), quick(steps=40))
     assert found["fp16"][0].word == "stuck"
     assert found["fp16"][1] == "training fails: the loss does not fall"
     assert found["amp"][0].word in {"equivalent", "better"}
@@ -159,7 +159,7 @@ def test_a_small_loss_needs_scaling():
 
 
 def test_a_run_that_ends_in_no_number_is_a_row():
-    found = rows(lambda size, seed: perceptron(64, seed, factor=1e6), quick())
+    found = rows(lambda size, seed: perceptron(64, seed, factor=1e6), quick(steps=20))
     assert found["fp16"][0].word == "fails"
     assert found["fp16"][1] == "training fails: the loss is not finite"
     assert found["amp"][0].word != "fails"
@@ -167,7 +167,7 @@ def test_a_run_that_ends_in_no_number_is_a_row():
 
 @pytest.mark.parametrize(("fixed", "told"), [(True, True), (False, False)])
 def test_seeds_that_change_nothing_are_said_to_be_one_run(fixed, told):
-    request = quick()
+    request = quick(precisions=("fp32", "amp"), steps=4)
     bench = Bencher(lambda size, seed: perceptron(64, 0 if fixed else seed), request).run(Bench("perceptron"))
     said = f"training: all {request.seeds} seeds give the same model and batches, so they count as one run"
     assert (said in bench.cases[0].notes) is told
@@ -178,5 +178,5 @@ def test_the_optimizer_that_stands_in_is_named():
     def make(size, seed):
         return replace(perceptron(64, seed), optimizer=None)
 
-    bench = Bencher(make, quick()).run(Bench("perceptron"))
+    bench = Bencher(make, quick(precisions=("fp32",), steps=2, seeds=1)).run(Bench("perceptron"))
     assert any("AdamW" in note for note in bench.notes)

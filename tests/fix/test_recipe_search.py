@@ -214,9 +214,14 @@ def test_what_nothing_was_seen_of_is_not_safe():
     assert "SAFE" not in render(report, "terminal")
 
 
+@pytest.fixture(scope="module")
+def blaming():
+    return run(Chain(1), "fp8:te-current")
+
+
 @pytest.mark.parametrize("form", sorted(RENDERERS))
-def test_every_renderer_and_the_round_trip(form):
-    report = run(Chain(1), "fp8:te-current")
+def test_every_renderer_and_the_round_trip(blaming, form):
+    report = blaming
     again = from_json(to_json(report))
     assert again == report
     assert render(again, form) == render(report, form)

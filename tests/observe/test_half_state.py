@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import ampcheck
-from ampcheck.observe.script.state.half_state import Following
+from ampcheck.observe.script.state.half_averages import _beside
+from ampcheck.observe.script.state.half_state import Following, sample
 from ampcheck.values.findings import Severity
 from ampcheck.values.verdict import Health
 
@@ -454,3 +455,14 @@ def test_counts_of_what_comes_often_are_lost_although_most_counts_are_right(ofte
     apart = ((right - seen.double()).abs() > 0.1 * right).double().mean()
     assert (0.05 < apart < 0.3) if lost else apart == 0
     assert bool(following.states[0].losses) is lost
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_is_remembered_of_a_state_is_not_found_as_another(dtype):
+    """It was: with every look through memory there was twice as much to look at."""
+    state = torch.arange(300.0).to(dtype)
+    remembered = sample(state)
+    assert torch.equal(remembered, state[:: 300 // 64].float())
+    found = {id(tensor) for tensor in _beside()[0]}
+    assert id(state) in found
+    assert id(remembered) not in found

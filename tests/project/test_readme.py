@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 
 import forked
 import pytest
@@ -13,7 +12,7 @@ from readme import LOOPS, MANUAL, README, ROOT, block, shape
 def test_the_example_prints_what_the_readme_shows(tmp_path, monkeypatch):
     (tmp_path / "net.py").write_text(block("A model of your own"))
     monkeypatch.setenv("COLUMNS", "100")
-    command = [sys.executable, "-m", "ampcheck", "net.py"]
+    command = [*forked.python(), "-m", "ampcheck", "net.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     shown = block("<!-- output: ampcheck net.py -->").rpartition("...")[0]

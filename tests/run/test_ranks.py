@@ -4,7 +4,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +35,7 @@ def launched(folder, *words):
     out = folder / f"{'-'.join(words)}.json"
     command = ["-m", "ampcheck", "run", "--format", "json", "-o", str(out), str(SCRIPT), *words]
     if words == ("ddp", "overflow"):  # which the README shows
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        torchrun = [*forked.python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         started = [begun([*torchrun, *command])]
     else:
         started = two_ranks([*forked.python(), *command])

@@ -12,7 +12,7 @@ from ampcheck.values.wording import clean, plural, scale_words
 
 #: Attempts of which all were skipped that say something; GradScaler's first scale is often a few octaves too high.
 FEW = 4
-#: Part of the steps, from the first growth of the scale on, that is skipped where it grows too often; and far too often.
+#: Part of the steps behind the first growth of the scale that is skipped where it grows too often, and far too often.
 OFTEN, TOO_OFTEN = 1 / 20, 1 / 4
 
 

@@ -1,8 +1,9 @@
 """Which GradScaler to build, and what to expect of it and of torch's defaults."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Generic
 
 from ampcheck.diagnose.scaling.outlook import HORIZON, Outlook, outlook
@@ -78,7 +79,8 @@ def advise_scale(
     lowest = next((k for k in LOG2_SCALES if errors[k] <= errors[best] * AS_GOOD), best)
     chosen = _placed(min(lowest, best), best, window.high, _headroom(maxima))
     steps = _repeated(maxima, live, _seen(refused, fmt))
-    settings = _settings(chosen, steps, window, fmt)
+    foreseen = cache(partial(outlook, maxima=steps, lost_below=window.low, fmt=fmt))
+    settings = _settings(chosen, foreseen)
     return ScaleAdvice(
         settings,
         chosen,
@@ -88,8 +90,8 @@ def advise_scale(
         best_error=errors[best],
         default_error=errors[DEFAULT_LOG2_SCALE],
         unscaled_error=errors[0],
-        advised=outlook(settings, steps, window.low, fmt),
-        default=outlook(TORCH_DEFAULTS, steps, window.low, fmt),
+        advised=foreseen(settings),
+        default=foreseen(TORCH_DEFAULTS),
     )
 
 
@@ -126,15 +128,15 @@ def _repeated(maxima: Sequence[float], tensors: Mapping[Key, TensorStats], seen:
     return [known[index % len(known)] for index in range(HORIZON)]
 
 
-def _settings(chosen: int, steps: Sequence[float], window: ScaleWindow[Key], fmt: Format) -> ScalerSettings:
+def _settings(chosen: int, foreseen: Callable[[ScalerSettings], Outlook]) -> ScalerSettings:
     """Return settings with the growth interval that wastes the fewest steps.
 
     The factors stay powers of two: with these a change of scale moves exponents and rounds nothing anew.
     """
     base = replace(TORCH_DEFAULTS, init_scale=2.0**chosen)
-    if outlook(base, steps, window.low, fmt).cost <= _WORTH_A_CHANGE:
+    if foreseen(base).cost <= _WORTH_A_CHANGE:
         return base
     tried = [replace(base, growth_interval=interval) for interval in _INTERVALS]
-    costs = [outlook(settings, steps, window.low, fmt).cost for settings in tried]
+    costs = [foreseen(settings).cost for settings in tried]
     best = min(range(len(tried)), key=costs.__getitem__)
     return tried[best] if costs[best] < costs[0] - _WORTH_A_CHANGE else tried[0]

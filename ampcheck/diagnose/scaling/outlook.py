@@ -61,7 +61,7 @@ def _rounded(number: float) -> str:
 def outlook(settings: ScalerSettings, maxima: Sequence[float], lost_below: int, fmt: Format) -> Outlook:
     """Return what a scaler does on steps with these maxima when gradients underflow below a log2 scale."""
     run = replay(settings, maxima, fmt)
-    settled = run.settling_step
+    settled, lowest = run.settling_step, 2.0**lost_below
     later = [index for index, step in enumerate(run.steps) if step.skipped and index >= settled]
     gaps = [after - before for before, after in pairwise(later)]
     return Outlook(
@@ -70,6 +70,6 @@ def outlook(settings: ScalerSettings, maxima: Sequence[float], lost_below: int, 
         settling_step=settled,
         skipped_later=len(later),
         steps_per_skip=sum(gaps) / len(gaps) if gaps else 0.0,
-        lossy=sum(not step.skipped and step.scale < 2.0**lost_below for step in run.steps),
+        lossy=sum(not step.skipped and step.scale < lowest for step in run.steps),
         final_scale=run.final_scale,
     )

@@ -4,7 +4,7 @@ import math
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ampcheck.values.formats import FP32, Format
 from ampcheck.values.plan import DEFAULT_SCALE
@@ -46,8 +46,7 @@ class ScalerSettings:
 TORCH_DEFAULTS = ScalerSettings()
 
 
-@dataclass(frozen=True, slots=True)
-class ScalerStep:
+class ScalerStep(NamedTuple):
     """What the scaler did in one step."""
 
     scale: float  #: the loss was multiplied by this
@@ -70,12 +69,13 @@ class ScalerRun:
     @property
     def settling_step(self) -> int:
         """Return the first step, from 0 on, after the skips that come before the scale first grows."""
-        settled = 0
+        settled, before = 0, math.inf
         for index, step in enumerate(self.steps):
-            if index and step.scale > self.steps[index - 1].scale:
+            if step.scale > before:
                 break
             if step.skipped:
                 settled = index + 1
+            before = step.scale
         return settled
 
     @property
@@ -96,7 +96,10 @@ def simulate(settings: ScalerSettings, found_inf: Iterable[bool]) -> ScalerRun:
 
 def replay(settings: ScalerSettings, maxima: Iterable[float], fmt: Format) -> ScalerRun:
     """Return what a GradScaler does when each step's gradients reach these magnitudes before scaling."""
-    return _run(settings, maxima, lambda amax, scale: _overflows(fmt, amax * scale))
+    limit = fmt.overflow_from  # what is smaller fits, and NaN is not smaller
+    return _run(
+        settings, maxima, lambda amax, scale: not amax * scale < limit and _overflows(fmt, amax * scale)
+    )
 
 
 def _overflows(fmt: Format, magnitude: float) -> bool:

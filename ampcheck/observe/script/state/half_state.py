@@ -267,9 +267,9 @@ def _is_models(rule: Effects, args: Args) -> bool:
 
 
 def sample(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return some of a tensor's numbers; None where they lie apart."""
+    """Return some of a tensor's numbers, None where they lie apart; in FP32, or memory would be full of our own."""
     if not tensor.is_contiguous() or not readable(tensor):
         return None
     with unseen():
         flat = tensor.detach().view(-1)
-        return flat[:: max(1, flat.numel() // 64)].clone()
+        return flat[:: max(1, flat.numel() // 64)].to(torch.float32, copy=True)
