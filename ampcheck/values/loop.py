@@ -30,6 +30,8 @@ class Kind(StrEnum):
     #: gradients are used that a scale still multiplies, where the script has divided others; seen in recorded rounds,
     #: before the step of an optimizer, or, of no thing, before a clipping
     LEFT_SCALED = "left scaled"
+    #: gradients of a scaled loss and of one that is not are stepped, all divided by the scale; seen in recorded rounds
+    MIXED = "mixed"
     #: the script divides gradients by its scale that a scaled loss is added to after that; seen in recorded rounds
     DIVIDE = "divide"
     #: a scaler divides gradients for an optimizer that it has divided for another one before

@@ -380,3 +380,44 @@ def test_one_that_may_be_either_is_a_warning_where_the_scale_was_read():
 
 def test_an_infinite_limit_limits_nothing():
     assert limited(lambda _: float("inf"), reads=False) == ""
+
+
+def two_losses(second):
+    """Return a loop over a scaled loss and another one of the same parameters, whose backward `second` runs."""
+
+    def train():
+        model = Metric()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(6):
+            optimizer.zero_grad()
+            (loss_of(model) * SCALE).backward()
+            before = [one.clone() for one in grads(model.parameters())]
+            second(model, 0.1 * model.body(torch.randn(8, 6)).square().mean())
+            added.append(
+                sum(float((a - b).norm()) for a, b in zip(grads(model.parameters()), before, strict=True))
+            )
+            in_place(grads(model.parameters()), SCALE)
+            optimizer.step()
+
+    added = []
+    return train, added
+
+
+def test_a_second_loss_that_is_divided_by_a_scale_it_never_had():
+    plain, added = two_losses(lambda _, loss: loss.backward())
+    errors, _ = watched(plain)
+    assert set(errors) == {"AMP408"}
+    assert "of another loss" in errors["AMP408"].message
+    scaled, as_meant = two_losses(lambda _, loss: (loss * SCALE).backward())
+    assert watched(scaled)[0] == {}
+    assert as_meant[0] / added[0] == pytest.approx(SCALE, rel=1e-3)  # what is lost of the second loss
+
+
+def test_a_second_loss_is_added_behind_the_division():
+    def divides_first(model, loss):
+        in_place(grads(model.parameters()), SCALE)
+        loss.backward()
+        for one in grads(model.parameters()):
+            one.mul_(SCALE)
+
+    assert "AMP408" not in watched(two_losses(divides_first)[0])[0]

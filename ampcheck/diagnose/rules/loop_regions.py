@@ -203,7 +203,7 @@ def unscaled_backward(report: Report) -> list[Finding]:
     When to ignore it: when the gradients are known to be large enough: see the report's loss-scale curve.
     """
     loop = loop_of(report)
-    found = []
+    found, mixed = [], set()
     # A scale of the script's own may have come down to 1.
     by_hand = {
         event.location for _, event in loop.sequence() if event.kind is Kind.BACKWARD and event.by_hand
@@ -215,18 +215,24 @@ def unscaled_backward(report: Report) -> list[Finding]:
         plain = [e for e in backwards if not e.scaled and (steps or e.location not in by_hand)]
         if plain and (steps or half):
             found += [(event, bool(steps)) for event in plain]
+        if any(event.kind is Kind.MIXED for event in events):
+            mixed |= {event.location for event in plain}
     divided = {event.location for event, steps in found if steps}
     dead = _dead(report)
     lost = f", as most of the gradient of {dead} does" if dead else ""
     return [
         loop_finding(
             "AMP408 unscaled-backward",
-            Severity.ERROR if dead or event.location in divided else Severity.WARNING,
+            Severity.ERROR if dead or event.location in divided | mixed else Severity.WARNING,
             "the loss was not scaled, but scaler.step divides its gradients by the scale"
             if event.location in divided
+            else "the loss was not scaled, but the script divides its gradients by the scale of another loss"
+            if event.location in mixed
             else f"float16 gradients without a loss scale: what lies below 2^-24 becomes zero{lost}",
             [event],
-            ['scaler = torch.amp.GradScaler("cuda")  # once', "scaler.scale(loss).backward()"],
+            ["(loss * scale).backward()  # by the scale of the other loss"]
+            if event.location in mixed
+            else ['scaler = torch.amp.GradScaler("cuda")  # once', "scaler.scale(loss).backward()"],
         )
         for event in first_by_place(event for event, _ in found)
     ]

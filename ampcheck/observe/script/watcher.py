@@ -229,10 +229,12 @@ class Watcher(LoopWatcher):
     @guarded
     def step_begins(self, optimizer: Any) -> None:
         """Take note of an optimizer that is about to change the weights: what it finds may be scaled in part."""
-        left = self.division.steps(optimizer) if self.division.at == self.backwards else []
-        if left and self._scaler_step is None:
-            label = self.journal.label(optimizer, "optimizer")
-            self.journal.note(Kind.LEFT_SCALED, label, name=self._names(left))
+        if self.division.at == self.backwards:
+            left, mixed = self.division.steps(optimizer), self.division.mixed(optimizer)
+            for kind, found in ((Kind.LEFT_SCALED, left), (Kind.MIXED, mixed)):
+                if found and self._scaler_step is None:
+                    label = self.journal.label(optimizer, "optimizer")
+                    self.journal.note(kind, label, name=self._names(found))
         super().step_begins(optimizer)
 
     @guarded

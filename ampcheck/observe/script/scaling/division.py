@@ -32,6 +32,7 @@ class Division:
 
     def __init__(self) -> None:
         self._grown: dict[int, _Grown] = {}
+        self._mixed: dict[int, _Grown] = {}  #: to which a loss that is not scaled has added
         self._step = -1
         self.begun = False  #: a backward whose gradients are looked at
         self.at = -1  #: backwards that there had been when the last of these ended
@@ -43,7 +44,7 @@ class Division:
     def backward_begins(self, step: int, parameters: Iterable[Any], by: float) -> None:
         """Take note of the gradients that there are before the backward of a loss multiplied `by` a constant."""
         if step != self._step:
-            self._grown, self._step = {}, step
+            self._grown, self._mixed, self._step = {}, {}, step
         held = {id(one): one for one in parameters if isinstance(one, torch.Tensor)}
         with unseen():
             ratios = self._ratios()
@@ -62,13 +63,32 @@ class Division:
                 for one, grad, was in before
                 if one.grad is not None and (one.grad is not grad or version_of(one.grad) != was)
             ]
-            sizes = _sizes(changed) if self._by >= SMALLEST_SCALE else {}
+            scaled = self._by >= SMALLEST_SCALE
+            mixed = (
+                {} if scaled or self._divided else {id(one): one for one in changed if id(one) in self._grown}
+            )
+            sizes = _sizes(changed if scaled else mixed.values())
         again = [one for one in changed if id(one) in self._divided and id(one) in sizes]
         for one in changed:
-            self._grown.pop(id(one), None)
+            before_it = self._grown.pop(id(one), None)
             if id(one) in sizes and not (one._backward_hooks or one._post_accumulate_grad_hooks):
-                self._grown[id(one)] = _Grown(weakref.ref(one), sizes[id(one)], self._by)
+                by = self._by if before_it is None or scaled else before_it.by
+                (self._grown if scaled else self._mixed)[id(one)] = _Grown(
+                    weakref.ref(one), sizes[id(one)], by
+                )
         return again
+
+    def mixed(self, optimizer: Any) -> list[Any]:
+        """Return what an optimizer is about to step and was divided by a scale that not all of its losses had."""
+        mine = {id(one) for group in getattr(optimizer, "param_groups", ()) for one in group["params"]}
+        held = {key: self._mixed.pop(key) for key in mine & self._mixed.keys()}
+        with unseen():
+            sizes = _sizes(one for grown in held.values() if (one := grown.parameter()) is not None)
+        return [
+            held[key].parameter()
+            for key, now in sizes.items()
+            if isfinite(now) and _is_scale(held[key].largest / now, held[key].by)
+        ]
 
     def clips(self, parameters: Iterable[Any], backwards: int) -> list[Any]:
         """Return those of parameters about to be clipped together that are still multiplied, where others are not."""
