@@ -421,3 +421,32 @@ def test_a_second_loss_is_added_behind_the_division():
             one.mul_(SCALE)
 
     assert "AMP408" not in watched(two_losses(divides_first)[0])[0]
+
+
+class Allows(torch.amp.GradScaler):
+    """Divides float16 gradients where they are, which torch refuses: what is below 2^-24 then is lost."""
+
+    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+        return super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
+
+
+@pytest.mark.parametrize(("size", "lost"), [(1.0, False), (1e-6, True)])
+def test_float16_gradients_that_a_scaler_divides_in_place(size, lost):
+    zeros = []
+
+    def train():
+        model = nn.Linear(16, 8).half()
+        optimizer, scaler = torch.optim.SGD(model.parameters(), lr=1e-3), Allows("cuda", init_scale=SCALE)
+        for _ in range(6):
+            optimizer.zero_grad()
+            loss = (model(torch.randn(32, 16).half()).float() - 1).square().mean() * size
+            scaler.scale(loss).backward()
+            before = model.weight.grad.clone()
+            scaler.step(optimizer)
+            zeros.append(bool((before.bool() & ~model.weight.grad.bool()).float().mean() > 0.15))
+            scaler.update()
+
+    errors, _ = watched(train)
+    assert set(zeros) == {lost}
+    assert set(errors) == ({"AMP201"} if lost else set())
+    assert not lost or "keep the weights in FP32" in errors["AMP201"].message

@@ -47,7 +47,15 @@ def gradient_underflow(report: Report) -> list[Finding]:
     remedy = predicted_scale(report, settled) if report.loop is not None else remedy
     if rescaled is not None:
         remedy = f"a loss scale of 2^{rescaled.log2_scale} heals it"
+    if _divided_in_half(report, settled):
+        remedy = "these float16 gradients are divided by the scale in place: keep the weights in FP32"
     return [_underflow(report, settled, "AMP201", remedy)]
+
+
+def _divided_in_half(report: Report, settled: Outcome) -> bool:
+    """Tell whether a loss scale cannot help, since gradients are held in float16 when they are divided by it."""
+    held = {site.dtype for site in report.low.sites if site.slot.startswith("param_grad[")}
+    return report.loop is not None and settled.log2_scale > 0 and held == {"float16"}
 
 
 def scaler_missing(report: Report) -> list[Finding]:

@@ -275,11 +275,15 @@ class Compared(Recording):
             if grad.layout is torch.strided and not grad.is_complex():
                 reference = self._shadow.of(grad)
                 wide = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
+                if (
+                    grad.dtype in HALVES and known[module, name] in self._divided
+                ):  # in place: what is too small is lost
+                    wide = (wide / self.scale).to(grad.dtype).to(wide.dtype) * self.scale
                 by = self.scale if self._keeps_scale else 1.0
                 before = wide / self.scale if reference is None else reference / by
                 if reference is not None:
                     self._both.add(known[module, name])
-                    scaled = id(parameter) in self._divided or self._keeps_scale
+                    scaled = known[module, name] in self._divided or self._keeps_scale
                     if not scaled and apart(reference, wide) < apart(reference * self.scale, wide):
                         wide = wide * self.scale  # its loss was not multiplied either
                 # A scale that is no power of two is off by this.
