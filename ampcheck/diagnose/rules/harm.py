@@ -1,6 +1,7 @@
 """Harm that no rule has explained: a harmed step always has a finding that says so."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW, Outcome, magnified
@@ -24,7 +25,16 @@ def with_harm(report: Report, found: Sequence[Finding]) -> list[Finding]:
     explained = code[0] == "AMP501" and any(finding.code == code[0] for finding in found)
     if worst <= severity.rank or explained:
         return list(found)
+    if code[0] == "AMP501" and any(finding.code == "AMP408" for finding in found):
+        return [_with_words(finding, severity, settled) for finding in found]
     return [*found, _unplaced(code, severity, settled)]
+
+
+def _with_words(finding: Finding, severity: Severity, settled: Outcome) -> Finding:
+    """Let a finding on a loss that is not scaled say what came of that."""
+    if finding.code != "AMP408":
+        return finding
+    return replace(finding, severity=severity, message=f"{finding.message}; {settled.words}")
 
 
 def _severity(report: Report, settled: Outcome) -> Severity:

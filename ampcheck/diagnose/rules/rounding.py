@@ -5,6 +5,7 @@ from math import inf
 from ampcheck.diagnose.rules.causes import begun_by_rounding, lost_in_forward
 from ampcheck.diagnose.rules.faint import faint_gradient
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
+from ampcheck.diagnose.rules.loop_regions import unscaled_backward
 from ampcheck.diagnose.rules.loop_state import last_step
 from ampcheck.diagnose.rules.optimizer_eps import vanishing_eps
 from ampcheck.diagnose.suspects import (
@@ -66,9 +67,8 @@ def precision_loss(report: Report) -> list[Finding]:
     if settled.underflow > HARM_UNDERFLOW and not lost_in_forward(report):
         return []
     begun = begun_by_rounding(report)
-    if report.error_jumps and not begun:
-        return []
-    if not begun and not (settled.finite and (settled.worst > HARM_ERROR or settled.outputs)):
+    judged = settled.finite and (settled.worst > HARM_ERROR or settled.outputs)
+    if not begun and (report.error_jumps or not judged):
         return []
     healing = _healing(report)
     few = 0 < len(healing) <= FEW_PLACES and (_points(report) or _pinned(report))
@@ -87,6 +87,8 @@ def precision_loss(report: Report) -> list[Finding]:
         sites = (site,)
         numbers["error"] = error
         where = f"; the bits are lost in the backward{_told_site(site, error)}"
+    elif report.loop is not None and unscaled_backward(report):
+        return []  # nothing else is known of it, and AMP408 says it
     remedy = _remedy(report, healing) if few else _unhealed(report)
     return [
         Finding(
