@@ -16,8 +16,6 @@ from ampcheck.values.outcome import (
     Outcome,
 )
 
-#: Elements that matter from which on a gradient's error is no matter of luck.
-MANY = 16
 #: Error of a parameter's gradient with rounded weights below which it is more than noise.
 STEADY = 0.1
 
@@ -93,14 +91,17 @@ def _off(rows: Rows, rounded: Rows) -> Iterator[tuple[str, _Part]]:
             yield name, part
     steady = {name: one.error for name, one in _parameters(rounded).items() if one.error < STEADY}
     for name, part in _parameters(rows).items():
-        certain = name in steady and (part.dead or rows[name][4] >= MANY)
-        certain = certain and name.rpartition(".")[0] not in modules
-        if certain and part.error > max(PART_ERROR, MAGNIFIES * steady[name]):
+        known_to_move = name in steady and name.rpartition(".")[0] not in modules
+        if known_to_move and part.dead and part.error > PART_ERROR:
             yield name, part
 
 
 def _parameters(rows: Rows) -> dict[str, _Part]:
-    """Return the parameters that share a module with others, which may hide them."""
+    """Return the parameters that share a module with others, which may hide that one of them does not learn.
+
+    Only what is dead is judged so: bf16 rounds the gradient of a bias, a sum that cancels, by half of it in many a
+    model that trains well.
+    """
     shared = Counter(name.rpartition(".")[0] for name in rows)
     moving = _that_move(rows)
     whole = sum(norm for _, norm, *_ in moving.values())

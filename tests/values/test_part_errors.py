@@ -65,30 +65,24 @@ def inside(share, seen, rounded):
     return found, known
 
 
-@pytest.mark.parametrize(("share", "judge"), [(2 * FAINT, harmed_parts), (FAINT / 2, faint_parts)])
-def test_a_parameter_that_is_off_is_not_hidden_by_the_others_of_its_module(share, judge):
-    found, known = inside(share, turned, torch.Tensor.half)
-    assert judge(found, known) == {"body.gate": pytest.approx(2.0)}
+@pytest.mark.parametrize("share", [2 * FAINT, 2 * PART_FLOOR])
+def test_a_parameter_that_is_dead_is_not_hidden_by_the_others_of_its_module(share):
+    found, known = inside(share, torch.zeros_like, torch.Tensor.half)
+    assert harmed_parts(found, known) == {"body.gate": pytest.approx(1.0)}
     assert off_by_itself(found)
-    assert not judge(found, {})  # whether it is noise is not known
+    assert not harmed_parts(found, {})  # whether it is noise is not known
 
 
 def test_a_parameter_whose_gradient_is_noise_is_judged_with_its_module():
     """The bias in front of a normalisation has no gradient but rounding: rounded weights turn it about."""
-    generator = torch.Generator().manual_seed(2)
-    found, known = inside(
-        2 * FAINT,
-        lambda grad: 30 * grad.norm() * torch.randn(64, generator=generator) / 8,
-        lambda grad: grad.norm() * torch.randn(64, generator=generator) / 8,
-    )
+    found, known = inside(2 * FAINT, torch.zeros_like, turned)
     assert off_by_itself(found)
     assert not harmed_parts(found, known)
-    assert not faint_parts(found, known)
 
 
 @pytest.mark.parametrize(("seen", "counts"), [(torch.zeros_like, True), (turned, False)])
-def test_a_single_number_is_judged_by_itself_only_where_it_became_zero(seen, counts):
-    """A sum that cancels may be far off for once, and close with rounded weights by luck."""
+def test_a_parameter_is_judged_by_itself_only_where_it_became_zero(seen, counts):
+    """A sum that cancels may be far off, and close with rounded weights by luck."""
     number = LARGE.norm()[None] * 2 * FAINT
     found = {
         "body.weight": comparison(LARGE, LARGE, 0).tolist(),

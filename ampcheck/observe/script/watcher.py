@@ -84,8 +84,8 @@ class Watcher(LoopWatcher):
         self.unscaling.begins(self.journal.label(scaler, "scaler"), scaler, parameters_of(optimizer))
         if self._scaler_step is not None:  # from within the scaler's own step
             return
-        self._shares(scaler, optimizer)
         label = self.owns(optimizer, parameters_of(optimizer))
+        self._shares(scaler, optimizer)
         self._divides(scaler, optimizer)
         self._end_recording(parameters_of(optimizer), label=label)
         self.journal.note(Kind.UNSCALE, self.journal.label(scaler, "scaler"), targets=(label,))
