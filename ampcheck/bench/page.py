@@ -66,7 +66,7 @@ def _case(bench: Bench, case: Case) -> Iterable[Html]:
     shown, titles = lines(bench, case), headings(bench)
     names = columns(bench, shown)
     yield tag("h2", case.key.capitalize())
-    cells = [[getattr(line, name) for name in names] for line in shown]
+    cells = [[line[name] for name in names] for line in shown]
     dim = () if bench.cuda else [at for at, name in enumerate(names) if name in TIMES]
     yield _table([titles[name] for name in names], cells, case.key, judged=True, dim=dim)
     predicted = gpu_time.table(bench, case)

@@ -1,9 +1,8 @@
 """The rows of a bench as text and numbers: what every format shows, worked out once."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 from ampcheck.bench.confirmed import confirmation
 from ampcheck.bench.gpu_time import ms, named, rates
@@ -21,29 +20,8 @@ _PEAK = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One precision as it is shown."""
-
-    precision: str
-    verdict: str
-    step: str  #: ms, with the interquartile range
-    speedup: str
-    memory: str  #: peak on CUDA, MiB
-    share: str  #: of FP32's peak
-    host: str  #: peak measured on this CPU, MiB
-    error: str  #: of the gradients in one step
-    training: str
-    scale: str
-    skipped: str
-    fits: str  #: largest batch that fits
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Return the columns in order."""
-        return tuple(getattr(self, name) for name in COLUMNS)
-
-
+#: One precision as it is shown: a text for each of the columns.
+Line: TypeAlias = Mapping[str, str]
 #: Columns about time; on a CPU they say nothing about a GPU, and stand last.
 TIMES = ("step", "speedup")
 #: Precisions that may have a loss scale.
@@ -69,10 +47,10 @@ def lines(bench: Bench, case: Case) -> tuple[Line, ...]:
     return tuple(_line(bench, case, row) for row in case.rows)
 
 
-def columns(bench: Bench, shown: tuple[Line, ...]) -> list[str]:
+def columns(bench: Bench, shown: Sequence[Line]) -> list[str]:
     """Return the columns that say anything; the times of a CPU come last."""
     always = {"precision", "verdict"}
-    said = [name for name in COLUMNS if name in always or any(getattr(line, name) != NONE for line in shown)]
+    said = [name for name in COLUMNS if name in always or any(line[name] != NONE for line in shown)]
     return said if bench.cuda else sorted(said, key=lambda name: name in TIMES)
 
 
@@ -108,20 +86,20 @@ def _line(bench: Bench, case: Case, row: Row) -> Line:
     time, memory, fast = row.time, row.memory, speed(case, row)
     ratio = case.memory_ratio(row)
     found = judgement(bench, case, row)
-    return Line(
-        row.precision,
-        verdict(bench, case, row),
-        NONE if time is None else f"{ms(time.median)} ({percent(time.spread)})",
-        "1" if row.precision == BASE and time else NONE if fast is None else _interval(fast.interval),
-        _peak(bench, memory),
-        NONE if ratio is None else f"{ratio:.2f}",
-        NONE if memory is None or memory.cpu_peak is None else f"{memory.cpu_peak / MIB:.4g}",
-        _error(row.one_step.gradients if row.one_step else None),
-        NONE if found is None else said(found),
-        _scale(row),
-        _skips(row),
-        NONE if row.largest_batch is None else f"{row.largest_batch:,}",
-    )
+    return {
+        "precision": row.precision,
+        "verdict": verdict(bench, case, row),
+        "step": NONE if time is None else f"{ms(time.median)} ({percent(time.spread)})",
+        "speedup": "1" if row.precision == BASE and time else _interval(fast.interval) if fast else NONE,
+        "memory": _peak(bench, memory),
+        "share": NONE if ratio is None else f"{ratio:.2f}",
+        "host": NONE if memory is None or memory.cpu_peak is None else f"{memory.cpu_peak / MIB:.4g}",
+        "error": _error(row.one_step.gradients if row.one_step else None),
+        "training": NONE if found is None else said(found),
+        "scale": _scale(row),
+        "skipped": _skips(row),
+        "fits": NONE if row.largest_batch is None else f"{row.largest_batch:,}",
+    }
 
 
 def _peak(bench: Bench, memory: Memory | None) -> str:

@@ -220,7 +220,7 @@ def test_the_terminals_table_fits_and_loses_no_word(width):
     assert max(map(len, text.splitlines())) <= width
     words = text.split()
     for line in lines(bench, bench.cases[0]):
-        verdict = line.verdict.split()
+        verdict = line["verdict"].split()
         assert len([word for word in words if word in verdict]) >= len(verdict)
     if width == 320:
         assert all(line.verdict in text for line in lines(bench, bench.cases[0])), "there is room for them"
