@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--gpu",
+        dest="gpus",
         type=_gpus,
         default=(),
         metavar="NAME,NAME",
@@ -277,19 +278,8 @@ def _request(options: argparse.Namespace, make: Callable[[int | None, int], "Tar
         plan = audit(make(None, options.seed), Settings()).plan
     elif options.plan:
         plan = Plan.load(options.plan)
-    return Request(
-        options.precisions,
-        options.parts,
-        steps=options.steps,
-        seeds=options.seeds,
-        margin=options.margin,
-        budget=options.budget,
-        clip=options.clip,
-        room=options.room,
-        plan=plan,
-        gpus=options.gpu,
-        **bench_sweep.asked(options),
-    )
+    asked = {field.name: getattr(options, field.name) for field in fields(Request)}
+    return Request(**asked | {"plan": plan})
 
 
 def _above_zero(text: str) -> float:

@@ -17,8 +17,9 @@ from ampcheck.bench.running.energy import uncounted
 from ampcheck.bench.running.machine import MachineLoad, environment
 from ampcheck.bench.running.memory import empty_cache
 from ampcheck.bench.running.one_case import Make, OneCase
+from ampcheck.bench.running.predict import batch_size_of
 from ampcheck.bench.running.ranks import size
-from ampcheck.bench.running.settings import batch_size, tokens
+from ampcheck.bench.running.settings import tokens
 from ampcheck.bench.running.sizing import sized
 from ampcheck.bench.running.timing import Lane, interleave, without_frames
 from ampcheck.bench.running.training import train
@@ -87,7 +88,7 @@ class Bencher:
                 random_labels=has_random_labels(target),
                 settings=self.request.settings,
             )
-        return bench, replace(asked, batch_size=batch_size(target), tokens=tokens(target))
+        return bench, replace(asked, batch_size=batch_size_of(target.batch(0)), tokens=tokens(target))
 
     def _launched(self, case: Case, size: int) -> Case:
         """Return a case of several ranks; what keeps them from running is the result of every row.

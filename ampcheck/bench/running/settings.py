@@ -80,11 +80,6 @@ def _attending(target: Target, backend: str) -> Callable[[Any, Any], torch.Tenso
     return loss
 
 
-def batch_size(target: Target) -> int:
-    """Return the number of samples in a batch: the first size of its first tensor."""
-    return next((tensor.shape[0] for tensor in tensors(target.batch(0)) if tensor.dim()), 1)
-
-
 def tokens(target: Target) -> int:
     """Return the number of tokens in a batch: whole numbers in a table of samples and places; 0 where there is none."""
     whole = (tensor for tensor in tensors(target.batch(0)) if tensor.dtype == torch.long)
