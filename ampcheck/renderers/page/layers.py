@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ampcheck.diagnose.tables import LayerRow
 from ampcheck.renderers.drawing import NONE
-from ampcheck.renderers.page.elements import Html, tag
+from ampcheck.renderers.page.elements import Html, badge, tag, titled, wide
 from ampcheck.renderers.page.tree import Node
 from ampcheck.renderers.sections.tables import layer_cells
 from ampcheck.values.findings import Severity
@@ -36,11 +36,7 @@ def layers(report: Report, nodes: Sequence[Node]) -> Html:
     known = any(finding.kind.endswith("overflow") for finding in report.findings)
     held = [node.row for node in nodes if node.row]
     troubled = sum(row.troubled for row in held)
-    about = (
-        f"{count(len(held))}, {count(troubled)} with trouble"
-        if troubled
-        else f"{count(len(held))}, none with trouble"
-    )
+    about = f"{count(len(held))}, {count(troubled) if troubled else 'none'} with trouble"
     heads = [
         tag(
             "th",
@@ -66,14 +62,7 @@ def layers(report: Report, nodes: Sequence[Node]) -> Html:
         id="layers-table",
         role="table",
     )
-    return tag(
-        "section",
-        tag("h2", "Layers ", tag("small", about), id="layers-title"),
-        _controls(troubled),
-        tag("div", table, class_="wide", tabindex="0", role="region", aria_label="Table of the layers"),
-        id="layers",
-        aria_labelledby="layers-title",
-    )
+    return titled("layers", "Layers", about, _controls(troubled), wide(table, "Table of the layers"))
 
 
 def _controls(troubled: int) -> Html:
@@ -129,9 +118,7 @@ def _cells(node: Node, codes: str, *, passed: bool) -> list[tuple[str, str | Htm
 def _state(row: LayerRow, codes: str, *, passed: bool) -> tuple[str | Html, str]:
     """Return what is wrong with a layer in a word, and how it looks."""
     if codes:
-        return tag(
-            "span", tag("span", "✕", class_="sign", aria_hidden="true"), codes, class_="badge error"
-        ), ""
+        return badge("✕", codes, "error"), ""
     if row.overflowed and passed:
         return "overflow, passed on", " muted"
     if row.overflowed:

@@ -6,7 +6,7 @@ from math import isfinite, log2, log10
 from ampcheck.diagnose.landscape import Zone
 from ampcheck.diagnose.tables import SCALES, CurvePoint, best_scale
 from ampcheck.renderers.drawing import NONE, ZONES
-from ampcheck.renderers.page.elements import Html, tag
+from ampcheck.renderers.page.elements import Html, tag, titled, wide
 from ampcheck.renderers.page.picture import still
 from ampcheck.values.plan import DEFAULT_LOG2_SCALE
 from ampcheck.values.report import Report
@@ -33,16 +33,15 @@ def picture(report: Report, points: Sequence[CurvePoint]) -> Html:
     figures = [_figure(report, phase) for phase in (Phase.FORWARD, Phase.BACKWARD)]
     about = f"every layer held in {report.precision}, in order of execution, by powers of two"
     shown = any(figures)
-    return tag(
-        "section",
-        tag("h2", "Where the numbers lie ", tag("small", about), id="picture-title"),
+    return titled(
+        "picture",
+        "Where the numbers lie",
+        about,
         tag("div", [figure for figure in figures if figure], class_="panels") if shown else None,
         _legend() if shown else tag("p", f"No result was held in {report.precision}.", class_="muted"),
         tag("p", _HINT, id="pointed", class_="scripted muted") if shown else None,
         _scale(report, points) if points[0].nonzero else None,
         _table(points, report.log2_scale) if points[0].nonzero else None,
-        id="picture",
-        aria_labelledby="picture-title",
     )
 
 
@@ -208,21 +207,6 @@ def _table(points: Sequence[CurvePoint], used: int) -> Html:
             for what in ("", ", elements")
         ),
     ]
-    return tag(
-        "details",
-        tag("summary", "Every loss scale as a table"),
-        tag(
-            "div",
-            tag(
-                "table",
-                tag("thead", tag("tr", heads)),
-                tag("tbody", rows),
-                class_="figures",
-                id="curve-table",
-            ),
-            class_="wide",
-            tabindex="0",
-            role="region",
-            aria_label="Every loss scale",
-        ),
-    )
+    head, body = tag("thead", tag("tr", heads)), tag("tbody", rows)
+    table = tag("table", head, body, class_="figures", id="curve-table")
+    return tag("details", tag("summary", "Every loss scale as a table"), wide(table, "Every loss scale"))
