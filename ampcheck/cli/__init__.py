@@ -29,20 +29,8 @@ from ampcheck.cli import (
 from ampcheck.cli.output import complain, configure
 from ampcheck.errors import AmpcheckError, ConfigError
 
-COMMANDS = {
-    "check": check,
-    "run": run,
-    "init": init,
-    "fix": fix,
-    "bench": bench,
-    "show": show,
-    "merge": merge,
-    "baseline": baseline,
-    "diff": diff,
-    "explain": explain,
-    "doctor": doctor,
-    "completion": completion,
-}
+_MODULES = (check, run, init, fix, bench, show, merge, baseline, diff, explain, doctor, completion)
+COMMANDS = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 COULD_NOT_RUN = 2
 INTERRUPTED = 130
 

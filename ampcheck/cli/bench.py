@@ -27,7 +27,7 @@ from ampcheck.bench.request import PARTS, Request
 from ampcheck.bench.result import PRECISIONS, Bench
 from ampcheck.bench.roofline import gpus
 from ampcheck.cli import bench_sweep, output
-from ampcheck.cli.check import add_target_arguments, count, options_of, seconds
+from ampcheck.cli.check import add_target_arguments, count, number, options_of, seconds
 from ampcheck.errors import AmpcheckError
 from ampcheck.saved.report_json import write
 from ampcheck.values.plan import Plan
@@ -42,6 +42,8 @@ _DEFAULT = ("fp32", "tf32", "fp16", "amp", "bf16")
 _FRESH = "fresh"
 #: Columns below which the table would not fit, whatever the terminal says.
 _NARROWEST = 80
+_above_zero = number("a number above zero", lambda value: 0 < value < math.inf)
+_share = number("zero or a number above it", lambda value: 0 <= value < math.inf)
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -280,27 +282,6 @@ def _request(options: argparse.Namespace, make: Callable[[int | None, int], "Tar
         plan = Plan.load(options.plan)
     asked = {field.name: getattr(options, field.name) for field in fields(Request)}
     return Request(**asked | {"plan": plan})
-
-
-def _above_zero(text: str) -> float:
-    value = _number(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number above zero, got {text!r}")
-    return value
-
-
-def _share(text: str) -> float:
-    value = _number(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected zero or a number above it, got {text!r}")
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def _gpus(text: str) -> tuple[str, ...]:

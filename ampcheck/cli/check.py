@@ -8,8 +8,9 @@ import argparse
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
-from math import isfinite
+from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -243,15 +244,22 @@ def scale(text: str) -> int | None:
         ) from None
 
 
-def seconds(text: str) -> float:
-    """Return a number of seconds, none at least."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not (isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"expected a number of seconds, got {text!r}")
-    return value
+def number(what: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
+    """Return what reads a number of a kind."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = nan
+        if not fits(value):
+            raise argparse.ArgumentTypeError(f"expected {what}, got {text!r}")
+        return value
+
+    return parse
+
+
+seconds = number("a number of seconds", lambda value: 0 <= value < inf)
 
 
 def count(text: str) -> int:

@@ -17,6 +17,7 @@ from ampcheck.observe.model.cast_weights import state
 from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.model.structure import named_modules
 from ampcheck.observe.step import Step, Widened, casting_rules
+from ampcheck.targets.scope import parameters_of
 from ampcheck.values.agreement import worst
 from ampcheck.values.modules import within
 from ampcheck.values.outcome import Outcome
@@ -43,10 +44,7 @@ class Subject:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Return the names of the inputs by position, as the model's forward calls them."""
-        try:
-            parameters = inspect.signature(getattr(self.model, "forward", self.model)).parameters.values()
-        except (TypeError, ValueError):
-            return ()
+        parameters = (parameters_of(getattr(self.model, "forward", self.model)) or {}).values()
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return tuple(one.name for one in parameters if one.kind in kinds)
 

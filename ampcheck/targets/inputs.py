@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ampcheck.targets.scope import parameters_of
+
 #: Methods of mappings: what is looked up by them need not be there.
 _OF_DICTS = frozenset({"keys", "items", "get", "pop", "update", "copy"})
 #: Lengths of sequences and sides of pictures that are tried, in turn.
@@ -57,14 +59,10 @@ class Asked:
 
 def asked(forward: Any) -> list[Asked]:
     """Return what a forward asks for, in order; without those that take what is left."""
-    try:
-        parameters = inspect.signature(forward).parameters.values()
-    except (TypeError, ValueError):
-        return []
     text = _text(forward)
     unpacked, doc = _unpacked(text), inspect.getdoc(forward) or ""
     found = []
-    for p in parameters:
+    for p in (parameters_of(forward) or {}).values():
         if p.kind in {p.VAR_POSITIONAL, p.VAR_KEYWORD}:
             continue
         shown = re.search(rf"^\s*{re.escape(p.name)}\b[^\n]*", doc, re.MULTILINE)

@@ -12,6 +12,7 @@ from ampcheck.targets.spec import Options, Spec, Target, close
 from ampcheck.targets.userfile import explained
 from ampcheck.targets.vision import RANDOM_WEIGHTS, classification, detection, flow, input_shape, segmentation
 from ampcheck.targets.weights import place
+from ampcheck.targets.zoo import library
 
 IMAGENET_CLASSES, SEGMENTATION_CLASSES, VIDEO_CLASSES, DETECTION_CLASSES, KEYPOINTS = 1000, 21, 400, 91, 17
 BOXES_PER_IMAGE = 2
@@ -21,14 +22,8 @@ DETECTION_SIDE = 320
 FIXED_CLIPS = ("s3d", "mvit")
 #: Proposals per image that --small trains the heads of detectors on, instead of 512.
 SMALL_PROPOSALS = 32
-#: Starts of names to the side of a picture that they need: normally, and with --small.
-SIDES = {
-    "inception": (299, 299),
-    "maxvit": (224, 224),
-    "raft": (128, 128),
-    "ssd300": (300, 300),
-    "ssdlite": (320, 320),
-}
+#: Starts of names to the side of a picture that they need, with --small too.
+SIDES = {"inception": 299, "maxvit": 224, "raft": 128, "ssd300": 300, "ssdlite": 320}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +39,7 @@ class Family:
 
 def from_torchvision(spec: Spec, options: Options) -> Target:
     """Return a torchvision model with a batch and the loss of its family."""
-    models = _models()
+    models = library("torchvision.models", "torch torchvision")
     name = _known(spec.name, models.list_models())
     builder = models.get_model_builder(name)
     family = _family(name, builder.__module__, small=options.small)
@@ -65,16 +60,6 @@ def from_torchvision(spec: Spec, options: Options) -> Target:
     )
 
 
-def _models() -> Any:
-    try:
-        from torchvision import models
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision built for another torch
-        raise TargetError(
-            f"torchvision cannot be imported: {explained(error)}", hint="pip install torch torchvision"
-        ) from error
-    return models
-
-
 def _known(name: str, names: list[str]) -> str:
     if name.startswith("quantized_"):
         plain = name.removeprefix("quantized_")
@@ -86,7 +71,7 @@ def _known(name: str, names: list[str]) -> str:
 
 
 def _family(name: str, module: str, *, small: bool) -> Family:
-    special = next((sides[small] for start, sides in SIDES.items() if name.startswith(start)), None)
+    special = next((side for start, side in SIDES.items() if name.startswith(start)), None)
     side = special or (64 if small else 224)
     if ".detection." in module:
         side = special or (160 if small else DETECTION_SIDE)

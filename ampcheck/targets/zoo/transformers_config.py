@@ -104,12 +104,9 @@ def _shrink_layers(config: Any) -> None:
         if isinstance(value, list) and name != "layer_types" and before > layers and len(value) == before:
             setattr(config, name, value[:layers])
     for name in ("depths", "encoder_depths", "decoder_depths"):
-        if isinstance(vars(config).get(name), list | tuple):
-            setattr(
-                config,
-                name,
-                type(vars(config)[name])(min(d, LAYERS) if _whole(d) else d for d in vars(config)[name]),
-            )
+        depths = vars(config).get(name)
+        if isinstance(depths, list | tuple):
+            setattr(config, name, type(depths)(min(d, LAYERS) if _whole(d) else d for d in depths))
 
 
 def _shrink_vocabulary(config: Any) -> None:
