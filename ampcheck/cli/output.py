@@ -61,6 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gate.add_arguments(parser)
 
 
+def add_file(parser: argparse.ArgumentParser, about: str, dest: str = "output") -> None:
+    """Add the option that names the one file that a command writes."""
+    parser.add_argument("-o", "--output", dest=dest, type=Path, metavar="FILE", help=about)
+
+
 def add_color(group: "argparse._ActionsContainer") -> None:
     """Add the option that says where colours go."""
     group.add_argument(
