@@ -77,11 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    if (
-        words
-        and words[0] not in COMMANDS
-        and not (len(words) == 1 and words[0] in {"-h", "--help", "--version"})
-    ):
+    if words and words[0] not in COMMANDS and words not in (["-h"], ["--help"], ["--version"]):
         words.insert(0, "check")
     parser = _parser()
     _refuse_misspelt(words, parser)

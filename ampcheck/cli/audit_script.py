@@ -181,13 +181,8 @@ def _has_gpu() -> bool:
 
 
 def _what_runs(options: argparse.Namespace, steps: int) -> str:
-    where = (
-        "as on a CPU"
-        if options.as_cpu
-        else "on the GPU"
-        if _has_gpu()
-        else "on a CPU that stands in for CUDA"
-    )
+    cuda = "on the GPU" if _has_gpu() else "on a CPU that stands in for CUDA"
+    where = "as on a CPU" if options.as_cpu else cuda
     return (
         f"{options.target} is a training script: {steps} steps of it are run, {where}, {options.seconds:g} s at most; "
         "what it writes goes to a temporary folder"
@@ -211,10 +206,8 @@ def _some_class(target: str) -> str:
 
 def _stopped(report: Report, after: str) -> Report:
     """Return the report of a script that was stopped: it says that what came later was not seen."""
-    later = {
-        f"what the script does after {after}, where ampcheck stopped it; ampcheck run watches all of it": 1
-    }
-    low = replace(report.low, not_audited={**report.low.not_audited, **later})
+    later = f"what the script does after {after}, where ampcheck stopped it; ampcheck run watches all of it"
+    low = replace(report.low, not_audited={**report.low.not_audited, later: 1})
     return replace(report, low=low, notes=(f"the script was stopped after {after}", *report.notes))
 
 

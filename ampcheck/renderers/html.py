@@ -16,16 +16,8 @@ from ampcheck.values.wording import clean
 
 #: In the order in which they are put together.
 _STYLES = ("look.css", "parts.css", "tables.css", "paper.css")
-_SCRIPTS = (
-    "bounds.js",
-    "words.js",
-    "state.js",
-    "landscape.js",
-    "pointing.js",
-    "scale.js",
-    "tree.js",
-    "detail.js",
-    "start.js",
+_SCRIPTS = tuple(
+    f"{name}.js" for name in "bounds words state landscape pointing scale tree detail start".split()
 )
 
 

@@ -29,7 +29,6 @@ STATES = r"^h(idden)?(_state|x)?$|^states?$|^hx$|^hc$|^memory$|^cache$"
 PICTURES = r"im(a)?ge?s?|pixel|^x$|sample|frames?|video|^obs|noise|latent|^z$|input"
 #: Modules that say what enters a model.
 _ENTRIES = (nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, nn.RNNBase, nn.ConvTranspose2d)
-_DIMENSIONS = {"b": "B", "n": "B", "bs": "B", "batch": "B", "batch_size": "B"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ TRAINERS = ("trainer", "runner", "engine", "yolo", "experiment", "learner")
 STEPPED = ("optim", "scaler")
 #: Imported files that are looked into, at most so many deep.
 DEPTH = 4
+#: Statements that only say what a name stands for.
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 #: Names of the file contract: who defines a batch at the top of a file means it to be audited.
 BATCH_NAMES = frozenset({"batch", "batches", "make_batch", "example_inputs", "example_input"})
 MODEL_NAMES = frozenset({"model", "make_model", "build_model", "get_model", "create_model", "net"})
@@ -150,8 +152,7 @@ class _Training:
 
     def __init__(self, source: Source, depth: int) -> None:
         self._source, self._depth = source, depth
-        definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-        outside = [node for node in source.tree.body if not isinstance(node, definitions)]
+        outside = [node for node in source.tree.body if not isinstance(node, DEFINITIONS)]
         self.top = [node for node in outside if not is_guard(node)]
         self.guarded = [part for node in outside if is_guard(node) for part in node.body]  # type: ignore[attr-defined]
         self.functions = self._spread()
@@ -285,17 +286,10 @@ def _top_names(body: Sequence[ast.stmt]) -> Iterator[str]:
 
 
 def _imports_a_framework(source: Source) -> bool:
-    tops = {
-        name.partition(".")[0]
-        for node in ast.walk(source.tree)
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    }
+    nodes = list(ast.walk(source.tree))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    tops = {name.partition(".")[0] for name in names}
     known = {"torch", "lightning", "pytorch_lightning", "transformers", "accelerate", "keras", "torchvision"}
     return bool(tops & known) or bool(source.imported)
 

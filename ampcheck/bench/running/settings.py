@@ -46,11 +46,10 @@ def compiled(target: Target, case: Case) -> Target:
 
 def scaled(chosen: Precision, case: Case) -> Precision:
     """Return the precision with the scaler of the case, where both have one."""
-    if not case.scaler or chosen.plan.scaler is None:
+    if not case.scaler:
         return chosen
     scale, interval = scaler_of(case.scaler)
-    scaler = replace(chosen.plan.scaler, init_scale=scale, growth_interval=interval)
-    return replace(chosen, plan=replace(chosen.plan, scaler=scaler))
+    return chosen.scaling(init_scale=scale, growth_interval=interval)
 
 
 def _optimizer(target: Target, kind: str, model: Any) -> torch.optim.Optimizer:
