@@ -204,10 +204,7 @@ def _terminal_table(bench: Bench, shown: Sequence[Line], width: int) -> list[str
         ]
     for spare in ("", *_SPARE):
         names = [name for name in names if name != spare]
-        rows = [
-            [_TERMINAL[name] for name in names],
-            *([line[name] for name in names] for line in shown),
-        ]
+        rows = [[_TERMINAL[name] for name in names], *([line[name] for name in names] for line in shown)]
         before = max(len(line) for line in aligned([[*row[:-1], "|"] for row in rows])) - 1
         if width - before >= _NARROWEST:
             break

@@ -75,11 +75,8 @@ def headings(bench: Bench) -> dict[str, str]:
 def measure_of(bench: Bench) -> str:
     """Return what training was judged by."""
     found = {j.measure for case in bench.cases for row in case.rows if (j := judgement(bench, case, row))}
-    return (
-        " or ".join(sorted(found)) + (" (random labels)" if bench.random_labels else "")
-        if found
-        else "trained"
-    )
+    labels = " (random labels)" if bench.random_labels else ""
+    return " or ".join(sorted(found)) + labels if found else "trained"
 
 
 def _line(bench: Bench, case: Case, row: Row) -> Line:
@@ -229,8 +226,7 @@ def throughput(bench: Bench, case: Case, row: Row) -> dict[str, Any]:
     return {
         "samples_per_s": rate,
         "tokens_per_s": case.tokens * case.ranks / seconds if seconds and case.tokens else None,
-        "joules_per_step": row.time.joules if row.time else None,
-        "watts": row.time.watts if row.time else None,
+        **_taken(row.time, joules_per_step="joules", watts="watts"),
         "tflops_per_s": flops / TERA if flops else None,
         "mfu": flops / card.peak(row.precision) if flops and card else None,
         "epoch_s": epoch,
@@ -238,43 +234,41 @@ def throughput(bench: Bench, case: Case, row: Row) -> dict[str, Any]:
     }
 
 
+def _taken(thing: object, **names: str) -> dict[str, Any]:
+    """Return what a thing holds, under names of a record; None where there is no thing."""
+    return {name: None if thing is None else getattr(thing, held) for name, held in names.items()}
+
+
 def _record(bench: Bench, case: Case, row: Row) -> dict[str, Any]:
     fast, found, memory, one = speed(case, row), judgement(bench, case, row), row.memory, row.one_step
-    split = memory.predicted if memory else None
     return {
         "target": bench.target,
         "case": case.key,
         "precision": row.precision,
         "status": row.status,
         "device": bench.environment.get("device", ""),
-        "median_s": row.time.median if row.time else None,
-        "iqr_share": row.time.spread if row.time else None,
+        **_taken(row.time, median_s="median", iqr_share="spread"),
         **throughput(bench, case, row),
-        "speedup": fast.interval.estimate if fast else None,
-        "speedup_low": fast.interval.low if fast else None,
-        "speedup_high": fast.interval.high if fast else None,
-        "speed": fast.word if fast else None,
-        "cuda_bytes": memory.cuda_bytes if memory else None,
-        "cuda_predicted_bytes": split.peak_bytes if split else None,
-        "cuda_allocated_bytes": memory.cuda_allocated if memory else None,
-        "cuda_reserved_bytes": memory.cuda_reserved if memory else None,
-        "cpu_peak_bytes": memory.cpu_peak if memory else None,
+        **_taken(fast and fast.interval, speedup="estimate", speedup_low="low", speedup_high="high"),
+        **_taken(fast, speed="word"),
+        **_taken(memory, cuda_bytes="cuda_bytes"),
+        **_taken(memory and memory.predicted, cuda_predicted_bytes="peak_bytes"),
+        **_taken(memory, cuda_allocated_bytes="cuda_allocated", cuda_reserved_bytes="cuda_reserved"),
+        **_taken(memory, cpu_peak_bytes="cpu_peak"),
         "memory_ratio": case.memory_ratio(row),
-        "loss_error": one.loss_error if one else None,
-        "gradient_error": one.gradients.relative_rms if one and one.gradients else None,
-        "gradient_cosine": one.gradients.cosine if one and one.gradients else None,
-        "gradient_bias": one.gradients.bias if one and one.gradients else None,
-        "output_error": one.outputs.relative_rms if one and one.outputs else None,
-        "trained": found.word if found else None,
-        "measure": found.measure if found else None,
-        "trained_mean": found.own if found else None,
-        "margin": found.margin if found else None,
-        "seeds": found.seeds if found else None,
-        "power": found.power if found else None,
-        "seeds_needed": found.needed if found else None,
+        **_taken(one, loss_error="loss_error"),
+        **_taken(
+            one and one.gradients,
+            gradient_error="relative_rms",
+            gradient_cosine="cosine",
+            gradient_bias="bias",
+        ),
+        **_taken(one and one.outputs, output_error="relative_rms"),
+        **_taken(found, trained="word", measure="measure", trained_mean="own", margin="margin"),
+        **_taken(found, seeds="seeds", power="power", seeds_needed="needed"),
         "scale": row.scale,
         "settling_skips": row.settling,
-        "timed_skips": row.time.skipped if row.time else None,
+        **_taken(row.time, timed_skips="skipped"),
         "largest_batch": row.largest_batch,
         "verdict": verdict(bench, case, row),
     }

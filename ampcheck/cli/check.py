@@ -77,10 +77,7 @@ def _add_step_arguments(audit: "argparse._ActionsContainer") -> None:
         help="also train N steps with the plan and in FP32, and compare",
     )
     audit.add_argument(
-        "--budget",
-        type=seconds,
-        metavar="S",
-        help="seconds to search for a remedy (default: 60)",
+        "--budget", type=seconds, metavar="S", help="seconds to search for a remedy (default: 60)"
     )
     audit.add_argument(
         "--layers-only",
@@ -141,9 +138,7 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
         help="audit the batch, weights and gradients that ampcheck.capture or run --save-batch kept",
     )
     target.add_argument(
-        "--device",
-        metavar="D",
-        help="where to run (default: cuda where there is one, else cpu)",
+        "--device", metavar="D", help="where to run (default: cuda where there is one, else cpu)"
     )
     target.add_argument(
         "--small", action="store_true", help="shrink the configuration of a transformers model"

@@ -5,24 +5,13 @@ from typing import TYPE_CHECKING
 
 from ampcheck.diagnose.caveats import caveats
 from ampcheck.renderers.drawing import cells, fitted
-from ampcheck.renderers.layout import (
-    Parts,
-    bullet,
-    drawn,
-    hanging,
-    nothing_drawn,
-    text,
-)
+from ampcheck.renderers.layout import Parts, bullet, drawn, hanging, nothing_drawn, text
 from ampcheck.renderers.next_step import answer_lines
 from ampcheck.renderers.pictures import drawn_curve, drawn_landscape
 from ampcheck.renderers.sections import ANSWER, sections
 from ampcheck.renderers.terminal_blocks import FACT, Fit, section_parts
 from ampcheck.renderers.terminal_table import STYLES
-from ampcheck.renderers.view import (
-    Picture,
-    Section,
-    tone_of,
-)
+from ampcheck.renderers.view import Picture, Section, tone_of
 from ampcheck.renderers.words import facts
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -82,10 +83,12 @@ def _family(name: str, module: str, *, small: bool) -> Family:
         sizes = (3, 8, 64, 64) if small else (3, 16, 112, 112)
         if name.startswith(FIXED_CLIPS):
             sizes = (3, 16, 224, 224)
-        return Family(sizes, 2, classification, _video_batch, "labels are random")
+        return Family(sizes, 2, classification, partial(_labelled, VIDEO_CLASSES), "labels are random")
     if ".optical_flow." in module:
         return Family((3, side, side), 2, flow, _flow_batch, "the target flow is random")
-    return Family((3, side, side), 4, classification, _image_batch, "labels are random")
+    return Family(
+        (3, side, side), 4, classification, partial(_labelled, IMAGENET_CLASSES), "labels are random"
+    )
 
 
 def _arguments(name: str, family: Family, shape: tuple[int, ...], *, small: bool) -> dict[str, Any]:
@@ -106,12 +109,8 @@ def _arguments(name: str, family: Family, shape: tuple[int, ...], *, small: bool
     return arguments
 
 
-def _image_batch(shape: tuple[int, ...], _name: str) -> Any:
-    return torch.randn(shape), torch.randint(0, IMAGENET_CLASSES, shape[:1])
-
-
-def _video_batch(shape: tuple[int, ...], _name: str) -> Any:
-    return torch.randn(shape), torch.randint(0, VIDEO_CLASSES, shape[:1])
+def _labelled(classes: int, shape: tuple[int, ...], _name: str) -> Any:
+    return torch.randn(shape), torch.randint(0, classes, shape[:1])
 
 
 def _segmentation_batch(shape: tuple[int, ...], _name: str) -> Any:
