@@ -46,8 +46,7 @@ def ratios(case: Case) -> str:
         parts += [
             text(LEFT - 8, y + 4, name, "end"),
             line(axis(interval.low), y, axis(interval.high), y, "interval"),
-            line(axis(interval.low), y - 5, axis(interval.low), y + 5, "interval"),
-            line(axis(interval.high), y - 5, axis(interval.high), y + 5, "interval"),
+            *(line(axis(end), y - 5, axis(end), y + 5, "interval") for end in (interval.low, interval.high)),
             tag("circle", cx=f"{axis(interval.estimate):.1f}", cy=f"{y:.1f}", r="4.5", class_="mark"),
             text(WIDTH - RIGHT + 8, y + 4, f"{interval.estimate:.2f}×"),
         ]

@@ -104,9 +104,8 @@ def _item(item: Item) -> Html:
     words = tag("div", tag("b", item.lead, " ") if item.lead else None, item.words)
     below = tag("div", item.below, class_="muted") if item.below else None
     sign = tag("span", _SIGNS[item.tone], class_="mark", aria_hidden="true")
-    return tag(
-        "li", sign, tag("div", words, below), class_=None if item.tone is Tone.PLAIN else f"tone-{item.tone}"
-    )
+    tone = None if item.tone is Tone.PLAIN else f"tone-{item.tone}"
+    return tag("li", sign, tag("div", words, below), class_=tone)
 
 
 def _fact(fact: Fact) -> tuple[Html, Html]:
@@ -136,16 +135,10 @@ def _operands(audit: RecipeAudit) -> Iterator[Html]:
 
 def _code(code: Code) -> Html:
     lines = [_line(line, diff=code.diff) for line in code.text.splitlines()]
-    return tag(
-        "figure",
-        tag(
-            "figcaption",
-            tag("span", code.title),
-            tag("button", "Copy", type="button", class_="scripted", id="copy"),
-        ),
-        tag("pre", tag("code", joined(lines, Html("\n")), id="patch"), tabindex="0", aria_label=code.title),
-        class_="patch",
-    )
+    button = tag("button", "Copy", type="button", class_="scripted", id="copy")
+    head = tag("figcaption", tag("span", code.title), button)
+    patch = tag("code", joined(lines, Html("\n")), id="patch")
+    return tag("figure", head, tag("pre", patch, tabindex="0", aria_label=code.title), class_="patch")
 
 
 def _line(line: str, *, diff: bool) -> Html:

@@ -50,13 +50,10 @@ def layers(report: Report, nodes: Sequence[Node]) -> Html:
         for key, title, what in COLUMNS
     ]
     rows = [_row(node, origins.get(node.path, ""), passed=known) for node in nodes]
+    words = f"Measured at loss scale {power(report.log2_scale)}, against the FP32 run."
     table = tag(
         "table",
-        tag(
-            "caption",
-            f"Measured at loss scale {power(report.log2_scale)}, against the FP32 run.",
-            class_="muted",
-        ),
+        tag("caption", words, class_="muted"),
         tag("thead", tag("tr", heads, role="row"), role="rowgroup"),
         tag("tbody", rows, role="rowgroup"),
         id="layers-table",
@@ -87,20 +84,15 @@ def _controls(troubled: int) -> Html:
 
 
 def _row(node: Node, codes: str, *, passed: bool) -> Html:
-    name = tag(
-        "th", _name(node), scope="row", role="rowheader", class_=f"c-path d{min(node.depth, _DEEPEST)}"
-    )
+    shown = tag("span", clean(node.name) or NONE, class_="name", title=clean(node.path) or ROOT)
+    place = f"c-path d{min(node.depth, _DEEPEST)}"
+    name = tag("th", shown, scope="row", role="rowheader", class_=place)
     cells = [
         tag("td", text, role="cell", class_=f"c-{key}{style}")
         for key, text, style in _cells(node, codes, passed=passed)
     ]
     style = "holder" if node.row is None else "troubled" if node.row.troubled else None
     return tag("tr", name, cells, id=f"m{node.index}", role="row", class_=style)
-
-
-def _name(node: Node) -> Html:
-    path = clean(node.path) or ROOT
-    return tag("span", clean(node.name) or NONE, class_="name", title=path)
 
 
 def _cells(node: Node, codes: str, *, passed: bool) -> list[tuple[str, str | Html, str]]:

@@ -58,11 +58,8 @@ def _legend() -> Html:
         tag("li", tag("span", class_=f"swatch {zone}", aria_hidden="true"), words[0])
         for zone, words in ZONES.items()
     ]
-    dark = tag(
-        "li",
-        "The stronger the colour, the larger the share of the layer's elements, as the FP32 run has them.",
-    )
-    return tag("ul", names, dark, class_="legend")
+    dark = "The stronger the colour, the larger the share of the layer's elements, as the FP32 run has them."
+    return tag("ul", names, tag("li", dark), class_="legend")
 
 
 def _scale(report: Report, points: Sequence[CurvePoint]) -> Html:
@@ -79,24 +76,12 @@ def _scale(report: Report, points: Sequence[CurvePoint]) -> Html:
         aria_describedby="at-scale",
         aria_valuetext=f"2 to the power of {report.log2_scale}",
     )
-    return tag(
-        "div",
-        tag(
-            "div",
-            tag(
-                "label", "Loss scale ", tag("output", power(report.log2_scale), id="scale-name"), for_="scale"
-            ),
-            *_marks(report, points),
-            class_="scale-head",
-        ),
-        tag(
-            "div",
-            tag("dl", *_readout(point), id="at-scale", class_="readout"),
-            tag("div", _curve(points, report.log2_scale), slider, _labels(points), class_="curve"),
-            class_="scale-body",
-        ),
-        class_="scale",
-    )
+    output = tag("output", power(report.log2_scale), id="scale-name")
+    label = tag("label", "Loss scale ", output, for_="scale")
+    readout = tag("dl", *_readout(point), id="at-scale", class_="readout")
+    curve = tag("div", _curve(points, report.log2_scale), slider, _labels(points), class_="curve")
+    head = tag("div", label, *_marks(report, points), class_="scale-head")
+    return tag("div", head, tag("div", readout, curve, class_="scale-body"), class_="scale")
 
 
 def _marks(report: Report, points: Sequence[CurvePoint]) -> Iterator[Html]:
@@ -123,17 +108,10 @@ def _advised(report: Report, points: Sequence[CurvePoint]) -> int | None:
 
 def _readout(point: CurvePoint) -> Iterator[Html]:
     for zone, bounds in point.zones.items():
-        yield tag(
-            "div",
-            tag("dt", tag("span", class_=f"swatch {zone}", aria_hidden="true"), ZONES[zone][0]),
-            tag(
-                "dd",
-                tag("span", _share(bounds, point.nonzero), class_="share"),
-                " ",
-                tag("span", span(bounds), class_="muted count"),
-            ),
-            id=f"at-{zone}",
-        )
+        swatch = tag("span", class_=f"swatch {zone}", aria_hidden="true")
+        share = tag("span", _share(bounds, point.nonzero), class_="share")
+        figures = tag("dd", share, " ", tag("span", span(bounds), class_="muted count"))
+        yield tag("div", tag("dt", swatch, ZONES[zone][0]), figures, id=f"at-{zone}")
     about = f"of {count(point.nonzero)} non-zero gradient elements, predicted from the FP32 run"
     yield tag("div", tag("dt", "Shares", class_="unseen"), tag("dd", about, class_="muted"))
 
