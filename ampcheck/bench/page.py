@@ -84,13 +84,8 @@ def _case(bench: Bench, case: Case) -> Iterable[Html]:
         yield tag("figure", tag("figcaption", caption, class_="dim"), _scroll(Html(chart), caption))
     if case.reasons:
         yield tag("h3", "What limits the speed-up")
-        yield tag(
-            "ul",
-            [
-                tag("li", tag("b", reason.message), f": {reason.evidence}; {reason.gain}.")
-                for reason in case.reasons
-            ],
-        )
+        items = [tag("li", tag("b", one.message), f": {one.evidence}; {one.gain}.") for one in case.reasons]
+        yield tag("ul", items)
 
 
 def _table(

@@ -150,13 +150,11 @@ def _incomplete(missing: Sequence[Argument], options: argparse.Namespace, progra
     command = shlex.join(["ampcheck", options.target, *program.arguments, *words])
     alone = [] if all(real for _, _, real in given) else models_alone(path)
     if not alone:
-        return TargetError(
-            f"the script needs {names}; give it what it needs:", where=options.target, hint=command
-        )
+        message = f"the script needs {names}; give it what it needs:"
+        return TargetError(message, where=options.target, hint=command)
     message = f"the script needs {names}: {command}; its model alone, without them:"
-    return TargetError(
-        message, where=options.target, hint="\n".join(f"ampcheck {target}" for target in alone)
-    )
+    hint = "\n".join(f"ampcheck {target}" for target in alone)
+    return TargetError(message, where=options.target, hint=hint)
 
 
 def _program(path: Path, options: argparse.Namespace) -> Program:
@@ -234,9 +232,8 @@ def _ended_early(error: BaseException, options: argparse.Namespace, program: Pro
     """Return the error of a script that came to no step: its models can be audited alone."""
     why = explained(error).removeprefix(type(error).__name__).removeprefix(": ")
     shown = f" ({why})" if why else ""
-    message = (
-        f"the script ended with {type(error).__name__} before its first step{shown}, so nothing was seen"
-    )
+    kind = type(error).__name__
+    message = f"the script ended with {kind} before its first step{shown}, so nothing was seen"
     python = shlex.join(["python", *["-m"][: program.kind == "module"], program.name, *program.arguments])
     alone = [] if isinstance(error, ImportError) else models_alone(Path(options.target).resolve())
     if alone:

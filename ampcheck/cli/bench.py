@@ -186,9 +186,8 @@ def _run(options: argparse.Namespace, handed: list[str]) -> int:
     columns = max(_NARROWEST, shutil.get_terminal_size((100, 24)).columns)
     sys.stdout.write(to_text(bench, columns, options.view))
     if changes:
-        print(
-            "\n".join(aligned([("since before", "before", "now", ""), *(change.cells for change in changes)]))
-        )
+        rows = [("since before", "before", "now", ""), *(change.cells for change in changes)]
+        print("\n".join(aligned(rows)))
     if bench.interrupted:
         return _interrupted(options, bench)
     _write(options, bench, changes)

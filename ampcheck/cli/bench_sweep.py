@@ -76,9 +76,8 @@ def names(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
         found = tuple(part.strip() for part in text.split(","))
         unknown = [part for part in found if part not in allowed]
         if unknown:
-            raise argparse.ArgumentTypeError(
-                f"expected some of {', '.join(allowed)}, got {', '.join(unknown)}"
-            )
+            words = f"expected some of {', '.join(allowed)}, got {', '.join(unknown)}"
+            raise argparse.ArgumentTypeError(words)
         return found
 
     return parse
@@ -104,7 +103,6 @@ def _scalers(text: str) -> tuple[str, ...]:
         except (ValueError, OverflowError):
             good = False
         if not good:
-            raise argparse.ArgumentTypeError(
-                f"expected a scale and an interval such as 2^16/2000, got {part!r}"
-            )
+            words = f"expected a scale and an interval such as 2^16/2000, got {part!r}"
+            raise argparse.ArgumentTypeError(words)
     return found

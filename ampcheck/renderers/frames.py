@@ -79,16 +79,9 @@ def _named(thing: Any, names: str) -> Row:
 
 def _numbers(stats: TensorStats, prefix: str) -> Row:
     some = bool(stats.counts)
-    return {
-        f"{prefix}elements": stats.numel,
-        f"{prefix}zeros": stats.zeros,
-        f"{prefix}infs": stats.infs,
-        f"{prefix}nans": stats.nans,
-        f"{prefix}amax": stats.amax,
-        f"{prefix}rms": stats.rms,
-        f"{prefix}lowest_log2": stats.lowest if some else None,
-        f"{prefix}highest_log2": stats.highest if some else None,
-    }
+    found = {"elements": stats.numel} | _named(stats, "zeros infs nans amax rms")
+    found |= {"lowest_log2": stats.lowest if some else None, "highest_log2": stats.highest if some else None}
+    return {f"{prefix}{name}": value for name, value in found.items()}
 
 
 def _layers(report: Report) -> Iterator[Row]:

@@ -171,13 +171,9 @@ def _argument(flags: tuple[str, ...], said: dict[str | None, ast.expr]) -> Argum
 
 
 def _imports(source: Source) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names |= {(node.module or "").partition(".")[0], *(alias.name for alias in node.names)}
-    return names
+    """Return the packages that a file imports, and the names that it takes from them."""
+    taken = (node for node in ast.walk(source.tree) if isinstance(node, ast.ImportFrom))
+    return {*source.packages, *(alias.name for node in taken for alias in node.names)}
 
 
 def _reads_otherwise(source: Source) -> bool:

@@ -48,6 +48,14 @@ class Source:
         return {node.name: node for node in self.tree.body if isinstance(node, ast.ClassDef)}
 
     @cached_property
+    def packages(self) -> frozenset[str]:
+        """Return the packages that the file imports from anywhere."""
+        nodes = list(ast.walk(self.tree))
+        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+        return frozenset(name.partition(".")[0] for name in names)
+
+    @cached_property
     def trainers(self) -> frozenset[str]:
         """Return the names that stand for a trainer: what `...Trainer(...)` was assigned to."""
         made = (node for node in ast.walk(self.tree) if isinstance(node, ast.Assign))
@@ -286,12 +294,8 @@ def _top_names(body: Sequence[ast.stmt]) -> Iterator[str]:
 
 
 def _imports_a_framework(source: Source) -> bool:
-    nodes = list(ast.walk(source.tree))
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-    tops = {name.partition(".")[0] for name in names}
     known = {"torch", "lightning", "pytorch_lightning", "transformers", "accelerate", "keras", "torchvision"}
-    return bool(tops & known) or bool(source.imported)
+    return bool(source.packages & known) or bool(source.imported)
 
 
 def _beside(path: Path, dotted: str, level: int) -> Path | None:

@@ -37,18 +37,7 @@ def layers(report: Report, nodes: Sequence[Node]) -> Html:
     held = [node.row for node in nodes if node.row]
     troubled = sum(row.troubled for row in held)
     about = f"{count(len(held))}, {count(troubled) if troubled else 'none'} with trouble"
-    heads = [
-        tag(
-            "th",
-            tag("span", title, class_="head"),
-            scope="col",
-            class_=f"c-{key}",
-            data_key=key,
-            title=what or None,
-            role="columnheader",
-        )
-        for key, title, what in COLUMNS
-    ]
+    heads = [_head(*column) for column in COLUMNS]
     rows = [_row(node, origins.get(node.path, ""), passed=known) for node in nodes]
     words = f"Measured at loss scale {power(report.log2_scale)}, against the FP32 run."
     table = tag(
@@ -60,6 +49,11 @@ def layers(report: Report, nodes: Sequence[Node]) -> Html:
         role="table",
     )
     return titled("layers", "Layers", about, _controls(troubled), wide(table, "Table of the layers"))
+
+
+def _head(key: str, title: str, what: str) -> Html:
+    about = {"data_key": key, "title": what or None, "role": "columnheader"}
+    return tag("th", tag("span", title, class_="head"), scope="col", class_=f"c-{key}", **about)
 
 
 def _controls(troubled: int) -> Html:

@@ -177,14 +177,8 @@ def _table(points: Sequence[CurvePoint], used: int) -> Html:
             cells.append(tag("td", span(bounds) if bounds.high else NONE))
         mark = tag("span", " used", class_="muted") if point.log2_scale == used else None
         rows.append(tag("tr", tag("th", power(point.log2_scale), mark, scope="row"), cells))
-    heads = [
-        tag("th", "Loss scale", scope="col"),
-        *(
-            tag("th", f"{ZONES[zone][0]}{what}", scope="col")
-            for zone in points[0].zones
-            for what in ("", ", elements")
-        ),
-    ]
+    zones = [f"{ZONES[zone][0]}{what}" for zone in points[0].zones for what in ("", ", elements")]
+    heads = [tag("th", title, scope="col") for title in ("Loss scale", *zones)]
     head, body = tag("thead", tag("tr", heads)), tag("tbody", rows)
     table = tag("table", head, body, class_="figures", id="curve-table")
     return tag("details", tag("summary", "Every loss scale as a table"), wide(table, "Every loss scale"))
