@@ -68,10 +68,8 @@ def resumed(folder: Path, name: str, empty: Bench) -> Bench:
         return replace(found, command=empty.command) if found.fingerprint == empty.fingerprint else empty
     found = saved.read(path)
     if found.fingerprint != empty.fingerprint:
-        raise ReportError(
-            f"the partial results of another bench are in {str(path)!r}; "
-            "repeat the options of that bench, or leave --resume out"
-        )
+        words = "repeat the options of that bench, or leave --resume out"
+        raise ReportError(f"the partial results of another bench are in {str(path)!r}; {words}")
     return replace(found, command=empty.command)
 
 

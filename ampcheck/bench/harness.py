@@ -24,9 +24,8 @@ def refuse(parts: Sequence[str], *, histogram: bool = False) -> None:
             "pip install 'ampcheck[bench]'"
         )
     if histogram and find_spec("pygal") is None:
-        raise AmpcheckError(
-            "--benchmark-histogram needs pygal, which is not installed; pip install 'ampcheck[bench]'"
-        )
+        words = "--benchmark-histogram needs pygal, which is not installed; pip install 'ampcheck[bench]'"
+        raise AmpcheckError(words)
     if "time" not in parts:
         raise AmpcheckError(
             f"expected the part 'time' for the --benchmark options, got --parts {','.join(parts)}; "
@@ -40,18 +39,16 @@ def enter(bench: Bench, options: Sequence[str]) -> None:
     Nothing of the user's pytest configuration is read, and nothing is left behind but what the options ask for.
     """
     if not any(row.time for case in bench.cases for row in case.rows):
-        raise AmpcheckError(
-            "expected times for pytest-benchmark, no row was timed; the report says why for each row"
-        )
+        words = "expected times for pytest-benchmark, no row was timed; the report says why for each row"
+        raise AmpcheckError(words)
     expected = f"expected pytest-benchmark to take the samples for {' '.join(options)}"
     try:
         status = _session(bench, options)
     except Exception as error:
         raise AmpcheckError(f"{expected}, it raised {type(error).__name__}: {error}") from error
     if status:
-        raise AmpcheckError(
-            f"{expected}, its session ended with status {status}; what pytest printed above says why"
-        )
+        words = f"its session ended with status {status}; what pytest printed above says why"
+        raise AmpcheckError(f"{expected}, {words}")
 
 
 def _session(bench: Bench, options: Sequence[str]) -> int:

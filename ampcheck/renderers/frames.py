@@ -79,7 +79,7 @@ def _named(thing: Any, names: str) -> Row:
 
 def _numbers(stats: TensorStats, prefix: str) -> Row:
     some = bool(stats.counts)
-    found = {"elements": stats.numel} | _named(stats, "zeros infs nans amax rms")
+    found: Row = {"elements": stats.numel} | _named(stats, "zeros infs nans amax rms")
     found |= {"lowest_log2": stats.lowest if some else None, "highest_log2": stats.highest if some else None}
     return {f"{prefix}{name}": value for name, value in found.items()}
 

@@ -215,7 +215,6 @@ def _function(scope: Scope, name: str) -> Any:
     if value is None or isinstance(value, ModuleType):
         return None
     if not callable(value):
-        raise TargetError(
-            f"expected {name} to be a function {name}(model), got {type(value).__name__}", where=scope.where
-        )
+        words = f"expected {name} to be a function {name}(model), got {type(value).__name__}"
+        raise TargetError(words, where=scope.where)
     return value

@@ -59,10 +59,9 @@ class Source:
     def trainers(self) -> frozenset[str]:
         """Return the names that stand for a trainer: what `...Trainer(...)` was assigned to."""
         made = (node for node in ast.walk(self.tree) if isinstance(node, ast.Assign))
-        calls = (
-            node for node in made if isinstance(node.value, ast.Call) and _is_trainer(_last_name(node.value))
-        )
-        return frozenset(_last_name(target) for node in calls for target in node.targets)
+        calls = (node for node in made if isinstance(node.value, ast.Call))
+        trainers = (node for node in calls if _is_trainer(_last_name(node.value)))
+        return frozenset(_last_name(target) for node in trainers for target in node.targets)
 
     @cached_property
     def imported(self) -> dict[str, Path]:
@@ -232,10 +231,8 @@ class _Training:
         if isinstance(called, ast.Name) and called.id in self._known:
             return True
         if isinstance(called, ast.Attribute) and called.attr in self._known:
-            own = called.attr not in _EVERYDAY or called.attr in self._methods.get(
-                _last_name(called.value), ()
-            )
-            if own:
+            methods = self._methods.get(_last_name(called.value), ())
+            if called.attr not in _EVERYDAY or called.attr in methods:
                 return True
         handed = [*node.args, *(keyword.value for keyword in node.keywords)]
         return any(isinstance(value, ast.Name) and value.id in self._known for value in handed)

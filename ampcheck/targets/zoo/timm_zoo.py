@@ -43,9 +43,9 @@ def from_timm(spec: Spec, options: Options) -> Target:
 
 def _own_sizes(timm: Any, name: str) -> tuple[int, ...]:
     """Return channels, height and width that a model was made for."""
-    known = (
-        timm.get_pretrained_cfg(name, allow_unregistered=False) if timm.is_model_pretrained(name) else None
-    )
+    if not timm.is_model_pretrained(name):
+        return DEFAULT_SIZES
+    known = timm.get_pretrained_cfg(name, allow_unregistered=False)
     return tuple(known.input_size) if known is not None and known.input_size else DEFAULT_SIZES
 
 
