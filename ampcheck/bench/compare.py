@@ -50,9 +50,8 @@ class Change:
 def check(old: Bench, target: str) -> None:
     """Refuse to compare benches of two targets."""
     if old.target != target:
-        raise AmpcheckError(
-            f"cannot compare a bench of {target} with one of {old.target}: name the same target"
-        )
+        words = f"cannot compare a bench of {target} with one of {old.target}: name the same target"
+        raise AmpcheckError(words)
 
 
 def compare(old: Bench, new: Bench) -> tuple[Change, ...]:
@@ -106,9 +105,8 @@ def _speed(_: Bench, case: Case, row: Row) -> tuple[str, Interval] | None:
 def _speed_word(before: Interval, now: Interval) -> str:
     if not 0 < min(before.low, now.low) <= max(before.high, now.high) < math.inf:
         return "not comparable"
-    return (
-        "faster" if now.low > before.high else "slower" if now.high < before.low else "no difference measured"
-    )
+    slower = now.high < before.low
+    return "faster" if now.low > before.high else "slower" if slower else "no difference measured"
 
 
 def _memory(_: Bench, case: Case, row: Row) -> tuple[str, float] | None:

@@ -16,6 +16,7 @@ from ampcheck.bench.verdicts import verdict
 from ampcheck.errors import ReportError
 from ampcheck.renderers.markup import inline
 from ampcheck.saved.report_json import write
+from ampcheck.targets.spec import ZOOS
 
 _TITLE = re.compile(r"^# +(.+)$", re.MULTILINE)
 
@@ -50,9 +51,7 @@ def report_name(target: str) -> str:
     """
     source, _, name = target.rpartition(":")
     stem = Path(source or name).stem
-    parts = (
-        [name] if source in {"torchvision", "timm", "transformers"} else [stem, name] if source else [stem]
-    )
+    parts = [name] if source in ZOOS else [stem, name] if source else [stem]
     return re.sub(r"[^A-Za-z0-9._-]+", "_", "_".join(parts)) or "bench"
 
 
@@ -69,10 +68,8 @@ def resumed(folder: Path, name: str, empty: Bench) -> Bench:
         return replace(found, command=empty.command) if found.fingerprint == empty.fingerprint else empty
     found = saved.read(path)
     if found.fingerprint != empty.fingerprint:
-        raise ReportError(
-            f"the partial results of another bench are in {str(path)!r}; "
-            "repeat the options of that bench, or leave --resume out"
-        )
+        words = "repeat the options of that bench, or leave --resume out"
+        raise ReportError(f"the partial results of another bench are in {str(path)!r}; {words}")
     return replace(found, command=empty.command)
 
 
@@ -120,12 +117,9 @@ def _formats(folder: Path, file: Path) -> str:
 
 
 def _findings(bench: Bench) -> list[str]:
-    return [
-        f"{inline(case.key)}: "
-        + "; ".join(
-            f"{row.precision}: {inline(verdict(bench, case, row))}"
-            for row in case.rows
-            if row.precision != BASE
-        )
-        for case in bench.cases
-    ]
+    found = []
+    for case in bench.cases:
+        rows = [row for row in case.rows if row.precision != BASE]
+        words = [f"{row.precision}: {inline(verdict(bench, case, row))}" for row in rows]
+        found.append(f"{inline(case.key)}: {'; '.join(words)}")
+    return found

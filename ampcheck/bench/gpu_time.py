@@ -54,7 +54,9 @@ def rates(case: Case, row: Row, found: GpuTime) -> tuple[float, float, float] | 
 
 def speed_up(base: GpuTime, low: GpuTime, mode: str) -> tuple[float, float, float]:
     """Return how many times as fast low precision is predicted to be, with the range of it."""
-    factor, (least, most) = base.seconds / low.seconds, _ranges()[mode]
+    ranges = calibration()["ranges"]
+    assert isinstance(ranges, Mapping)
+    factor, (least, most) = base.seconds / low.seconds, ranges[mode]
     return factor, factor * least, factor * most
 
 
@@ -141,12 +143,6 @@ def legend(bench: Bench) -> tuple[str, ...]:
         f"column is not checked against published figures; {confirmation('time')}"
     )
     return how, sure
-
-
-def _ranges() -> Mapping[str, tuple[float, float]]:
-    found = calibration()["ranges"]
-    assert isinstance(found, Mapping)
-    return found
 
 
 def _share(row: Row, time: GpuTime) -> str:

@@ -24,9 +24,8 @@ def refuse(parts: Sequence[str], *, histogram: bool = False) -> None:
             "pip install 'ampcheck[bench]'"
         )
     if histogram and find_spec("pygal") is None:
-        raise AmpcheckError(
-            "--benchmark-histogram needs pygal, which is not installed; pip install 'ampcheck[bench]'"
-        )
+        words = "--benchmark-histogram needs pygal, which is not installed; pip install 'ampcheck[bench]'"
+        raise AmpcheckError(words)
     if "time" not in parts:
         raise AmpcheckError(
             f"expected the part 'time' for the --benchmark options, got --parts {','.join(parts)}; "
@@ -40,18 +39,16 @@ def enter(bench: Bench, options: Sequence[str]) -> None:
     Nothing of the user's pytest configuration is read, and nothing is left behind but what the options ask for.
     """
     if not any(row.time for case in bench.cases for row in case.rows):
-        raise AmpcheckError(
-            "expected times for pytest-benchmark, no row was timed; the report says why for each row"
-        )
+        words = "expected times for pytest-benchmark, no row was timed; the report says why for each row"
+        raise AmpcheckError(words)
     expected = f"expected pytest-benchmark to take the samples for {' '.join(options)}"
     try:
         status = _session(bench, options)
     except Exception as error:
         raise AmpcheckError(f"{expected}, it raised {type(error).__name__}: {error}") from error
     if status:
-        raise AmpcheckError(
-            f"{expected}, its session ended with status {status}; what pytest printed above says why"
-        )
+        words = f"its session ended with status {status}; what pytest printed above says why"
+        raise AmpcheckError(f"{expected}, {words}")
 
 
 def _session(bench: Bench, options: Sequence[str]) -> int:
@@ -70,31 +67,26 @@ class _Rows:
     """Gives the one test its rows, one after another."""
 
     def __init__(self, bench: Bench) -> None:
+        found = {(record["case"], record["precision"]): strict(record) for record in records(bench)}
         self._rows = {
-            f"{case.key} {row.precision}".replace(", ", " ").replace(" ", "-"): (case, row)
+            f"{case.key} {row.precision}".replace(", ", " ").replace(" ", "-"): (
+                case.key, row.time.samples, found[case.key, row.precision],
+            )
             for case in bench.cases
             for row in case.rows
             if row.time is not None
-        }
-        self._records = {(record["case"], record["precision"]): record for record in records(bench)}
+        }  # fmt: skip
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
         if "timed_row" in metafunc.fixturenames:
             import pytest
 
-            marks = [
-                pytest.mark.benchmark(timer=ReplayClock(), group=case.key) for case, _ in self._rows.values()
-            ]
-            rows = [
-                pytest.param((row.time.samples, mark.kwargs["timer"], self._record(case.key, row.precision)),
-                             id=name, marks=mark)
-                for (name, (case, row)), mark in zip(self._rows.items(), marks, strict=True)
-                if row.time is not None
-            ]  # fmt: skip
+            rows = []
+            for name, (group, samples, record) in self._rows.items():
+                clock = ReplayClock()
+                mark = pytest.mark.benchmark(timer=clock, group=group)
+                rows.append(pytest.param((samples, clock, record), id=name, marks=mark))
             metafunc.parametrize("timed_row", rows)
-
-    def _record(self, case: str, precision: str) -> dict[str, Any]:
-        return strict(self._records[case, precision])
 
     def pytest_benchmark_update_json(self, config: Any, benchmarks: Any, output_json: dict[str, Any]) -> None:
         """Leave the samples' carriers out of the parameters: they are no values."""

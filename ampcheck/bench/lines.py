@@ -39,7 +39,10 @@ class Labels:
 
 def chart(lines: Mapping[str, Sequence[Point]], said: Labels) -> str:
     """Return the chart of some lines; "" where there is nothing to draw."""
-    lines = {name: [point for point in points if _finite(point)] for name, points in lines.items()}
+    lines = {
+        name: [p for p in points if all(map(math.isfinite, (p.y, p.low, p.high)))]
+        for name, points in lines.items()
+    }
     points = [point for line in lines.values() for point in line]
     if len({point.x for point in points}) < 2:  # noqa: PLR2004  # a line has two ends
         return ""
@@ -52,10 +55,6 @@ def chart(lines: Mapping[str, Sequence[Point]], said: Labels) -> str:
         parts += _line(at, len(lines), [(x(p.x), y(p.y), y(p.low), y(p.high)) for p in own])
     parts += _names({name: (x(own[-1].x), y(own[-1].y)) for name, own in lines.items() if own}, lines, right)
     return svg(_HEIGHT, said.title, parts)
-
-
-def _finite(point: Point) -> bool:
-    return all(map(math.isfinite, (point.y, point.low, point.high)))
 
 
 def _upward(values: Sequence[float], said: Labels) -> Axis:

@@ -15,6 +15,7 @@ from ampcheck.values.wording import clean, percent
 #: Of a bench in a terminal.
 VIEWS = ("sweep", "cases", "article")
 _SHOWN_LAYERS = 5
+_STEP = ("precision", "golden", "loss", "outputs", "gradients", "cosine", "bias", "worst gradient")
 _COURSE = (
     "precision", "seed", "ended", "last losses", "training loss in FP32", "validation loss", "in its precision",
     "metric", "in its precision", "skips settling", "skips",
@@ -63,16 +64,16 @@ def _case(bench: Bench, case: Case) -> Iterable[str]:
     names, titles = columns(bench, shown), headings(bench)
     yield f"## {inline(case.key).capitalize()}"
     yield ""
-    yield from _table(
-        [titles[name] for name in names], [[getattr(line, name) for name in names] for line in shown]
-    )
+    yield from _table([titles[name] for name in names], [[line[name] for name in names] for line in shown])
     yield ""
     yield from (f"- {inline(text)}" for text in caveats(bench, case))
-    yield from _gpu_times(bench, case)
-    yield from _work(bench, case)
+    predicted, compared = gpu_time.table(bench, case), [_step_cells(row) for row in case.rows if row.one_step]
+    yield from _titled("### Time on GPUs, predicted", gpu_time.titles(bench), predicted)
+    yield from _titled(f"### Throughput on {where(bench)}", *views.work(bench, case))
     yield from _memory(case)
-    yield from _one_step(case)
-    yield from _courses(case)
+    yield from _titled("### One step against the golden run", _STEP, compared)
+    courses = [_course_cells(row.precision, course) for row in case.rows for course in row.courses]
+    yield from _titled("### Training, seed by seed", _COURSE, courses)
     if case.reasons:
         yield from ("", "### What limits the speed-up", "")
         for reason in case.reasons:
@@ -90,19 +91,7 @@ def _summary(bench: Bench) -> Iterable[str]:
     yield from ("## Summary", "", *_table(*views.article(bench)))
     for value, title in views.sweep(bench):
         names, rows = views.pivot(bench, value)
-        yield from ("", f"{title}, by case and precision:", "", *_table(("case", *names), rows))
-
-
-def _gpu_times(bench: Bench, case: Case) -> Iterable[str]:
-    found = gpu_time.table(bench, case)
-    if found:
-        yield from ("", "### Time on GPUs, predicted", "", *_table(gpu_time.titles(bench), found))
-
-
-def _work(bench: Bench, case: Case) -> Iterable[str]:
-    titles, rows = views.work(bench, case)
-    if rows:
-        yield from ("", f"### Throughput on {where(bench)}", "", *_table(titles, rows))
+        yield from _titled(f"{title}, by case and precision:", ("case", *names), rows)
 
 
 def _memory(case: Case) -> Iterable[str]:
@@ -110,36 +99,15 @@ def _memory(case: Case) -> Iterable[str]:
     splits, roles = case.splits, case.roles
     if not splits:
         return
-    yield from ("", "### Memory at the predicted peak, MiB", "")
-    yield from _table(
-        ("precision", "peak", "in the", *roles),
-        [
-            (name, _mib(split.peak_bytes), split.moment, *(_mib(split.roles.get(role, 0)) for role in roles))
-            for name, split in splits.items()
-        ],
-    )
-    first = next(iter(splits.values()))
-    layers = list(first.layers)[:_SHOWN_LAYERS]
-    if layers:
-        yield from ("", "Kept for the backward by the largest layers, MiB:", "")
-        yield from _table(
-            ("precision", *(layer or "(root)" for layer in layers)),
-            [
-                (name, *(_mib(split.layers.get(layer, 0)) for layer in layers))
-                for name, split in splits.items()
-            ],
-        )
-
-
-def _one_step(case: Case) -> Iterable[str]:
-    rows = [row for row in case.rows if row.one_step is not None]
-    if not rows:
-        return
-    yield from ("", "### One step against the golden run", "")
-    yield from _table(
-        ("precision", "golden", "loss", "outputs", "gradients", "cosine", "bias", "worst gradient"),
-        [_step_cells(row) for row in rows],
-    )
+    rows = [
+        (name, _mib(split.peak_bytes), split.moment, *(_mib(split.roles.get(role, 0)) for role in roles))
+        for name, split in splits.items()
+    ]
+    yield from _titled("### Memory at the predicted peak, MiB", ("precision", "peak", "in the", *roles), rows)
+    layers = list(next(iter(splits.values())).layers)[:_SHOWN_LAYERS]
+    kept = [(name, *(_mib(split.layers.get(layer, 0)) for layer in layers)) for name, split in splits.items()]
+    heads = ("precision", *(layer or "(root)" for layer in layers))
+    yield from _titled("Kept for the backward by the largest layers, MiB:", heads, kept if layers else [])
 
 
 def _step_cells(row: Row) -> tuple[str, ...]:
@@ -157,12 +125,6 @@ def _step_cells(row: Row) -> tuple[str, ...]:
 def _gradient_cells(step: OneStep, found: Closeness) -> tuple[str, ...]:
     worst = f"{step.worst} ({_share(step.worst_error)})"
     return _share(found.relative_rms), f"{found.cosine:.6f}", f"{found.bias:+.1e}", worst
-
-
-def _courses(case: Case) -> Iterable[str]:
-    found = [_course_cells(row.precision, course) for row in case.rows for course in row.courses]
-    if found:
-        yield from ("", "### Training, seed by seed", "", *_table(_COURSE, found))
 
 
 def _course_cells(name: str, run: TrainingCurve) -> tuple[str, ...]:
@@ -232,7 +194,7 @@ def _sweep(bench: Bench, width: int) -> Iterable[str]:
 
 def _terminal_table(bench: Bench, shown: Sequence[Line], width: int) -> list[str]:
     """Return the columns that say anything, without the less telling ones where there is no room for them."""
-    said = columns(bench, tuple(shown))
+    said = columns(bench, shown)
     names = [name for name in _TERMINAL if name in said]
     if not bench.cuda:
         names = [
@@ -242,10 +204,7 @@ def _terminal_table(bench: Bench, shown: Sequence[Line], width: int) -> list[str
         ]
     for spare in ("", *_SPARE):
         names = [name for name in names if name != spare]
-        rows = [
-            [_TERMINAL[name] for name in names],
-            *([getattr(line, name) for name in names] for line in shown),
-        ]
+        rows = [[_TERMINAL[name] for name in names], *([line[name] for name in names] for line in shown)]
         before = max(len(line) for line in aligned([[*row[:-1], "|"] for row in rows])) - 1
         if width - before >= _NARROWEST:
             break
@@ -273,6 +232,12 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
     drawn: str = tabulate(rows, tablefmt="plain", disable_numparse=True)
     return [f"  {line}".rstrip() for line in drawn.splitlines()]
+
+
+def _titled(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    """Yield a table under its title; nothing without rows."""
+    if rows:
+        yield from ("", title, "", *_table(titles, rows))
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:

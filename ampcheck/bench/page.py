@@ -66,7 +66,7 @@ def _case(bench: Bench, case: Case) -> Iterable[Html]:
     shown, titles = lines(bench, case), headings(bench)
     names = columns(bench, shown)
     yield tag("h2", case.key.capitalize())
-    cells = [[getattr(line, name) for name in names] for line in shown]
+    cells = [[line[name] for name in names] for line in shown]
     dim = () if bench.cuda else [at for at, name in enumerate(names) if name in TIMES]
     yield _table([titles[name] for name in names], cells, case.key, judged=True, dim=dim)
     predicted = gpu_time.table(bench, case)
@@ -84,13 +84,8 @@ def _case(bench: Bench, case: Case) -> Iterable[Html]:
         yield tag("figure", tag("figcaption", caption, class_="dim"), _scroll(Html(chart), caption))
     if case.reasons:
         yield tag("h3", "What limits the speed-up")
-        yield tag(
-            "ul",
-            [
-                tag("li", tag("b", reason.message), f": {reason.evidence}; {reason.gain}.")
-                for reason in case.reasons
-            ],
-        )
+        items = [tag("li", tag("b", one.message), f": {one.evidence}; {one.gain}.") for one in case.reasons]
+        yield tag("ul", items)
 
 
 def _table(

@@ -55,6 +55,6 @@ def _batches(bench: Bench) -> list[tuple[str, str]]:
 
 
 def _where(place: str, here: str) -> str:
-    name, _, mode = place.partition("-infer")
+    name = place.removesuffix("-infer")
     where = f"measured on {here}" if name == "here" else f"predicted on {name}"
-    return where + (", inference" if mode or place.endswith("-infer") else "")
+    return where + ", inference" * (name != place)

@@ -31,13 +31,9 @@ class ReplayClock:
         """Let a benchmark fixture measure these seconds, a round each; once a test."""
         self._left, self._running = list(samples), False
         try:
-            benchmark.pedantic(_nothing, rounds=len(samples), iterations=1, warmup_rounds=0)
+            benchmark.pedantic(lambda: None, rounds=len(samples), iterations=1, warmup_rounds=0)
         finally:
             self._left = []
-
-
-def _nothing() -> None:
-    pass
 
 
 def strict(record: dict[str, Any]) -> dict[str, Any]:

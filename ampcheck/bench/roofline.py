@@ -34,8 +34,6 @@ class Gpu:
 
     name: str
     title: str
-    arch: str
-    sm: int
     fp32: float
     tf32: float
     half: float
@@ -43,7 +41,6 @@ class Gpu:
     bf16: bool
     bandwidth: float
     memory: int
-    tdp: float
 
     def peak(self, precision: str) -> float:
         """Return the rate that a precision could reach: what MFU is a share of."""
@@ -105,9 +102,9 @@ def gpus() -> dict[str, Gpu]:
             float(row[key] or 0) * TERA for key in ("fp32_tflops", "tf32_tflops", "half_tflops")
         )
         found[row["name"]] = Gpu(
-            row["name"], row["title"], row["arch"], int(row["sm"]), fp32, tf32, half,
+            row["name"], row["title"], fp32, tf32, half,
             half * (2 if int(row["tensor_flop"]) == _HALVED else 1), row["bf16"] == "yes",
-            float(row["bandwidth_gbs"]) * GIGA, int(row["memory_gib"]) * 2**30, float(row["tdp_w"]),
+            float(row["bandwidth_gbs"]) * GIGA, int(row["memory_gib"]) * 2**30,
         )  # fmt: skip
     return found
 

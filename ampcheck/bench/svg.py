@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ampcheck.bench import lines
 from ampcheck.bench.lines import Labels, Point
@@ -17,12 +18,8 @@ _NUMBERED = 14  #: a part of a bar that is narrower has no room for its number
 
 def charts(case: Case, steps: int) -> dict[str, str]:
     """Return the charts of a case that have something to show; its training took so many steps."""
-    found = {
-        "memory": memory(case),
-        "speed": ratios(case),
-        "training": curves(case, steps),
-        "metric": metrics(case),
-    }
+    found = {"memory": memory(case), "speed": ratios(case)}
+    found |= {"training": curves(case, steps), "metric": metrics(case)}
     return {kind: chart for kind, chart in found.items() if chart}
 
 
@@ -49,8 +46,7 @@ def ratios(case: Case) -> str:
         parts += [
             text(LEFT - 8, y + 4, name, "end"),
             line(axis(interval.low), y, axis(interval.high), y, "interval"),
-            line(axis(interval.low), y - 5, axis(interval.low), y + 5, "interval"),
-            line(axis(interval.high), y - 5, axis(interval.high), y + 5, "interval"),
+            *(line(axis(end), y - 5, axis(end), y + 5, "interval") for end in (interval.low, interval.high)),
             tag("circle", cx=f"{axis(interval.estimate):.1f}", cy=f"{y:.1f}", r="4.5", class_="mark"),
             text(WIDTH - RIGHT + 8, y + 4, f"{interval.estimate:.2f}×"),
         ]
@@ -78,11 +74,8 @@ def memory(case: Case) -> str:
             x += width
         parts.append(text(WIDTH - RIGHT + 8, y + 17, f"{split.peak_bytes / MIB:.4g} MiB"))
     keys = list(_keys(roles, bottom + 30))
-    return svg(
-        bottom + 30 + 18 * len(keys),
-        "Predicted CUDA peak by what the memory is for",
-        [*parts, *keys],
-    )
+    words = "Predicted CUDA peak by what the memory is for"
+    return svg(bottom + 30 + 18 * len(keys), words, [*parts, *keys])
 
 
 def _sizes(axis: Axis, bottom: float) -> Iterable[Html]:
@@ -120,7 +113,8 @@ def curves(case: Case, steps: int = 0) -> str:
     if longest and steps > longest:  # long runs are thinned
         share = (steps - 1) / max(longest - 1, 1)
         bands = {
-            name: [_moved(point, 1 + (point.x - 1) * share) for point in band] for name, band in bands.items()
+            name: [replace(point, x=1 + (point.x - 1) * share) for point in band]
+            for name, band in bands.items()
         }
     said = Labels("Training loss: mean and range of the seeds", "step", "training loss")
     return lines.chart({name: band for name, band in bands.items() if len(band) > 1}, said)
@@ -156,7 +150,3 @@ def _band(row: Row, places: Sequence[Sequence[int]], values: str) -> list[Point]
         for step, found in zip(places[0], reached, strict=False)
         if all(map(math.isfinite, found))
     ]
-
-
-def _moved(point: Point, x: float) -> Point:
-    return Point(x, point.y, point.low, point.high)

@@ -1,9 +1,8 @@
 """The rows of a bench as text and numbers: what every format shows, worked out once."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 from ampcheck.bench.confirmed import confirmation
 from ampcheck.bench.gpu_time import ms, named, rates
@@ -21,29 +20,8 @@ _PEAK = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One precision as it is shown."""
-
-    precision: str
-    verdict: str
-    step: str  #: ms, with the interquartile range
-    speedup: str
-    memory: str  #: peak on CUDA, MiB
-    share: str  #: of FP32's peak
-    host: str  #: peak measured on this CPU, MiB
-    error: str  #: of the gradients in one step
-    training: str
-    scale: str
-    skipped: str
-    fits: str  #: largest batch that fits
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Return the columns in order."""
-        return tuple(getattr(self, name) for name in COLUMNS)
-
-
+#: One precision as it is shown: a text for each of the columns.
+Line: TypeAlias = Mapping[str, str]
 #: Columns about time; on a CPU they say nothing about a GPU, and stand last.
 TIMES = ("step", "speedup")
 #: Precisions that may have a loss scale.
@@ -69,10 +47,10 @@ def lines(bench: Bench, case: Case) -> tuple[Line, ...]:
     return tuple(_line(bench, case, row) for row in case.rows)
 
 
-def columns(bench: Bench, shown: tuple[Line, ...]) -> list[str]:
+def columns(bench: Bench, shown: Sequence[Line]) -> list[str]:
     """Return the columns that say anything; the times of a CPU come last."""
     always = {"precision", "verdict"}
-    said = [name for name in COLUMNS if name in always or any(getattr(line, name) != NONE for line in shown)]
+    said = [name for name in COLUMNS if name in always or any(line[name] != NONE for line in shown)]
     return said if bench.cuda else sorted(said, key=lambda name: name in TIMES)
 
 
@@ -97,31 +75,28 @@ def headings(bench: Bench) -> dict[str, str]:
 def measure_of(bench: Bench) -> str:
     """Return what training was judged by."""
     found = {j.measure for case in bench.cases for row in case.rows if (j := judgement(bench, case, row))}
-    return (
-        " or ".join(sorted(found)) + (" (random labels)" if bench.random_labels else "")
-        if found
-        else "trained"
-    )
+    labels = " (random labels)" if bench.random_labels else ""
+    return " or ".join(sorted(found)) + labels if found else "trained"
 
 
 def _line(bench: Bench, case: Case, row: Row) -> Line:
     time, memory, fast = row.time, row.memory, speed(case, row)
     ratio = case.memory_ratio(row)
     found = judgement(bench, case, row)
-    return Line(
-        row.precision,
-        verdict(bench, case, row),
-        NONE if time is None else f"{ms(time.median)} ({percent(time.spread)})",
-        "1" if row.precision == BASE and time else NONE if fast is None else _interval(fast.interval),
-        _peak(bench, memory),
-        NONE if ratio is None else f"{ratio:.2f}",
-        NONE if memory is None or memory.cpu_peak is None else f"{memory.cpu_peak / MIB:.4g}",
-        _error(row.one_step.gradients if row.one_step else None),
-        NONE if found is None else said(found),
-        _scale(row),
-        _skips(row),
-        NONE if row.largest_batch is None else f"{row.largest_batch:,}",
-    )
+    return {
+        "precision": row.precision,
+        "verdict": verdict(bench, case, row),
+        "step": NONE if time is None else f"{ms(time.median)} ({percent(time.spread)})",
+        "speedup": "1" if row.precision == BASE and time else _interval(fast.interval) if fast else NONE,
+        "memory": _peak(bench, memory),
+        "share": NONE if ratio is None else f"{ratio:.2f}",
+        "host": NONE if memory is None or memory.cpu_peak is None else f"{memory.cpu_peak / MIB:.4g}",
+        "error": _error(row.one_step.gradients if row.one_step else None),
+        "training": NONE if found is None else said(found),
+        "scale": _scale(row),
+        "skipped": _skips(row),
+        "fits": NONE if row.largest_batch is None else f"{row.largest_batch:,}",
+    }
 
 
 def _peak(bench: Bench, memory: Memory | None) -> str:
@@ -251,8 +226,7 @@ def throughput(bench: Bench, case: Case, row: Row) -> dict[str, Any]:
     return {
         "samples_per_s": rate,
         "tokens_per_s": case.tokens * case.ranks / seconds if seconds and case.tokens else None,
-        "joules_per_step": row.time.joules if row.time else None,
-        "watts": row.time.watts if row.time else None,
+        **_taken(row.time, joules_per_step="joules", watts="watts"),
         "tflops_per_s": flops / TERA if flops else None,
         "mfu": flops / card.peak(row.precision) if flops and card else None,
         "epoch_s": epoch,
@@ -260,43 +234,41 @@ def throughput(bench: Bench, case: Case, row: Row) -> dict[str, Any]:
     }
 
 
+def _taken(thing: object, **names: str) -> dict[str, Any]:
+    """Return what a thing holds, under names of a record; None where there is no thing."""
+    return {name: None if thing is None else getattr(thing, held) for name, held in names.items()}
+
+
 def _record(bench: Bench, case: Case, row: Row) -> dict[str, Any]:
     fast, found, memory, one = speed(case, row), judgement(bench, case, row), row.memory, row.one_step
-    split = memory.predicted if memory else None
     return {
         "target": bench.target,
         "case": case.key,
         "precision": row.precision,
         "status": row.status,
         "device": bench.environment.get("device", ""),
-        "median_s": row.time.median if row.time else None,
-        "iqr_share": row.time.spread if row.time else None,
+        **_taken(row.time, median_s="median", iqr_share="spread"),
         **throughput(bench, case, row),
-        "speedup": fast.interval.estimate if fast else None,
-        "speedup_low": fast.interval.low if fast else None,
-        "speedup_high": fast.interval.high if fast else None,
-        "speed": fast.word if fast else None,
-        "cuda_bytes": memory.cuda_bytes if memory else None,
-        "cuda_predicted_bytes": split.peak_bytes if split else None,
-        "cuda_allocated_bytes": memory.cuda_allocated if memory else None,
-        "cuda_reserved_bytes": memory.cuda_reserved if memory else None,
-        "cpu_peak_bytes": memory.cpu_peak if memory else None,
+        **_taken(fast and fast.interval, speedup="estimate", speedup_low="low", speedup_high="high"),
+        **_taken(fast, speed="word"),
+        **_taken(memory, cuda_bytes="cuda_bytes"),
+        **_taken(memory and memory.predicted, cuda_predicted_bytes="peak_bytes"),
+        **_taken(memory, cuda_allocated_bytes="cuda_allocated", cuda_reserved_bytes="cuda_reserved"),
+        **_taken(memory, cpu_peak_bytes="cpu_peak"),
         "memory_ratio": case.memory_ratio(row),
-        "loss_error": one.loss_error if one else None,
-        "gradient_error": one.gradients.relative_rms if one and one.gradients else None,
-        "gradient_cosine": one.gradients.cosine if one and one.gradients else None,
-        "gradient_bias": one.gradients.bias if one and one.gradients else None,
-        "output_error": one.outputs.relative_rms if one and one.outputs else None,
-        "trained": found.word if found else None,
-        "measure": found.measure if found else None,
-        "trained_mean": found.own if found else None,
-        "margin": found.margin if found else None,
-        "seeds": found.seeds if found else None,
-        "power": found.power if found else None,
-        "seeds_needed": found.needed if found else None,
+        **_taken(one, loss_error="loss_error"),
+        **_taken(
+            one and one.gradients,
+            gradient_error="relative_rms",
+            gradient_cosine="cosine",
+            gradient_bias="bias",
+        ),
+        **_taken(one and one.outputs, output_error="relative_rms"),
+        **_taken(found, trained="word", measure="measure", trained_mean="own", margin="margin"),
+        **_taken(found, seeds="seeds", power="power", seeds_needed="needed"),
         "scale": row.scale,
         "settling_skips": row.settling,
-        "timed_skips": row.time.skipped if row.time else None,
+        **_taken(row.time, timed_skips="skipped"),
         "largest_batch": row.largest_batch,
         "verdict": verdict(bench, case, row),
     }

@@ -61,15 +61,13 @@ class Judgement:
     @property
     def statement(self) -> str:
         """Return what the runs could have shown, in a sentence; "" where that is not known."""
-        runs = f"{self.repeated} of the runs are identical to another one and count once; " * bool(
-            self.repeated
-        )
+        again = f"{self.repeated} of the runs are identical to another one and count once; "
+        runs = again * bool(self.repeated)
         share = percent(self.margin / abs(self.reference)) if self.reference else f"{self.margin:.2g}"
         if self.power is None:
             return f"{runs}one run shows no difference" if runs else ""
-        text = (
-            f"{runs}a difference of {share} would have been seen with a probability of {percent(self.power)}"
-        )
+        sure = percent(self.power)
+        text = f"{runs}a difference of {share} would have been seen with a probability of {sure}"
         if self.needed is not None and self.needed > self.seeds:
             text += f"; {self.needed} seeds would show it with a probability of 80 %"
         return text

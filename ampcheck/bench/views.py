@@ -83,10 +83,10 @@ def article(bench: Bench) -> tuple[list[str], list[tuple[str, ...]]]:
         for row, line in zip(case.rows, lines(bench, case), strict=True):
             cells = {
                 "case": (case.key,) * sweeps,
-                "accuracy": (line.precision, line.training),
+                "accuracy": (line["precision"], line["training"]),
                 "predicted": [cell for name in gpus for cell in gpu_time.cells(case, row, name)],
-                "memory": (line.memory, line.share),
-                "here": (line.step.partition(" ")[0], line.speedup.partition(" ")[0]) * timed,
+                "memory": (line["memory"], line["share"]),
+                "here": (line["step"].partition(" ")[0], line["speedup"].partition(" ")[0]) * timed,
             }
             rows.append([cell for part in order for cell in cells[part]])
     names = [title for part in order for title in titles[part]]

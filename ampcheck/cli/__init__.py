@@ -29,20 +29,8 @@ from ampcheck.cli import (
 from ampcheck.cli.output import complain, configure
 from ampcheck.errors import AmpcheckError, ConfigError
 
-COMMANDS = {
-    "check": check,
-    "run": run,
-    "init": init,
-    "fix": fix,
-    "bench": bench,
-    "show": show,
-    "merge": merge,
-    "baseline": baseline,
-    "diff": diff,
-    "explain": explain,
-    "doctor": doctor,
-    "completion": completion,
-}
+_MODULES = (check, run, init, fix, bench, show, merge, baseline, diff, explain, doctor, completion)
+COMMANDS = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 COULD_NOT_RUN = 2
 INTERRUPTED = 130
 
@@ -89,11 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    if (
-        words
-        and words[0] not in COMMANDS
-        and not (len(words) == 1 and words[0] in {"-h", "--help", "--version"})
-    ):
+    if words and words[0] not in COMMANDS and words not in (["-h"], ["--help"], ["--version"]):
         words.insert(0, "check")
     parser = _parser()
     _refuse_misspelt(words, parser)

@@ -148,13 +148,11 @@ def _incomplete(missing: Sequence[Argument], options: argparse.Namespace, progra
     command = shlex.join(["ampcheck", options.target, *program.arguments, *words])
     alone = [] if all(real for _, _, real in given) else models_alone(path)
     if not alone:
-        return TargetError(
-            f"the script needs {names}; give it what it needs:", where=options.target, hint=command
-        )
+        message = f"the script needs {names}; give it what it needs:"
+        return TargetError(message, where=options.target, hint=command)
     message = f"the script needs {names}: {command}; its model alone, without them:"
-    return TargetError(
-        message, where=options.target, hint="\n".join(f"ampcheck {target}" for target in alone)
-    )
+    hint = "\n".join(f"ampcheck {target}" for target in alone)
+    return TargetError(message, where=options.target, hint=hint)
 
 
 def _program(path: Path, options: argparse.Namespace) -> Program:
@@ -179,13 +177,8 @@ def _has_gpu() -> bool:
 
 
 def _what_runs(options: argparse.Namespace, steps: int) -> str:
-    where = (
-        "as on a CPU"
-        if options.as_cpu
-        else "on the GPU"
-        if _has_gpu()
-        else "on a CPU that stands in for CUDA"
-    )
+    cuda = "on the GPU" if _has_gpu() else "on a CPU that stands in for CUDA"
+    where = "as on a CPU" if options.as_cpu else cuda
     return (
         f"{options.target} is a training script: {steps} steps of it are run, {where}, {options.seconds:g} s at most; "
         "what it writes goes to a temporary folder"
@@ -209,10 +202,8 @@ def _some_class(target: str) -> str:
 
 def _stopped(report: Report, after: str) -> Report:
     """Return the report of a script that was stopped: it says that what came later was not seen."""
-    later = {
-        f"what the script does after {after}, where ampcheck stopped it; ampcheck run watches all of it": 1
-    }
-    low = replace(report.low, not_audited={**report.low.not_audited, **later})
+    later = f"what the script does after {after}, where ampcheck stopped it; ampcheck run watches all of it"
+    low = replace(report.low, not_audited={**report.low.not_audited, later: 1})
     return replace(report, low=low, notes=(f"the script was stopped after {after}", *report.notes))
 
 
@@ -239,9 +230,8 @@ def _ended_early(error: BaseException, options: argparse.Namespace, program: Pro
     """Return the error of a script that came to no step: its models can be audited alone."""
     why = explained(error).removeprefix(type(error).__name__).removeprefix(": ")
     shown = f" ({why})" if why else ""
-    message = (
-        f"the script ended with {type(error).__name__} before its first step{shown}, so nothing was seen"
-    )
+    kind = type(error).__name__
+    message = f"the script ended with {kind} before its first step{shown}, so nothing was seen"
     python = shlex.join(["python", *["-m"][: program.kind == "module"], program.name, *program.arguments])
     alone = [] if isinstance(error, ImportError) else models_alone(Path(options.target).resolve())
     if alone:

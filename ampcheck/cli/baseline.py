@@ -18,14 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `ampcheck baseline`."""
     check.add_audit_arguments(parser)
     output.add_selecting(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        dest="baseline",
-        type=Path,
-        metavar="FILE",
-        help=f"where to write (default: what pyproject.toml calls the baseline, else {FILE})",
-    )
+    default = f"what pyproject.toml calls the baseline, else {FILE}"
+    output.add_file(parser, f"where to write (default: {default})", dest="baseline")
     gate.add_reason(parser)
 
 

@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from ampcheck.bench.request import PARTS, Request
 from ampcheck.bench.result import PRECISIONS, Bench
 from ampcheck.bench.roofline import gpus
 from ampcheck.cli import bench_sweep, output
-from ampcheck.cli.check import add_target_arguments, count, options_of, seconds
+from ampcheck.cli.check import add_target_arguments, count, number, options_of, seconds
 from ampcheck.errors import AmpcheckError
 from ampcheck.saved.report_json import write
 from ampcheck.values.plan import Plan
@@ -42,6 +42,8 @@ _DEFAULT = ("fp32", "tf32", "fp16", "amp", "bf16")
 _FRESH = "fresh"
 #: Columns below which the table would not fit, whatever the terminal says.
 _NARROWEST = 80
+_above_zero = number("a number above zero", lambda value: 0 < value < math.inf)
+_share = number("zero or a number above it", lambda value: 0 <= value < math.inf)
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -87,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--gpu",
+        dest="gpus",
         type=_gpus,
         default=(),
         metavar="NAME,NAME",
@@ -183,9 +186,8 @@ def _run(options: argparse.Namespace, handed: list[str]) -> int:
     columns = max(_NARROWEST, shutil.get_terminal_size((100, 24)).columns)
     sys.stdout.write(to_text(bench, columns, options.view))
     if changes:
-        print(
-            "\n".join(aligned([("since before", "before", "now", ""), *(change.cells for change in changes)]))
-        )
+        rows = [("since before", "before", "now", ""), *(change.cells for change in changes)]
+        print("\n".join(aligned(rows)))
     if bench.interrupted:
         return _interrupted(options, bench)
     _write(options, bench, changes)
@@ -277,40 +279,8 @@ def _request(options: argparse.Namespace, make: Callable[[int | None, int], "Tar
         plan = audit(make(None, options.seed), Settings()).plan
     elif options.plan:
         plan = Plan.load(options.plan)
-    return Request(
-        options.precisions,
-        options.parts,
-        steps=options.steps,
-        seeds=options.seeds,
-        margin=options.margin,
-        budget=options.budget,
-        clip=options.clip,
-        room=options.room,
-        plan=plan,
-        gpus=options.gpu,
-        **bench_sweep.asked(options),
-    )
-
-
-def _above_zero(text: str) -> float:
-    value = _number(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number above zero, got {text!r}")
-    return value
-
-
-def _share(text: str) -> float:
-    value = _number(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected zero or a number above it, got {text!r}")
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+    asked = {field.name: getattr(options, field.name) for field in fields(Request)}
+    return Request(**asked | {"plan": plan})
 
 
 def _gpus(text: str) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from ampcheck.bench.request import ATTENTION, COMPILED, OFF, OPTIMIZERS, PARALLEL, scaler_of
 from ampcheck.bench.result import Case
@@ -10,49 +9,48 @@ from ampcheck.cli.check import count
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add an option for each setting that can be swept over."""
+    """Add an option for each setting that can be swept over, under its name in a `Request`."""
     sweep = parser.add_argument_group("sweeps, each a list such as on,off")
     sweep.add_argument("--batch-sizes", type=_counts, default=(None,), metavar="N,N")
-    sweep.add_argument("--mode", type=names(("train", "infer")), default=("train",), metavar="train,infer")
+    sweep.add_argument(
+        "--mode", dest="modes", type=names(("train", "infer")), default=("train",), metavar="train,infer"
+    )
     for name in ("--checkpointing", "--channels-last"):
         sweep.add_argument(name, type=_switches, default=(False,), metavar="on,off")
     about = "on, off, or a mode of torch.compile"
-    sweep.add_argument("--compile", type=names(COMPILED), default=(OFF,), metavar="C,C", help=about)
+    sweep.add_argument(
+        "--compile", dest="compiled", type=names(COMPILED), default=(OFF,), metavar="C,C", help=about
+    )
     about = "make the optimizer again in this form"
     sweep.add_argument(
-        "--optimizer", type=names(OPTIMIZERS), default=("",), metavar=",".join(OPTIMIZERS), help=about
+        "--optimizer",
+        dest="optimizers",
+        type=names(OPTIMIZERS),
+        default=("",),
+        metavar=",".join(OPTIMIZERS),
+        help=about,
     )
     about = "backend of scaled_dot_product_attention; cudnn and efficient need a GPU"
     sweep.add_argument(
-        "--sdpa", type=names(ATTENTION), default=("",), metavar=",".join(ATTENTION), help=about
+        "--sdpa",
+        dest="attention",
+        type=names(ATTENTION),
+        default=("",),
+        metavar=",".join(ATTENTION),
+        help=about,
     )
     about = "capture forward and backward once and replay them; needs a GPU"
     sweep.add_argument("--cuda-graphs", type=_switches, default=(False,), metavar="on,off", help=about)
     about = "initial scale and growth interval of GradScaler, such as 2^16/2000,2^10/100"
-    sweep.add_argument("--scaler", type=_scalers, default=("",), metavar="S/N,S/N", help=about)
+    sweep.add_argument(
+        "--scaler", dest="scalers", type=_scalers, default=("",), metavar="S/N,S/N", help=about
+    )
     about = "time each case by so many processes, which torchrun launches"
     sweep.add_argument("--ranks", type=_counts, default=(1,), metavar="N,N", help=about)
     about = "how ranks share the work; FSDP2 computes by its own mixed-precision policy, not by autocast"
     sweep.add_argument(
         "--parallel", type=names(PARALLEL), default=PARALLEL[:1], metavar=",".join(PARALLEL), help=about
     )
-
-
-def asked(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the sweeps as a request has them."""
-    return {
-        "batch_sizes": options.batch_sizes,
-        "modes": options.mode,
-        "checkpointing": options.checkpointing,
-        "channels_last": options.channels_last,
-        "compiled": options.compile,
-        "optimizers": options.optimizer,
-        "attention": options.sdpa,
-        "cuda_graphs": options.cuda_graphs,
-        "scalers": options.scaler,
-        "ranks": options.ranks,
-        "parallel": options.parallel,
-    }
 
 
 def launched(words: Sequence[str], case: Case) -> Case:
@@ -78,9 +76,8 @@ def names(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
         found = tuple(part.strip() for part in text.split(","))
         unknown = [part for part in found if part not in allowed]
         if unknown:
-            raise argparse.ArgumentTypeError(
-                f"expected some of {', '.join(allowed)}, got {', '.join(unknown)}"
-            )
+            words = f"expected some of {', '.join(allowed)}, got {', '.join(unknown)}"
+            raise argparse.ArgumentTypeError(words)
         return found
 
     return parse
@@ -106,7 +103,6 @@ def _scalers(text: str) -> tuple[str, ...]:
         except (ValueError, OverflowError):
             good = False
         if not good:
-            raise argparse.ArgumentTypeError(
-                f"expected a scale and an interval such as 2^16/2000, got {part!r}"
-            )
+            words = f"expected a scale and an interval such as 2^16/2000, got {part!r}"
+            raise argparse.ArgumentTypeError(words)
     return found

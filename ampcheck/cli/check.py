@@ -8,8 +8,9 @@ import argparse
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
-from math import isfinite
+from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,10 +77,7 @@ def _add_step_arguments(audit: "argparse._ActionsContainer") -> None:
         help="also train N steps with the plan and in FP32, and compare",
     )
     audit.add_argument(
-        "--budget",
-        type=seconds,
-        metavar="S",
-        help="seconds to search for a remedy (default: 60)",
+        "--budget", type=seconds, metavar="S", help="seconds to search for a remedy (default: 60)"
     )
     audit.add_argument(
         "--layers-only",
@@ -140,9 +138,7 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
         help="audit the batch, weights and gradients that ampcheck.capture or run --save-batch kept",
     )
     target.add_argument(
-        "--device",
-        metavar="D",
-        help="where to run (default: cuda where there is one, else cpu)",
+        "--device", metavar="D", help="where to run (default: cuda where there is one, else cpu)"
     )
     target.add_argument(
         "--small", action="store_true", help="shrink the configuration of a transformers model"
@@ -243,15 +239,22 @@ def scale(text: str) -> int | None:
         ) from None
 
 
-def seconds(text: str) -> float:
-    """Return a number of seconds, none at least."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not (isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"expected a number of seconds, got {text!r}")
-    return value
+def number(what: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
+    """Return what reads a number of a kind."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = nan
+        if not fits(value):
+            raise argparse.ArgumentTypeError(f"expected {what}, got {text!r}")
+        return value
+
+    return parse
+
+
+seconds = number("a number of seconds", lambda value: 0 <= value < inf)
 
 
 def count(text: str) -> int:

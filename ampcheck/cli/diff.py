@@ -24,9 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             name, type=Path, metavar=f"{name.upper()}.json", help="a report written with --format json -o"
         )
     parser.add_argument("--format", choices=FORMATS, default="terminal", help="(default: terminal)")
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of the screen"
-    )
+    output.add_file(parser, "write to FILE instead of the screen")
     output.add_color(parser)
     output.add_selecting(parser)
 

@@ -42,21 +42,15 @@ def run(_options: argparse.Namespace) -> int:
 
 def lines() -> Iterator[Line]:
     """Yield whether all is well, a name, and what was found."""
-    yield (
-        True,
-        "ampcheck",
-        f"{version('ampcheck')}, Python {platform.python_version()}, {platform.platform()}",
-    )
+    where = f"Python {platform.python_version()}, {platform.platform()}"
+    yield True, "ampcheck", f"{version('ampcheck')}, {where}"
     yield from _torch()
     for name, oldest in FRAMEWORKS.items():
         found = _version(name)
         if found:
             old = bool(oldest) and _numbers(found) < _numbers(oldest)
-            yield (
-                not old,
-                name,
-                f"{found} is older than {oldest}, the oldest that is supported" if old else found,
-            )
+            words = f"{found} is older than {oldest}, the oldest that is supported" if old else found
+            yield not old, name, words
     missing = [name for name in FRAMEWORKS if not _version(name)]
     yield True, "not installed", ", ".join(missing) or "none"
 

@@ -104,7 +104,7 @@ def _changed(path: Path, report: Report, options: argparse.Namespace, old: "Trai
     try:
         after = check.audited(options)
         fixed = _curves_of(options).as_it_is(report.plan, scaler=report.plan.scaler)
-        helps = after.verdict.word is not Health.UNSAFE and after.verdict.word is not Health.UNKNOWN
+        helps = after.verdict.word not in {Health.UNSAFE, Health.UNKNOWN}
     except BaseException:
         path.write_bytes(text)
         raise
@@ -125,16 +125,9 @@ def _kept(path: Path, options: argparse.Namespace, report: Report) -> str:
     if options.branch:
         back = on_branch(path, options.branch, "Keep in FP32 what mixed precision breaks")
         return f"committed to branch {options.branch}; git switch {back} goes back{more}"
-    undo = (
-        f"git checkout {shlex.quote(path.name)}"
-        if in_git(path)
-        else "there is no git repository to undo it with"
-    )
-    return (
-        f"changed {path.name}; {undo} undoes it{more}"
-        if in_git(path)
-        else f"changed {path.name}; {undo}{more}"
-    )
+    if in_git(path):
+        return f"changed {path.name}; git checkout {shlex.quote(path.name)} undoes it{more}"
+    return f"changed {path.name}; there is no git repository to undo it with{more}"
 
 
 def _verdict(report: Report) -> str:

@@ -8,21 +8,15 @@ import argparse
 import contextlib
 import shlex
 import sys
-from pathlib import Path
 
+from ampcheck.cli import output
 from ampcheck.errors import TargetError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `ampcheck init`."""
     parser.add_argument("target", metavar="FILE[:NAME]", help="a Python file, and the model in it")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="where to write (default: FILE_audit.py, next to it)",
-    )
+    output.add_file(parser, "where to write (default: FILE_audit.py, next to it)")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument("--traceback", action="store_true", help="show the whole traceback of an error")
 

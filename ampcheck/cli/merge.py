@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from ampcheck.cli import output
 from ampcheck.compare.merge import merge
 from ampcheck.errors import ReportError
 from ampcheck.saved.report_json import read, to_json, write
@@ -18,13 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "reports", type=Path, nargs="+", metavar="REPORT.json", help="reports written with --format json -o"
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="write the merged report to FILE instead of the screen",
-    )
+    output.add_file(parser, "write the merged report to FILE instead of the screen")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -61,6 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gate.add_arguments(parser)
 
 
+def add_file(parser: argparse.ArgumentParser, about: str, dest: str = "output") -> None:
+    """Add the option that names the one file that a command writes."""
+    parser.add_argument("-o", "--output", dest=dest, type=Path, metavar="FILE", help=about)
+
+
 def add_color(group: "argparse._ActionsContainer") -> None:
     """Add the option that says where colours go."""
     group.add_argument(
@@ -112,20 +117,13 @@ def publish(
     written = writing.publish(report, options.output, options.format, color=color, short=short)
     if differences:
         sys.stdout.flush()
-        text = gap(
-            differences,
-            gate.command(options),
-            width=writing.width(),
-            color=colored(options.color, sys.stderr),
-        )
-        sys.stderr.write(text)
+        color = colored(options.color, sys.stderr)
+        sys.stderr.write(gap(differences, gate.command(options), width=writing.width(), color=color))
     if not written:
         return COULD_NOT_WRITE
     files = [clean(output.path) for output in options.output]
     if files and writing.SCREEN not in files and not quiet:
-        found = some(
-            [f"{finding.code} {finding.name}" for finding in report.findings if finding.severity.rank < _INFO]
-        )
+        found = some([f"{one.code} {one.name}" for one in report.findings if one.severity.rank < _INFO])
         words = f"{report.verdict.word.upper()}{', ' if found else ''}{found}"
         print(f"ampcheck: {words}; the report is in {some(files)}", file=sys.stderr)
     return 1 if differences else _status(report, options.fail_on)

@@ -87,11 +87,7 @@ def _add_recording(watch: Any) -> None:
         help="compare few of the recorded steps with FP32, ever fewer over time (default), or all of them",
     )
     watch.add_argument(
-        "--steps",
-        dest="only",
-        type=steps,
-        metavar="N,N",
-        help="record these steps, from 0 on, and no others",
+        "--steps", dest="only", type=steps, metavar="N,N", help="record these steps, from 0 on, and no others"
     )
     watch.add_argument(
         "--slowest",

@@ -48,13 +48,9 @@ class Watched:
         script = program.kind == "script" and not options.what_if
         asked = wishes_of(Path(program.name), program.arguments) if script else NO_WISHES
         self._recipe = options.what_if if is_recipe(options.what_if) else ""
+        what_if = "" if self._recipe else options.what_if
         self._watch_options = WatchOptions(
-            program.shown,
-            schedule,
-            options.as_cuda,
-            named,
-            "" if self._recipe else options.what_if,
-            asked=asked,
+            program.shown, schedule, options.as_cuda, named, what_if, asked=asked
         )
         self._children = Children(self._watch_options)
         self._session: Session | None = None
@@ -111,10 +107,8 @@ class Watched:
                 sink.add(numbers)
             except Exception as error:  # noqa: BLE001  # a logger's own
                 self._sinks.remove(sink)
-                print(
-                    f"ampcheck: {type(sink).__name__} failed and gets no more values: {error}",
-                    file=sys.stderr,
-                )
+                words = f"{type(sink).__name__} failed and gets no more values: {error}"
+                print(f"ampcheck: {words}", file=sys.stderr)
 
     # -- while it runs
 
@@ -155,11 +149,10 @@ class Watched:
         if self._saving is not None:
             print(f"ampcheck: {self._saving.end()}", file=sys.stderr)
         if error is not None:
-            self._notes = (
-                f"the script ended with {type(error).__name__}: the report covers what ran before",
-            )
-        if self._session is not None and error is not None:
-            self._session.watcher.raised(error)
+            words = f"the script ended with {type(error).__name__}: the report covers what ran before"
+            self._notes = (words,)
+            if self._session is not None:
+                self._session.watcher.raised(error)
         if self._context is not None:
             self._context.__exit__(None, None, None)
         if self._session is not None and self._session.ranks.first:
@@ -208,9 +201,8 @@ class Watched:
             status = 0  # it was told, and the exit status is the script's
         self._clear(heard)
         if trained and self._calls is not None:
-            status = max(
-                status, publish_recipes(self._calls, self._program.shown, self._options, self._notes)
-            )
+            tried = publish_recipes(self._calls, self._program.shown, self._options, self._notes)
+            status = max(status, tried)
         return status if trained else NO_TRAINING
 
     def _leave(self, report: Report, ranks: "Ranks") -> int:
@@ -218,10 +210,8 @@ class Watched:
         place = self._place()
         write(place, to_json(select(report, self._options.config, source)))
         if not ranks.send(report):
-            print(
-                f"ampcheck: rank 0 cannot be reached, the report of this rank is {str(place)!r}",
-                file=sys.stderr,
-            )
+            words = f"rank 0 cannot be reached, the report of this rank is {str(place)!r}"
+            print(f"ampcheck: {words}", file=sys.stderr)
             self._corner.keep()
         return 0
 

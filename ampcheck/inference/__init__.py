@@ -9,7 +9,6 @@ from ampcheck.inference.audit import audit_forwards, wants_inference
 from ampcheck.inference.training import audit_training
 from ampcheck.targets.losses import call_model
 from ampcheck.targets.spec import Target
-from ampcheck.values.agreement import Agreement
 from ampcheck.values.report import Report
 from ampcheck.values.settings import Settings
 from ampcheck.values.verdict import Coverage
@@ -40,12 +39,8 @@ def coverage_of(report: Report, settings: Settings) -> Coverage:
     gaps: tuple[str, ...] = ()
     if not settings.verify and report.mode == "infer":
         gaps = ("the outputs were not compared with FP32, because nothing was run again",)
-    bad = next((one for one in _outputs(report) if one.unfit), None)
+    settled = report.outcomes.get("settled")
+    bad = next((one for one in settled.outputs if one.unfit), None) if settled is not None else None
     if bad is not None:
         gaps += (f"{plural(bad.unfit, 'element')} of {bad.name} are not finite in FP32 either",)
     return replace(of_trace(report), gaps=gaps)
-
-
-def _outputs(report: Report) -> tuple[Agreement, ...]:
-    settled = report.outcomes.get("settled")
-    return () if settled is None else settled.outputs

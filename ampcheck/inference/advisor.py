@@ -63,7 +63,8 @@ class Advisor:
     def advise(self, budget: float) -> Report:
         """Return the report with how every way came out, a plan, and a verdict on each of its claims."""
         settled = self._trial(self._way)
-        self.report = replace(self.report, notes=(*self.report.notes, *self._beside(settled)))
+        beside = (*_batch_by_batch(self.lab.by_batch), *from_call_to_call(settled.outputs))
+        self.report = replace(self.report, notes=(*self.report.notes, *beside))
         rounded = self.lab.rounded(self._dtype, is_matrix)
         outcomes = {"settled": settled, "rounded": rounded, **self._others()}
         self.report = replace(self.report, outcomes=outcomes)
@@ -84,10 +85,6 @@ class Advisor:
             claims=self._claims(kept, settled, after),
             advice=self._recommended(kept),
         )
-
-    def _beside(self, settled: Outcome) -> Iterator[str]:
-        yield from _batch_by_batch(self.lab.by_batch)
-        yield from from_call_to_call(settled.outputs)
 
     def _others(self) -> dict[str, Outcome]:
         """Return how each precision comes out in each way of casting, as far as it makes sense."""
@@ -119,7 +116,7 @@ class Advisor:
         inputs: tuple[str, ...] = culprits.inputs
         alone = [Kept(inputs=inputs)] if inputs else []
         states = (False, True) if self.lab.subject.carries else (False,)
-        alone += [Kept(inputs=inputs, state=True)] * (True in states)
+        alone += [Kept(inputs=inputs, state=True)] * self.lab.subject.carries
         for kept in alone:
             if self._tried(kept).well(self.report.precision):
                 return kept

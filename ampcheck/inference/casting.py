@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.model.cast_weights import cast, outermost
+from ampcheck.observe.model.cast_weights import cast, outermost, state
+from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.promote import in_fp32
 from ampcheck.targets.nested import mapped, tensors
 
@@ -38,6 +39,20 @@ def as_asked(model: Any, way: Way) -> Iterator[None]:
     # A part of a kept module hands its results to FP32, so only the outermost ones cast theirs back.
     with in_fp32(model, outermost(way.keep), way.lines, back):
         yield
+
+
+@contextmanager
+def restored(before: Snapshot) -> Iterator[None]:
+    """Put back at the end what a snapshot holds."""
+    try:
+        yield
+    finally:
+        before.restore()
+
+
+def named_state(model: Any) -> Iterator[tuple[str, torch.Tensor, bool]]:
+    """Yield each floating-point parameter and buffer by its qualified name, and whether it is a buffer."""
+    return ((f"{path}.{name}".lstrip("."), tensor, buffer) for path, name, tensor, buffer in state(model))
 
 
 def cast_inputs(

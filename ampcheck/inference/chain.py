@@ -118,9 +118,8 @@ class Chain(OwnMode):
             else:
                 refs = _refs([call.args, call.kwargs])
                 call.carried = tuple(dict.fromkeys(ref for ref in refs if ref.number in self._derived))
-                self.carried |= bool(call.carried) or any(
-                    map(_filled, _plain_objects([*args, *kwargs.values()]))
-                )
+                objects = _objects_in([*args, *kwargs.values()], "")
+                self.carried |= bool(call.carried) or any(_filled(held) for _, held in objects)
         if not self.ended:
             self.events.append(call)
 
@@ -165,7 +164,8 @@ class Chain(OwnMode):
         noted: tuple[Any, Any] | None = None
         try:
             with unseen():
-                if _any_tensor([args, kwargs]) and not self.ended:
+                given = tree_leaves([args, kwargs])
+                if not self.ended and any(isinstance(one, torch.Tensor) for one in given):
                     noted = self._sealed(list(args)), self._sealed(kwargs)
         except Exception as error:  # noqa: BLE001  # of our own
             self.end(f"{type(error).__name__}: {error}")
@@ -282,17 +282,9 @@ def tensors_held(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
             yield from tensors_held(one, depth + 1)
 
 
-def _plain_objects(value: Any) -> Iterator[Any]:
-    return (held for _, held in _objects_in(value, ""))
-
-
 def _filled(held: Any) -> bool:
     """Tell whether an object holds tensors, as a cache does."""
     return next(tensors_held(held), None) is not None
-
-
-def _any_tensor(value: Any) -> bool:
-    return any(isinstance(one, torch.Tensor) for one in tree_leaves(value))
 
 
 def _refs(value: Any) -> Iterator[Ref]:

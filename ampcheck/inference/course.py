@@ -1,7 +1,6 @@
 """A course of training steps: where each tensor goes, in FP32 and with half-precision weights."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,17 +8,10 @@ import torch
 
 from ampcheck.diagnose.rules.optimizer_eps import LARGER_EPS
 from ampcheck.fix.long_trial import TrainingSetup
-from ampcheck.inference.casting import Way, as_asked, cast_inputs
-from ampcheck.inference.optimizer_state import (
-    Moments,
-    moments,
-    never_decays,
-    vanishing_eps,
-    with_eps,
-)
+from ampcheck.inference.casting import Way, as_asked, cast_inputs, named_state, restored
+from ampcheck.inference.optimizer_state import Moments, moments, never_decays, vanishing_eps, with_eps
 from ampcheck.inference.remedies import SAFE_EPS, WAYS, HalfUpdates
 from ampcheck.observe.cuda_on_cpu.wide import WideCompute
-from ampcheck.observe.model.cast_weights import state
 from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients
 from ampcheck.targets.spec import Target
@@ -68,25 +60,18 @@ class Trainer:
 
     def run(self, way: Way, updates: str = "") -> Moved:
         """Train in a way, with weights updated in a way of `remedies`, and put everything back."""
-        with self._restored():
+        with restored(self.before):
             if way.dtype is None:
                 Widened(self.target.model, list(self.target.batches))
-            exact = {name: tensor.detach().double() for name, tensor in named_state(self.target.model)}
+            exact = {name: tensor.detach().double() for name, tensor, _ in named_state(self.target.model)}
             with as_asked(self.target.model, way):
                 failure = self._train(way, updates)
                 held = self._optimizer, way.dtype or torch.float32
                 vanishing, caveats = vanishing_eps(*held), tuple(filter(None, [never_decays(*held)]))
-            names = {id(tensor): name for name, tensor in named_state(self.target.model)}
+            names = {id(tensor): name for name, tensor, _ in named_state(self.target.model)}
             aside = self._updates.aside if self._updates is not None else torch.zeros_like
-            last = {n: t.detach().double() + aside(t.detach()) for n, t in named_state(self.target.model)}
+            last = {n: t.detach().double() + aside(t.detach()) for n, t, _ in named_state(self.target.model)}
             return Moved(exact, last, failure, moments(self._optimizer, names), vanishing, caveats)
-
-    @contextmanager
-    def _restored(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            self.before.restore()
 
     def _train(self, way: Way, updates: str) -> Failure | None:
         target, low = self.target, way.dtype is not None
@@ -113,11 +98,6 @@ class Trainer:
                 if target.after_step is not None:
                     target.after_step(target.model)
         return None
-
-
-def named_state(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield each floating-point parameter and buffer by its qualified name."""
-    return ((f"{path}.{name}".lstrip("."), tensor) for path, name, tensor, _ in state(model))
 
 
 def losses_of(wide: Moved, low: Moved) -> tuple[UpdateLoss, ...]:

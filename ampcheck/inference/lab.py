@@ -10,13 +10,22 @@ from typing import Any
 import torch
 
 from ampcheck.errors import StepError
-from ampcheck.inference.casting import Way, as_asked, cast_inputs, each_input, inputs_of
+from ampcheck.inference.casting import (
+    Way,
+    as_asked,
+    cast_inputs,
+    each_input,
+    inputs_of,
+    named_state,
+    restored,
+)
 from ampcheck.inference.outputs import Outputs, compare, held, widths_of_heads
 from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from ampcheck.observe.model.cast_weights import state
 from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.model.structure import named_modules
 from ampcheck.observe.step import Step, Widened, casting_rules
+from ampcheck.targets.scope import parameters_of
 from ampcheck.values.agreement import worst
 from ampcheck.values.modules import within
 from ampcheck.values.outcome import Outcome
@@ -43,10 +52,7 @@ class Subject:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Return the names of the inputs by position, as the model's forward calls them."""
-        try:
-            parameters = inspect.signature(getattr(self.model, "forward", self.model)).parameters.values()
-        except (TypeError, ValueError):
-            return ()
+        parameters = (parameters_of(getattr(self.model, "forward", self.model)) or {}).values()
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return tuple(one.name for one in parameters if one.kind in kinds)
 
@@ -93,7 +99,7 @@ class ForwardLab:
         self._heads = widths_of_heads(named_modules(subject.model))
         self.trials = 0
         self.by_batch: list[float] = []  #: the worst error of each batch in the latest trial
-        with self._restored():
+        with restored(self._before):
             self._reference = self._exact(Way())
         if not any(self._reference):
             raise StepError(
@@ -114,7 +120,7 @@ class ForwardLab:
     def trial(self, way: Way) -> Outcome:
         """Run in a way and return how the results agree with FP32's."""
         self.trials += 1
-        with self._restored():
+        with restored(self._before):
             try:
                 return self._compared(self._run(way))
             except Exception as error:  # noqa: BLE001  # the user's code may raise anything
@@ -130,11 +136,11 @@ class ForwardLab:
 
         `chosen` is asked with each parameter and buffer: its name, itself, and whether it is a buffer.
         """
-        with self._restored():
+        with restored(self._before):
             Widened(self.subject.model, list(self.subject.batches))
             with torch.no_grad():
-                for path, name, tensor, buffer in state(self.subject.model):
-                    if chosen(f"{path}.{name}".lstrip("."), tensor, buffer):
+                for name, tensor, buffer in named_state(self.subject.model):
+                    if chosen(name, tensor, buffer):
                         tensor.data.copy_(tensor.data.to(dtype))
             try:
                 return self._compared(self._run(Way(), dtype if inputs else None, inputs))
@@ -143,12 +149,8 @@ class ForwardLab:
 
     def kept_bytes(self, modules: Sequence[str]) -> int:
         """Return what these modules' stored numbers take in FP32 beyond half precision."""
-        inside = [
-            t
-            for path, _, t, _ in state(self.subject.model)
-            if any(within(path, module) for module in modules)
-        ]
-        return sum(2 * tensor.numel() for tensor in inside)
+        held = state(self.subject.model)
+        return sum(2 * t.numel() for path, _, t, _ in held if any(within(path, module) for module in modules))
 
     def _exact(self, way: Way) -> list[Outputs]:
         widened = Widened(self.subject.model, list(self.subject.batches))
@@ -159,13 +161,6 @@ class ForwardLab:
                 raise
             self._before.restore()  # the model insists on its half-precision weights
             return self._run(way)
-
-    @contextmanager
-    def _restored(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            self._before.restore()
 
     def _run(
         self, way: Way, rounding: torch.dtype | None = None, inputs: Sequence[str] = ()

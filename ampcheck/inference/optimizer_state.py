@@ -20,11 +20,8 @@ def moments(optimizer: Any, names: Mapping[int, str]) -> Moments:
     found = {}
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
-            if (
-                isinstance(value, torch.Tensor)
-                and value.shape == parameter.shape
-                and value.is_floating_point()
-            ):
+            alike = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+            if alike and value.is_floating_point():
                 found[key, names.get(id(parameter), "")] = value.detach().double()
     return found
 

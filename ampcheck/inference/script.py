@@ -4,7 +4,6 @@ import copy
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -48,10 +47,6 @@ class Called:
         """Tell whether the inputs of this call are kept."""
         power = self.calls & (self.calls - 1) == 0
         return power and len(self.batches) < MOST_CALLS and self.bytes < MOST_BYTES
-
-
-def _itself(module: torch.nn.Module) -> torch.nn.Module:
-    return module
 
 
 class Forwards:
@@ -146,7 +141,7 @@ class Forwards:
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         precision = PRECISIONS.get(half or autocast or torch.float32, "")
         # A model on a GPU may have to make room for the next one.
-        held = weakref.ref(module) if device != "cpu" else partial(_itself, module)
+        held: Callable[[], Any] = weakref.ref(module) if device != "cpu" else lambda: module
         cast = "weights" if half is not None or autocast is None else "autocast"
         called = self.models[id(module)] = Called(
             held, type(module).__name__, precision, cast, sum(tensor.numel() for tensor in tensors)
@@ -159,9 +154,7 @@ class Forwards:
         except Exception:  # noqa: BLE001  # whatever the script passes to its model
             self.failed += 1
             return
-        found: list[torch.Tensor] = [
-            item for item in (*args, *kwargs.values()) if isinstance(item, torch.Tensor)
-        ]
+        found = [item for item in (*args, *kwargs.values()) if isinstance(item, torch.Tensor)]
         called.bytes += sum(tensor.numel() * tensor.element_size() for tensor in found)
         called.batches.append({"args": kept[0], "kwargs": kept[1]})
 

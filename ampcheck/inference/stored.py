@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from ampcheck.fix.search import Search
-from ampcheck.inference.casting import inputs_of, named_inputs
+from ampcheck.inference.casting import inputs_of, named_inputs, named_state
 from ampcheck.inference.lab import ForwardLab
-from ampcheck.observe.model.cast_weights import state
 from ampcheck.targets.nested import tensors
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.trace import Stored
@@ -34,23 +33,22 @@ class Culprits:
 def ruined(lab: ForwardLab, dtype: torch.dtype, rounded: Outcome) -> Culprits:
     """Return the stored numbers and inputs whose cast alone does harm."""
 
+    def none(*_: object) -> bool:
+        return False
+
     def harms(outcome: Outcome) -> bool:
         return outcome.harmed and not outcome.magnifies(rounded)
 
     inputs: tuple[str, ...] = ()
     floats = list(dict.fromkeys(n for b in lab.subject.batches for n in inputs_of(b, lab.subject.names)))
-    if floats and harms(lab.rounded(dtype, _none, floats)):
-        single = (name for name in floats if harms(lab.rounded(dtype, _none, [name])))
+    if floats and harms(lab.rounded(dtype, none, floats)):
+        single = (name for name in floats if harms(lab.rounded(dtype, none, [name])))
         inputs = tuple(single) or tuple(floats)
     measured = _measured(lab, dtype)
     chosen = _search(lab, dtype, measured, harms)
     shown = [one for one in measured if one.name in chosen]
     shown += [_of_input(lab, name, dtype) for name in inputs]
     return Culprits(tuple(shown), inputs)
-
-
-def _none(_name: str, _tensor: torch.Tensor, _buffer: bool) -> bool:  # noqa: FBT001
-    return False
 
 
 def is_matrix(_name: str, tensor: torch.Tensor, buffer: bool) -> bool:  # noqa: FBT001
@@ -62,11 +60,7 @@ def _search(
     lab: ForwardLab, dtype: torch.dtype, measured: list[Stored], harms: Callable[[Outcome], bool]
 ) -> frozenset[str]:
     """Return the fewest names whose cast alone does harm: buffers, vectors, and whatever loses numbers."""
-    vectors = {
-        f"{path}.{name}".lstrip(".")
-        for path, name, tensor, _ in state(lab.subject.model)
-        if tensor.ndim < _MATRIX
-    }
+    vectors = {name for name, tensor, _ in named_state(lab.subject.model) if tensor.ndim < _MATRIX}
     suspected = [
         one.name
         for one in measured
@@ -85,8 +79,8 @@ def _search(
 def _measured(lab: ForwardLab, dtype: torch.dtype) -> list[Stored]:
     """Return what a cast does to each parameter and buffer, the worst first."""
     found = [
-        _row(f"{path}.{name}".lstrip("."), tensor, dtype, "buffer" if buffer else "parameter")
-        for path, name, tensor, buffer in state(lab.subject.model)
+        _row(name, tensor, dtype, "buffer" if buffer else "parameter")
+        for name, tensor, buffer in named_state(lab.subject.model)
         if tensor.dtype.itemsize > dtype.itemsize and tensor.numel()
     ]
     return sorted(found, key=lambda one: (-one.infinite, -one.underflowed, -one.error))

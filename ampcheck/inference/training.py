@@ -1,7 +1,5 @@
 """Training with half-precision weights: each tensor's way over several steps beside FP32's."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from ampcheck.diagnose.rules.optimizer_eps import zero_eps
@@ -10,7 +8,7 @@ from ampcheck.fix.long_trial import TrainingSetup, trained
 from ampcheck.fix.param_groups import group_modules
 from ampcheck.fix.search import Search
 from ampcheck.fix.verify import comparison
-from ampcheck.inference.casting import Way, as_asked, cast_inputs
+from ampcheck.inference.casting import Way, as_asked, cast_inputs, restored
 from ampcheck.inference.course import Moved, State, Trainer, losses_of, lost
 from ampcheck.inference.optimizer_state import words
 from ampcheck.inference.remedies import SAFE_EPS, WAYS, claims
@@ -37,15 +35,15 @@ STEPS = 20
 def audit_training(report: Report, target: Target, settings: Settings, progress: Progress) -> Report:
     """Return the report with how half-precision weights train beside FP32 ones, and with what heals."""
     steps = target.steps or settings.verify_steps or STEPS
-    dtype = DTYPES[report.precision]
+    way = Way(DTYPES[report.precision], weights=True, keep=settings.keep)
     trainer = Trainer(target, steps, scaled=target.scaled and report.precision == "fp16")
-    report = _first_step(report, target, Way(dtype, weights=True, keep=settings.keep), progress)
+    report = _first_step(report, target, way, progress)
     progress(f"training {steps} steps in FP32")
     wide = trainer.run(Way())
     progress(f"training {steps} steps in {report.precision}")
     if report.low.failure is not None or not report.judgeable:
         return report
-    low = trainer.run(Way(dtype, weights=True, keep=settings.keep))
+    low = trainer.run(way)
     if low.failure is not None:
         report = replace(report, low=replace(report.low, failure=low.failure))
         return _with_master_weights(report, target, steps, low.failure.message)
@@ -61,7 +59,6 @@ def audit_training(report: Report, target: Target, settings: Settings, progress:
     rest = [row for row in bad if row not in local or report.plan is None]
     if not rest:
         return report
-    way = Way(dtype, weights=True, keep=settings.keep)
     report = _by_group(report, settings, trainer, wide, rest)
     ways = (*WAYS, SAFE_EPS) if low.vanishing else WAYS
     names = [row.name for row in rest]
@@ -118,7 +115,7 @@ def _first_step(report: Report, target: Target, way: Way, progress: Progress) ->
     """Return the report with the first step recorded with FP32 weights and with cast ones, and their gradients."""
     before = Snapshot(target.model, list(target.batches), target.loss, target.after_step)
     batch = target.batch(0)
-    try:
+    with restored(before):
         progress("FP32 reference")
         Widened(target.model, [batch])
         wide, wide_grads = _record(Step(target.model, batch, target.loss))
@@ -127,8 +124,6 @@ def _first_step(report: Report, target: Target, way: Way, progress: Progress) ->
         with as_asked(target.model, way):
             given = cast_inputs(batch, way.dtype) if way.dtype is not None else batch
             low, grads = _record(Step(target.model, given, target.loss), can_fail=True)
-    finally:
-        before.restore()
     errors = pair_errors(wide.fetched, low.fetched, 0) if low.trace.failure is None else {}
     outcome = _outcome(wide, low, wide_grads, grads)
     return replace(
@@ -182,11 +177,8 @@ def _healed(
     if report.outcomes["settled"].harmed:
         owners = [one for one in suspects(report) if one.module]
     else:
-        owners = [
-            Suspect(module=name)
-            for name in dict.fromkeys(row.name.rpartition(".")[0] for row in local)
-            if name
-        ]
+        holders = dict.fromkeys(row.name.rpartition(".")[0] for row in local)
+        owners = [Suspect(module=name) for name in holders if name]
 
     def heals(items: tuple[Suspect, ...]) -> bool:
         way = Way(dtype, weights=True, keep=(*settings.keep, *(item.module for item in items)))
@@ -213,18 +205,9 @@ def _with_master_weights(report: Report, target: Target, steps: int, before: str
     """Return the report with the remedy that needs no half-precision weights: FP32 weights under autocast."""
     plan = Plan(report.precision)
     course = TrainingSetup.of(target)
-    with _wide_weights(target):
+    with restored(Snapshot(target.model)):
+        Widened(target.model)
         verdict = trained(course, plan, min(steps, STEPS))
     claim = f"keep the weights in FP32 and run under {report.precision} autocast: {verdict.claim}"
     verdict = replace(verdict, claim=claim, before=before)
     return replace(report, plan=report.plan or plan, claims=(*report.claims, verdict))
-
-
-@contextmanager
-def _wide_weights(target: Target) -> Iterator[None]:
-    before = Snapshot(target.model)
-    Widened(target.model)
-    try:
-        yield
-    finally:
-        before.restore()

@@ -37,13 +37,7 @@ def _of_weights(plan: Plan, dtype: str) -> list[str]:
         "kept = {name: copy.deepcopy(model.get_submodule(name)) for name in names}",
         f"model.to({dtype})",
         "",
-        *_conversion(),
-        f"def in_fp32(forward):  # {rule}",
-        "    def wrapped(*args, **kwargs):",
-        "        args, kwargs = tree_map(to(torch.float32), (args, kwargs))",
-        f"        return tree_map(to({dtype}), {run})" if back else f"        return {run}",
-        "    return wrapped",
-        "",
+        *_wrapper(f"  # {rule}", [f"return tree_map(to({dtype}), {run})" if back else f"return {run}"]),
         "for name, module in kept.items():",
         "    module.forward = in_fp32(module.forward)",
         "    model.set_submodule(name, module)",
@@ -59,10 +53,17 @@ def _of_state(plan: Plan, dtype: str) -> list[str]:
     ]
 
 
-def _conversion() -> list[str]:
+def _wrapper(rule: str, run: list[str]) -> list[str]:
+    """Return the function that lets a forward compute in FP32."""
     return [
         "def to(dtype):",
         "    return lambda t: t.to(dtype) if torch.is_tensor(t) and t.is_floating_point() else t",
+        "",
+        f"def in_fp32(forward):{rule}",
+        "    def wrapped(*args, **kwargs):",
+        "        args, kwargs = tree_map(to(torch.float32), (args, kwargs))",
+        *(f"        {line}" for line in run),
+        "    return wrapped",
         "",
     ]
 
@@ -71,14 +72,7 @@ def _of_autocast(plan: Plan, dtype: str) -> list[str]:
     return [
         "from torch.utils._pytree import tree_map",
         "",
-        *_conversion(),
-        "def in_fp32(forward):",
-        "    def wrapped(*args, **kwargs):",
-        "        args, kwargs = tree_map(to(torch.float32), (args, kwargs))",
-        '        with torch.autocast("cuda", enabled=False):',
-        "            return forward(*args, **kwargs)",
-        "    return wrapped",
-        "",
+        *_wrapper("", ['with torch.autocast("cuda", enabled=False):', "    return forward(*args, **kwargs)"]),
         f"for name in {list(plan.fp32_modules)!r}:",
         "    module = model.get_submodule(name)",
         "    module.forward = in_fp32(module.forward)",

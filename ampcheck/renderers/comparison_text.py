@@ -48,11 +48,7 @@ def to_json(comparison: Comparison) -> str:
         "new": _side(comparison.new),
         "differences": [
             {
-                "kind": str(one.kind),
-                "change": str(one.change),
-                "what": one.what,
-                "before": one.before,
-                "after": one.after,
+                **{name: str(getattr(one, name)) for name in ("kind", "change", "what", "before", "after")},
                 **dict(zip(("code", "module", "op"), one.key, strict=True)),
                 "octaves": one.octaves if isfinite(one.octaves) else None,
             }

@@ -1,7 +1,7 @@
 """The report as tables of plain values: CSV for a spreadsheet, pandas DataFrames for a notebook."""
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -62,14 +62,9 @@ def sites(report: Report) -> Iterator[Row]:
 
 
 def _site(site: Site, stats: TensorStats, before: TensorStats) -> Row:
+    place = _named(site, "module op slot phase dtype file line") | {"phase": str(site.phase)}
     return {
-        "module": site.module,
-        "op": site.op,
-        "slot": site.slot,
-        "phase": str(site.phase),
-        "dtype": site.dtype,
-        "file": site.file,
-        "line": site.line,
+        **place,
         "log2_scale": 0,
         "relative_error": None,
         **_numbers(stats, ""),
@@ -77,49 +72,35 @@ def _site(site: Site, stats: TensorStats, before: TensorStats) -> Row:
     }
 
 
+def _named(thing: Any, names: str) -> Row:
+    """Return what a thing has under these names; None where there is no thing."""
+    return {name: None if thing is None else getattr(thing, name) for name in names.split()}
+
+
 def _numbers(stats: TensorStats, prefix: str) -> Row:
     some = bool(stats.counts)
-    return {
-        f"{prefix}elements": stats.numel,
-        f"{prefix}zeros": stats.zeros,
-        f"{prefix}infs": stats.infs,
-        f"{prefix}nans": stats.nans,
-        f"{prefix}amax": stats.amax,
-        f"{prefix}rms": stats.rms,
-        f"{prefix}lowest_log2": stats.lowest if some else None,
-        f"{prefix}highest_log2": stats.highest if some else None,
-    }
+    found: Row = {"elements": stats.numel} | _named(stats, "zeros infs nans amax rms")
+    found |= {"lowest_log2": stats.lowest if some else None, "highest_log2": stats.highest if some else None}
+    return {f"{prefix}{name}": value for name, value in found.items()}
 
 
 def _layers(report: Report) -> Iterator[Row]:
+    names = (
+        "module kind dtypes underflow_forward underflow_backward overflowed casts cast_bytes error troubled"
+    )
     for row in layer_rows(report):
-        yield {
-            "module": row.module,
-            "kind": row.kind,
-            "dtypes": "+".join(row.dtypes),
-            "underflow_forward": row.underflow_forward,
-            "underflow_backward": row.underflow_backward,
-            "overflowed": row.overflowed,
-            "casts": row.casts,
-            "cast_bytes": row.cast_bytes,
-            "error": row.error,
-            "troubled": row.troubled,
-        }
+        yield _named(row, names) | {"dtypes": "+".join(row.dtypes)}
 
 
 def _findings(report: Report) -> Iterator[Row]:
     shown = [(finding, "") for finding in report.findings]
     shown += [(one.finding, one.words) for one in report.suppressed]
     for finding, suppressed in shown:
-        origin = finding.origin
         yield {
             "code": finding.code,
             "name": finding.name,
             "severity": str(finding.severity),
-            "module": origin.module if origin else None,
-            "op": origin.op if origin else None,
-            "file": origin.file if origin else None,
-            "line": origin.line if origin else None,
+            **_named(finding.origin, "module op file line"),
             "sites": len(finding.sites),
             "ranks": len(finding.ranks),
             "suppressed": suppressed,
@@ -130,32 +111,15 @@ def _findings(report: Report) -> Iterator[Row]:
 
 def _casts(report: Report) -> Iterator[Row]:
     for cast, number in cast_rows(report):
-        yield {
-            "module": cast.module,
-            "source": cast.source,
-            "target": cast.target,
-            "phase": str(cast.phase),
-            "file": cast.file,
-            "line": cast.line,
-            "calls": number.calls,
-            "elements": number.elements,
-            "bytes": number.bytes,
-            "round_trips": number.round_trips,
-        }
+        place = _named(cast, "module source target phase file line") | {"phase": str(cast.phase)}
+        yield place | _named(number, "calls elements bytes round_trips")
 
 
 def _steps(report: Report) -> Iterator[Row]:
-    runs: Mapping[str, Any] = {"fp32": report.reference, report.precision: report.low}
-    for name, trace in runs.items():
+    for name, trace in {"fp32": report.reference, report.precision: report.low}.items():
         for index, step in enumerate(trace.steps):
-            yield {
-                "precision": name,
-                "step": index,
-                "loss": step.loss,
-                "log2_scale": step.log2_scale,
-                "grad_amax": step.grad_amax,
-                "nonfinite": step.nonfinite,
-            }
+            head = {"precision": name, "step": index}
+            yield head | _named(step, "loss log2_scale grad_amax nonfinite")
 
 
 def _scales(report: Report) -> Iterator[Row]:

@@ -16,16 +16,8 @@ from ampcheck.values.wording import clean
 
 #: In the order in which they are put together.
 _STYLES = ("look.css", "parts.css", "tables.css", "paper.css")
-_SCRIPTS = (
-    "bounds.js",
-    "words.js",
-    "state.js",
-    "landscape.js",
-    "pointing.js",
-    "scale.js",
-    "tree.js",
-    "detail.js",
-    "start.js",
+_SCRIPTS = tuple(
+    f"{name}.js" for name in "bounds words state landscape pointing scale tree detail start".split()
 )
 
 
@@ -81,14 +73,9 @@ def _header(report: Report, first: list[Section], last: list[Section]) -> Html:
     keys = ("findings", "plan", "loop", "layers", "dtypes", "missed")
     tables = [] if report.dry else [Section("layers", "Layers")]
     links = [(f"#{one.key}", one.title) for one in (*first, *tables, *last) if one.key in keys]
-    return tag(
-        "header",
-        tag(
-            "div",
-            tag("span", "ampcheck", class_="brand"),
-            tag("span", clean(report.target), class_="target"),
-            tag("ul", shown, class_="facts"),
-        ),
-        tag("nav", [tag("a", name, href=link) for link, name in links], aria_label="Sections"),
-        tag("button", "Theme: system", type="button", id="theme", class_="scripted"),
-    )
+    brand = tag("span", "ampcheck", class_="brand")
+    target = tag("span", clean(report.target), class_="target")
+    about = tag("div", brand, target, tag("ul", shown, class_="facts"))
+    nav = tag("nav", [tag("a", name, href=link) for link, name in links], aria_label="Sections")
+    theme = tag("button", "Theme: system", type="button", id="theme", class_="scripted")
+    return tag("header", about, nav, theme)

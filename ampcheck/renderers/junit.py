@@ -62,9 +62,8 @@ def _case(group: str, name: str, found: list[Finding], *, missing: bool) -> str:
     texts = "\n\n".join(_text(finding) for finding in found)
     worst = next(filter(_fails, found), None)
     if worst is not None:
-        return _element(
-            group, name, f"<failure message={_quoted(clean(worst.message))}>{escape(texts)}</failure>"
-        )
+        failure = f"<failure message={_quoted(clean(worst.message))}>{escape(texts)}</failure>"
+        return _element(group, name, failure)
     return _element(group, name, _output(texts) if found else "")
 
 

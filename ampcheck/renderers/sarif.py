@@ -33,19 +33,17 @@ def render(report: Report) -> str:
         {"level": "note", "message": {"text": _plain(f"not audited, {times} times: {what}")}}
         for what, times in report.not_audited.items()
     ]
+    driver = {"name": TOOL, "version": tool_version(), "rules": [_rule(shown) for shown in pages]}
     run = {
-        "tool": {
-            "driver": {"name": TOOL, "version": tool_version(), "rules": [_rule(shown) for shown in pages]}
-        },
+        "tool": {"driver": driver},
         "automationDetails": {"id": f"{TOOL}/{clean(report.target)}/{report.precision}/"},
         "columnKind": "unicodeCodePoints",
         "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": unseen}],
         "results": _results(report, [shown.code for shown in pages]),
         "properties": {"health": str(health), "verdict": sentence, "log2_scale": report.log2_scale},
     }
-    return (
-        json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1, allow_nan=False) + "\n"
-    )
+    log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(log, indent=1, allow_nan=False) + "\n"
 
 
 def _rule(shown: Page) -> Sarif:
@@ -92,13 +90,12 @@ def _fingerprint(finding: Finding) -> str:
 
 
 def _result(finding: Finding, codes: list[str]) -> Sarif:
+    numbers = {clean(name): number(float(value)) for name, value in finding.numbers.items()}
     result: Sarif = {
         "ruleId": clean(finding.code),
         "level": _LEVELS[finding.severity],
         "message": {"text": _message(finding)},
-        "properties": {
-            "numbers": {clean(name): number(float(value)) for name, value in finding.numbers.items()}
-        },
+        "properties": {"numbers": numbers},
     }
     return result | ({"ruleIndex": codes.index(finding.code)} if finding.code in codes else {})
 
@@ -119,9 +116,8 @@ def _located(finding: Finding, target: str) -> Sarif:
         {"id": index, "physicalLocation": _physical(*spot), "message": {"text": "also reached"}}
         for index, spot in enumerate(others[:_RELATED], 1)
     ]
-    location = (_logical(origin) if origin else {}) | (
-        {"physicalLocation": _physical(*first)} if first else {}
-    )
+    location = _logical(origin) if origin else {}
+    location |= {"physicalLocation": _physical(*first)} if first else {}
     return {"locations": [location] if location else [], "relatedLocations": related}
 
 

@@ -34,11 +34,7 @@ def extent(loop: Loop) -> str:
 def spans(loop: Loop) -> Iterator[tuple[str, float, float]]:
     """Yield each scaler with its first and its last scale."""
     for label, first in loop.first_scales.items():
-        yield (
-            label,
-            first,
-            next((event.after for event in reversed(loop.scales) if event.scaler == label), first),
-        )
+        yield label, first, next((e.after for e in reversed(loop.scales) if e.scaler == label), first)
 
 
 def span_words(loop: Loop, label: str, first: float, last: float) -> str:

@@ -61,7 +61,7 @@ def _findings(report: Report) -> Iterator[str]:
         yield table((tally(report), "where", "what"), map(_finding, shown))
     fixes = [finding for finding in shown if finding.fix]
     if fixes:
-        lines = (f"{code(one.code)}:\n\n{_fix(one)}" for one in fixes)
+        lines = (f"{code(one.code)}:\n\n" + fence("\n".join(corrected(one)), "python") for one in fixes)
         yield folded("The lines as they should be", "\n\n".join(lines))
     if rest:
         yield rest
@@ -73,10 +73,6 @@ def _finding(finding: Finding) -> tuple[str, str, str]:
     place = spot(finding)
     head = f"{finding.severity} {code(finding.code)} {inline(fitted(finding.name, _FACT))}"
     return head, code(fitted(place, _FACT)) if place else NONE, inline(fitted(finding.message, _MESSAGE))
-
-
-def _fix(finding: Finding) -> str:
-    return fence("\n".join(corrected(finding)), "python")
 
 
 def _troubled(report: Report) -> Section | None:

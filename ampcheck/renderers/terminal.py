@@ -1,27 +1,17 @@
 """The report for a terminal: the answer first, then the evidence, most important first."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ampcheck.diagnose.caveats import caveats
 from ampcheck.renderers.drawing import cells, fitted
-from ampcheck.renderers.layout import (
-    Parts,
-    bullet,
-    drawn,
-    hanging,
-    nothing_drawn,
-    text,
-)
+from ampcheck.renderers.layout import Parts, bullet, drawn, hanging, nothing_drawn, text
 from ampcheck.renderers.next_step import answer_lines
 from ampcheck.renderers.pictures import drawn_curve, drawn_landscape
 from ampcheck.renderers.sections import ANSWER, sections
 from ampcheck.renderers.terminal_blocks import FACT, Fit, section_parts
 from ampcheck.renderers.terminal_table import STYLES
-from ampcheck.renderers.view import (
-    Picture,
-    Section,
-    tone_of,
-)
+from ampcheck.renderers.view import Picture, Section, tone_of
 from ampcheck.renderers.words import facts
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase
@@ -45,19 +35,12 @@ def render(
 ) -> str:
     """Return the report as lines no longer than a width; `details` leaves nothing out, `short` the tables."""
     wide, first = max(width, NARROWEST), short and not report.dry
-    fit = Fit(
-        wide,
-        details,
-        report.mode == "infer",
-        lambda picture: _picture(report, picture, wide, details=details),
-    )
+    draw = partial(_picture, report, wide, details=details)
+    fit = Fit(wide, details, report.mode == "infer", draw)
     every = sections(report, *((ANSWER,) if first else ()))
     shown = [section for section in every if not first or _is_short(report, section)]
-    parts = [
-        *_header(report, wide),
-        *_answer(report),
-        *(part for one in shown for part in section_parts(one, fit)),
-    ]
+    parts = [*_header(report, wide), *_answer(report)]
+    parts += [part for one in shown for part in section_parts(one, fit)]
     return drawn([*parts, *(_more(report) if first else ())], wide, color=color)
 
 
@@ -107,7 +90,7 @@ def _more(report: Report) -> Parts:
     yield hanging(text(("More:", "bold cyan")), text((rest, "dim")), 2)
 
 
-def _picture(report: Report, picture: Picture, width: int, *, details: bool) -> list["Text"]:
+def _picture(report: Report, width: int, picture: Picture, *, details: bool) -> list["Text"]:
     """Return a picture made of characters; an activation's waits until details are asked for."""
     if picture.name == "scales":
         return drawn_curve(report)

@@ -51,10 +51,6 @@ _MARKS = {
 }
 
 
-def _nothing(_: Picture) -> list["Text"]:
-    return []
-
-
 @dataclass(frozen=True, slots=True)
 class Fit:
     """How much of a section is shown."""
@@ -62,7 +58,7 @@ class Fit:
     width: int
     details: bool = False  #: leave nothing out
     whole: bool = False  #: lines to paste are shown too
-    draw: Callable[[Picture], list["Text"]] = _nothing
+    draw: Callable[[Picture], list["Text"]] = lambda _: []
 
     def limit(self, key: str) -> int | None:
         """Return how many rows of a section are shown, None for all."""

@@ -12,20 +12,9 @@ from ampcheck.targets.userfile import shown
 
 #: Libraries that read a command line in a way that the text of a script does not show.
 OTHER_PARSERS = frozenset(
-    {
-        "click",
-        "typer",
-        "fire",
-        "tyro",
-        "hydra",
-        "absl",
-        "jsonargparse",
-        "docopt",
-        "simple_parsing",
-        "omegaconf",
-    }
+    "click typer fire tyro hydra absl jsonargparse docopt simple_parsing omegaconf "
+    "HfArgumentParser LightningCLI ConfigArgumentParser".split()
 )
-PARSER_CLASSES = frozenset({"HfArgumentParser", "LightningCLI", "ArgumentParser", "ConfigArgumentParser"})
 #: Folders that hold data in most projects, for arguments that ask for some.
 DATA_FOLDERS = ("data", "dataset", "datasets", "input")
 #: Parts of the names of arguments that ask for a configuration, what its files end in, and where they lie.
@@ -85,9 +74,7 @@ class Arguments:
         name = word.partition("=")[0]
         if any(name in argument.flags for argument in self.known):
             return True
-        return self.reads is Reads.UNKNOWN and not {name, name.lstrip("-").replace("-", "_")}.isdisjoint(
-            self.words
-        )
+        return self.reads is Reads.UNKNOWN and not {name, _plain(name)}.isdisjoint(self.words)
 
     def missing(self, words: Sequence[str]) -> list[Argument]:
         """Return the arguments that the script asks for and that the words do not give."""
@@ -173,25 +160,20 @@ def _argument(flags: tuple[str, ...], said: dict[str | None, ast.expr]) -> Argum
     choices = said.get("choices")
     listed = choices.elts if isinstance(choices, (ast.List, ast.Tuple, ast.Set)) else []
     kind, dest = said.get("type"), said.get("dest")
-    longest = max(flags, key=len).lstrip("-").replace("-", "_")
     return Argument(
         flags,
         required=demanded or (positional and not optional),
         choices=tuple(str(one.value) for one in listed if isinstance(one, ast.Constant)),
         kind=kind.id if isinstance(kind, ast.Name) else "",
-        name=str(dest.value) if isinstance(dest, ast.Constant) else longest,
+        name=str(dest.value) if isinstance(dest, ast.Constant) else _plain(max(flags, key=len)),
         default=said.get("default"),
     )
 
 
 def _imports(source: Source) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names |= {(node.module or "").partition(".")[0], *(alias.name for alias in node.names)}
-    return names
+    """Return the packages that a file imports, and the names that it takes from them."""
+    taken = (node for node in ast.walk(source.tree) if isinstance(node, ast.ImportFrom))
+    return {*source.packages, *(alias.name for node in taken for alias in node.names)}
 
 
 def _reads_otherwise(source: Source) -> bool:
@@ -200,8 +182,7 @@ def _reads_otherwise(source: Source) -> bool:
     known_only = any(
         isinstance(call.func, ast.Attribute) and call.func.attr == "parse_known_args" for call in source.calls
     )
-    parsers = PARSER_CLASSES - {"ArgumentParser"}
-    return bool(names & OTHER_PARSERS) or bool(names & parsers) or argv or known_only
+    return bool(names & OTHER_PARSERS) or argv or known_only
 
 
 def _plain(name: str) -> str:

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 
 import torch
 
 from ampcheck.errors import TargetError
+from ampcheck.targets.contract import from_user
 from ampcheck.targets.pretrained import random_weights, unfetched
 from ampcheck.targets.seeding import seeded
-from ampcheck.targets.spec import Options, Spec, Target
+from ampcheck.targets.spec import ZOOS, Options, Spec, Target
 
 
 def build(spec: Spec, options: Options) -> Target:
@@ -30,22 +32,12 @@ def build(spec: Spec, options: Options) -> Target:
 
 
 def _builder(kind: str) -> Callable[[Spec, Options], Target]:
-    """Return the function for a kind of source; the zoos load late, each needs its own library."""
-    if kind == "torchvision":
-        from ampcheck.targets.zoo.torchvision_zoo import from_torchvision
-
-        return from_torchvision
-    if kind == "timm":
-        from ampcheck.targets.zoo.timm_zoo import from_timm
-
-        return from_timm
-    if kind == "transformers":
-        from ampcheck.targets.zoo.transformers_zoo import from_transformers
-
-        return from_transformers
-    from ampcheck.targets.contract import from_user
-
-    return from_user
+    """Return the function for a kind of source; a zoo loads late: each needs its own library."""
+    if kind not in ZOOS:
+        return from_user
+    zoo = import_module(f"ampcheck.targets.zoo.{kind}_zoo")
+    made: Callable[[Spec, Options], Target] = getattr(zoo, f"from_{kind}")
+    return made
 
 
 def _check(options: Options) -> None:

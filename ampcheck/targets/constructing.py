@@ -11,6 +11,7 @@ from typing import Any
 
 from ampcheck.targets.arguments import declared
 from ampcheck.targets.reading import Source, read_source
+from ampcheck.targets.scope import parameters_of
 
 #: Files of a project that are looked through for a line that builds a class.
 MOST_FILES = 60
@@ -69,10 +70,7 @@ def constructions(name: str, kind: Any, source: Source, names: dict[str, Any]) -
 
 def required(kind: Any) -> list[inspect.Parameter]:
     """Return the parameters that a class has to be given."""
-    try:
-        parameters = inspect.signature(kind).parameters.values()
-    except (TypeError, ValueError):
-        return []
+    parameters = (parameters_of(kind) or {}).values()
     return [p for p in parameters if p.default is p.empty and p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}]
 
 

@@ -1,7 +1,6 @@
 """The file contract: what a user's module calls `model`, `batch`, `loss`, and other names for them."""
 
 import copy
-import inspect
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,6 +23,7 @@ from ampcheck.targets.scope import (
     OTHER_NAMES,
     PREDICT_NAMES,
     Scope,
+    parameters_of,
 )
 from ampcheck.targets.spec import Options, Spec, Target, close, no_loss
 from ampcheck.targets.userfile import import_dotted, import_file, user_code
@@ -197,10 +197,7 @@ def _predict(scope: Scope) -> Any:
     """Return the user's function of (model, batch) that uses the model, None where there is none."""
     named = scope.first(PREDICT_NAMES)
     function = named[1] if named is not None else None
-    try:
-        first, *others = inspect.signature(function).parameters if function is not None else [""]
-    except (TypeError, ValueError):
-        return None
+    first, *others = parameters_of(function) or [""]
     # random.sample and the like are other people's functions: the user's own takes the model first.
     return function if first in MODEL_PARAMETERS and len(others) == 1 else None
 
@@ -218,7 +215,6 @@ def _function(scope: Scope, name: str) -> Any:
     if value is None or isinstance(value, ModuleType):
         return None
     if not callable(value):
-        raise TargetError(
-            f"expected {name} to be a function {name}(model), got {type(value).__name__}", where=scope.where
-        )
+        words = f"expected {name} to be a function {name}(model), got {type(value).__name__}"
+        raise TargetError(words, where=scope.where)
     return value

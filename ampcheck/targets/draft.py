@@ -90,11 +90,7 @@ def _stepping(made: Draft, tried: Tried, batch: Any) -> Draft | None:
     output = tried.output(lambda model: model.training_step(batch, 0))
     if output is None or own_loss(output) is None:
         return None
-    loss = (
-        'model.training_step(batch, 0)["loss"]'
-        if isinstance(output, Mapping)
-        else "model.training_step(batch, 0)"
-    )
+    loss = "model.training_step(batch, 0)" + '["loss"]' * isinstance(output, Mapping)
     return replace(made, loss=loss, own_loss=True, shown="its own training_step")
 
 
@@ -141,9 +137,9 @@ def _named_samples(made: Draft, tried: Tried, sample: Mapping[str, Any]) -> Draf
         return replace(made, loss=call + path, own_loss=True, shown="the one that the model computes")
     path, prediction = prediction_in(output)
     label = next((key for key in LABEL_KEYS if key in sample and key not in keys), None)
-    loss = (
-        None if label is None else loss_for(prediction, sample[label], f"{call}{path}", f"batch[{label!r}]")
-    )
+    if label is None:
+        return None
+    loss = loss_for(prediction, sample[label], f"{call}{path}", f"batch[{label!r}]")
     return None if loss is None else replace(made, loss=loss[0], shown=loss[1])
 
 
@@ -186,15 +182,14 @@ def _texts(wanted: Sequence[Asked], shapes: Shapes, ending: str) -> Iterator[tup
 def _masks(tried: Tried, inputs: dict[str, str]) -> dict[str, str]:
     """Return the mask of token ids, where a model takes one that it can do without."""
     ids = next((name for name, text in inputs.items() if "randint" in text and text.count(",") > 2), None)  # noqa: PLR2004
-    mask = next(
-        (one.name for one in tried.asks if one.name == "attention_mask" and one.name not in inputs), None
-    )
-    if ids is None or mask is None:
+    mask = "attention_mask"
+    if ids is None or mask in inputs or mask not in [one.name for one in tried.asks]:
         return {}
-    more = {mask: f"torch.ones_like({ids})"}
     values = {name: value_of(text) for name, text in inputs.items()}
     values[mask] = torch.ones_like(values[ids])
-    return more if tried.output(lambda model: model(**values)) is not None else {}
+    return (
+        {mask: f"torch.ones_like({ids})"} if tried.output(lambda model: model(**values)) is not None else {}
+    )
 
 
 def _may_be_tensor(one: Asked) -> bool:
@@ -219,29 +214,19 @@ def _with_loss(empty: Draft, tried: Tried, shapes: Shapes, inputs: dict[str, str
     path, prediction = prediction_in(output)
     size = ", ".join(_sizes(tried, inputs, prediction))
     call = f"model({', '.join(_handed(tried, name) for name in inputs)}){path}"
-    lines = _lines(inputs)
-    names = ", ".join(inputs)
     results = many(prediction.shape[0], SAMPLES) if prediction.ndim else "batch_size"
     number = number_of_classes(prediction, shapes, type(tried.model).__name__)
     if number is not None:
         inner = ", ".join([results, *map(str, places(prediction, number))])
         target = f"torch.randint(0, {number}, ({inner}{',' if inner == results else ''}))"
         moved = ".movedim(-1, 1)" if prediction.ndim > 2 and prediction.shape[1] != number else ""  # noqa: PLR2004
-        loss, shown = (
-            f"torch.nn.functional.cross_entropy({call}{moved}, target)",
-            "cross entropy with random labels",
-        )
+        loss, shown = f"cross_entropy({call}{moved}, target)", "cross entropy with random labels"
     else:
         target = f"torch.randn({results}{', ' if size else ''}{size})"
-        loss, shown = f"torch.nn.functional.mse_loss({call}, target)", "mean square error to random targets"
-    return replace(
-        empty,
-        lines=(*lines, f"target = {target}"),
-        batch=f"{names}, target",
-        unpack=f"{names}, target",
-        loss=loss,
-        shown=shown,
-    )
+        loss, shown = f"mse_loss({call}, target)", "mean square error to random targets"
+    lines, names = (*_lines(inputs), f"target = {target}"), f"{', '.join(inputs)}, target"
+    loss = f"torch.nn.functional.{loss}"
+    return replace(empty, lines=lines, batch=names, unpack=names, loss=loss, shown=shown)
 
 
 def _sizes(tried: Tried, inputs: dict[str, str], prediction: torch.Tensor) -> list[str]:
@@ -270,8 +255,6 @@ def _handed(tried: Tried, name: str) -> str:
 
 def _own(empty: Draft, inputs: dict[str, str], output: Any) -> Draft:
     """Return a draft whose loss is computed by the model, from a batch by name."""
-    names = ", ".join(f"{name}={name}" for name in inputs)
-    lines = _lines(inputs)
     if isinstance(output, Mapping) and not hasattr(output, "loss"):
         path = '["loss"]' if "loss" in output else ""
     elif hasattr(output, "loss"):
@@ -284,14 +267,8 @@ def _own(empty: Draft, inputs: dict[str, str], output: Any) -> Draft:
     loss = (
         f"model(**batch){path}" if path or not isinstance(output, Mapping) else "sum(model(**batch).values())"
     )
-    return replace(
-        empty,
-        lines=lines,
-        batch=f"dict({names})",
-        loss=loss,
-        own_loss=True,
-        shown="the one that the model computes",
-    )
+    made = replace(empty, lines=_lines(inputs), batch=f"dict({', '.join(f'{n}={n}' for n in inputs)})")
+    return replace(made, loss=loss, own_loss=True, shown="the one that the model computes")
 
 
 def _labelled(tried: Tried, shapes: Shapes, inputs: dict[str, str]) -> tuple[dict[str, str], Any] | None:

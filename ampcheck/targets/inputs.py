@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ampcheck.targets.scope import parameters_of
+
 #: Methods of mappings: what is looked up by them need not be there.
 _OF_DICTS = frozenset({"keys", "items", "get", "pop", "update", "copy"})
 #: Lengths of sequences and sides of pictures that are tried, in turn.
@@ -27,7 +29,6 @@ STATES = r"^h(idden)?(_state|x)?$|^states?$|^hx$|^hc$|^memory$|^cache$"
 PICTURES = r"im(a)?ge?s?|pixel|^x$|sample|frames?|video|^obs|noise|latent|^z$|input"
 #: Modules that say what enters a model.
 _ENTRIES = (nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, nn.RNNBase, nn.ConvTranspose2d)
-_DIMENSIONS = {"b": "B", "n": "B", "bs": "B", "batch": "B", "batch_size": "B"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,10 @@ class Asked:
 
 def asked(forward: Any) -> list[Asked]:
     """Return what a forward asks for, in order; without those that take what is left."""
-    try:
-        parameters = inspect.signature(forward).parameters.values()
-    except (TypeError, ValueError):
-        return []
     text = _text(forward)
     unpacked, doc = _unpacked(text), inspect.getdoc(forward) or ""
     found = []
-    for p in parameters:
+    for p in (parameters_of(forward) or {}).values():
         if p.kind in {p.VAR_POSITIONAL, p.VAR_KEYWORD}:
             continue
         shown = re.search(rf"^\s*{re.escape(p.name)}\b[^\n]*", doc, re.MULTILINE)
@@ -72,9 +69,8 @@ def asked(forward: Any) -> list[Asked]:
         shape = re.search(r"[(\[]([^)\]]*\b(?:batch|B|N|bs)\b[^)\]]*)[)\]]", line)
         counted = len([part for part in shape[1].split(",") if part.strip()]) if shape else None
         annotation = "" if p.annotation is p.empty else str(p.annotation)
-        whole = (
-            "Long" in annotation or "Int" in annotation or bool(re.search(r"\bint|token|index|indices", line))
-        )
+        integers = "Long" in annotation or "Int" in annotation
+        whole = integers or bool(re.search(r"\bint|token|index|indices", line))
         required, size = p.default is p.empty, unpacked.get(p.name, counted)
         found.append(Asked(p.name, required, annotation, size, whole, *_read_of(p.name, text)))
     return found
@@ -143,16 +139,13 @@ class Shapes:
     @property
     def vocabularies(self) -> list[int]:
         """Return how many indices the embeddings take, the largest first."""
-        return sorted(
-            {part.num_embeddings for part in self.layers if isinstance(part, nn.Embedding)}, reverse=True
-        )
+        tables = {part.num_embeddings for part in self.layers if isinstance(part, nn.Embedding)}
+        return sorted(tables, reverse=True)
 
     def channels(self, kind: type) -> list[int]:
         """Return how many channels may come in: what the first layer of a kind takes, and what was asked for."""
-        first = [part.in_channels for part in self.layers if isinstance(part, kind)][:1]
-        said = [
-            v for k, v in self._given.items() if re.search(r"chan|^nc$|^in_|input_dim", k) and _is_size(v)
-        ]
+        first: list[Any] = [part.in_channels for part in self.layers if isinstance(part, kind)][:1]
+        said = [v for k, v in self.said if re.search(r"chan|^nc$|^in_|input_dim", k)]
         return list(dict.fromkeys([*said, *first]))
 
     def widths(self) -> list[int]:
@@ -182,8 +175,8 @@ class Shapes:
     @property
     def side(self) -> list[int]:
         """Return how large pictures may be: as asked for, or as usual."""
-        said = [v for k, v in self._given.items() if re.search(r"(size|resolution|side|height|img)", k)]
-        return list(dict.fromkeys([*(v for v in said if _is_size(v) and v >= 8), *SIDES]))  # noqa: PLR2004
+        said = [v for k, v in self.said if re.search(r"(size|resolution|side|height|img)", k)]
+        return list(dict.fromkeys([*(v for v in said if v >= 8), *SIDES]))  # noqa: PLR2004
 
     def has(self, *kinds: type) -> bool:
         """Tell whether the model has a layer of a kind."""
@@ -246,9 +239,8 @@ def _numbers(one: Asked, shapes: Shapes) -> Iterator[str]:
             yield f"torch.randn(batch_size, {value}, 1, 1)"
     flat = list(_flat(shapes))
     deep = list(_pictures(one, shapes))
-    picture_first = isinstance(shapes.first, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and re.search(
-        PICTURES, one.name.lower()
-    )
+    of_pictures = isinstance(shapes.first, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
+    picture_first = of_pictures and re.search(PICTURES, one.name.lower())
     yield from ([*deep, *flat] if picture_first else [*flat[:3], *deep, *flat[3:]])
 
 

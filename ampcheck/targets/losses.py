@@ -1,7 +1,6 @@
 """Losses for targets that do not write one out: the model's own, a criterion's, or a stand-in."""
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import torch
 
 from ampcheck.errors import TargetError
 from ampcheck.targets.nested import tensors
+from ampcheck.targets.scope import parameters_of
 
 LABEL_KEYS = ("labels", "label", "targets", "target", "y")
 PREDICTION_KEYS = ("logits", "out", "output", "prediction", "last_hidden_state")
@@ -16,12 +16,11 @@ PREDICTION_KEYS = ("logits", "out", "output", "prediction", "last_hidden_state")
 
 def positional(call: Callable[..., Any]) -> tuple[int, float]:
     """Return how few and how many positional arguments a callable takes."""
-    try:
-        parameters = inspect.signature(call).parameters.values()
-    except (TypeError, ValueError):  # some built-in callables do not say
+    parameters = parameters_of(call)
+    if parameters is None:
         return 1, 1
-    kinds = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    kinds = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
     return sum(p.default is p.empty for p in kinds), float("inf") if variadic else len(kinds)
 
 
@@ -125,11 +124,8 @@ def split_target(batch: Any) -> tuple[Any, Any]:
 
 def _accepted(model: Any, batch: Mapping[Any, Any]) -> dict[str, Any]:
     """Leave out what the model has no parameter for, as training loops over dictionaries do."""
-    try:
-        parameters = inspect.signature(getattr(model, "forward", model)).parameters
-    except (TypeError, ValueError):
-        return dict(batch)
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+    parameters = parameters_of(getattr(model, "forward", model))
+    if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return dict(batch)
     return {key: value for key, value in batch.items() if key in parameters}
 

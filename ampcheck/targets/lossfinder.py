@@ -21,7 +21,7 @@ from ampcheck.targets.losses import (
     stand_in,
     stand_in_of_model,
 )
-from ampcheck.targets.scope import CRITERION_NAMES, Scope, definition
+from ampcheck.targets.scope import CRITERION_NAMES, Scope, definition, parameters_of
 from ampcheck.targets.seeding import seeded
 
 MODEL_PARAMETERS = ("model", "m", "net", "module", "network")
@@ -113,10 +113,7 @@ def _written(scope: Scope, name: str, value: Any, device: str) -> Callable[[Any,
 
 
 def _is_criterion(name: str, value: Any, function: Callable[..., Any]) -> bool:
-    try:
-        first = next(iter(inspect.signature(function).parameters), "")
-    except (TypeError, ValueError):
-        first = ""
+    first = next(iter(parameters_of(function) or ()), "")
     if first in MODEL_PARAMETERS:
         return False
     return name in CRITERION_NAMES or isinstance(value, nn.Module) or first in OUTPUT_PARAMETERS

@@ -43,26 +43,29 @@ def build_model(scope: Scope, picked: Any = None, name: str = "") -> Built:
 
 def example_input(model: Any) -> str:
     """Return Python for an input that the first layer of a model would take."""
-    layers = model.modules() if isinstance(model, nn.Module) else ()
-    for layer in layers:
-        if isinstance(layer, nn.Embedding):
-            return f"torch.randint(0, {layer.num_embeddings}, (8, {SEQUENCE}))"
-        if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-            sizes = [8, layer.in_channels, *[SPATIAL] * len(layer.kernel_size)]
-            return f"torch.randn({', '.join(map(str, sizes))})"
-        if isinstance(layer, nn.Linear):
-            return f"torch.randn(8, {layer.in_features})"
-        if isinstance(layer, nn.RNNBase):
-            return f"torch.randn(8, {SEQUENCE}, {layer.input_size})"
+    layer = _first_layer(model)
+    if isinstance(layer, nn.Embedding):
+        return f"torch.randint(0, {layer.num_embeddings}, (8, {SEQUENCE}))"
+    if isinstance(layer, nn.Linear):
+        return f"torch.randn(8, {layer.in_features})"
+    if isinstance(layer, nn.RNNBase):
+        return f"torch.randn(8, {SEQUENCE}, {layer.input_size})"
+    if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        sizes = [8, layer.in_channels, *[SPATIAL] * len(layer.kernel_size)]
+        return f"torch.randn({', '.join(map(str, sizes))})"
     return FIRST_LAYER_EXAMPLES
 
 
 def vocabulary(model: Any) -> int | None:
     """Return how many indices the model's first layer takes, None if that is not an embedding."""
+    first = _first_layer(model)
+    return first.num_embeddings if isinstance(first, nn.Embedding) else None
+
+
+def _first_layer(model: Any) -> nn.Module | None:
     layers = model.modules() if isinstance(model, nn.Module) else ()
     kinds = (nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, nn.RNNBase)
-    first = next((layer for layer in layers if isinstance(layer, kinds)), None)
-    return first.num_embeddings if isinstance(first, nn.Embedding) else None
+    return next((layer for layer in layers if isinstance(layer, kinds)), None)
 
 
 def _find(scope: Scope) -> tuple[str, Any]:
@@ -80,15 +83,10 @@ def _find(scope: Scope) -> tuple[str, Any]:
         raise which(found, scope)
     if factories := _own_functions(scope):
         listed = "\n".join(f"ampcheck {scope.where}:{name}" for name in factories[:3])
-        raise TargetError(
-            "no model found; define model, or name the function that makes one",
-            where=scope.where,
-            hint=listed,
-        )
+        words = "no model found; define model, or name the function that makes one"
+        raise TargetError(words, where=scope.where, hint=listed)
     raise TargetError(
-        "no model found; define model",
-        where=scope.where,
-        hint="def model():\n    return Net()",
+        "no model found; define model", where=scope.where, hint="def model():\n    return Net()"
     )
 
 

@@ -34,11 +34,7 @@ def tensors(value: object) -> Iterator[torch.Tensor]:
 
 def move(value: Any, device: str | torch.device) -> Any:
     """Return the value with every tensor in it on the device; containers keep their type."""
-
-    def to(leaf: Any) -> Any:
-        return leaf.to(device)
-
-    return mapped(to, value)
+    return mapped(lambda leaf: leaf.to(device), value)
 
 
 def input_shapes(batch: object) -> tuple[str, ...]:

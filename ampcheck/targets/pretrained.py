@@ -31,9 +31,6 @@ def random_weights() -> Iterator[None]:
     def loads(self: nn.Module, state: Any, *args: Any, **kwargs: Any) -> Any:
         return load(self, state, *args, **kwargs) if state is not None else None
 
-    def nothing(*_: Any, **__: Any) -> None:
-        """Fetch nothing."""
-
     places = [
         (torch.hub, "load_state_dict_from_url"),
         (sys.modules.get("timm.models._builder"), "load_pretrained"),
@@ -44,5 +41,5 @@ def random_weights() -> Iterator[None]:
         stack.enter_context(patch.object(nn.Module, "load_state_dict", loads))
         for holder, name in places:
             if hasattr(holder, name):
-                stack.enter_context(patch.object(holder, name, nothing))
+                stack.enter_context(patch.object(holder, name, lambda *_, **__: None))
         yield

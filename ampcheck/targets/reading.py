@@ -16,6 +16,8 @@ TRAINERS = ("trainer", "runner", "engine", "yolo", "experiment", "learner")
 STEPPED = ("optim", "scaler")
 #: Imported files that are looked into, at most so many deep.
 DEPTH = 4
+#: Statements that only say what a name stands for.
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 #: Names of the file contract: who defines a batch at the top of a file means it to be audited.
 BATCH_NAMES = frozenset({"batch", "batches", "make_batch", "example_inputs", "example_input"})
 MODEL_NAMES = frozenset({"model", "make_model", "build_model", "get_model", "create_model", "net"})
@@ -46,13 +48,20 @@ class Source:
         return {node.name: node for node in self.tree.body if isinstance(node, ast.ClassDef)}
 
     @cached_property
+    def packages(self) -> frozenset[str]:
+        """Return the packages that the file imports from anywhere."""
+        nodes = list(ast.walk(self.tree))
+        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+        return frozenset(name.partition(".")[0] for name in names)
+
+    @cached_property
     def trainers(self) -> frozenset[str]:
         """Return the names that stand for a trainer: what `...Trainer(...)` was assigned to."""
         made = (node for node in ast.walk(self.tree) if isinstance(node, ast.Assign))
-        calls = (
-            node for node in made if isinstance(node.value, ast.Call) and _is_trainer(_last_name(node.value))
-        )
-        return frozenset(_last_name(target) for node in calls for target in node.targets)
+        calls = (node for node in made if isinstance(node.value, ast.Call))
+        trainers = (node for node in calls if _is_trainer(_last_name(node.value)))
+        return frozenset(_last_name(target) for node in trainers for target in node.targets)
 
     @cached_property
     def imported(self) -> dict[str, Path]:
@@ -150,8 +159,7 @@ class _Training:
 
     def __init__(self, source: Source, depth: int) -> None:
         self._source, self._depth = source, depth
-        definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-        outside = [node for node in source.tree.body if not isinstance(node, definitions)]
+        outside = [node for node in source.tree.body if not isinstance(node, DEFINITIONS)]
         self.top = [node for node in outside if not is_guard(node)]
         self.guarded = [part for node in outside if is_guard(node) for part in node.body]  # type: ignore[attr-defined]
         self.functions = self._spread()
@@ -223,10 +231,8 @@ class _Training:
         if isinstance(called, ast.Name) and called.id in self._known:
             return True
         if isinstance(called, ast.Attribute) and called.attr in self._known:
-            own = called.attr not in _EVERYDAY or called.attr in self._methods.get(
-                _last_name(called.value), ()
-            )
-            if own:
+            methods = self._methods.get(_last_name(called.value), ())
+            if called.attr not in _EVERYDAY or called.attr in methods:
                 return True
         handed = [*node.args, *(keyword.value for keyword in node.keywords)]
         return any(isinstance(value, ast.Name) and value.id in self._known for value in handed)
@@ -285,19 +291,8 @@ def _top_names(body: Sequence[ast.stmt]) -> Iterator[str]:
 
 
 def _imports_a_framework(source: Source) -> bool:
-    tops = {
-        name.partition(".")[0]
-        for node in ast.walk(source.tree)
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    }
     known = {"torch", "lightning", "pytorch_lightning", "transformers", "accelerate", "keras", "torchvision"}
-    return bool(tops & known) or bool(source.imported)
+    return bool(source.packages & known) or bool(source.imported)
 
 
 def _beside(path: Path, dotted: str, level: int) -> Path | None:

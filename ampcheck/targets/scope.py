@@ -9,16 +9,7 @@ from ampcheck.errors import TargetError
 from ampcheck.targets.userfile import UserModule, shown
 
 MODEL_NAMES = ("model", "make_model", "build_model", "get_model", "create_model", "net")
-BATCH_NAMES = (
-    "batch",
-    "batches",
-    "make_batch",
-    "get_batch",
-    "inputs",
-    "example_inputs",
-    "example_input",
-    "x",
-)
+BATCH_NAMES = tuple("batch batches make_batch get_batch inputs example_inputs example_input x".split())
 CRITERION_NAMES = ("criterion", "loss_fn", "loss_function")
 PREDICT_NAMES = ("predict", "generate", "infer", "sample")
 OTHER_NAMES = ("loss", "optimizer", "after_step", "metric", "validation", "warmup", *PREDICT_NAMES)
@@ -69,12 +60,17 @@ def binds(function: Callable[..., Any], *args: Any, **arguments: Any) -> bool:
     return True
 
 
+def parameters_of(function: Any) -> Mapping[str, inspect.Parameter] | None:
+    """Return the parameters of a callable by name; None where it does not say, as some built-in ones."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
+
+
 def takes(function: Callable[..., Any], name: str) -> bool:
     """Say whether a function has a parameter of that name, or takes any."""
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
+    parameters = parameters_of(function) or {}
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 

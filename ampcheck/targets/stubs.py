@@ -64,11 +64,9 @@ def stubs(spec: Spec) -> Stubs:
 
 def _model(scope: Scope, name: str) -> Built:
     """Return the model; one that cannot be built yet is an error of its constructor, which is said."""
-    picked: Any = None
-    if name:
-        picked = scope.names.get(name)
-        if picked is None:
-            raise TargetError(f"no {name!r} in it", where=scope.where)
+    picked = scope.names.get(name) if name else None
+    if name and picked is None:
+        raise TargetError(f"no {name!r} in it", where=scope.where)
     return build_model(scope, picked, name)
 
 

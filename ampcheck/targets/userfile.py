@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.util
+import itertools
 import os
 import sys
 import traceback
@@ -15,7 +16,7 @@ from typing import Any, Self
 
 from ampcheck.errors import TargetError
 from ampcheck.targets.notebook import code_of
-from ampcheck.targets.reading import read
+from ampcheck.targets.reading import DEFINITIONS, read
 
 OWN_FOLDER = Path(__file__).resolve().parents[1]
 INSTALLED = ("site-packages", "dist-packages")
@@ -115,10 +116,9 @@ def _without_training(path: Path) -> tuple[Any, str]:
     if not begins:
         return text, ""
     tree = ast.parse(text)
-    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-    kept = [node for node in tree.body if node.lineno < begins or isinstance(node, definitions)]
+    kept = [node for node in tree.body if node.lineno < begins or isinstance(node, DEFINITIONS)]
     # What a script does before it trains may need a GPU, or its data: a model of the file needs neither.
-    tree.body = [node if isinstance(node, definitions) else _tried(node) for node in kept]
+    tree.body = [node if isinstance(node, DEFINITIONS) else _tried(node) for node in kept]
     return tree, f"the file trains when it is imported: it was run up to line {begins}"
 
 
@@ -134,11 +134,11 @@ def import_dotted(name: str) -> UserModule:
     """Import a module by its dotted name, with the current folder on the path as `python -m` has it."""
     imports = Imports(Path.cwd())
     with imports:
-        missing = _missing(name)
-        if missing:
-            raise TargetError(f"no module named {missing!r} (for {name!r}); check the spelling or install it")
-        found = importlib.util.find_spec(name.partition(".")[0])
-        origin = Path(found.origin) if found and found.origin else Path(name)
+        top = name.partition(".")[0]
+        found = importlib.util.find_spec(top)
+        if not found:
+            raise TargetError(f"no module named {top!r} (for {name!r}); check the spelling or install it")
+        origin = Path(found.origin) if found.origin else Path(name)
         with user_code(origin):
             module = importlib.import_module(name)
     return UserModule(module, Path(getattr(module, "__file__", None) or origin), imports)
@@ -207,14 +207,5 @@ def package_of(folder: Path) -> str:
 
 def _fresh_name(stem: str) -> str:
     safe = "".join(c if c.isalnum() else "_" for c in stem)
-    name, count = f"ampcheck_target_{safe}", 1
-    while name in sys.modules:
-        count += 1
-        name = f"ampcheck_target_{safe}_{count}"
-    return name
-
-
-def _missing(name: str) -> str:
-    """Return the top package of a dotted name if it does not exist, else ""."""
-    top = name.partition(".")[0]
-    return "" if importlib.util.find_spec(top) else top
+    names = (f"ampcheck_target_{safe}{f'_{count}' * (count > 1)}" for count in itertools.count(1))
+    return next(name for name in names if name not in sys.modules)

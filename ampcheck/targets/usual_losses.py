@@ -22,17 +22,13 @@ def loss_for(prediction: torch.Tensor, target: Any, call: str, name: str) -> tup
         return None
     if target.is_floating_point():
         if target.shape == prediction.shape:
-            return (
-                f"torch.nn.functional.mse_loss({call}, {name})",
-                "mean square error to the targets of the data",
-            )
+            how = "mean square error to the targets of the data"
+            return f"torch.nn.functional.mse_loss({call}, {name})", how
         return None
     last = prediction.ndim > 2 and prediction.shape[:-1] == target.shape  # noqa: PLR2004
     moved = ".movedim(-1, 1)" if last else ""
-    return (
-        f"torch.nn.functional.cross_entropy({call}{moved}, {name})",
-        "cross entropy with the labels of the data",
-    )
+    how = "cross entropy with the labels of the data"
+    return f"torch.nn.functional.cross_entropy({call}{moved}, {name})", how
 
 
 def prediction_in(output: Any) -> tuple[str, torch.Tensor]:

@@ -267,7 +267,7 @@ def test_a_predicted_peak_is_not_held_against_a_measured_one():
     for low, ratio, shown in ((both, 1.0, "200"), (one, 1.0, "100 (predicted)")):
         case = Case(8, rows=(Row("fp32", memory=both), Row("amp", memory=low)))
         assert case.memory_ratio(case.rows[1]) == ratio
-        assert [line.memory for line in lines(gpu, case)] == ["200", shown]
+        assert [line["memory"] for line in lines(gpu, case)] == ["200", shown]
     case = Case(8, rows=(Row("fp32", memory=both), Row("amp", memory=Memory(cuda_allocated=50))))
     assert case.memory_ratio(case.rows[1]) == 50 / both.cuda_allocated
     case = Case(8, rows=(Row("fp32", memory=one), Row("amp", memory=Memory(cuda_allocated=50))))

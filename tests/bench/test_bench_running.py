@@ -198,7 +198,7 @@ def test_tf32_leaves_what_is_not_finite():
 
 
 def test_closeness_is_what_its_names_say():
-    found = closeness([torch.tensor([3.0, 4.0]).double()], [torch.tensor([3.0, 5.0]).double()])
+    found = closeness([(torch.tensor([3.0, 4.0]).double(), torch.tensor([3.0, 5.0]).double())])
     assert found.relative_rms == pytest.approx(1 / math.sqrt(34))
     assert found.cosine == pytest.approx(29 / (5 * math.sqrt(34)))
     assert found.bias == pytest.approx(-0.5 / math.sqrt(17))

@@ -2,9 +2,9 @@
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -26,6 +26,8 @@ _ROUNDING = 100
 _SMALLEST = 2.0**-24
 #: FP32 is never that far from FP64 by rounding alone: a step that draws random numbers has drawn others.
 OTHER_DRAWS = 0.01
+
+Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(slots=True)
@@ -55,13 +57,45 @@ class Golden:
         self._plain = plain
         with contextlib.suppress(StepRaised):
             golden = self._run(_doubled(make()), Precision("fp32"), double=True)
-            if not (plain.drew and _apart(plain, golden) > OTHER_DRAWS):
+            if not (plain.drew and closeness(_shared(plain, golden).values()).relative_rms > OTHER_DRAWS):
                 self.reference, self._seen = "fp64", golden
 
     def _run(
         self, target: Target, chosen: Precision, *, double: bool = False, scale: float | None = None
     ) -> Seen:
-        return _seen(target, chosen, double=double, scale=scale, trains=self._trains)
+        """Run a step, or without training a forward, of a target that is used up by it."""
+        arm = Arm(
+            target, chosen, (lambda device, *_: casting_rules(device, None)) if double else as_cuda_casts
+        )
+        used = scale or arm.scaler.get_scale()
+        seen = Seen(0.0, scale=used)
+
+        def keep(_module: Any, _inputs: Any, output: Any) -> None:
+            seen.outputs = [
+                leaf.detach().double()
+                for leaf in tensors(output)
+                if leaf.is_floating_point() and not leaf.is_sparse
+            ]
+
+        handles = [module.register_forward_hook(keep) for module in roots(target.model).values()]
+        try:
+            with arm.running(), torch.random.fork_rng():
+                torch.manual_seed(0)
+                state = torch.get_rng_state()
+                batch = arm.target.batch(0)
+                loss = arm.forward(batch) if self._trains else arm.infer(batch)
+                if self._trains:
+                    (loss * used).backward()
+                seen.drew = not torch.equal(state, torch.get_rng_state())
+        finally:
+            for handle in handles:
+                handle.remove()
+        seen.loss = float(loss.detach())
+        for module, name, parameter in named_parameters(target.model):
+            if parameter.grad is not None and not parameter.grad.is_complex():
+                grad = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+                seen.gradients[f"{module}.{name}".lstrip(".")] = grad.double() / used
+        return seen
 
     def compare(self, chosen: Precision) -> OneStep:
         """Run the step in a precision, from the same state, and say how far off it is."""
@@ -72,23 +106,19 @@ class Golden:
             if seen.finite or seen.scale <= 1.0:
                 break
             seen = self._run(self._make(), chosen, scale=seen.scale / 2)
-        errors = {
-            name: self._error(name, grad)
-            for name, grad in seen.gradients.items()
-            if name in self._seen.gradients
-        }
+        shared = _shared(seen, self._seen)
+        errors = {name: self._error(name, found) for name, (found, _) in shared.items()}
         worst = max(
             errors, key=lambda name: math.inf if math.isnan(errors[name]) else errors[name], default=""
         )
-        shared = [name for name in seen.gradients if name in self._seen.gradients]
         return OneStep(
             self.reference,
             seen.loss,
             abs(seen.loss - self._seen.loss) / max(abs(self._seen.loss), 1e-300),
-            closeness(seen.outputs, self._seen.outputs) if seen.outputs and self._seen.outputs else None,
-            closeness([seen.gradients[n] for n in shared], [self._seen.gradients[n] for n in shared])
-            if self._trains
+            closeness(zip(seen.outputs, self._seen.outputs, strict=True))
+            if seen.outputs and self._seen.outputs
             else None,
+            closeness(shared.values()) if self._trains else None,
             worst,
             errors.get(worst, 0.0),
             "CUDA's rules on CPU tensors" if device.type == "cpu" else f"autocast of {device.type}",
@@ -117,16 +147,17 @@ class Golden:
         return math.sqrt(squares / count) if count else 0.0
 
 
-def _apart(found: Seen, golden: Seen) -> float:
-    shared = [name for name in found.gradients if name in golden.gradients]
-    return closeness([found.gradients[n] for n in shared], [golden.gradients[n] for n in shared]).relative_rms
+def _shared(found: Seen, golden: Seen) -> dict[str, Pair]:
+    """Return the gradients that two runs have, each beside its golden one."""
+    names = (name for name in found.gradients if name in golden.gradients)
+    return {name: (found.gradients[name], golden.gradients[name]) for name in names}
 
 
-def closeness(found: list[torch.Tensor], golden: list[torch.Tensor]) -> Closeness:
+def closeness(pairs: Iterable[Pair]) -> Closeness:
     """Return how far tensors are from their golden ones, all elements together."""
     error = squares = cross = own = total = 0.0
     count = 0
-    for a, b in zip(found, golden, strict=True):
+    for a, b in pairs:
         if a.shape != b.shape:
             return Closeness(math.nan, math.nan, math.nan)
         difference = a - b
@@ -141,51 +172,6 @@ def closeness(found: list[torch.Tensor], golden: list[torch.Tensor]) -> Closenes
     size = math.sqrt(squares)
     cosine = cross / (size * math.sqrt(own)) if own else 0.0
     return Closeness(math.sqrt(error) / size, cosine, total / count / (size / math.sqrt(count)))
-
-
-def _seen(
-    target: Target,
-    chosen: Precision,
-    *,
-    double: bool = False,
-    scale: float | None = None,
-    trains: bool = True,
-) -> Seen:
-    arm = Arm(target, chosen, _in_double if double else as_cuda_casts)
-    used = scale or arm.scaler.get_scale()
-    seen = Seen(0.0, scale=used)
-
-    def keep(_module: Any, _inputs: Any, output: Any) -> None:
-        seen.outputs = [
-            leaf.detach().double()
-            for leaf in tensors(output)
-            if leaf.is_floating_point() and not leaf.is_sparse
-        ]
-
-    handles = [module.register_forward_hook(keep) for module in roots(target.model).values()]
-    try:
-        with arm.running(), torch.random.fork_rng():
-            torch.manual_seed(0)
-            state = torch.get_rng_state()
-            batch = arm.target.batch(0)
-            loss = arm.forward(batch) if trains else arm.infer(batch)
-            if trains:
-                (loss * used).backward()
-            seen.drew = not torch.equal(state, torch.get_rng_state())
-    finally:
-        for handle in handles:
-            handle.remove()
-    seen.loss = float(loss.detach())
-    for module, name, parameter in named_parameters(target.model):
-        if parameter.grad is not None and not parameter.grad.is_complex():
-            grad = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
-            seen.gradients[f"{module}.{name}".lstrip(".")] = grad.double() / used
-    return seen
-
-
-def _in_double(device: torch.device, chosen: Precision, model: Any) -> Any:
-    del chosen, model
-    return casting_rules(device, None)
 
 
 def _doubled(target: Target) -> Target:

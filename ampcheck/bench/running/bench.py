@@ -17,8 +17,9 @@ from ampcheck.bench.running.energy import uncounted
 from ampcheck.bench.running.machine import MachineLoad, environment
 from ampcheck.bench.running.memory import empty_cache
 from ampcheck.bench.running.one_case import Make, OneCase
+from ampcheck.bench.running.predict import batch_size_of
 from ampcheck.bench.running.ranks import size
-from ampcheck.bench.running.settings import batch_size, tokens
+from ampcheck.bench.running.settings import tokens
 from ampcheck.bench.running.sizing import sized
 from ampcheck.bench.running.timing import Lane, interleave, without_frames
 from ampcheck.bench.running.training import train
@@ -87,7 +88,7 @@ class Bencher:
                 random_labels=has_random_labels(target),
                 settings=self.request.settings,
             )
-        return bench, replace(asked, batch_size=batch_size(target), tokens=tokens(target))
+        return bench, replace(asked, batch_size=batch_size_of(target.batch(0)), tokens=tokens(target))
 
     def _launched(self, case: Case, size: int) -> Case:
         """Return a case of several ranks; what keeps them from running is the result of every row.
@@ -113,14 +114,9 @@ class _Run:
     bencher: Bencher
     one: OneCase
 
-    @property
-    def request(self) -> Request:
-        """Return what was asked for."""
-        return self.bencher.request
-
     def states(self) -> Iterator[Case]:
         """Yield the case after each of the parts that it lacks."""
-        request, case = self.request, self.one.begun
+        request, case = self.one.request, self.one.begun
         rows = {name: case.row(name) or Row(name) for name in request.rows}
         measure: dict[str, Callable[[Case, dict[str, Row]], Case]] = {
             "time": self._timed,
@@ -152,7 +148,7 @@ class _Run:
         again, notes = None, tuple[str, ...]()
         if lanes:
             load = MachineLoad(lanes[0].arm.device)
-            done = interleave(lanes, self.request.budget, self._tick)
+            done = interleave(lanes, self.one.request.budget, self._tick)
             raised |= {lane.name: error for lane, error in done.raised}
             times = {lane.name: lane.result() for lane in lanes if lane.samples}
             again, notes = times.pop(AGAIN, None), load.notes()
@@ -192,7 +188,7 @@ class _Run:
         empty_cache(device)
         try:
             lanes = self._lane(rows, name, name)
-            done = interleave(lanes, self.request.budget / 2, self._tick)
+            done = interleave(lanes, self.one.request.budget / 2, self._tick)
             for _, error in done.raised:
                 raise error
         except StepRaised as error:
@@ -207,14 +203,13 @@ class _Run:
         chosen = self.one.precision(held)
         graphed = self.one.begun.cuda_graphs and device_of(self.one.make()).type == "cuda"
         arm = self.one.arm(chosen, graphed=graphed)
-        if self.one.begun.cuda_graphs and not graphed:
-            rows[held] = replace(rows[held], message="CUDA graphs need a GPU: not timed")
-            return []
-        if chosen.recipe is not None:
-            rows[held] = replace(rows[held], message="emulated: not timed")
-            return []
-        if chosen.tf32 and not has_tf32(arm.device):
-            rows[held] = replace(rows[held], message="no TF32 on this device: not timed")
+        obstacles = {
+            "CUDA graphs need a GPU": self.one.begun.cuda_graphs and not graphed,
+            "emulated": chosen.recipe is not None,
+            "no TF32 on this device": chosen.tf32 and not has_tf32(arm.device),
+        }
+        for why in (why for why, there in obstacles.items() if there):
+            rows[held] = replace(rows[held], message=f"{why}: not timed")
             return []
         if self.one.begun.mode == "infer":
             return [Lane(name, arm.infer, arm, trains=False)]
@@ -223,11 +218,8 @@ class _Run:
         scale = settled.scale if arm.scaler.is_enabled() else None
         rows[held] = replace(rows[held], scale=scale, settling=settled.skipped)
         if not settled.ok:
-            rows[held] = replace(
-                rows[held],
-                status="overflow",
-                message=f"the gradients overflow at every loss scale down to {settled.scale:g}",
-            )
+            words = f"the gradients overflow at every loss scale down to {settled.scale:g}"
+            rows[held] = replace(rows[held], status="overflow", message=words)
             return []
         return [Lane(name, arm.train, arm)]
 
@@ -242,19 +234,14 @@ class _Run:
         return case
 
     def _trained(self, case: Case, rows: dict[str, Row]) -> Case:
-        request, first = self.request, self.bencher.seed
+        request, first = self.one.request, self.bencher.seed
         begun, notes = time.monotonic(), case.notes
         for seed in range(first, first + (request.seeds or SEEDS)):
             done = seed - first
-            if (
-                request.seeds is None
-                and done >= FEWEST_SEEDS
-                and time.monotonic() - begun > TRAINING * request.budget
-            ):
-                notes = (
-                    *notes,
-                    f"training: {done} seeds in the time there was; --seeds {SEEDS} asks for more",
-                )
+            late = time.monotonic() - begun > TRAINING * request.budget
+            if request.seeds is None and done >= FEWEST_SEEDS and late:
+                text = f"training: {done} seeds in the time there was; --seeds {SEEDS} asks for more"
+                notes = (*notes, text)
                 break
             for name in tuple(rows):
                 self.one.say(f"training {name}, seed {seed}")
@@ -262,10 +249,10 @@ class _Run:
                 rows[name] = replace(rows[name], courses=(*rows[name].courses, course))
         runs = rows[BASE].courses
         if len(runs) > 1 and len({repr(course.losses) for course in runs}) == 1:
-            notes = (
-                *notes,
-                f"training: all {len(runs)} seeds give the same model and batches, so they count as one run",
+            text = (
+                f"training: all {len(runs)} seeds give the same model and batches, so they count as one run"
             )
+            notes = (*notes, text)
         return replace(case, notes=notes)
 
 

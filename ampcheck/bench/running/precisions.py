@@ -55,6 +55,15 @@ class Precision:
         """Return a new scaler; one that does nothing where there is none."""
         return grad_scaler(self.plan, device)
 
+    def scaling(self, **changes: Any) -> "Precision":
+        """Return this precision with another scale or growth interval of its scaler, where it has one."""
+        scaler = self.plan.scaler
+        return (
+            self
+            if scaler is None
+            else replace(self, plan=replace(self.plan, scaler=replace(scaler, **changes)))
+        )
+
     @contextmanager
     def places(self, model: Any) -> Iterator[None]:
         """Hold a plan's modules and lines in FP32."""

@@ -46,11 +46,10 @@ def compiled(target: Target, case: Case) -> Target:
 
 def scaled(chosen: Precision, case: Case) -> Precision:
     """Return the precision with the scaler of the case, where both have one."""
-    if not case.scaler or chosen.plan.scaler is None:
+    if not case.scaler:
         return chosen
     scale, interval = scaler_of(case.scaler)
-    scaler = replace(chosen.plan.scaler, init_scale=scale, growth_interval=interval)
-    return replace(chosen, plan=replace(chosen.plan, scaler=scaler))
+    return chosen.scaling(init_scale=scale, growth_interval=interval)
 
 
 def _optimizer(target: Target, kind: str, model: Any) -> torch.optim.Optimizer:
@@ -78,11 +77,6 @@ def _attending(target: Target, backend: str) -> Callable[[Any, Any], torch.Tenso
             return target.loss(model, batch)
 
     return loss
-
-
-def batch_size(target: Target) -> int:
-    """Return the number of samples in a batch: the first size of its first tensor."""
-    return next((tensor.shape[0] for tensor in tensors(target.batch(0)) if tensor.dim()), 1)
 
 
 def tokens(target: Target) -> int:

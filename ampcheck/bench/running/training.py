@@ -45,7 +45,7 @@ def train(
 ) -> TrainingCurve:
     """Train from the weights and batches of a seed; the random state outside is left as it was."""
     settled = _settled(make, chosen, seed, clip)
-    arm = Arm(make(seed), _starting_at(chosen, settled), as_cuda_casts, clip)
+    arm = Arm(make(seed), chosen.scaling(init_scale=settled.scale), as_cuda_casts, clip)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         run = _run(arm, steps)
@@ -83,14 +83,6 @@ def _settled(make: Callable[[int], Target], chosen: Precision, seed: int, clip: 
         torch.manual_seed(seed)
         return arm.settle()
     return start  # the run itself says what is raised
-
-
-def _starting_at(chosen: Precision, settled: Settled) -> Precision:
-    """Return the precision with a scaler that starts where another one has settled."""
-    scaler = chosen.plan.scaler
-    if scaler is None:
-        return chosen
-    return replace(chosen, plan=replace(chosen.plan, scaler=replace(scaler, init_scale=settled.scale)))
 
 
 def _run(arm: Arm, steps: int) -> _Run:
@@ -141,13 +133,8 @@ def _validated(course: TrainingCurve, arm: Arm) -> TrainingCurve:
         return course
     low = _scores(arm, arm.precision)
     full = _scores(arm, _in_fp32(arm))
-    return replace(
-        course,
-        validation_loss=full[0],
-        validation_loss_low=low[0],
-        metric=full[1],
-        metric_low=low[1],
-    )
+    course = replace(course, validation_loss=full[0], validation_loss_low=low[0])
+    return replace(course, metric=full[1], metric_low=low[1])
 
 
 def _scores(arm: Arm, chosen: Precision) -> tuple[float, float | None]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ampcheck.diagnose.caveats import caveats
 from ampcheck.renderers.next_step import answer_lines
-from ampcheck.renderers.page.elements import Html, tag
+from ampcheck.renderers.page.elements import Html, badge, tag
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Health
 
@@ -22,10 +22,9 @@ def verdict(report: Report) -> Html:
     """Return the answer in one sentence, and what it rests on."""
     health, sentence = report.verdict.word, report.verdict.sentence
     sign, word = _HEALTH[health]
-    badge = tag("span", tag("span", sign, class_="sign", aria_hidden="true"), word, class_=f"badge {health}")
     return tag(
         "section",
-        tag("h1", badge, " ", tag("span", sentence, class_="sentence")),
+        tag("h1", badge(sign, word, health), " ", tag("span", sentence, class_="sentence")),
         [tag("p", tag("strong", label), " ", words, class_="todo") for label, words in answer_lines(report)],
         tag("ul", [tag("li", line) for line in _caveats(report)], class_="caveats"),
         class_="verdict",

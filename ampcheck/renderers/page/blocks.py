@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from ampcheck.renderers.drawing import NONE
-from ampcheck.renderers.page.elements import Child, Html, joined, shown, tag
+from ampcheck.renderers.page.elements import Html, joined, shown, tag, titled, wide
 from ampcheck.renderers.page.findings import finding_item
 from ampcheck.renderers.page.picture import operands
 from ampcheck.renderers.scale_curve import curve, spans
@@ -33,18 +33,10 @@ _NAMES = 6
 _SIGNS = {Tone.PLAIN: "·", Tone.GOOD: "✓", Tone.UNSURE: "?", Tone.BAD: "✕"}
 
 
-def titled(section: Section, *parts: Child) -> Html:
-    """Return parts under a section's title."""
-    about = tag("small", section.about) if section.about else None
-    head = tag("h2", f"{section.title} ", about, id=f"{section.key}-title")
-    return tag("section", head, *parts, id=section.key, aria_labelledby=f"{section.key}-title")
-
-
 def laid_out(report: Report, section: Section, rows: Mapping[str, int]) -> Html:
     """Return a section; `rows` tells which row of the layers' table shows a module."""
-    return titled(
-        section, [part for block in section.blocks for part in _block(report, block, section, rows)]
-    )
+    parts = [part for block in section.blocks for part in _block(report, block, section, rows)]
+    return titled(section.key, section.title, section.about, parts)
 
 
 def _block(report: Report, block: Block, section: Section, rows: Mapping[str, int]) -> Iterator[Html]:
@@ -94,7 +86,7 @@ def _table(table: Table, section: Section, rows: Mapping[str, int]) -> Iterator[
 
 def _drawn(heads: Sequence[Html], lines: Sequence[Html], label: str) -> Html:
     table = tag("table", tag("thead", tag("tr", heads)), tag("tbody", lines), class_="plain")
-    return tag("div", table, class_="wide", tabindex="0", role="region", aria_label=label)
+    return wide(table, label)
 
 
 def _cell(text: str, kind: Kind, rows: Mapping[str, int]) -> Html:
@@ -112,9 +104,8 @@ def _item(item: Item) -> Html:
     words = tag("div", tag("b", item.lead, " ") if item.lead else None, item.words)
     below = tag("div", item.below, class_="muted") if item.below else None
     sign = tag("span", _SIGNS[item.tone], class_="mark", aria_hidden="true")
-    return tag(
-        "li", sign, tag("div", words, below), class_=None if item.tone is Tone.PLAIN else f"tone-{item.tone}"
-    )
+    tone = None if item.tone is Tone.PLAIN else f"tone-{item.tone}"
+    return tag("li", sign, tag("div", words, below), class_=tone)
 
 
 def _fact(fact: Fact) -> tuple[Html, Html]:
@@ -144,16 +135,10 @@ def _operands(audit: RecipeAudit) -> Iterator[Html]:
 
 def _code(code: Code) -> Html:
     lines = [_line(line, diff=code.diff) for line in code.text.splitlines()]
-    return tag(
-        "figure",
-        tag(
-            "figcaption",
-            tag("span", code.title),
-            tag("button", "Copy", type="button", class_="scripted", id="copy"),
-        ),
-        tag("pre", tag("code", joined(lines, Html("\n")), id="patch"), tabindex="0", aria_label=code.title),
-        class_="patch",
-    )
+    button = tag("button", "Copy", type="button", class_="scripted", id="copy")
+    head = tag("figcaption", tag("span", code.title), button)
+    patch = tag("code", joined(lines, Html("\n")), id="patch")
+    return tag("figure", head, tag("pre", patch, tabindex="0", aria_label=code.title), class_="patch")
 
 
 def _line(line: str, *, diff: bool) -> Html:

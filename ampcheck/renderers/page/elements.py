@@ -38,6 +38,22 @@ def joined(parts: Iterable[str | Html], between: str | Html = "") -> Html:
     return Html(shown(between).join(map(shown, parts)))
 
 
+def titled(key: str, title: str, about: str, *parts: Child) -> Html:
+    """Return a section of a page: parts under a title, with what is said beside it."""
+    head = tag("h2", f"{title} ", tag("small", about) if about else None, id=f"{key}-title")
+    return tag("section", head, *parts, id=key, aria_labelledby=f"{key}-title")
+
+
+def wide(inside: Html, label: str) -> Html:
+    """Return a table in a box that scrolls, with the keyboard too."""
+    return tag("div", inside, class_="wide", tabindex="0", role="region", aria_label=label)
+
+
+def badge(sign: str, words: str, kind: str) -> Html:
+    """Return a word in a coloured box, a sign before it: no meaning hangs on a colour."""
+    return tag("span", tag("span", sign, class_="sign", aria_hidden="true"), words, class_=f"badge {kind}")
+
+
 def document(title: str, style: Html, body: Html, script: Html | None = None) -> str:
     """Return a page that has one style, one script at the most, and nothing to fetch."""
     scripts = "" if script is None else f"; script-src {_source(script)}; require-trusted-types-for 'script'"

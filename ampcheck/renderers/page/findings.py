@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ampcheck.diagnose.rules import RULES
 from ampcheck.diagnose.rules.manual import page
-from ampcheck.renderers.page.elements import Html, joined, shown, tag
+from ampcheck.renderers.page.elements import Html, badge, joined, shown, tag
 from ampcheck.renderers.words import corrected, figures, operation
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.wording import ROOT, clean, location
@@ -21,12 +21,7 @@ def finding_item(finding: Finding, rows: Mapping[str, int]) -> Html:
         "li",
         tag(
             "h3",
-            tag(
-                "span",
-                tag("span", _SEVERITY[severity], class_="sign", aria_hidden="true"),
-                str(severity),
-                class_=f"badge {severity}",
-            ),
+            badge(_SEVERITY[severity], severity, severity),
             " ",
             tag("span", clean(finding.name)),
             " ",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ampcheck.diagnose.tables import LayerRow
 from ampcheck.renderers.drawing import NONE
-from ampcheck.renderers.page.elements import Html, tag
+from ampcheck.renderers.page.elements import Html, badge, tag, titled, wide
 from ampcheck.renderers.page.tree import Node
 from ampcheck.renderers.sections.tables import layer_cells
 from ampcheck.values.findings import Severity
@@ -36,44 +36,24 @@ def layers(report: Report, nodes: Sequence[Node]) -> Html:
     known = any(finding.kind.endswith("overflow") for finding in report.findings)
     held = [node.row for node in nodes if node.row]
     troubled = sum(row.troubled for row in held)
-    about = (
-        f"{count(len(held))}, {count(troubled)} with trouble"
-        if troubled
-        else f"{count(len(held))}, none with trouble"
-    )
-    heads = [
-        tag(
-            "th",
-            tag("span", title, class_="head"),
-            scope="col",
-            class_=f"c-{key}",
-            data_key=key,
-            title=what or None,
-            role="columnheader",
-        )
-        for key, title, what in COLUMNS
-    ]
+    about = f"{count(len(held))}, {count(troubled) if troubled else 'none'} with trouble"
+    heads = [_head(*column) for column in COLUMNS]
     rows = [_row(node, origins.get(node.path, ""), passed=known) for node in nodes]
+    words = f"Measured at loss scale {power(report.log2_scale)}, against the FP32 run."
     table = tag(
         "table",
-        tag(
-            "caption",
-            f"Measured at loss scale {power(report.log2_scale)}, against the FP32 run.",
-            class_="muted",
-        ),
+        tag("caption", words, class_="muted"),
         tag("thead", tag("tr", heads, role="row"), role="rowgroup"),
         tag("tbody", rows, role="rowgroup"),
         id="layers-table",
         role="table",
     )
-    return tag(
-        "section",
-        tag("h2", "Layers ", tag("small", about), id="layers-title"),
-        _controls(troubled),
-        tag("div", table, class_="wide", tabindex="0", role="region", aria_label="Table of the layers"),
-        id="layers",
-        aria_labelledby="layers-title",
-    )
+    return titled("layers", "Layers", about, _controls(troubled), wide(table, "Table of the layers"))
+
+
+def _head(key: str, title: str, what: str) -> Html:
+    about = {"data_key": key, "title": what or None, "role": "columnheader"}
+    return tag("th", tag("span", title, class_="head"), scope="col", class_=f"c-{key}", **about)
 
 
 def _controls(troubled: int) -> Html:
@@ -98,20 +78,15 @@ def _controls(troubled: int) -> Html:
 
 
 def _row(node: Node, codes: str, *, passed: bool) -> Html:
-    name = tag(
-        "th", _name(node), scope="row", role="rowheader", class_=f"c-path d{min(node.depth, _DEEPEST)}"
-    )
+    shown = tag("span", clean(node.name) or NONE, class_="name", title=clean(node.path) or ROOT)
+    place = f"c-path d{min(node.depth, _DEEPEST)}"
+    name = tag("th", shown, scope="row", role="rowheader", class_=place)
     cells = [
         tag("td", text, role="cell", class_=f"c-{key}{style}")
         for key, text, style in _cells(node, codes, passed=passed)
     ]
     style = "holder" if node.row is None else "troubled" if node.row.troubled else None
     return tag("tr", name, cells, id=f"m{node.index}", role="row", class_=style)
-
-
-def _name(node: Node) -> Html:
-    path = clean(node.path) or ROOT
-    return tag("span", clean(node.name) or NONE, class_="name", title=path)
 
 
 def _cells(node: Node, codes: str, *, passed: bool) -> list[tuple[str, str | Html, str]]:
@@ -129,9 +104,7 @@ def _cells(node: Node, codes: str, *, passed: bool) -> list[tuple[str, str | Htm
 def _state(row: LayerRow, codes: str, *, passed: bool) -> tuple[str | Html, str]:
     """Return what is wrong with a layer in a word, and how it looks."""
     if codes:
-        return tag(
-            "span", tag("span", "✕", class_="sign", aria_hidden="true"), codes, class_="badge error"
-        ), ""
+        return badge("✕", codes, "error"), ""
     if row.overflowed and passed:
         return "overflow, passed on", " muted"
     if row.overflowed:

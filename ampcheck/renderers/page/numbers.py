@@ -31,7 +31,7 @@ def data(report: Report, nodes: Sequence[Node], scales: range) -> Html:
     """
     fmt = report.format
     index = {node.path: node.index for node in nodes}
-    texts = _Texts()
+    texts: dict[str, int] = {}  # each that occurs many times is written once
     content = {
         "format": [
             fmt.underflow_exponent,
@@ -58,7 +58,7 @@ def data(report: Report, nodes: Sequence[Node], scales: range) -> Html:
             for site, source, held, low in _shown(report)
         ],
         "marks": _marks(report, index),
-        "texts": [clean(text) for text in texts.places],
+        "texts": [clean(text) for text in texts],
     }
     return Html(json.dumps(content, allow_nan=False, separators=(",", ":")).translate(_ESCAPES))
 
@@ -112,19 +112,9 @@ def _values(node: Node) -> list[Any] | None:
     return [*shares, row.overflowed, row.casts, error, row.activations.highest, row.gradients.lowest]
 
 
-class _Texts:
-    """Texts that occur many times, each written once."""
-
-    def __init__(self) -> None:
-        self.places: dict[str, int] = {}
-
-    def place(self, text: str) -> int:
-        return self.places.setdefault(text, len(self.places))
-
-
-def _named(site: Site, texts: _Texts) -> list[int]:
+def _named(site: Site, texts: dict[str, int]) -> list[int]:
     words = (site.op, site.slot, SHORT_DTYPE.get(site.dtype, site.dtype), site.file)
-    return [_PHASES.index(site.phase), *map(texts.place, words), site.line]
+    return [_PHASES.index(site.phase), *(texts.setdefault(word, len(texts)) for word in words), site.line]
 
 
 def _error(report: Report, site: Site) -> float | str | None:

@@ -39,9 +39,8 @@ def operands(result: RecipeResult) -> Iterator[Html]:
         if picture.rows:
             scaled = f"Operands in {name}, scaled by {result.outcome.recipe}, by powers of two"
             about = f"{scaled}: {_shares(picture, OPERAND_ZONES)}"
-            yield tag(
-                "figure", tag("figcaption", about), _drawn(picture, about, OPERAND_ZONES, "still stays")
-            )
+            drawn = _drawn(picture, about, OPERAND_ZONES, "still stays")
+            yield tag("figure", tag("figcaption", about), drawn)
 
 
 def _drawn(

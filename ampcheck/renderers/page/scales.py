@@ -6,7 +6,7 @@ from math import isfinite, log2, log10
 from ampcheck.diagnose.landscape import Zone
 from ampcheck.diagnose.tables import SCALES, CurvePoint, best_scale
 from ampcheck.renderers.drawing import NONE, ZONES
-from ampcheck.renderers.page.elements import Html, tag
+from ampcheck.renderers.page.elements import Html, tag, titled, wide
 from ampcheck.renderers.page.picture import still
 from ampcheck.values.plan import DEFAULT_LOG2_SCALE
 from ampcheck.values.report import Report
@@ -33,16 +33,15 @@ def picture(report: Report, points: Sequence[CurvePoint]) -> Html:
     figures = [_figure(report, phase) for phase in (Phase.FORWARD, Phase.BACKWARD)]
     about = f"every layer held in {report.precision}, in order of execution, by powers of two"
     shown = any(figures)
-    return tag(
-        "section",
-        tag("h2", "Where the numbers lie ", tag("small", about), id="picture-title"),
+    return titled(
+        "picture",
+        "Where the numbers lie",
+        about,
         tag("div", [figure for figure in figures if figure], class_="panels") if shown else None,
         _legend() if shown else tag("p", f"No result was held in {report.precision}.", class_="muted"),
         tag("p", _HINT, id="pointed", class_="scripted muted") if shown else None,
         _scale(report, points) if points[0].nonzero else None,
         _table(points, report.log2_scale) if points[0].nonzero else None,
-        id="picture",
-        aria_labelledby="picture-title",
     )
 
 
@@ -59,11 +58,8 @@ def _legend() -> Html:
         tag("li", tag("span", class_=f"swatch {zone}", aria_hidden="true"), words[0])
         for zone, words in ZONES.items()
     ]
-    dark = tag(
-        "li",
-        "The stronger the colour, the larger the share of the layer's elements, as the FP32 run has them.",
-    )
-    return tag("ul", names, dark, class_="legend")
+    dark = "The stronger the colour, the larger the share of the layer's elements, as the FP32 run has them."
+    return tag("ul", names, tag("li", dark), class_="legend")
 
 
 def _scale(report: Report, points: Sequence[CurvePoint]) -> Html:
@@ -80,24 +76,12 @@ def _scale(report: Report, points: Sequence[CurvePoint]) -> Html:
         aria_describedby="at-scale",
         aria_valuetext=f"2 to the power of {report.log2_scale}",
     )
-    return tag(
-        "div",
-        tag(
-            "div",
-            tag(
-                "label", "Loss scale ", tag("output", power(report.log2_scale), id="scale-name"), for_="scale"
-            ),
-            *_marks(report, points),
-            class_="scale-head",
-        ),
-        tag(
-            "div",
-            tag("dl", *_readout(point), id="at-scale", class_="readout"),
-            tag("div", _curve(points, report.log2_scale), slider, _labels(points), class_="curve"),
-            class_="scale-body",
-        ),
-        class_="scale",
-    )
+    output = tag("output", power(report.log2_scale), id="scale-name")
+    label = tag("label", "Loss scale ", output, for_="scale")
+    readout = tag("dl", *_readout(point), id="at-scale", class_="readout")
+    curve = tag("div", _curve(points, report.log2_scale), slider, _labels(points), class_="curve")
+    head = tag("div", label, *_marks(report, points), class_="scale-head")
+    return tag("div", head, tag("div", readout, curve, class_="scale-body"), class_="scale")
 
 
 def _marks(report: Report, points: Sequence[CurvePoint]) -> Iterator[Html]:
@@ -124,17 +108,10 @@ def _advised(report: Report, points: Sequence[CurvePoint]) -> int | None:
 
 def _readout(point: CurvePoint) -> Iterator[Html]:
     for zone, bounds in point.zones.items():
-        yield tag(
-            "div",
-            tag("dt", tag("span", class_=f"swatch {zone}", aria_hidden="true"), ZONES[zone][0]),
-            tag(
-                "dd",
-                tag("span", _share(bounds, point.nonzero), class_="share"),
-                " ",
-                tag("span", span(bounds), class_="muted count"),
-            ),
-            id=f"at-{zone}",
-        )
+        swatch = tag("span", class_=f"swatch {zone}", aria_hidden="true")
+        share = tag("span", _share(bounds, point.nonzero), class_="share")
+        figures = tag("dd", share, " ", tag("span", span(bounds), class_="muted count"))
+        yield tag("div", tag("dt", swatch, ZONES[zone][0]), figures, id=f"at-{zone}")
     about = f"of {count(point.nonzero)} non-zero gradient elements, predicted from the FP32 run"
     yield tag("div", tag("dt", "Shares", class_="unseen"), tag("dd", about, class_="muted"))
 
@@ -200,29 +177,8 @@ def _table(points: Sequence[CurvePoint], used: int) -> Html:
             cells.append(tag("td", span(bounds) if bounds.high else NONE))
         mark = tag("span", " used", class_="muted") if point.log2_scale == used else None
         rows.append(tag("tr", tag("th", power(point.log2_scale), mark, scope="row"), cells))
-    heads = [
-        tag("th", "Loss scale", scope="col"),
-        *(
-            tag("th", f"{ZONES[zone][0]}{what}", scope="col")
-            for zone in points[0].zones
-            for what in ("", ", elements")
-        ),
-    ]
-    return tag(
-        "details",
-        tag("summary", "Every loss scale as a table"),
-        tag(
-            "div",
-            tag(
-                "table",
-                tag("thead", tag("tr", heads)),
-                tag("tbody", rows),
-                class_="figures",
-                id="curve-table",
-            ),
-            class_="wide",
-            tabindex="0",
-            role="region",
-            aria_label="Every loss scale",
-        ),
-    )
+    zones = [f"{ZONES[zone][0]}{what}" for zone in points[0].zones for what in ("", ", elements")]
+    heads = [tag("th", title, scope="col") for title in ("Loss scale", *zones)]
+    head, body = tag("thead", tag("tr", heads)), tag("tbody", rows)
+    table = tag("table", head, body, class_="figures", id="curve-table")
+    return tag("details", tag("summary", "Every loss scale as a table"), wide(table, "Every loss scale"))

@@ -112,15 +112,8 @@ def dtypes(report: Report) -> Section | None:
     rows = dtype_rows(report)
     titles = ("forward half", "forward FP32", "backward half", "backward FP32", "places")
     columns = [Column("operation", Kind.CODE), *(Column(title, NUMBER) for title in titles)]
-    cells = [
-        (
-            row.op,
-            *map(
-                _some, (row.forward_half, row.forward_wide, row.backward_half, row.backward_wide, row.places)
-            ),
-        )
-        for row in rows
-    ]
+    names = ("forward_half", "forward_wide", "backward_half", "backward_wide", "places")
+    cells = [(row.op, *(_some(getattr(row, name)) for name in names)) for row in rows]
     about = "elements of operations' results, in half precision and in FP32 or wider"
     return Section("dtypes", "Dtypes", about, (Table("operation", columns, cells),)) if rows else None
 

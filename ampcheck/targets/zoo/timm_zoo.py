@@ -12,6 +12,7 @@ from ampcheck.targets.spec import Options, Spec, Target, close
 from ampcheck.targets.userfile import explained
 from ampcheck.targets.vision import RANDOM_WEIGHTS, classification, input_shape
 from ampcheck.targets.weights import place
+from ampcheck.targets.zoo import library
 
 DEFAULT_SIZES = (3, 224, 224)
 #: Pictures above this side are given two at a time, below four: about the same work.
@@ -22,7 +23,7 @@ SMALL_SIDES = (64, 128)
 
 def from_timm(spec: Spec, options: Options) -> Target:
     """Return a timm model with random images, and random labels where it classifies."""
-    timm = _timm()
+    timm = library("timm")
     name = spec.name
     if not timm.is_model(name):
         raise TargetError(f"timm has no model {name!r}{close(name, timm.list_models())}")
@@ -40,19 +41,11 @@ def from_timm(spec: Spec, options: Options) -> Target:
     return Target(spec.text, model, [batch], classification, notes=(*notes, "labels are random"))
 
 
-def _timm() -> Any:
-    try:
-        import timm
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision built for another torch
-        raise TargetError(f"timm cannot be imported: {explained(error)}", hint="pip install timm") from error
-    return timm
-
-
 def _own_sizes(timm: Any, name: str) -> tuple[int, ...]:
     """Return channels, height and width that a model was made for."""
-    known = (
-        timm.get_pretrained_cfg(name, allow_unregistered=False) if timm.is_model_pretrained(name) else None
-    )
+    if not timm.is_model_pretrained(name):
+        return DEFAULT_SIZES
+    known = timm.get_pretrained_cfg(name, allow_unregistered=False)
     return tuple(known.input_size) if known is not None and known.input_size else DEFAULT_SIZES
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from ampcheck.targets.spec import Options, Spec, Target, close
 from ampcheck.targets.userfile import explained
 from ampcheck.targets.vision import RANDOM_WEIGHTS, classification, detection, flow, input_shape, segmentation
 from ampcheck.targets.weights import place
+from ampcheck.targets.zoo import library
 
 IMAGENET_CLASSES, SEGMENTATION_CLASSES, VIDEO_CLASSES, DETECTION_CLASSES, KEYPOINTS = 1000, 21, 400, 91, 17
 BOXES_PER_IMAGE = 2
@@ -21,14 +23,8 @@ DETECTION_SIDE = 320
 FIXED_CLIPS = ("s3d", "mvit")
 #: Proposals per image that --small trains the heads of detectors on, instead of 512.
 SMALL_PROPOSALS = 32
-#: Starts of names to the side of a picture that they need: normally, and with --small.
-SIDES = {
-    "inception": (299, 299),
-    "maxvit": (224, 224),
-    "raft": (128, 128),
-    "ssd300": (300, 300),
-    "ssdlite": (320, 320),
-}
+#: Starts of names to the side of a picture that they need, with --small too.
+SIDES = {"inception": 299, "maxvit": 224, "raft": 128, "ssd300": 300, "ssdlite": 320}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +40,7 @@ class Family:
 
 def from_torchvision(spec: Spec, options: Options) -> Target:
     """Return a torchvision model with a batch and the loss of its family."""
-    models = _models()
+    models = library("torchvision.models", "torch torchvision")
     name = _known(spec.name, models.list_models())
     builder = models.get_model_builder(name)
     family = _family(name, builder.__module__, small=options.small)
@@ -65,16 +61,6 @@ def from_torchvision(spec: Spec, options: Options) -> Target:
     )
 
 
-def _models() -> Any:
-    try:
-        from torchvision import models
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision built for another torch
-        raise TargetError(
-            f"torchvision cannot be imported: {explained(error)}", hint="pip install torch torchvision"
-        ) from error
-    return models
-
-
 def _known(name: str, names: list[str]) -> str:
     if name.startswith("quantized_"):
         plain = name.removeprefix("quantized_")
@@ -86,7 +72,7 @@ def _known(name: str, names: list[str]) -> str:
 
 
 def _family(name: str, module: str, *, small: bool) -> Family:
-    special = next((sides[small] for start, sides in SIDES.items() if name.startswith(start)), None)
+    special = next((side for start, side in SIDES.items() if name.startswith(start)), None)
     side = special or (64 if small else 224)
     if ".detection." in module:
         side = special or (160 if small else DETECTION_SIDE)
@@ -97,10 +83,12 @@ def _family(name: str, module: str, *, small: bool) -> Family:
         sizes = (3, 8, 64, 64) if small else (3, 16, 112, 112)
         if name.startswith(FIXED_CLIPS):
             sizes = (3, 16, 224, 224)
-        return Family(sizes, 2, classification, _video_batch, "labels are random")
+        return Family(sizes, 2, classification, partial(_labelled, VIDEO_CLASSES), "labels are random")
     if ".optical_flow." in module:
         return Family((3, side, side), 2, flow, _flow_batch, "the target flow is random")
-    return Family((3, side, side), 4, classification, _image_batch, "labels are random")
+    return Family(
+        (3, side, side), 4, classification, partial(_labelled, IMAGENET_CLASSES), "labels are random"
+    )
 
 
 def _arguments(name: str, family: Family, shape: tuple[int, ...], *, small: bool) -> dict[str, Any]:
@@ -121,12 +109,8 @@ def _arguments(name: str, family: Family, shape: tuple[int, ...], *, small: bool
     return arguments
 
 
-def _image_batch(shape: tuple[int, ...], _name: str) -> Any:
-    return torch.randn(shape), torch.randint(0, IMAGENET_CLASSES, shape[:1])
-
-
-def _video_batch(shape: tuple[int, ...], _name: str) -> Any:
-    return torch.randn(shape), torch.randint(0, VIDEO_CLASSES, shape[:1])
+def _labelled(classes: int, shape: tuple[int, ...], _name: str) -> Any:
+    return torch.randn(shape), torch.randint(0, classes, shape[:1])
 
 
 def _segmentation_batch(shape: tuple[int, ...], _name: str) -> Any:

@@ -60,10 +60,8 @@ def prepared(config: Any, level: Level) -> Any:
         for name in ("use_pretrained_backbone", "use_cache"):
             if name in vars(part):
                 setattr(part, name, False)
-        if (
-            getattr(part, "is_encoder_decoder", False)
-            and getattr(part, "decoder_start_token_id", None) is None
-        ):
+        begins = getattr(part, "decoder_start_token_id", None)
+        if getattr(part, "is_encoder_decoder", False) and begins is None:
             part.decoder_start_token_id = getattr(part, "pad_token_id", None) or 0  # as T5 was trained
         if level.layers:
             _shrink_layers(part)
@@ -104,12 +102,9 @@ def _shrink_layers(config: Any) -> None:
         if isinstance(value, list) and name != "layer_types" and before > layers and len(value) == before:
             setattr(config, name, value[:layers])
     for name in ("depths", "encoder_depths", "decoder_depths"):
-        if isinstance(vars(config).get(name), list | tuple):
-            setattr(
-                config,
-                name,
-                type(vars(config)[name])(min(d, LAYERS) if _whole(d) else d for d in vars(config)[name]),
-            )
+        depths = vars(config).get(name)
+        if isinstance(depths, list | tuple):
+            setattr(config, name, type(depths)(min(d, LAYERS) if _whole(d) else d for d in depths))
 
 
 def _shrink_vocabulary(config: Any) -> None:
@@ -142,9 +137,8 @@ def _shrink_widths(config: Any) -> None:
         if _whole(vars(config).get(name)):
             setattr(config, name, HEADS if vars(config)[name] >= heads else min(vars(config)[name], 2))
     rope = vars(config).get("rope_parameters")
-    multimodal = "_vl" in getattr(
-        config, "model_type", ""
-    )  # these split half a head by time, height and width
+    # these split half a head by time, height and width
+    multimodal = "_vl" in getattr(config, "model_type", "")
     if isinstance(rope, dict) and (multimodal or "mrope_section" in rope):
         rope["mrope_section"] = [2, 3, 3]
     if "qk_head_dim" in vars(config):

@@ -15,6 +15,7 @@ from ampcheck.targets.spec import Options, Spec, Target, close
 from ampcheck.targets.userfile import explained
 from ampcheck.targets.vision import RANDOM_WEIGHTS
 from ampcheck.targets.weights import place
+from ampcheck.targets.zoo import library
 from ampcheck.targets.zoo.transformers_batch import candidates
 from ampcheck.targets.zoo.transformers_config import LEVELS, prepared
 
@@ -44,7 +45,7 @@ class Fit:
 
 def from_transformers(spec: Spec, options: Options) -> Target:
     """Return a transformers model, its own loss where it has one, and a batch made from its signature."""
-    transformers = _transformers()
+    transformers = library("transformers")
     kind = _class(transformers, spec.name)
     with _quiet(transformers):
         fit = _fit(kind, spec.name, options)
@@ -65,16 +66,6 @@ def from_transformers(spec: Spec, options: Options) -> Target:
         stand_in_loss=not fit.has_loss,
         notes=(*notes, "the loss is the model's own, labels are random" if fit.has_loss else STAND_IN_NOTE),
     )
-
-
-def _transformers() -> Any:
-    try:
-        import transformers
-    except (ImportError, RuntimeError) as error:
-        raise TargetError(
-            f"transformers cannot be imported: {explained(error)}", hint="pip install transformers"
-        ) from error
-    return transformers
 
 
 def _class(transformers: Any, name: str) -> Any:
