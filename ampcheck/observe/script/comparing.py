@@ -283,7 +283,7 @@ class Compared(Recording):
                 before = wide / self.scale if reference is None else reference / by
                 if reference is not None:
                     self._both.add(known[module, name])
-                    scaled = known[module, name] in self._divided or self._keeps_scale
+                    scaled = self._keeps_scale
                     if not scaled and apart(reference, wide) < apart(reference * self.scale, wide):
                         wide = wide * self.scale  # its loss was not multiplied either
                 # A scale that is no power of two is off by this.
