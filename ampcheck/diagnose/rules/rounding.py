@@ -73,8 +73,7 @@ def precision_loss(report: Report) -> list[Finding]:
     healing = _healing(report)
     few = 0 < len(healing) <= FEW_PLACES and (_points(report) or _pinned(report))
     numbers = {"grad_error": settled.grad_error, "loss_error": settled.loss_error}
-    sites: tuple[Site, ...] = ()
-    where = ""
+    sites, where = tuple[Site, ...](), ""
     if begun:
         sites = tuple(dict.fromkeys((report.placed or beginning(report, begun[0]), begun[0].site)))
         numbers["error"] = begun[0].error
