@@ -23,9 +23,7 @@ MOST_LOST = 0.5
 #: Of the elements that FP32 has moved far enough, the part that may lose so much where half precision keeps a state.
 KEPT = 0.1
 #: Of a remainder of rounding, the part that lies within half a unit, and how much of a unit it is on average at least.
-MOST_WITHIN, TYPICAL, HALF_UNIT = 0.99, 0.1, 0.5
-#: The part of a remainder that has either sign, at least.
-REMAINS = 0.2
+MOST_WITHIN, REMAINS, HALF_UNIT = 0.99, 0.05, 0.5
 #: In units in the last place, what is further than an average is off that moves on later.
 VERY_FAR = 64
 #: Tensors up to this size are judged number by number: each counts or measures something of its own.
@@ -164,7 +162,7 @@ def is_remainder(tensor: torch.Tensor, whole: torch.Tensor) -> bool:
     units = tensor.float() / unit_of(whole)
     signs = float((units < 0).float().mean())
     within = float((units.abs() <= HALF_UNIT).float().mean())
-    return within > MOST_WITHIN and float(units.abs().mean()) > TYPICAL and REMAINS < signs < 1.0 - REMAINS
+    return within > MOST_WITHIN and float(units.abs().mean()) > REMAINS and REMAINS < signs < 1.0 - REMAINS
 
 
 def unit_of(tensor: torch.Tensor) -> torch.Tensor:
