@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
-from ampcheck.compare.baseline import Accepted, Baseline, Layer, Planned, Span, accept, worse
+from ampcheck.compare.baseline import Accepted, Baseline, Planned, Span, accept, worse
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase
 
@@ -149,12 +149,8 @@ def _layers(old: Baseline, new: Baseline) -> Iterator[Difference]:
         if recorded and before.dtypes != after.dtypes:
             ran, runs = ("+".join(layer.dtypes) or "none" for layer in (before, after))
             yield Difference(Kind.DTYPE, Change.OTHER, module, ran, runs)
-        for phase in (Phase.FORWARD, Phase.BACKWARD):
-            yield from _range(module, phase, *(_span(layer, phase) for layer in (before, after)))
-
-
-def _span(layer: Layer, phase: Phase) -> Span | None:
-    return layer.forward if phase is Phase.FORWARD else layer.backward
+        yield from _range(module, Phase.FORWARD, before.forward, after.forward)
+        yield from _range(module, Phase.BACKWARD, before.backward, after.backward)
 
 
 def _range(module: str, phase: Phase, before: Span | None, after: Span | None) -> Iterator[Difference]:

@@ -10,7 +10,6 @@ from ampcheck.values.trace import Phase, Site
 from ampcheck.values.verdict import Coverage
 from ampcheck.values.wording import clean, location, percent, place, plural, some
 
-#: Groups of parameters that are named; of more, how many there are.
 _NOT_TRIED = "ampcheck did not test whether that does harm"
 
 

@@ -1,5 +1,6 @@
 """The exponent landscape: where each layer's numbers lie against what a format can hold."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -184,13 +185,9 @@ def _row(
     counts = [0] * len(columns)
     for exponent, count in whole.exponents():
         if count:
-            counts[_find(exponent, columns)] += count
+            at = bisect_left(columns, exponent, key=lambda column: column.high)
+            counts[min(at, len(columns) - 1)] += count  # a tail belongs to the outermost one of its side
     return LandscapeRow(tuple(group), label, tuple(counts), whole.nonzero)
-
-
-def _find(exponent: int, columns: tuple[Column, ...]) -> int:
-    """Return the column of an exponent; a tail belongs to the outermost one of its side."""
-    return next((i for i, column in enumerate(columns) if exponent <= column.high), len(columns) - 1)
 
 
 def merged(modules: list[str], limit: int) -> list[tuple[str, list[str]]]:

@@ -71,15 +71,14 @@ def scale_curve(report: Report, scales: Iterable[int] = SCALES) -> tuple[CurvePo
     tensors = list(low_backward(report).values())
     whole = merge(tensors)
     fmt = report.format
+    top = fmt.max_exponent
     return tuple(
         CurvePoint(
             scale,
             whole.underflowed(fmt, scale),
             whole.subnormal(fmt, scale),
             # Tensor by tensor: each one's own largest element tells whether its top binade overflows.
-            _sum(
-                stats.overflowed(fmt, scale) for stats in tensors if stats.highest + scale >= fmt.max_exponent
-            ),
+            sum((t.overflowed(fmt, scale) for t in tensors if t.highest + scale >= top), Bounds(0, 0)),
             whole.nonzero,
         )
         for scale in scales
@@ -162,10 +161,6 @@ def first_overflow(report: Report) -> Site | None:
         if over:
             return min(over) if report.ranks else over[0]
     return None
-
-
-def _sum(bounds: Iterable[Bounds]) -> Bounds:
-    return sum(bounds, Bounds(0, 0))
 
 
 def layer_rows(report: Report) -> tuple[LayerRow, ...]:

@@ -45,7 +45,7 @@ def judge(report: Report) -> Verdict:
         or _unknown(report)
         or _partly(report)
         or _risk(report)
-        or _safe(report)
+        or (Health.SAFE, f"{_setting(report)} {_is(report)} safe here: {_figures(report)}")
     )
     behind = {Health.UNSAFE: Severity.ERROR, Health.RISK: Severity.WARNING}.get(word)
     codes = dict.fromkeys(finding.code for finding in report.findings if finding.severity is behind)
@@ -228,10 +228,6 @@ def _risk(report: Report) -> Answer | None:
 
 def _warnings(report: Report) -> int:
     return sum(finding.severity is Severity.WARNING for finding in report.findings)
-
-
-def _safe(report: Report) -> Answer:
-    return Health.SAFE, f"{_setting(report)} {_is(report)} safe here: {_figures(report)}"
 
 
 def _figures(report: Report) -> str:

@@ -129,7 +129,8 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
     stays = _stays(loop, label, events)
     kept = [event for _, event in loop.sequence(1) if (event.kind, event.name) == (Kind.GROWN, NOT_FINITE)]
     if kept:
-        why, fix = "; the gradients of a skipped step are not cleared, so they stay infinite", _cleared(loop)
+        why = "; the gradients of a skipped step are not cleared, so they stay infinite"
+        fix = [f"{line_of(loop, Kind.ZERO_GRAD, 'optimizer.zero_grad()')}  # where a step is skipped, too"]
         places = kept[:1]
     else:
         why, fix = f"{_why(cause)}{fits}", _kept_in_fp32(report, cause)
@@ -143,11 +144,6 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
         _lowered_by_torch(loop, label) if stays else fix,
         {"skipped": len(skips), "lowest": lowest},
     )
-
-
-def _cleared(loop: Loop) -> list[str]:
-    """Return the line that clears the gradients of a skipped step."""
-    return [f"{line_of(loop, Kind.ZERO_GRAD, 'optimizer.zero_grad()')}  # where a step is skipped, too"]
 
 
 def _why(cause: Cause | None) -> str:

@@ -68,7 +68,8 @@ def recipe_missed(report: Report) -> list[Finding]:
     When to ignore it: when you convert the model by other means, TransformerEngine's own layers for instance.
     """
     audit = report.recipes
-    if audit is None or not audit.missed or all(_library(r) != "torchao" for r in audit.results):
+    names = (result.outcome.recipe.partition(":")[0] for result in audit.results) if audit is not None else ()
+    if audit is None or not audit.missed or all(RECIPES[name].library != "torchao" for name in names):
         return []
     dropped = [name for name, why in audit.missed.items() if "drops" in why]
     first = next(iter(dropped or audit.missed))
@@ -266,10 +267,6 @@ def _dimensions(report: Report, result: RecipeResult) -> Finding:
         tuple(_site(name) for name in names),
         {"layers": len(names)},
     )
-
-
-def _library(result: RecipeResult) -> str:
-    return RECIPES[result.outcome.recipe.partition(":")[0]].library
 
 
 def _site(module: str) -> Site:
