@@ -19,7 +19,7 @@ from ampcheck.values.formats import SHORT_DTYPE
 from ampcheck.values.plan import Plan
 from ampcheck.values.report import Report
 from ampcheck.values.stats import TensorStats
-from ampcheck.values.trace import Phase, Trace
+from ampcheck.values.trace import Phase
 
 #: Where `ampcheck baseline` writes when nothing else is said.
 FILE = "ampcheck-baseline.json"
@@ -187,7 +187,11 @@ def worse(severity: Severity, than: Severity) -> bool:
 
 def layers(report: Report) -> dict[str, Layer]:
     """Return the modules with operations of their own, in order of execution."""
-    forward, backward = (_results(report.reference, phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
+
+    def results(phase: Phase) -> dict[str, TensorStats]:
+        return report.reference.by(lambda site: site.module if site.op and site.phase is phase else None)
+
+    forward, backward = results(Phase.FORWARD), results(Phase.BACKWARD)
     dtypes: dict[str, set[str]] = {}
     for site in report.low.sites:
         if site.op and site.phase is Phase.FORWARD:
@@ -201,11 +205,6 @@ def layers(report: Report) -> dict[str, Layer]:
         )
         for module in dict.fromkeys([*forward, *backward])
     }
-
-
-def _results(trace: Trace, phase: Phase) -> dict[str, TensorStats]:
-    """Return the operations' results of a phase by module."""
-    return trace.by(lambda site: site.module if site.op and site.phase is phase else None)
 
 
 def span(stats: TensorStats) -> Span | None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ampcheck.compare.baseline import Layer, Span, accept, place
+from ampcheck.compare.baseline import Span, accept, place
 from ampcheck.compare.differences import Change, Difference, Kind, between
 from ampcheck.values.findings import Finding
 from ampcheck.values.report import Report
@@ -85,19 +85,8 @@ def compare_reports(old: Report, new: Report) -> Comparison:
     order = list(Change)
     found = [difference for difference in between(before, after) if difference.kind is not Kind.RANGE]
     both = [module for module in before.layers if module in after.layers]
-    moves = [_move(module, before.layers[module], after.layers[module]) for module in both]
-    return Comparison(
-        old,
-        new,
-        tuple(sorted(found, key=lambda difference: order.index(difference.change))),
-        tuple(
-            sorted(
-                (move for move in moves if abs(move.octaves) >= SHOWN), key=lambda move: -abs(move.octaves)
-            )
-        ),
-        len(both),
-    )
-
-
-def _move(module: str, before: Layer, after: Layer) -> Move:
-    return Move(module, Shift(before.forward, after.forward), Shift(before.backward, after.backward))
+    sides = ((module, before.layers[module], after.layers[module]) for module in both)
+    moves = [Move(name, Shift(a.forward, b.forward), Shift(a.backward, b.backward)) for name, a, b in sides]
+    moves = sorted((one for one in moves if abs(one.octaves) >= SHOWN), key=lambda one: -abs(one.octaves))
+    found.sort(key=lambda difference: order.index(difference.change))
+    return Comparison(old, new, tuple(found), tuple(moves), len(both))

@@ -46,9 +46,12 @@ class Config:
     def overridden(self, given: Mapping[str, Any]) -> Self:
         """Return the configuration with what was given in its place; None stands for not given."""
         known = {key(name) for name in NAMES}
-        return replace(
-            self, **{name: _frozen(v) for name, v in given.items() if name in known and v is not None}
-        )
+        said: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v
+            for name, v in given.items()
+            if name in known and v is not None
+        }
+        return replace(self, **said)
 
     @property
     def settings(self) -> Settings:
@@ -63,9 +66,6 @@ class Config:
 
 #: What can be set, as pyproject.toml writes it; the command line puts -- before it.
 NAMES = tuple(item.name.replace("_", "-") for item in fields(Config) if item.name != "source")
-
-
-_LISTED = f"; it has {', '.join(NAMES)}"
 
 
 def key(name: str) -> str:
@@ -88,11 +88,11 @@ def from_mapping(section: object, path: Path) -> Config:
     """Return the configuration that a table of a file stands for; paths in it are seen from its folder."""
     if not isinstance(section, Mapping):
         raise ConfigError(f"expected a table {SECTION}, got {section!r}", where=str(path))
-    values = {}
+    values, listed = {}, f"; it has {', '.join(NAMES)}"
     for name, value in section.items():
         if name not in NAMES:
             raise ConfigError(
-                f"{SECTION} has no key {name!r}{close(name, NAMES) or _LISTED}",
+                f"{SECTION} has no key {name!r}{close(name, NAMES) or listed}",
                 where=str(path),
             )
         values[key(name)] = read_value(name, value, str(path))
@@ -120,10 +120,6 @@ def _section(path: Path) -> object | None:
             f"expected a TOML file, got one that cannot be read: {error}", where=str(path)
         ) from error
     return tool.get("ampcheck") if isinstance(tool, dict) else None
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _one_of(choices: tuple[str, ...]) -> tuple[str, Callable[[object], str]]:
@@ -159,10 +155,6 @@ def _seconds(value: object) -> float:
     return float(value)
 
 
-def _precision(value: object) -> str:
-    return parse_precision(_text(value))
-
-
 def _codes(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise TypeError
@@ -184,7 +176,7 @@ def _by_glob(value: object) -> dict[str, tuple[str, ...]]:
 _CODES = 'a list of codes, families or names such as ["AMP101", "AMP2", "near-overflow"]'
 #: What is expected under each name, in words, and how it is read; a reader raises what `read_value` words.
 _READERS: dict[str, tuple[str, Callable[[object], Any]]] = {
-    "precision": (f"{' or '.join(PRECISIONS)} or fp8:RECIPE", _precision),
+    "precision": (f"{' or '.join(PRECISIONS)} or fp8:RECIPE", lambda value: parse_precision(_text(value))),
     "scale": ('a power of two such as 1024 or "2^10"', _scale),
     "steps": ("a whole number from 1 on", _whole),
     "verify": ("true or false", _yes),

@@ -46,7 +46,7 @@ def cast_ping_pong(report: Report) -> list[Finding]:
             Severity.INFO,
             f"{size(total)} of casts go back and forth in {plural(len(places), 'place')}, {percent(total / written)} "
             f"of what the step writes; most in {worst.module or 'the root or the loss'}{where}: {size(wasted[worst])}",
-            tuple(_site(cast) for cast in places),
+            tuple(Site(c.module, "_to_copy", "output", c.phase, c.target, c.file, c.line) for c in places),
             {"bytes": total, "share": total / written, "places": len(places)},
         )
     ]
@@ -83,7 +83,3 @@ def _written(report: Report) -> int:
         for site, elements in report.low.numels().items()
         if site.op and site.phase is not Phase.STATE
     )
-
-
-def _site(cast: Cast) -> Site:
-    return Site(cast.module, "_to_copy", "output", cast.phase, cast.target, cast.file, cast.line)

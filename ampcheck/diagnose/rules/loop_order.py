@@ -56,7 +56,8 @@ def clip_before_unscale(report: Report) -> list[Finding]:
     for moment in clips:
         bad.setdefault((moment.event.file, moment.event.line), moment)
     units = limits_by_place(loop)
-    in_part = [found for found in left_scaled(loop, clipped=True) if _spot(found) not in bad]
+    left = ((found, found.sites[-1]) for found in left_scaled(loop, clipped=True))
+    in_part = [found for found, site in left if (site.file, site.line) not in bad]
     return [*clipped_by_hand(loop), *in_part] + [
         loop_finding(
             "AMP401 clip-before-unscale",
@@ -69,10 +70,6 @@ def clip_before_unscale(report: Report) -> list[Finding]:
         for moment in bad.values()
         if units.get(moment.event.location) != IN_SCALE
     ]
-
-
-def _spot(finding: Finding) -> tuple[str, int]:
-    return finding.sites[-1].file, finding.sites[-1].line
 
 
 def _unscaled_first(loop: Loop, moment: Moment) -> Sequence[str]:
@@ -161,7 +158,8 @@ def step_beside_scaler(report: Report) -> list[Finding]:
         for moment in reversed(direct)
         if moment.event.thing in moment.scaled | moment.unscaled | (through & moment.stepped)
     }
-    divided = {event.location for event in map(_event, direct) if event.by_hand}  # as a recorded step shows
+    steps = [moment.event for moment in direct]
+    divided = {event.location for event in steps if event.by_hand}  # as a recorded step shows
     bad = {event: moment for event, moment in bad.items() if event.location not in divided}
     if _skips_itself(loop):
         bad = {event: moment for event, moment in bad.items() if event.thing not in moment.unscaled}
@@ -178,7 +176,7 @@ def step_beside_scaler(report: Report) -> list[Finding]:
                 f"# without: {event.code or 'optimizer.step()'}",
             ],
         )
-        for event in first_by_place(event for event in map(_event, direct) if event in bad)
+        for event in first_by_place(event for event in steps if event in bad)
     ]
 
 
@@ -198,10 +196,6 @@ def _skips_itself(loop: Loop) -> bool:
     skips = sum(event.skipped for event in loop.scales)
     stepped = loop.count(Kind.STEP) + loop.count(Kind.SCALER_STEP)
     return bool(skips) and loop.count(Kind.UNSCALE) >= stepped + skips
-
-
-def _event(moment: Moment) -> Event:
-    return moment.event
 
 
 def _bypassed(moment: Moment) -> str:

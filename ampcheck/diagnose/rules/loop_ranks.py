@@ -78,11 +78,7 @@ def first_overflow(ranks: Sequence[Rank]) -> tuple[Rank, ScaleEvent] | None:
     which is known where the step was recorded.
     """
     skips = [(rank, event) for rank in ranks for event in rank.scales if event.skipped]
-    return min(skips, key=lambda skip: (skip[1].step, not _born(skip[1])), default=None)
-
-
-def _born(event: ScaleEvent) -> bool:
-    return event.cause is not None and bool(event.cause.op)
+    return min(skips, key=lambda skip: (skip[1].step, not (skip[1].cause and skip[1].cause.op)), default=None)
 
 
 def _why(rank: Rank | None, step: int) -> str:

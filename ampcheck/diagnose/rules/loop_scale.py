@@ -135,11 +135,12 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
     else:
         why, fix = f"{_why(cause)}{fits}", _kept_in_fp32(report, cause)
         places = [_place(loop, label, told_of)]
+    fell = f"fell from {scale_words(loop.first_scales[label])} to {scale_words(lowest)}"
     of = f" of {steps}" if (steps := loop.count(Kind.SCALER_STEP)) else ""
     return loop_finding(
         "AMP206 scale-collapse",
         Severity.ERROR if lowest < 1 or stays or kept else Severity.WARNING,
-        f"the loss scale {stays or _fell(loop, label, lowest)}: {plural(len(skips), 'step')}{of} skipped{why}",
+        f"the loss scale {stays or fell}: {plural(len(skips), 'step')}{of} skipped{why}",
         [_updated(loop, label)] if stays else places,
         _lowered_by_torch(loop, label) if stays else fix,
         {"skipped": len(skips), "lowest": lowest},
@@ -175,10 +176,6 @@ def _stays(loop: Loop, label: str, events: list[ScaleEvent]) -> str:
     whose = f"{clean(thing.kind)}.update()" if thing and thing.kind != "GradScaler" else "update()"
     lowers = "does not lower it further" if len({event.after for event in events}) > 1 else "never lowers it"
     return f"stays at {scale_words(last[-1].after)}, {whose} {lowers}"
-
-
-def _fell(loop: Loop, label: str, lowest: float) -> str:
-    return f"fell from {scale_words(loop.first_scales[label])} to {scale_words(lowest)}"
 
 
 def _lowered_by_torch(loop: Loop, label: str) -> list[str]:

@@ -50,7 +50,8 @@ _NAMES = {"AMP105": "cast-overflow", "AMP505": "cast-rounding"}
 def _finding(report: Report, code: str, one: Stored) -> Finding:
     kind = _kind(code, one)
     settled = report.outcomes["settled"]
-    message = f"casting {_thing(one)} to {report.precision} {_loss(one, report)}; this cast alone harms the FP32 model"
+    cast = f"casting the {one.kind} {one.name} to {report.precision}"
+    message = f"{cast} {_loss(one, report)}; this cast alone harms the FP32 model"
     return Finding(
         code,
         _NAMES[code],
@@ -70,10 +71,6 @@ def _kind(code: str, one: Stored) -> str:
     if code == "AMP105":
         return "cast-overflow"
     return "forward-underflow" if 2 * one.underflowed > one.elements else "precision-loss"
-
-
-def _thing(one: Stored) -> str:
-    return f"the {one.kind} {one.name}"
 
 
 def _loss(one: Stored, report: Report) -> str:
