@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NoReturn
 
 from ampcheck.compare.config import FAIL_ON, Config
 from ampcheck.compare.select import checked, select
@@ -50,9 +50,7 @@ class Audited:
             )
             codes = ", ".join(f'"{code}"' for code in dict.fromkeys(clean(finding.code) for finding in bad))
             hint = f"more: ampcheck explain {clean(worst.code)}; to accept: ignore=[{codes}]" if worst else ""
-            raise AssertionError(
-                failure_text(head, report, [sentence], evidence(report, bad), [hint] if hint else [])
-            )
+            _fail(head, report, [sentence], evidence(report, bad), [hint] if hint else [])
 
     def assert_underflow_below(self, share: float, *, phase: str = "backward") -> None:
         """Expect that fewer of the elements that FP32 has became zero: gradients, or results of the forward."""
@@ -63,15 +61,13 @@ class Audited:
         if loss.share < share or not loss.lost:
             return
         what = {Phase.BACKWARD: "gradient elements", Phase.FORWARD: "results of the forward"}[where]
-        raise AssertionError(
-            failure_text(
-                f"{percent(loss.share)} of the {what} underflow, not below {percent(share)}",
-                report,
-                [f"{count(loss.lost)} of {count(loss.live)} {what} that are not zero in FP32 are zero"],
-                layer_lines(report, where),
-                _better_scale(report, loss.share) if where is Phase.BACKWARD else [],
-                evidence(report, [finding for finding in report.findings if "underflow" in finding.kind]),
-            )
+        _fail(
+            f"{percent(loss.share)} of the {what} underflow, not below {percent(share)}",
+            report,
+            [f"{count(loss.lost)} of {count(loss.live)} {what} that are not zero in FP32 are zero"],
+            layer_lines(report, where),
+            _better_scale(report, loss.share) if where is Phase.BACKWARD else [],
+            evidence(report, [finding for finding in report.findings if "underflow" in finding.kind]),
         )
 
     def assert_no_overflow(self) -> None:
@@ -85,13 +81,11 @@ class Audited:
         held = report.low.sites[site]
         share = f"{count(held.nonfinite)} of {count(held.numel)} elements are inf or NaN"
         over = [finding for finding in report.findings if site in finding.sites]
-        raise AssertionError(
-            failure_text(
-                f"{report.precision} overflows in the {site.phase}, first {place(site)}",
-                report,
-                [f"{share}; {report.precision} ends at {report.format.max:.5g}"],
-                evidence(report, over, site),
-            )
+        _fail(
+            f"{report.precision} overflows in the {site.phase}, first {place(site)}",
+            report,
+            [f"{share}; {report.precision} ends at {report.format.max:.5g}"],
+            evidence(report, over, site),
         )
 
     def assert_fp32_set(self, places: Iterable[str]) -> None:
@@ -104,15 +98,13 @@ class Audited:
         stale = [name for name in wanted if not any(_matches(found, [name]) for found in kept)]
         if not new and not stale:
             return
-        raise AssertionError(
-            failure_text(
-                f"other places have to stay in FP32: {_listed(kept)}",
-                report,
-                [f"expected {_listed(wanted)}"],
-                [f"+ {clean(name)}  has to stay in FP32 and was not expected" for name in new],
-                [f"- {clean(name)}  was expected and need not stay in FP32" for name in stale],
-                evidence(report, _errors(report)) if new else [],
-            )
+        _fail(
+            f"other places have to stay in FP32: {_listed(kept)}",
+            report,
+            [f"expected {_listed(wanted)}"],
+            [f"+ {clean(name)}  has to stay in FP32 and was not expected" for name in new],
+            [f"- {clean(name)}  was expected and need not stay in FP32" for name in stale],
+            evidence(report, _errors(report)) if new else [],
         )
 
     def assert_scale_between(self, low: float, high: float) -> None:
@@ -124,12 +116,10 @@ class Audited:
         if scaler is not None and low <= scaler.init_scale <= high:
             return
         advised = scale_words(scaler.init_scale) if scaler else "none, training needs no GradScaler"
-        raise AssertionError(
-            failure_text(
-                f"the advised loss scale is {advised}",
-                report,
-                [f"expected from {scale_words(low)} to {scale_words(high)}", "", *map(clean, report.advice)],
-            )
+        _fail(
+            f"the advised loss scale is {advised}",
+            report,
+            [f"expected from {scale_words(low)} to {scale_words(high)}", "", *map(clean, report.advice)],
         )
 
     def assert_dtypes(self, dtypes: Mapping[str, Any]) -> None:
@@ -148,13 +138,11 @@ class Audited:
                     found = " and ".join(sorted(handed[name]))
                     wrong[name] = f"{clean(name) or ROOT}  expected {_short(dtype)}, got {found}"
         if wrong:
-            raise AssertionError(
-                failure_text(
-                    f"{plural(len(wrong), 'dtype')} not as expected",
-                    report,
-                    wrong.values(),
-                    evidence(report, _errors(report), _last_operation(report, next(iter(wrong)))),
-                )
+            _fail(
+                f"{plural(len(wrong), 'dtype')} not as expected",
+                report,
+                wrong.values(),
+                evidence(report, _errors(report), _last_operation(report, next(iter(wrong)))),
             )
 
     def _went_through(self) -> None:
@@ -163,23 +151,22 @@ class Audited:
         report = self.report
         if report.low.failure is not None:
             raised = [finding for finding in report.findings if finding.code == "AMP301"]
-            raise AssertionError(
-                failure_text(
-                    f"the step raises in {report.precision}",
-                    report,
-                    [report.verdict.sentence],
-                    evidence(report, raised),
-                )
+            _fail(
+                f"the step raises in {report.precision}",
+                report,
+                [report.verdict.sentence],
+                evidence(report, raised),
             )
 
     def _has_plan(self) -> None:
         __tracebackhide__ = True
         if self.report.plan is None:
-            raise AssertionError(
-                failure_text(
-                    "there is no plan to judge", self.report, ["the audit only recorded; leave `verify` on"]
-                )
-            )
+            _fail("there is no plan to judge", self.report, ["the audit only recorded; leave `verify` on"])
+
+
+def _fail(head: str, report: Report, *parts: Iterable[str]) -> NoReturn:
+    __tracebackhide__ = True
+    raise AssertionError(failure_text(head, report, *parts))
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
