@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ampcheck.compare.baseline import Baseline
 from ampcheck.errors import ReportError
+from ampcheck.saved.report_json import loaded
 from ampcheck.values.codec import from_plain, to_plain
 from ampcheck.values.codec_plain import Json
 
@@ -52,16 +53,7 @@ def from_json(text: str | bytes) -> dict[str, Baseline]:
 
 def read(path: str | Path) -> dict[str, Baseline]:
     """Load a file of baselines."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ReportError(
-            f"expected a baseline, could not read {str(path)!r}: {error.strerror}; make one with ampcheck baseline"
-        ) from error
-    try:
-        return from_json(data)
-    except ReportError as error:
-        raise ReportError(error.message, where=str(path)) from error.__cause__
+    return loaded(path, from_json, "a baseline", "make one with ampcheck baseline")
 
 
 def _audit(baseline: Baseline) -> str:

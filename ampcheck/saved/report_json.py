@@ -77,7 +77,9 @@ out of the flat objects marked *. Numbers JSON cannot write are the strings "inf
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from ampcheck.errors import ReportError
 from ampcheck.gc_pause import no_collections
@@ -87,6 +89,7 @@ from ampcheck.values.codec import definitions, from_plain, to_plain
 from ampcheck.values.codec_plain import Json
 from ampcheck.values.report import Report
 
+Item = TypeVar("Item")
 SCHEMA = 1
 TOOL = "ampcheck"
 #: What a person who opens the file wants to read first, and what is long.
@@ -168,15 +171,19 @@ def write(path: str | Path, text: str) -> None:
 
 def read(path: str | Path) -> Report:
     """Load a saved report."""
+    return loaded(path, from_json, "a saved report", "pass a file that ampcheck saved as JSON")
+
+
+def loaded(path: str | Path, parse: Callable[[bytes], Item], what: str, advice: str) -> Item:
+    """Return what a file holds; an error says what was expected in it, or what to do where it cannot be read."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise ReportError(
-            f"expected a saved report, could not read {str(path)!r}: {error.strerror}; pass a file "
-            "that ampcheck saved as JSON"
+            f"expected {what}, could not read {str(path)!r}: {error.strerror}; {advice}"
         ) from error
     try:
-        return from_json(data)
+        return parse(data)
     except ReportError as error:
         raise ReportError(error.message, where=str(path)) from error.__cause__
 
