@@ -39,9 +39,9 @@ Who wrote the programs had not looked at ampcheck's code, and each round was sco
 - Fifth round, of 42 failures and 20 look-alikes at commit abcfb99, harder ones than before: 25 of 42 found, 7 PARTLY
   AUDITED, RISK or UNKNOWN, **10 called SAFE**; **2 errors on look-alikes**. Nineteen of its programs are here (v, w):
   those that were missed, and the two look-alikes.
-- Sixth round, of 47 failures and 20 look-alikes at commit 94f632c: 36 of 47 found, 28 in the right place, 10 PARTLY AUDITED, RISK or UNKNOWN,
-  **1 called SAFE**; no error on a look-alike. Sixteen of its programs are here (x): those that were missed or had no
-  line, and four look-alikes.
+- Sixth round, of 47 failures and 20 look-alikes at commit 94f632c: 36 of 47 found, 28 in the right place,
+  10 PARTLY AUDITED, RISK or UNKNOWN, **1 called SAFE**; no error on a look-alike. Sixteen of its programs are here (x):
+  those that were missed or had no line, and four look-alikes.
 
 What was missed was then fixed by kinds of failure, so the table below is not a blind score.
 """
