@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from ampcheck.observe.cuda_on_cpu.casting import weight_casts
 from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
 
 
@@ -176,6 +177,7 @@ def test_no_weight_outlives_its_region(finish):
 
 REGIONS = """
 import threading, torch
+from ampcheck.observe.cuda_on_cpu.casting import weight_casts
 from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
 
 def predict():
@@ -301,3 +303,25 @@ def test_checkpointed_steps_give_what_they_give_with_torchs_cache(reentrant):
     with cuda_casting():
         ours = step()
     torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
+
+
+def test_casts_go_with_their_region_whatever_keeps_what_they_are_tied_to(monkeypatch):
+    """A recording keeps nodes of autograd a little longer: the next region must see the weight as it is by then."""
+    kept, anchored = [], weight_casts._anchored
+
+    def keeps():
+        kept.append(anchored())
+        return kept[-1]
+
+    monkeypatch.setattr(weight_casts, "_anchored", keeps)
+    layer, x = torch.nn.Linear(4, 3), torch.randn(2, 4)
+    with cuda_casting():
+        outs = []
+        for _ in range(2):
+            with torch.autocast("cuda", torch.float16):
+                outs.append(layer(x))
+            with torch.no_grad():
+                layer.weight.mul_(2)
+                layer.bias.mul_(2)
+    assert kept
+    assert torch.equal(outs[1], 2 * outs[0])

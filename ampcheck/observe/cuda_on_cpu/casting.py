@@ -48,6 +48,7 @@ def clear_in_turn(original: Callable[[], None]) -> None:
     """
     with _turn:
         original()
+    weight_casts.forget()  # a recording may keep what they are tied to a little longer
 
 
 class _Casts(dict[int, tuple["weakref.ref[torch.Tensor]", torch.Tensor]]):
@@ -83,7 +84,7 @@ class _WeightCasts:
 
     def forget(self) -> None:
         """Drop the copies that the kernels keep while autocast is on."""
-        entries = self._entries()
+        entries, self._entries = self._entries(), lambda: None
         if entries is not None:
             entries.clear()
 
