@@ -318,7 +318,7 @@ def test_casts_go_with_their_region_whatever_keeps_what_they_are_tied_to(monkeyp
     with cuda_casting():
         outs = []
         for _ in range(2):
-            with torch.autocast("cuda", torch.float16):
+            with torch.autocast("cpu", torch.float16):
                 outs.append(layer(x))
             with torch.no_grad():
                 layer.weight.mul_(2)
