@@ -1,12 +1,14 @@
 """Numbers that a script looks at before it decides whether to train on a batch."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampcheck.observe.reference.checks import READS
+from ampcheck.observe.reference.checks import READS, Checks
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
@@ -64,6 +66,46 @@ def test_looking_at_what_is_finite_changes_nothing(ask):
     report, left_out = trained(torch.float16, ask, large=100.0)
     assert left_out == 0
     assert report.verdict.word is Health.SAFE, report.verdict.sentence
+
+
+class Names(TorchDispatchMode):
+    """Notes the operations that a script runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def named(watched):
+    """Return what a mode of the script's own sees of two steps, watched or alone."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching() if watched else nullcontext(), Names() as names:
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = model(torch.randn(3, 4)).to(torch.bfloat16).square().mean()
+            assert torch.isfinite(loss)
+            assert not math.isnan(loss.item())
+            loss.backward()
+            optimizer.step()
+    return [name for name in names.seen if name.startswith(("aten.ne", "aten.eq", "aten.abs", "aten._local"))]
+
+
+def test_a_mode_of_the_scripts_own_sees_nothing_of_it():
+    assert named(watched=True) == named(watched=False) != []
+
+
+def test_an_error_of_ours_is_none_of_the_scripts(monkeypatch):
+    monkeypatch.setattr(Checks, "_note", lambda *_: 1 / 0)
+    report, left_out = trained(torch.float16, ASKS["isfinite"], large=100.0)
+    assert left_out == 0
+    assert report.verdict.word is not Health.SAFE
 
 
 def test_a_scaler_of_ones_own_that_looks_at_gradients_is_as_healthy_as_torchs():

@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe import modes
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable
 from ampcheck.values.wording import location
 
+_Of = Callable[[torch.Tensor], torch.Tensor | None]
 _ATEN = torch.ops.aten
 #: Ways to ask whether a number is finite; `isfinite` compares its size with infinity.
 _ASKS = (_ATEN.isnan.default, _ATEN.isinf.default, _ATEN.ne.Scalar, _ATEN.ne.Tensor)
@@ -24,16 +26,22 @@ READS = "a number that is not finite, and is finite in FP32, is read"
 class Checks:
     """Compares what a step looks at with what FP32 has there."""
 
-    def __init__(self) -> None:
-        """Begin with nothing seen."""
+    def __init__(self, gave_way: Callable[[Exception], None]) -> None:
+        """Begin with nothing seen; `gave_way` is given an error of our own."""
+        self._gave_way = gave_way
         #: by place and whether it was asked for: whether it differs, of looks before the first backward and after it
         self._found: dict[tuple[str, bool, bool], torch.Tensor] = {}
         self.backward = False  #: a backward has begun: gradients may be looked at
 
-    def note(
-        self, func: Any, args: tuple[Any, ...], of: Callable[[torch.Tensor], torch.Tensor | None]
-    ) -> None:
+    def note(self, func: Any, args: tuple[Any, ...], of: _Of) -> None:
         """Take note of a number that is looked at; `of` returns FP32's, None where it is the same."""
+        try:
+            self._note(func, args, of)
+        except Exception as error:  # noqa: BLE001  # which must not end an operation of the script's
+            self._gave_way(error)
+
+    @modes.unseen
+    def _note(self, func: Any, args: tuple[Any, ...], of: _Of) -> None:
         number = args[0]
         if not isinstance(number, torch.Tensor) or number.numel() != 1 or not number.is_floating_point():
             return

@@ -35,9 +35,9 @@ class Picks:
         if picked.dtype not in _INTEGERS or not values.is_floating_point() or not torch.is_grad_enabled():
             return
         if name == CONVERTS:
+            other = (picked != best).sum()
             self._add(
-                "a conversion to integers",
-                torch.stack([(picked != best).sum(), torch.tensor(picked.numel())]),
+                "a conversion to integers", torch.stack([other, torch.full_like(other, picked.numel())])
             )
             return
         at = 2 if name == "topk" else 1

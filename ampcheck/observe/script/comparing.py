@@ -86,7 +86,7 @@ class Compared(Recording):
             shadow.gave_way = self.gave_way
         self._shadow.given = self._given = Given(self._weights, called)
         self._shadow.picks = self._picks = Picks()
-        self._checks, self._returned = Checks(), Returned()
+        self._checks, self._returned = Checks(self.gave_way), Returned()
 
     def join(self, elsewhere: Elsewhere) -> None:
         """Go on from what other threads have computed."""
