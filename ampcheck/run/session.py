@@ -64,7 +64,7 @@ class Session:
         #: Tells whether a report of its own follows on layers that the script trains in FP8.
         self.recipes_follow: Callable[[], bool] = lambda: False
         self._on_step = on_step
-        lower = WhatIf(DTYPES[what_if], self._prepare) if what_if else None
+        lower = WhatIf(DTYPES[what_if], prepare) if what_if else None
         self.watcher = Watcher(schedule, comparison, self._execute, self._stepped, lower)
         self.watcher.thread.follows = follows
         self._as_cuda, self._available = as_cuda, bool(as_cuda) or cuda_named
@@ -75,9 +75,6 @@ class Session:
         if self._asked.inside and not self._ran:
             self._ran = running(self._asked.path)
         self._on_step(watcher)
-
-    def _prepare(self) -> None:
-        (prepare if self._stand_in is None else self._stand_in.prepare)()
 
     def _execute(self) -> Execute:
         """Return how operations are run: half precision as on a GPU where a CPU stands in for one."""

@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+import threading
 
 import forked
 import pytest
 import torch
 from torch.utils import _triton as triton
 
+from ampcheck.observe.cuda_on_cpu import emulation
 from ampcheck.observe.script.cuda.as_cuda import AsCuda
 from ampcheck.run.session import Session
 from ampcheck.saved.report_json import read
@@ -155,3 +157,51 @@ def test_what_torch_keeps_of_the_stand_in_is_forgotten_with_it():
         assert torch.cuda.is_available()
         triton.has_triton()
     assert not triton.has_triton()
+
+
+def test_threads_that_enter_their_first_regions_at_once_all_cast(recwarn):
+    """A barrier lets all of them begin before any is done with CUDA's rules."""
+    together, products = threading.Barrier(4), []
+
+    def multiply():
+        a = torch.full((2, 2), 0.1)
+        together.wait()
+        with torch.autocast("cuda", dtype=torch.float16):
+            products.append(a @ a)
+
+    emulation._kernels.cache_clear()  # as in a new process
+    with Session(Schedule(), as_cuda=True).watching():
+        threads = [threading.Thread(target=multiply) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    half = torch.full((2, 2), 0.1).half().float()
+    assert [one.dtype for one in products] == [torch.float16] * 4
+    assert all(one.equal((half @ half).half()) for one in products)
+    assert not list(recwarn)
+
+
+@pytest.mark.parametrize("first", ["main", "thread"])
+def test_halves_are_computed_as_on_a_gpu_in_every_thread(first):
+    """The CPU has no half kernel of this: FP32 on the same numbers, rounded, is what a GPU gives."""
+    points, found = torch.rand(3, 2).half(), []
+
+    def distances():
+        if first == "thread":
+            with torch.autocast("cuda"):
+                pass
+        found.append(torch.cdist(points, points))
+
+    with Session(Schedule(), as_cuda=True).watching():
+        if first == "main":
+            with torch.autocast("cuda"):
+                pass
+        thread = threading.Thread(target=distances)
+        thread.start()
+        thread.join()
+        if first == "main":
+            distances()
+    wide = points.float()
+    assert len(found) == 1 + (first == "main")
+    assert all(one.equal(torch.cdist(wide, wide).half()) for one in found)

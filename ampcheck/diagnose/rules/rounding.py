@@ -1,7 +1,7 @@
 """Results that are finite and wrong: rounding that an operation magnifies, updates that rounding swallows."""
 
-from math import inf
 
+from ampcheck.diagnose.rules.backward import lost_in_backward
 from ampcheck.diagnose.rules.causes import begun_by_rounding, lost_in_forward
 from ampcheck.diagnose.rules.faint import faint_gradient
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
@@ -17,7 +17,6 @@ from ampcheck.diagnose.suspects import (
     origin_first,
 )
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.formats import FP32
 from ampcheck.values.modules import within
 from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW, magnified
 from ampcheck.values.plan import Tried
@@ -27,17 +26,10 @@ from ampcheck.values.wording import percent, plural
 
 #: Places in FP32 up to which a plan points at a culprit; a longer list says that rounding is everywhere.
 FEW_PLACES = 4
-#: A gradient this far off, and so many times further than all results before it, is where the backward loses bits.
-BACKWARD_ERROR = 0.05
-BACKWARD_FACTOR = 8.0
-#: An error as large as the result itself: what comes later has nothing left to lose.
-ALL_LOST = 1.0
 #: Share of the elements FP32 would move that may stay where they are before updates count as lost.
 STUCK_SHARE = 0.5
 #: How a state is held in FP32.
 _HELD = "# where {} is made: dtype=torch.float32"
-#: Share of FP32's result that is rounding of its own from which on it says nothing about another precision.
-NOISE = 1 / 16
 
 
 def precision_loss(report: Report) -> list[Finding]:
@@ -169,46 +161,6 @@ def _undefined(report: Report) -> list[Finding]:
             {"elements": count, "spreads_to": len(bad) - 1},
         )
     ]
-
-
-def lost_in_backward(report: Report) -> tuple[Site, float] | None:
-    """Return the operation of the backward whose result is far off, where nothing before it is, and how far.
-
-    Of an operation that runs often only the first calls are compared. Where all of these agree and a parameter's
-    gradient does not, it is the sum of many in low precision that has lost them.
-    """
-    known, noise = 0.0, _noise_error(report)
-    for site, pair in report.errors.items():
-        error = pair.relative_rms
-        if known > ALL_LOST:
-            return None
-        if not site.op or site.phase not in {Phase.FORWARD, Phase.BACKWARD} or noise < error < inf:
-            continue
-        if site.phase is Phase.BACKWARD and inf > error > max(BACKWARD_ERROR, BACKWARD_FACTOR * known):
-            return site, error
-        known = max(known, error) if error < inf else known
-    return _summed_in_low_precision(report, known)
-
-
-def _noise_error(report: Report) -> float:
-    """Return the error from which on FP32's own result is no more than rounding of FP32.
-
-    Where terms cancel, an error of low precision is that many times larger than the one that FP32 has itself: a bias
-    in front of a normalisation has a gradient of zero, and whatever stands there was rounded.
-    """
-    return NOISE * 2.0 ** (FP32.precision - report.format.precision)
-
-
-def _summed_in_low_precision(report: Report, known: float) -> tuple[Site, float] | None:
-    least, noise = max(BACKWARD_ERROR, BACKWARD_FACTOR * known), _noise_error(report)
-    for grad, pair in report.errors.items():
-        if not grad.slot.startswith("param_grad") or not least < pair.relative_rms <= noise:
-            continue
-        for site in report.low.sites:
-            sums = site.op == "add" and site.phase is Phase.BACKWARD and site.dtype == report.dtype
-            if sums and site.module == grad.module:
-                return site, pair.relative_rms
-    return None
 
 
 def _told_site(site: Site, error: float) -> str:

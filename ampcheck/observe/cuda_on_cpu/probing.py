@@ -40,8 +40,9 @@ def forwarded(
 def _forwarded(
     backend: str, name: str, dtypes: Sequence[torch.dtype], low: torch.dtype, given: Mapping[str, object]
 ) -> Forwarded:
-    torch.set_autocast_enabled(backend, True)  # noqa: FBT003
-    torch.set_autocast_dtype(backend, low)
+    # As C has them: a CPU may stand in for CUDA under torch's own names.
+    torch._C.set_autocast_enabled(backend, True)  # noqa: FBT003
+    torch._C.set_autocast_dtype(backend, low)
     supply = itertools.cycle(dtypes)
     arguments = [
         given[slot.name]

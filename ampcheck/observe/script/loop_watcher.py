@@ -110,7 +110,7 @@ class LoopWatcher:
         self._asked_again()
         label = self.journal.label(module, "model") if self.tape.root(module).owns else ""
         self.journal.note(Kind.FORWARD, label, name=type(module).__name__, training=module.training)
-        self._heard = self._heard or bool(label)
+        self._heard = self._heard or (bool(label) and trains())
         if self.tape.now is not None or (trains() and label and self.turns.fresh and self._wanted()):
             self.tape.follow(module, args, kwargs, self.steps)
         elif label and not self._wanted() and self._owners:
@@ -247,6 +247,8 @@ class LoopWatcher:
     def step_begins(self, optimizer: Any) -> None:
         """Take note of an optimizer that is about to change the weights."""
         label, parameters = self.journal.label(optimizer, "optimizer"), parameters_of(optimizer)
+        if not self.backwards:  # the script may compute its gradients in other threads, or from copies
+            self._pending = any(parameter.grad is not None for parameter in parameters)
         if not self.journal.things[label].settings:
             self.owns(optimizer, parameters)
             self.journal.describe(label, **described(optimizer))
@@ -279,7 +281,8 @@ class LoopWatcher:
 
     def stepped(self, label: str = "") -> None:
         """Count an update by an optimizer, and listen for the next step if that is to be recorded."""
-        unheard, self._pending = self._pending and not self._heard, False
+        unheard = self._pending and not (self._heard and self.backwards)
+        self._pending = False
         self.tape.pace.step_ends()
         self.turns.taken(label, self.steps)
         self.steps += 1

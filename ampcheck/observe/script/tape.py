@@ -222,6 +222,8 @@ class Tape(Models):
         with no_collections():  # what is made here is kept: a full collection would take as long as the rest
             held, given = list(stepped), None if parameters is None else list(parameters)
             recording.stepped(held)
+            if recording.before_calls and any(one.grad is not None for one in held):
+                recording.backwards = max(1, recording.backwards)  # of another thread, or of a copy
             self.hold(recording, [*held, *(given or ())])
             self._close(recording, given)
 
@@ -256,7 +258,7 @@ class Tape(Models):
         if recording.left and (recording.backwards or not recording.before_calls):
             self._abandon(recording.left)
             return
-        if not recording.backwards or recording.left:
+        if recording.left or not recording.backwards:
             return
         recording.gradients(_of(recording, parameters))
         if self.what_if is not None and isinstance(recording, Compared):

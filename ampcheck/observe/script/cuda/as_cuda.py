@@ -5,6 +5,7 @@ tensors and say so; what a script asks of `torch.cuda` is answered as one GPU wo
 """
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -16,7 +17,7 @@ import torch.utils._device as device_module
 from torch.amp import autocast_mode, grad_scaler
 from torch.utils import _triton
 
-from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting, prepare
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
 from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.script.cuda.cuda_answers import answers
@@ -40,6 +41,8 @@ class AsCuda:
         self._patches = Patches()
         self._stack = ExitStack()
         self.emulating = False  #: CUDA's casting rules are in force
+        self._beginning = threading.Lock()
+        self._wide = threading.local()  #: of a thread: what computes half precision there
         self._available = available
         #: What wakes regions and scalers that were made before the script asked for a CUDA device.
         self._paused: list[Callable[[], None]] = []
@@ -48,6 +51,7 @@ class AsCuda:
         self._devices()
         self._amp()
         self._queries(available=available)
+        self._patches.put(threading.Thread, "_bootstrap_inner", self._in_thread)
         jobs_on_cpu(self._patches, self._mapped)
         graphs_on_cpu(self._patches)
         self._patches.put(torch.jit, "script", self._plainly)
@@ -62,11 +66,6 @@ class AsCuda:
     def paused(self) -> AbstractContextManager[None]:
         """Let torch be itself for a while."""
         return self._patches.paused()
-
-    def prepare(self) -> None:
-        """Work out CUDA's casting rules: torch is asked for them, as it is by itself."""
-        with self.paused():
-            prepare()
 
     def _plainly(self, original: Original, *args: Any, **kwargs: Any) -> Any:
         """Let TorchScript compile torch's own functions, which it knows by identity."""
@@ -87,11 +86,19 @@ class AsCuda:
     def _emulate(self) -> None:
         """Begin to cast as CUDA does; half precision is computed as on a GPU, and faster than natively."""
         self.used = True
+        with self._beginning:  # threads may enter their first regions at once
+            if not self.emulating:
+                self._stack.enter_context(cuda_casting())
+                self.emulating = True
+        if not hasattr(self._wide, "here"):
+            self._wide.here = self._stack.enter_context(WideCompute())
+
+    def _in_thread(self, original: Original, thread: threading.Thread) -> Any:
+        """Run a thread of the script's that begins."""
         if not self.emulating:
-            self.emulating = True
-            self.prepare()
-            self._stack.enter_context(cuda_casting())
-            self._stack.enter_context(WideCompute())
+            return original(thread)
+        with WideCompute() as self._wide.here:
+            return original(thread)
 
     # -- devices
 
