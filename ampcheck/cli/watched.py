@@ -179,7 +179,7 @@ class Watched:
             print(f"ampcheck: no training was seen: {why}", file=sys.stderr)
             return NO_TRAINING
         session, ranks = self._session, self._session.ranks
-        if not session.watcher.steps and ranks.size == 1 and self._forwards is not None:
+        if not session.trained and ranks.size == 1 and self._forwards is not None:
             status = self._publish_forwards(self._forwards)
             if status is not None:
                 return status
@@ -190,7 +190,7 @@ class Watched:
             return self._leave(report, ranks)
         whole, heard = ranks.gather(report)
         report = joined(whole, others)
-        trained = report.loop is not None and bool(report.loop.steps)
+        trained = session.trained or (report.loop is not None and bool(report.loop.steps))
         if failed and not trained and not self._options.output:
             print("ampcheck: no training was seen before that", file=sys.stderr)
             return NO_TRAINING

@@ -35,6 +35,9 @@ from ampcheck.values.settings import Schedule
 from ampcheck.values.trace import PairError, Site, Trace, UpdateLoss, add_maps
 from ampcheck.values.wording import plural
 
+#: Shares of its first gradient and loss below which a model is trained: it moves no more.
+_SETTLED_NORM, _SETTLED_LOSS = 1e-2, 1e-3
+
 OnStep = Callable[[Watcher], None]
 
 
@@ -105,6 +108,11 @@ class Session:
         compiler = self.watcher.compiler
         compiler.plain.append(stand_in.paused)
         compiler.useless = lambda: self._available or stand_in.used
+
+    @property
+    def trained(self) -> bool:
+        """Tell whether the script trained: it may have skipped every step itself."""
+        return bool(self.watcher.steps or self.watcher.tape.recorded)
 
     def report(self, target: str, notes: Sequence[str] = ()) -> Report:
         """Return what was seen, judged."""
@@ -214,6 +222,7 @@ def _comparable(recorded: Sequence[Recorded], loop: Loop) -> tuple[list[Recorded
     in the precision that it had then. Judged are those of all scales at which it did not look for another one.
     """
     low = [step for step in recorded if step.precision != "fp32"] or list(recorded)
+    low = [step for step in low if not _is_settled(step, low[0])]  # rounding of next to nothing harms nothing
     calm = [step for step in low if not _searching(step, loop, low)]
     full = [step for step in calm or low if step.beside is not None]
     if not full:
@@ -222,6 +231,15 @@ def _comparable(recorded: Sequence[Recorded], loop: Loop) -> tuple[list[Recorded
     same = last.precision, last.log2_scale
     alike = [step for step in calm or low if (step.precision, step.log2_scale) == same]
     return alike, [step for step in calm if step.precision == last.precision != "fp32"]
+
+
+def _is_settled(step: Recorded, first: Recorded) -> bool:
+    """Tell whether FP32 has next to nothing left to learn, compared with the first step."""
+    rows = [one.beside.rows.values() if one.beside is not None else () for one in (step, first)]
+    norm, before = (math.fsum(row[1] for row in of) for of in rows)
+    return 0 < norm <= _SETTLED_NORM**2 * before and abs(step.losses[1]) <= _SETTLED_LOSS * abs(
+        first.losses[1]
+    )
 
 
 def _searching(step: Recorded, loop: Loop, recorded: Sequence[Recorded]) -> bool:

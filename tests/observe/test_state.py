@@ -257,3 +257,17 @@ def test_the_device_is_that_of_the_first_parameter():
     assert Step(nn.Identity(), None, trained).device == torch.device("cpu")
     with torch.device("meta"):
         assert Step(nn.Linear(1, 1), None, trained).device == torch.device("meta")
+
+
+def test_gradients_come_back_after_a_cast_of_the_model():
+    model = torch.nn.Linear(2, 2)
+    model(torch.ones(1, 2)).sum().backward()
+    held = {name: (one.grad, one.grad.clone()) for name, one in model.named_parameters()}
+    before = Snapshot(model, [])
+    model.half()  # which casts gradients where they are
+    before.restore()
+    for name, parameter in model.named_parameters():
+        same, numbers = held[name]
+        assert parameter.grad is same
+        assert (parameter.dtype, same.dtype) == (torch.float32, torch.float32)
+        assert same.equal(numbers)

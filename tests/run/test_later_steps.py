@@ -1,12 +1,19 @@
 """Harm in steps after the first ones, which are not recorded: it is looked for, or what was not seen is said."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 import ampcheck
+from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
+from ampcheck.values.settings import Schedule
 from ampcheck.values.verdict import Health
+
+PROGRAMS = Path(__file__).parents[1] / "zoo" / "programs"
 
 
 class Net(nn.Module):
@@ -117,3 +124,15 @@ def test_an_average_of_the_weights_in_half_precision_keeps_a_report_from_being_s
     assert any("4 float16 tensors of 108 elements" in gap for gap in verdict.coverage.gaps) is (
         dtype is torch.float16
     )
+
+
+def test_rounding_in_a_model_that_has_learned_everything_is_no_harm():
+    program, session = PROGRAMS / "y43_flat_minima.py", Session(Schedule(), as_cuda=True)
+    with session.watching():
+        runpy.run_path(str(program), run_name="__main__")
+    first, *_, last = [one for one in session.watcher.tape.recorded if one.beside is not None]
+    assert last.far_off  # from FP32's own gradient, which is nearly zero
+    assert abs(last.losses[1]) < 1e-3 * first.losses[1]
+    report = session.report(str(program))
+    assert [finding for finding in report.findings if finding.severity is Severity.ERROR] == []
+    assert report.outcomes["settled"].error < 0.05

@@ -1,14 +1,21 @@
 """Scripts that scale the loss and skip steps themselves: what an overflow leaves in weights and gradients."""
 
+import os
+import subprocess
+import sys
+
+import forked
 import pytest
 import torch
 from torch import nn
 
 from ampcheck.observe.script.scaling.scaled_by_hand import ScaleByHand
 from ampcheck.run.session import Session
+from ampcheck.saved.report_json import read
 from ampcheck.values.findings import Severity
 from ampcheck.values.loop import SPOILT
 from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
 
 
 def train(checks, clears, first=2.0**24, steps=24):
@@ -190,3 +197,32 @@ def test_weights_that_do_not_train_are_no_sign_of_an_overflow():
     with torch.no_grad():
         frozen.bias.fill_(float("inf"))
     assert scale.multiplied(2, 2.0**8, lambda: [("model", frozen)]) == SPOILT
+
+
+ALWAYS = """
+import torch
+from torch import nn
+model = nn.Linear(8, 1).to("cuda")
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for _ in range(8):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = ((model(torch.randn(16, 8)).float() * 9e4 + 3e5) ** 2).mean()
+    loss.backward()
+    if not nn.utils.clip_grad_norm_(model.parameters(), 1.0).isfinite():
+        continue
+    optimizer.step()
+"""
+
+
+def test_a_script_that_skips_every_step_has_trained_in_vain(tmp_path):
+    (tmp_path / "train.py").write_text(ALWAYS)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    words = [*forked.python(), "-m", "ampcheck", "run", "--as-cuda", "-o", "r.json", "train.py"]
+    run = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    report = read(tmp_path / "r.json")
+    assert run.returncode == 0, run.stderr  # the script's
+    assert report.loop.steps == 0
+    assert report.verdict.word is Health.UNSAFE
+    errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+    assert [(finding.code, finding.origin.line) for finding in errors] == [("AMP202", 9)]

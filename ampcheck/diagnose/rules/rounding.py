@@ -1,6 +1,5 @@
 """Results that are finite and wrong: rounding that an operation magnifies, updates that rounding swallows."""
 
-
 from ampcheck.diagnose.rules.backward import lost_in_backward
 from ampcheck.diagnose.rules.causes import begun_by_rounding, lost_in_forward
 from ampcheck.diagnose.rules.faint import faint_gradient

@@ -60,7 +60,7 @@ def _same(container: Any, content: Any) -> bool:
 class _Tensor:
     """A tensor, the memory it uses, the numbers there, and its gradient."""
 
-    __slots__ = ("copy", "data", "grad", "hooks", "requires_grad", "tensor")
+    __slots__ = ("copy", "data", "grad", "grad_data", "hooks", "requires_grad", "tensor")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
@@ -68,6 +68,7 @@ class _Tensor:
         self.copy = tensor.detach().clone()
         self.requires_grad = tensor.requires_grad
         self.grad = tensor.grad if tensor.is_leaf else None
+        self.grad_data = None if self.grad is None else self.grad.data  # `half` changes it where it is
         self.hooks = [dict(held) if held else {} for held in _hooks_of(tensor)]
 
     def restore(self) -> None:
@@ -81,6 +82,8 @@ class _Tensor:
             if tensor.is_leaf:
                 if tensor.requires_grad != self.requires_grad:
                     tensor.requires_grad_(self.requires_grad)
+                if self.grad is not None and self.grad_data is not None:
+                    self.grad.data = self.grad_data
                 tensor.grad = self.grad
         for now, before in zip(_hooks_of(tensor), self.hooks, strict=True):
             if now is not None and now != before:

@@ -3,7 +3,6 @@
 import functools
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext
 from threading import get_ident
 from typing import Any, TypeVar
 
@@ -36,7 +35,9 @@ def guarded(method: Method) -> Method:
             return None
         compiling = set_eval_frame(None)  # where a whole step is compiled, what is ours must not be
         try:
-            with turn or nullcontext(enter_result=True) as mine:
+            if turn is None:
+                return method(watcher, *args, **kwargs)
+            with turn as mine:
                 return method(watcher, *args, **kwargs) if mine else None
         except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the script
             watcher.abandon(error)

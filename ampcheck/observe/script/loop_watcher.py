@@ -247,7 +247,7 @@ class LoopWatcher:
     def step_begins(self, optimizer: Any) -> None:
         """Take note of an optimizer that is about to change the weights."""
         label, parameters = self.journal.label(optimizer, "optimizer"), parameters_of(optimizer)
-        if not self.backwards:  # the script may compute its gradients in other threads, or from copies
+        if not self.backwards:  # gradients may be of other threads, or of copies
             self._pending = any(parameter.grad is not None for parameter in parameters)
         if not self.journal.things[label].settings:
             self.owns(optimizer, parameters)
@@ -261,8 +261,10 @@ class LoopWatcher:
         self.trained.stepped(label, parameters)
         self._stepping = label
         self.updates.begins(label, optimizer, parameters)
-        with unseen():
-            self.journal.note(Kind.STEP, label, name=name, by_hand=self.hand.divided(parameters) or divided)
+        if self.hand.clipped_some:
+            with unseen():
+                divided = self.hand.divided(parameters) or divided
+        self.journal.note(Kind.STEP, label, name=name, by_hand=divided)
         self.journal.enter(label)
 
     @guarded
@@ -281,8 +283,7 @@ class LoopWatcher:
 
     def stepped(self, label: str = "") -> None:
         """Count an update by an optimizer, and listen for the next step if that is to be recorded."""
-        unheard = self._pending and not (self._heard and self.backwards)
-        self._pending = False
+        unheard, self._pending = self._pending and not (self._heard and self.backwards), False
         self.tape.pace.step_ends()
         self.turns.taken(label, self.steps)
         self.steps += 1

@@ -162,6 +162,11 @@ class ScaleByHand:
             self._clipped = self.clipping, probes(parameters)
             self.clipping = 0.0
 
+    @property
+    def clipped_some(self) -> bool:
+        """Tell whether gradients were clipped that may be divided by the scale since."""
+        return self._clipped is not None
+
     def divided(self, stepped: Iterable[torch.Tensor]) -> bool:
         """Tell whether gradients that are about to be stepped were divided by the scale after they were clipped."""
         clipped, self._clipped = self._clipped, None
