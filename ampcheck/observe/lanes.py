@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from ampcheck.observe.execution import Args, Kwargs
 from ampcheck.observe.modes import OwnMode
 from ampcheck.observe.origins import Nodes
@@ -34,6 +35,8 @@ _PATIENCE = 10.0
 
 class Lane(OwnMode):
     """Has the operations of one job of a thread recorded."""
+
+    over = (WideCompute,)
 
     def __init__(self, lanes: "Lanes") -> None:
         """Prepare; the first node is the thread's next one."""

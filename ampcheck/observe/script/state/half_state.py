@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from ampcheck.observe.execution import Args, Execute, Kwargs, run_op
 from ampcheck.observe.modes import OwnMode, Way, way
 from ampcheck.observe.reference.effects import Effects, written
@@ -132,6 +133,8 @@ class _References(Shadow):
 
 class BesideMode(OwnMode):
     """Lets every operation run as it is, and then what is followed."""
+
+    over = (WideCompute,)
 
     def __init__(self, references: Shadow) -> None:
         super().__init__()
