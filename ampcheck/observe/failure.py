@@ -27,6 +27,10 @@ _OPERATORS = {
 }
 #: Of torch, whose operators bear them in their names: torch.fft.rfft is aten::fft_rfft.
 _NAMESPACES = frozenset({"fft", "linalg", "special", "sparse"})
+#: What torch says where a precision is why it refuses an operation.
+_REFUSALS = ("unsafe to autocast", "scalar type", "same dtype", "to have the same", "Half", "BFloat16")
+#: Of a step that went on, behind the operation and its line.
+CAUGHT = "raised an error because of half precision, which the script caught"
 #: How allocators say that there is no memory; torch raises a plain RuntimeError on the CPU.
 _NO_MEMORY = (
     "can't allocate memory",
@@ -35,6 +39,11 @@ _NO_MEMORY = (
     "bad allocation",
     "std::bad_alloc",
 )
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Tell whether a precision is why torch refuses an operation."""
+    return any(word in str(error) for word in _REFUSALS)
 
 
 def locate(

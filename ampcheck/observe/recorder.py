@@ -12,6 +12,7 @@ from ampcheck.observe import modes
 from ampcheck.observe.compiled import compiled_path, filled
 from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from ampcheck.observe.execution import Args, Execute, Failed, Kwargs, State, run_op
+from ampcheck.observe.failure import CAUGHT, is_refusal
 from ampcheck.observe.lanes import Lanes, after_sources
 from ampcheck.observe.model.modules import ModuleTracker, tensors_in
 from ampcheck.observe.modes import Way
@@ -19,7 +20,7 @@ from ampcheck.observe.ops import OpKind, OpPlan, plan_of
 from ampcheck.observe.origins import Nodes, Origins, running_number
 from ampcheck.observe.reference.sharing import ENGINE
 from ampcheck.observe.seen import Seen
-from ampcheck.observe.source import frames_match, source_finder
+from ampcheck.observe.source import frames_match, running_line, shown_path, source_finder
 from ampcheck.observe.statistics.step_record import Fetched, StepRecord
 from ampcheck.observe.tally import Origin, Tally
 from ampcheck.observe.threads import THREADS, OtherThreads
@@ -196,6 +197,9 @@ class Recorder(modes.OwnMode):
     def raised(self, func: OpOverload, error: Exception) -> None:
         """Note that an operation raised."""
         self.failed = Failed(id(error), plan_of(func).name, self._nodes.get(running_number()))
+        if is_refusal(error):
+            file, line = running_line()
+            self.tally.not_audited[f"{self.failed.op} ({shown_path(file)}:{line}) {CAUGHT}"] += 1
 
     def note(  # noqa: C901, PLR0912, PLR0915  # each part made a function would cost a call
         self, func: OpOverload, args: Args, out: Any

@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import inf, isfinite
 
 from ampcheck.diagnose.gaps import grouped, of_trace
+from ampcheck.observe.failure import CAUGHT
 from ampcheck.observe.recorder import FORWARD_UNSEEN
 from ampcheck.observe.reference.checks import READS
 from ampcheck.observe.reference.given import GIVEN
@@ -78,7 +79,7 @@ def _missed(report: Report) -> Iterator[str]:
     for what in (FORWARD_UNSEEN, THREADS, GRAPHS, OTHER_THREADS):
         if what in report.low.not_audited:
             yield f"{report.low.not_audited[what]} {what}"
-    ends = (ROUNDED_DATA, GIVEN, WORSE)
+    ends = (ROUNDED_DATA, GIVEN, WORSE, CAUGHT)
     yield from (clean(w) for w in report.low.not_audited if w.endswith(ends) or w.startswith((USE, READS)))
 
 

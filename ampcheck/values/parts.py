@@ -56,17 +56,18 @@ def _that_move(rows: Rows) -> Rows:
 
 def dead_parts(rows: Rows) -> dict[str, float]:
     """Return the error of each module most of whose gradient became zero: no rounding explains that."""
-    return {name: part.error for name, part in _parts(rows).items() if part.dead and part.error > DEAD_SHARE}
+    large = {name: part for name, part in _parts(rows).items() if part.share > PART_FLOOR}
+    return {name: part.error for name, part in large.items() if part.dead and part.error > DEAD_SHARE}
 
 
 def harmed_parts(rows: Rows, rounded: Rows) -> dict[str, float]:
     """Return the parts that are far off, and further than rounded weights explain where these were tried."""
-    return {name: part.error for name, part in _off(rows, rounded) if part.dead or part.share > FAINT}
+    return {name: part.error for name, part in _off(rows, rounded) if not part.faint}
 
 
 def faint_parts(rows: Rows, rounded: Rows) -> dict[str, float]:
     """Return the parts that are as far off, and so small beside the others that it may do no harm."""
-    return {name: part.error for name, part in _off(rows, rounded) if not (part.dead or part.share > FAINT)}
+    return {name: part.error for name, part in _off(rows, rounded) if part.faint}
 
 
 def off_by_itself(rows: Rows) -> bool:
@@ -82,16 +83,25 @@ class _Part(NamedTuple):
     share: float  #: of the norm of all gradients
     dead: bool  #: most of it became zero
 
+    @property
+    def faint(self) -> bool:
+        """Whether it is so small beside the others that it may not matter."""
+        return self.share <= (PART_FLOOR if self.dead else FAINT)
+
 
 def _off(rows: Rows, rounded: Rows) -> Iterator[tuple[str, _Part]]:
     known, modules = _parts(rounded), set()
     for name, part in _parts(rows).items():
-        if part.error > max(PART_ERROR, MAGNIFIES * known[name].error if name in known else 0.0):
+        baseline = known.get(name)
+        steady = part.dead and baseline is not None and baseline.error < STEADY
+        if not (part.share > PART_FLOOR or steady):
+            continue  # what is left where terms cancel: rounding, in FP32 as well
+        if part.error > max(PART_ERROR, MAGNIFIES * baseline.error if baseline is not None else 0.0):
             modules.add(name)
             yield name, part
-    steady = {name: one.error for name, one in _parameters(rounded).items() if one.error < STEADY}
+    moving = {name: one.error for name, one in _parameters(rounded).items() if one.error < STEADY}
     for name, part in _parameters(rows).items():
-        known_to_move = name in steady and name.rpartition(".")[0] not in modules
+        known_to_move = name in moving and name.rpartition(".")[0] not in modules
         if known_to_move and part.dead and part.error > PART_ERROR:
             yield name, part
 
@@ -110,14 +120,13 @@ def _parameters(rows: Rows) -> dict[str, _Part]:
 
 
 def _parts(rows: Rows) -> dict[str, _Part]:
-    """Return the modules whose gradients matter."""
+    """Return the modules."""
     sums: dict[str, list[float]] = {}
     for name, row in _that_move(rows).items():
         known = sums.setdefault(name.rpartition(".")[0], [0.0] * len(row))
         known[:] = map(add, known, row)
     whole = sum(norm for _, norm, *_ in sums.values())
-    found = {name: _part(row, whole) for name, row in sums.items()}
-    return {name: part for name, part in found.items() if part.share > PART_FLOOR}
+    return {name: _part(row, whole) for name, row in sums.items()}
 
 
 def _part(row: Sequence[float], whole: float) -> _Part:

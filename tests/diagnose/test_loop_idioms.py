@@ -132,8 +132,40 @@ def test_a_watch_that_fails_before_the_first_step_does_not_say_that_nothing_trai
 def test_a_scaler_made_anew_is_counted():
     report, _ = watched(functools.partial(folds, True))
     finding = next(one for one in report.findings if one.code == "AMP417")
-    assert finding.numbers == {"scalers": 3}
+    assert finding.numbers == {"scalers": 3, "skipped": 0}
+    assert finding.severity is Severity.WARNING
     assert len(report.loop.first_scales) == 3
+
+
+@pytest.mark.parametrize(("epochs", "severity"), [(6, Severity.ERROR), (2, Severity.WARNING)])
+def test_scalers_made_anew_that_skip_most_steps_are_an_error(epochs, severity):
+    """The first comes down by itself; what the others skip is lost to their line."""
+    torch.manual_seed(0)
+    session, skipped = Session(Schedule(), as_cuda=True), 0
+    with session.watching():
+        model = torch.nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-9)
+        for _ in range(epochs):
+            scaler = torch.amp.GradScaler("cuda")
+            for _ in range(8 if epochs > 2 else 24):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = (model(torch.ones(4, 8)).float() * 30).square().sum()
+                optimizer.zero_grad()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                before = scaler.get_scale()
+                scaler.update()
+                skipped += scaler.get_scale() < before
+    report = session.report("loop")
+    finding = next(one for one in report.findings if one.code == "AMP417")
+    assert finding.severity is severity
+    assert (
+        0
+        < finding.numbers["skipped"]
+        < skipped
+        == len(report.loop.skips("scaler 1")) + finding.numbers["skipped"]
+    )
+    assert (finding.numbers["skipped"] > report.loop.steps / 4) is (severity is Severity.ERROR)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import ampcheck
+from ampcheck.observe.failure import CAUGHT
 from ampcheck.observe.reference.given import GIVEN
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
@@ -125,3 +126,53 @@ def test_weights_that_come_in_half_precision_are_named_as_not_seen(dtype, tensor
     assert report.not_audited.get(what, 0) == tensors
     fix = [finding.fix for finding in report.findings if finding.code == "AMP302"]
     assert [bool("without .half()" in "".join(lines)) for lines in fix] == [True] * bool(tensors)
+
+
+class Table(nn.Module):
+    """Adds a table that was computed before training, in half precision or in FP32."""
+
+    def __init__(self, dtype, table):
+        super().__init__()
+        self.register_buffer("table", table(torch.arange(2040, 2056).to(dtype)).to(torch.bfloat16))
+
+    def forward(self, x):
+        return x + self.table[: x.shape[1]] * x
+
+
+@pytest.mark.parametrize(
+    ("table", "seen"),
+    [(torch.cos, False), (torch.zeros_like, True), (lambda at: torch.exp2(at * 0 - 3), True)],
+    ids=["angles", "zeros", "an eighth"],
+)
+def test_a_table_in_half_precision_is_named_where_rounding_may_have_made_it(table, seen):
+    at = torch.arange(2040, 2056)
+    exact = table(at.float()).bfloat16().equal(table(at.bfloat16()).bfloat16())
+    assert exact is seen  # what nobody saw, and which numbers say by themselves that nothing was lost
+    report = audit(lambda _: torch.randn(16, 8), lambda: Table(torch.bfloat16, table))
+    assert report.verdict.word is (Health.SAFE if seen else Health.PARTLY_AUDITED)
+    assert (f"model.0.table: {GIVEN}" in report.verdict.sentence) is not seen
+
+
+class Careful(nn.Module):
+    """Leaves a branch out where it fails."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.branch, self.dtype = nn.Linear(8, 8), dtype
+
+    def forward(self, x):
+        with torch.autocast("cuda", enabled=False):
+            try:
+                return x + self.branch(x.to(self.dtype))
+            except RuntimeError:
+                return x
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_an_operation_that_half_precision_keeps_from_running_is_not_safe(dtype):
+    report = audit(lambda _: torch.randn(16, 8), lambda: Careful(dtype))
+    failed = dtype is not torch.float32
+    assert report.verdict.word is (Health.PARTLY_AUDITED if failed else Health.SAFE)
+    assert (CAUGHT in report.verdict.sentence) is failed
+    line = Careful.forward.__code__.co_firstlineno + 3
+    assert (f"test_stored_in_half.py:{line}" in report.verdict.sentence) is failed

@@ -52,6 +52,18 @@ def test_a_part_that_is_dead_counts_as_long_as_fp32_holds_it(share, judged):
     assert not faint_parts(found, {})
 
 
+@pytest.mark.parametrize(("rounded", "counts"), [(lambda grad: 1.01 * grad, True), (turned, False)])
+def test_a_dead_part_however_small_may_matter_where_rounding_does_not_move_it(rounded, counts):
+    """Adam divides it by its own size. Where terms cancel, rounded weights give another rest."""
+    found, known = rows(PART_FLOOR / 100, torch.zeros_like), rows(PART_FLOOR / 100, rounded)
+    assert faint_parts(found, known) == ({"head": pytest.approx(1.0)} if counts else {})
+    assert not harmed_parts(found, known)
+    assert off_by_itself(found)  # so that rounded weights are tried
+    moved = rows(PART_FLOOR / 100, turned)
+    assert not faint_parts(moved, known)  # it is not dead
+    assert not off_by_itself(moved)
+
+
 def inside(share, seen, rounded):
     """Return the comparisons of a gate beside a weight of its module, and the same with rounded weights."""
     gate = SMALL / SMALL.norm() * LARGE.norm() * share

@@ -60,7 +60,8 @@ def scaler_made_anew(report: Report) -> list[Finding]:
 
     Example: def train_one_epoch(model, optimizer, loader): scaler = GradScaler().
 
-    When to ignore it: when the loss changes so much between the parts that what was learned is of no use.
+    When to ignore it: when the loss changes so much between the parts that what was learned is of no use. It is an
+    error where the later scalers skip more than a quarter of all steps.
     """
     loop = loop_of(report)
     made: dict[tuple[str, int, tuple[str, ...]], dict[str, Event]] = {}
@@ -68,19 +69,25 @@ def scaler_made_anew(report: Report) -> list[Finding]:
         thing = loop.thing(event.thing) if event.kind is Kind.SCALER_STEP else None
         if thing is not None and thing.label in active_scalers(loop):
             made.setdefault((thing.file, thing.line, event.targets), {}).setdefault(thing.label, event)
-    return [
-        loop_finding(
-            "AMP417 scaler-made-anew",
-            Severity.WARNING,
-            f"{len(steps)} scalers are made here, one after the other, for the same optimizer: each begins at "
-            f"{scale_words(next(iter(loop.first_scales.values()), 0.0))} again",
-            [Event(Kind.SCALE, name="GradScaler", file=file, line=line)],
-            ["# once, where the optimizer is made:", 'scaler = torch.amp.GradScaler("cuda")'],
-            {"scalers": len(steps)},
-        )
-        for (file, line, _), steps in made.items()
-        if len(steps) > 1
-    ]
+    several = {place: list(labels) for place, labels in made.items() if len(labels) > 1}
+    return [_made_anew(loop, file, line, labels) for (file, line, _), labels in several.items()]
+
+
+def _made_anew(loop: Loop, file: str, line: int, labels: list[str]) -> Finding:
+    again = sum(len(loop.skips(label)) for label in labels[1:])
+    begins = scale_words(next(iter(loop.first_scales.values()), 0.0))
+    skips = (
+        f", and {again:,} of {plural(loop.steps, 'step')} are skipped until it has come down" if again else ""
+    )
+    return loop_finding(
+        "AMP417 scaler-made-anew",
+        Severity.ERROR if again > TOO_OFTEN * loop.steps else Severity.WARNING,
+        f"{len(labels)} scalers are made here, one after the other, for the same optimizer: each begins at "
+        f"{begins} again{skips}",
+        [Event(Kind.SCALE, name="GradScaler", file=file, line=line)],
+        ["# once, where the optimizer is made:", 'scaler = torch.amp.GradScaler("cuda")'],
+        {"scalers": len(labels), "skipped": again},
+    )
 
 
 def _grows_too_often(loop: Loop, label: str, events: list[ScaleEvent]) -> Finding | None:

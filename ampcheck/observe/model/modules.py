@@ -109,10 +109,11 @@ class ModuleTracker:
                 return index
         return 0
 
-    def buffers(self) -> Iterator[torch.Tensor]:
-        """Yield every buffer."""
+    def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield every buffer with its full name."""
         for entry in self._entries:
-            yield from (buffer for _, buffer in in_table(entry.module, "_buffers"))
+            for name, buffer in in_table(entry.module, "_buffers"):
+                yield f"{entry.path}.{name}".lstrip("."), buffer
 
     def call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take note of a module whose call had begun before the hooks were there."""

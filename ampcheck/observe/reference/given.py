@@ -30,13 +30,20 @@ class Given:
     """Knows which storages hold numbers from before the step, or copies of them."""
 
     def __init__(
-        self, weights: Callable[[], Iterable[torch.Tensor]], called: Callable[[torch.Tensor], str]
+        self,
+        weights: Callable[[], Iterable[torch.Tensor]],
+        called: Callable[[torch.Tensor], str],
+        buffers: Callable[[], Iterable[tuple[str, torch.Tensor]]] = tuple,
+        step: int = 0,
     ) -> None:
         """Begin with nothing found; `weights` gives the model's own tensors, which are judged as weights.
 
-        `called` says what the script calls a tensor, and where it computes with it.
+        `called` says what the script calls a tensor, and where it computes with it. Those of the `buffers` that no step
+        has written until this `step` are tables: they may have been computed in half precision.
         """
         self._weights, self._called = weights, called
+        self._buffers, self._writes = buffers, max(1, step)
+        self._read: set[int] = set()  #: storages that were computed with
         self._owned: set[int] = set()
         self._held: dict[int, StorageWeakRef] = {}
         self.found: dict[int, str] = {}  #: by storage that was computed with, what the script calls it
@@ -53,6 +60,8 @@ class Given:
             return False
         half = [tensor for tensor in tensors_of(values) if tensor.dtype in HALVES and readable(tensor)]
         old = [tensor for tensor in half if self._is_old(tensor, known)]
+        if not rounds_inputs(rule.name):
+            self._read.update(tensor.untyped_storage()._cdata for tensor in half)
         written = [id(tensor) for tensor in targets]
         self._hold(tensor for tensor in old if id(tensor) in written and not _whole(tensor))
         read = [tensor for tensor in old if id(tensor) not in written]
@@ -72,6 +81,10 @@ class Given:
 
     def missed(self) -> dict[str, int]:
         """Return what is not audited."""
+        for name, buffer in self._buffers():
+            table = buffer.dtype in HALVES and readable(buffer) and buffer._version < self._writes
+            if table and (place := buffer.untyped_storage()._cdata) in self._read and not _is_exact(buffer):
+                self.found[place] = name
         names = list(dict.fromkeys(filter(None, self.found.values())))
         return {f"{some(names, 1)}: {GIVEN}" if names else GIVEN: len(self.found)} if self.found else {}
 
@@ -106,3 +119,9 @@ class Given:
 
 def _whole(tensor: torch.Tensor) -> bool:
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+
+
+def _is_exact(tensor: torch.Tensor) -> bool:
+    """Tell whether all numbers are powers of two, zero or infinite: no rounding has made these."""
+    mantissas = torch.frexp(tensor.float()).mantissa.abs()
+    return bool(((mantissas + mantissas == 1) | (tensor == 0) | tensor.isinf()).all())

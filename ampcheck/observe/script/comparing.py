@@ -84,7 +84,7 @@ class Compared(Recording):
         super().__init__(step, execute, used, clock=clock)
         for shadow in self._shadows:
             shadow.gave_way = self.gave_way
-        self._shadow.given = self._given = Given(self._weights, called)
+        self._shadow.given = self._given = Given(self._weights, called, self.recorder.tracker.buffers, step)
         self._shadow.picks = self._picks = Picks()
         self._checks, self._returned = Checks(self.gave_way), Returned()
 
@@ -98,7 +98,7 @@ class Compared(Recording):
 
     def _weights(self) -> Iterator[torch.Tensor]:
         yield from (parameter for _, _, parameter in self.recorder.tracker.parameters())
-        yield from self.recorder.tracker.buffers()
+        yield from (buffer for _, buffer in self.recorder.tracker.buffers())
         for _, model in self.models():  # a weight may be read before its model is called
             yield from model.parameters()
 
@@ -257,7 +257,7 @@ class Compared(Recording):
 
     def restore_buffers(self) -> None:
         """Give the modules the running averages that FP32 has."""
-        for buffer in self.recorder.tracker.buffers():
+        for _, buffer in self.recorder.tracker.buffers():
             reference = self._shadow.of(buffer)
             if reference is not None:
                 buffer.copy_(reference)

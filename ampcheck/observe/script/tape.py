@@ -10,6 +10,7 @@ from ampcheck.gc_pause import no_collections
 from ampcheck.observe.compiled import on_cpu
 from ampcheck.observe.dtypes import DTYPES
 from ampcheck.observe.execution import Args, Execute, Kwargs
+from ampcheck.observe.failure import is_refusal
 from ampcheck.observe.model.structure import modules
 from ampcheck.observe.script.clock import Clock, Pace
 from ampcheck.observe.script.comparing import Compare, Compared
@@ -31,8 +32,6 @@ MOST_OPERATIONS = 100_000
 MOST_GIVEN_UP = 2
 #: Recorded steps that may all overflow before no other is looked for.
 _TRIES = 4
-#: What torch says where a precision is why it refuses an operation.
-_REFUSALS = ("unsafe to autocast", "scalar type", "same dtype", "to have the same", "Half", "BFloat16")
 
 
 class Tape(Models):
@@ -293,7 +292,7 @@ class Tape(Models):
         recording = self.now
         if recording is None:
             return
-        refused = recording.autocast and any(word in str(error) for word in _REFUSALS)
+        refused = recording.autocast and is_refusal(error)
         if isinstance(error, Exception) and self.what_if is None and not refused:
             self.close()  # nothing goes on listening, and what the step has recorded is kept
             return
