@@ -222,7 +222,9 @@ def _comparable(recorded: Sequence[Recorded], loop: Loop) -> tuple[list[Recorded
     in the precision that it had then. Judged are those of all scales at which it did not look for another one.
     """
     low = [step for step in recorded if step.precision != "fp32"] or list(recorded)
-    low = [step for step in low if not _is_settled(step, low[0])]  # rounding of next to nothing harms nothing
+    first = next((step for step in low if step.beside is not None and not step.overflowed), None)
+    # rounding of next to nothing harms nothing
+    low = [step for step in low if first is None or not _is_settled(step, first)]
     calm = [step for step in low if not _searching(step, loop, low)]
     full = [step for step in calm or low if step.beside is not None]
     if not full:
