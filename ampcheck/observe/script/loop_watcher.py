@@ -11,7 +11,7 @@ from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.compiling import Compiler
 from ampcheck.observe.script.guard import guarded, not_seen_because
 from ampcheck.observe.script.journal import Journal, dtype_name
-from ampcheck.observe.script.optimizers import Turns, described, parameters_of
+from ampcheck.observe.script.optimizers import Turns, described, have_gradients, parameters_of
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import RootFinder, trains, within_backward
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, behind, factor, is_scaled
@@ -248,7 +248,7 @@ class LoopWatcher:
         """Take note of an optimizer that is about to change the weights."""
         label, parameters = self.journal.label(optimizer, "optimizer"), parameters_of(optimizer)
         if not self.backwards:  # gradients may be of other threads, or of copies
-            self._pending = any(parameter.grad is not None for parameter in parameters)
+            self._pending = have_gradients(parameters)
         if not self.journal.things[label].settings:
             self.owns(optimizer, parameters)
             self.journal.describe(label, **described(optimizer))

@@ -1,6 +1,7 @@
 """What is asked of an optimizer, and which of several have had their turn: a recording lasts until all have."""
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,6 +15,12 @@ _MOST_BETWEEN = 8
 def parameters_of(optimizer: Any) -> list[Any]:
     """Return what it updates."""
     return [parameter for group in getattr(optimizer, "param_groups", ()) for parameter in group["params"]]
+
+
+def have_gradients(parameters: Iterable[Any]) -> bool:
+    """Tell whether any of them has a gradient."""
+    with torch._C.DisableTorchFunction():
+        return any(isinstance(one, torch.Tensor) and one.grad is not None for one in parameters)
 
 
 def described(optimizer: Any) -> dict[str, str | float | bool]:

@@ -17,6 +17,7 @@ from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
 from ampcheck.observe.script.looking_again import CastsBefore, strange
 from ampcheck.observe.script.models import Models
+from ampcheck.observe.script.optimizers import have_gradients
 from ampcheck.observe.script.recording import Named, Recorded, Recording, Used
 from ampcheck.observe.script.what_if import WhatIf, kinds_that_cannot_be_read
 from ampcheck.observe.script.workers import Workers
@@ -221,7 +222,7 @@ class Tape(Models):
         with no_collections():  # what is made here is kept: a full collection would take as long as the rest
             held, given = list(stepped), None if parameters is None else list(parameters)
             recording.stepped(held)
-            if recording.before_calls and any(one.grad is not None for one in held):
+            if recording.before_calls and have_gradients(held):
                 recording.backwards = max(1, recording.backwards)  # of another thread, or of a copy
             self.hold(recording, [*held, *(given or ())])
             self._close(recording, given)
