@@ -42,9 +42,9 @@ Who wrote the programs had not looked at ampcheck's code, and each round was sco
 - Sixth round, of 47 failures and 20 look-alikes at commit 94f632c: 36 of 47 found, 28 in the right place,
   10 PARTLY AUDITED, RISK or UNKNOWN, **1 called SAFE**; no error on a look-alike. Sixteen of its programs are here (x):
   those that were missed or had no line, and four look-alikes.
-- Seventh round, of 40 failures and 20 look-alikes at commit f4d3a50: 29 of 40 found, 6 PARTLY AUDITED, RISK or UNKNOWN,
-  **4 called SAFE**, one report lost by an error of ampcheck's own; **1 error on a look-alike**. Eighteen of its programs
-  are here (y): those that were missed, and look-alikes.
+- Seventh round, of 40 failures and 20 look-alikes at commit f4d3a50: 29 of 40 found, 6 PARTLY AUDITED, RISK or
+  UNKNOWN, **4 called SAFE**, one report lost by an error of ampcheck's own; **1 error on a look-alike**. Eighteen
+  of its programs are here (y): those that were missed, and look-alikes.
 
 What was missed was then fixed by kinds of failure, so the table below is not a blind score.
 """
