@@ -30,14 +30,13 @@ computes convolutions at half the speed of bf16.
 
 
 FOOT = """
-Between recorded steps a watch adds some 70 µs of Python to a step (the first line, whose noise is smallest), whatever
-the model, and no wait for the device: 0.7 % of a step of 10 ms. `--every 50` records five of 200 steps: the first with
-FP32 beside it, which takes three to four more bare steps, the others for 0.6 to 0.8 of one. Both together are 3.7 % of
-the CNN of 10 ms, 3.4 % of the transformer of 16 ms, 2 to 3 % of the larger ones. In fp16, and where the first step
-leaves a question, FP32 runs beside the second and the 50th step too, each of which costs as much again as the first,
-about 2 % here. In longer runs it is less, since FP32 runs ever more rarely. The last column moves with the machine:
-for the CNN of 10 ms it was 1.078, 1.062 and 1.036 in three measurements, for the transformer of 16 ms 1.045, 1.040 and
-1.034; two loops were timed at once in the one shown.
+Between recorded steps a watch adds some 120 µs of Python to a step (the first line, whose noise is smallest), whatever
+the model, and no wait for the device: 1.2 % of a step of 10 ms. It was 70 µs before threads, clipped gradients and
+scales by hand were followed. Within the first four steps memory is looked through twice, some 60 ms each, once a run:
+with the recorded steps that is most of the last column, and next to nothing of a longer run. `--every 50` records five
+of 200 steps: the first with FP32 beside it, which takes three to four more bare steps, the others for 0.6 to 0.8 of one.
+In fp16, and where the first step leaves a question, FP32 runs beside the second and the 50th step too, each of which
+costs as much again as the first. One other program ran on the second core.
 """
 
 
