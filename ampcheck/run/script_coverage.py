@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import inf, isfinite
+from math import fsum, inf, isfinite, sqrt
 
 from ampcheck.diagnose.gaps import grouped, of_trace
 from ampcheck.observe.failure import CAUGHT
@@ -24,6 +24,9 @@ from ampcheck.values.parts import dead_parts, faint_parts, harmed_parts, outcome
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Coverage
 from ampcheck.values.wording import clean, percent, plural, some
+
+#: Shares of its first gradient and loss below which a model is trained: it moves no more.
+_SETTLED_NORM, _SETTLED_LOSS = 1e-2, 1e-3
 
 
 def script_coverage(
@@ -55,6 +58,7 @@ def script_coverage(
             *_untried(watcher),
             *_ruined(watcher),
             *_beside(watcher),
+            *_learned(watcher),
         ),
         asked=asked,
         asked_by=by,
@@ -109,6 +113,43 @@ def _beside(watcher: Watcher) -> Iterator[str]:
         )
 
 
+def settled(recorded: Sequence[Recorded]) -> list[Recorded]:
+    """Return the steps in which FP32 has next to nothing left to learn, compared with the first.
+
+    Those that overflow or spoil a state are none of them: that lasts.
+    """
+    found = [(step, step.beside) for step in recorded if step.beside is not None and not step.overflowed]
+    left = [
+        (sqrt(fsum(row[1] for row in beside.rows.values())), abs(step.losses[1])) for step, beside in found
+    ]
+    return [
+        step
+        for (step, beside), (norm, loss) in zip(found, left, strict=True)
+        if 0 < norm <= _SETTLED_NORM * left[0][0] and loss <= _SETTLED_LOSS * left[0][1]
+        if not beside.updates and not any(_spoilt(beside))
+    ]
+
+
+def _learned(watcher: Watcher) -> Iterator[str]:
+    """Yield how far the gradients of a trained model are off: as a rule that is of no account."""
+    tried = _tried(watcher.tape.recorded)
+    found = [
+        (step, _outcome(step.beside, step, tried)) for step in settled(watcher.tape.recorded) if step.beside
+    ]
+    rounded = _rounding(tried) if tried is not None else None
+    off = [
+        (outcome.worst, step.step)
+        for step, outcome in found
+        if outcome.harmed and not outcome.magnifies(rounded)
+    ]
+    if off:
+        error, step = max(off)
+        yield (
+            f"the gradient of step {step} is {percent(error)} off, in a model whose loss has fallen below "
+            f"{percent(_SETTLED_LOSS)} of its first: whether that matters was not judged"
+        )
+
+
 def _switched_off(loop: Loop) -> tuple[str, str]:
     """Return the precision of a region of autocast that torch has switched off, and where that is asked for."""
     for _, event in loop.sequence(1):
@@ -119,12 +160,21 @@ def _switched_off(loop: Loop) -> tuple[str, str]:
 
 def script_outcomes(judged: Sequence[Recorded]) -> dict[str, Outcome]:
     """Return the worst that the steps came to, and what rounding their weights alone comes to where that was tried."""
-    tried = next((step.beside for step in judged if step.beside is not None and step.beside.rounded), None)
+    tried = _tried(judged)
     found = [_outcome(step.beside, step, tried) for step in judged if step.beside is not None]
     outcomes = {"settled": max(found, key=_badness)} if found else {}
     if tried is not None:
-        outcomes["rounded"] = outcome_of(tried.rounded, tried.rounded_loss, tried.reference.steps[0].loss, 0)
+        outcomes["rounded"] = _rounding(tried)
     return outcomes
+
+
+def _tried(steps: Sequence[Recorded]) -> Beside | None:
+    """Return the first step in which FP32 ran with rounded weights as well."""
+    return next((step.beside for step in steps if step.beside is not None and step.beside.rounded), None)
+
+
+def _rounding(tried: Beside) -> Outcome:
+    return outcome_of(tried.rounded, tried.rounded_loss, tried.reference.steps[0].loss, 0)
 
 
 def _outcome(beside: Beside, step: Recorded, tried: Beside | None) -> Outcome:

@@ -24,7 +24,7 @@ from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.statistics.measure import Arena
 from ampcheck.run.import_hooks import after_import
 from ampcheck.run.ranks import Ranks
-from ampcheck.run.script_coverage import script_coverage, script_outcomes
+from ampcheck.run.script_coverage import script_coverage, script_outcomes, settled
 from ampcheck.run.skip_origins import with_origins
 from ampcheck.run.surely import Function, running
 from ampcheck.run.wishes import NO_WISHES, Wishes
@@ -34,9 +34,6 @@ from ampcheck.values.report import Report
 from ampcheck.values.settings import Schedule
 from ampcheck.values.trace import PairError, Site, Trace, UpdateLoss, add_maps
 from ampcheck.values.wording import plural
-
-#: Shares of its first gradient and loss below which a model is trained: it moves no more.
-_SETTLED_NORM, _SETTLED_LOSS = 1e-2, 1e-3
 
 OnStep = Callable[[Watcher], None]
 
@@ -222,9 +219,8 @@ def _comparable(recorded: Sequence[Recorded], loop: Loop) -> tuple[list[Recorded
     in the precision that it had then. Judged are those of all scales at which it did not look for another one.
     """
     low = [step for step in recorded if step.precision != "fp32"] or list(recorded)
-    first = next((step for step in low if step.beside is not None and not step.overflowed), None)
-    # rounding of next to nothing harms nothing
-    low = [step for step in low if first is None or not _is_settled(step, first)]
+    learned = {step.step for step in settled(low)}
+    low = [step for step in low if step.step not in learned]
     calm = [step for step in low if not _searching(step, loop, low)]
     full = [step for step in calm or low if step.beside is not None]
     if not full:
@@ -233,15 +229,6 @@ def _comparable(recorded: Sequence[Recorded], loop: Loop) -> tuple[list[Recorded
     same = last.precision, last.log2_scale
     alike = [step for step in calm or low if (step.precision, step.log2_scale) == same]
     return alike, [step for step in calm if step.precision == last.precision != "fp32"]
-
-
-def _is_settled(step: Recorded, first: Recorded) -> bool:
-    """Tell whether FP32 has next to nothing left to learn, compared with the first step."""
-    rows = [one.beside.rows.values() if one.beside is not None else () for one in (step, first)]
-    norm, before = (math.fsum(row[1] for row in of) for of in rows)
-    return 0 < norm <= _SETTLED_NORM**2 * before and abs(step.losses[1]) <= _SETTLED_LOSS * abs(
-        first.losses[1]
-    )
 
 
 def _searching(step: Recorded, loop: Loop, recorded: Sequence[Recorded]) -> bool:

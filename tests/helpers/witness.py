@@ -17,6 +17,18 @@ from torch.utils._pytree import tree_leaves
 COPIES = {"_to_copy", "copy_", "clone", "to"}
 
 
+class Names(TorchDispatchMode):
+    """Notes the names of the operations that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
 @dataclass
 class Counts:
     numel: int = 0

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from witness import Names
 
 from ampcheck.observe.reference.checks import READS, Checks
 from ampcheck.run.session import Session
@@ -66,18 +66,6 @@ def test_looking_at_what_is_finite_changes_nothing(ask):
     report, left_out = trained(torch.float16, ask, large=100.0)
     assert left_out == 0
     assert report.verdict.word is Health.SAFE, report.verdict.sentence
-
-
-class Names(TorchDispatchMode):
-    """Notes the operations that a script runs."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.seen.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 def named(watched):

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from witness import Names
 
 import ampcheck
 from ampcheck.observe import modes
@@ -16,16 +17,6 @@ from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script import clock
 from ampcheck.run.child_processes import WatchOptions
 from ampcheck.run.watch_loop import YIELDED
-
-
-class Counting(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.seen.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 class CountingCalls(TorchFunctionMode):
@@ -72,7 +63,7 @@ def trained(watched, forward=lambda model, x: model(x), steps=4, dtype=torch.flo
 def test_modes_within_and_around_a_step_see_what_they_see_alone():
     seen = []
     for watched in (False, True):
-        outer, inner, calls = Counting(), Counting(), CountingCalls()
+        outer, inner, calls = Names(), Names(), CountingCalls()
 
         def forward(model, x, inner=inner, calls=calls):
             with inner, calls:
@@ -91,7 +82,7 @@ def test_modes_within_and_around_a_step_see_what_they_see_alone():
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_mode_entered_before_the_recorder_may_be_left_before_it(compiled):
-    mode, recorder = Counting(), Recorder(net(), compiled=compiled)
+    mode, recorder = Names(), Recorder(net(), compiled=compiled)
     mode.__enter__()
     recorder.__enter__()
     torch.ones(2).sin()

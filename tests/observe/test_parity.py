@@ -11,7 +11,7 @@ from parity import CAN_DIFFERENTIATE, compare, trace, trace_real
 from parity_engine import backward
 from parity_models import CASES
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from witness import Names
 
 #: Each has operators, or dtypes of an operator, that none of the others has.
 CHOSEN = (
@@ -113,16 +113,6 @@ def test_a_planted_difference_is_found():
     assert not less.equal
     assert not other.equal
     assert compare(cpu, cpu).equal
-
-
-class Names(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.seen.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.reference.effects import Effects
 from ampcheck.observe.reference.lineage import MOVES
-from ampcheck.observe.statistics.memory import readable, tensors_of
+from ampcheck.observe.statistics.memory import readable, tensors_of, version_of
 from ampcheck.values.trace import rounds_inputs
 from ampcheck.values.wording import some
 
@@ -34,16 +34,15 @@ class Given:
         weights: Callable[[], Iterable[torch.Tensor]],
         called: Callable[[torch.Tensor], str],
         buffers: Callable[[], Iterable[tuple[str, torch.Tensor]]] = tuple,
-        step: int = 0,
     ) -> None:
         """Begin with nothing found; `weights` gives the model's own tensors, which are judged as weights.
 
         `called` says what the script calls a tensor, and where it computes with it. Those of the `buffers` that no step
-        has written until this `step` are tables: they may have been computed in half precision.
+        writes are tables: they may have been computed in half precision.
         """
         self._weights, self._called = weights, called
-        self._buffers, self._writes = buffers, max(1, step)
-        self._read: set[int] = set()  #: storages that were computed with
+        self._buffers = buffers
+        self._read: dict[int, int] = {}  #: by storage that was computed with, how often it had been written
         self._owned: set[int] = set()
         self._held: dict[int, StorageWeakRef] = {}
         self.found: dict[int, str] = {}  #: by storage that was computed with, what the script calls it
@@ -61,7 +60,8 @@ class Given:
         half = [tensor for tensor in tensors_of(values) if tensor.dtype in HALVES and readable(tensor)]
         old = [tensor for tensor in half if self._is_old(tensor, known)]
         if not rounds_inputs(rule.name):
-            self._read.update(tensor.untyped_storage()._cdata for tensor in half)
+            for tensor in half:
+                self._read.setdefault(tensor.untyped_storage()._cdata, version_of(tensor))
         written = [id(tensor) for tensor in targets]
         self._hold(tensor for tensor in old if id(tensor) in written and not _whole(tensor))
         read = [tensor for tensor in old if id(tensor) not in written]
@@ -79,11 +79,14 @@ class Given:
                 self.found[place] = self._called(self._first(tensor)) if len(self.found) < _NAMED else ""
         return False
 
-    def missed(self) -> dict[str, int]:
-        """Return what is not audited."""
+    def missed(self, versions: dict[int, int]) -> dict[str, int]:
+        """Return what is not audited; `versions` keeps how often buffers were written, from step to step."""
         for name, buffer in self._buffers():
-            table = buffer.dtype in HALVES and readable(buffer) and buffer._version < self._writes
-            if table and (place := buffer.untyped_storage()._cdata) in self._read and not _is_exact(buffer):
+            if buffer.dtype not in HALVES or not readable(buffer):
+                continue
+            place, version = buffer.untyped_storage()._cdata, version_of(buffer)
+            written = versions.setdefault(place, version) != version
+            if not written and self._read.get(place) == version and not _is_exact(buffer):
                 self.found[place] = name
         names = list(dict.fromkeys(filter(None, self.found.values())))
         return {f"{some(names, 1)}: {GIVEN}" if names else GIVEN: len(self.found)} if self.found else {}

@@ -77,6 +77,7 @@ class Compared(Recording):
         self.step_record = PairedBook(self._shadow, SAMPLES)
         self._compare = compare
         self._rows: dict[str, torch.Tensor] = {}
+        self.versions: dict[int, int] = {}  #: by storage of a buffer, how often written when first seen
         self.by_hand = CastsByHand()
         self._products: dict[int, bool] = {}  #: by operation: it multiplies operands in FP8
         self._both: set[int] = set()  #: parameters whose gradient FP32 has as well
@@ -84,7 +85,7 @@ class Compared(Recording):
         super().__init__(step, execute, used, clock=clock)
         for shadow in self._shadows:
             shadow.gave_way = self.gave_way
-        self._shadow.given = self._given = Given(self._weights, called, self.recorder.tracker.buffers, step)
+        self._shadow.given = self._given = Given(self._weights, called, self.recorder.tracker.buffers)
         self._shadow.picks = self._picks = Picks()
         self._checks, self._returned = Checks(self.gave_way), Returned()
 
@@ -275,9 +276,8 @@ class Compared(Recording):
             if grad.layout is torch.strided and not grad.is_complex():
                 reference = self._shadow.of(grad)
                 wide = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
-                if (
-                    grad.dtype in HALVES and known[module, name] in self._divided
-                ):  # in place: what is too small is lost
+                # in place: what is too small is lost
+                if grad.dtype in HALVES and known[module, name] in self._divided:
                     wide = (wide / self.scale).to(grad.dtype).to(wide.dtype) * self.scale
                 by = self.scale if self._keeps_scale else 1.0
                 before = wide / self.scale if reference is None else reference / by
@@ -308,7 +308,7 @@ class Compared(Recording):
             for name, n in self._shadow.failed.items()
         }
         lost, read = self._checks.fetch(overflowed=self.overflowed())
-        failed |= self._given.missed() | self._picks.missed() | self._returned.missed() | read
+        failed |= self._given.missed(self.versions) | self._picks.missed() | self._returned.missed() | read
         trace = replace(trace, not_audited={**trace.not_audited, **failed})
         precision = trace.precision(self.autocast)
         by = self.scaling.scale or 1.0

@@ -61,7 +61,7 @@ class Tape(Models):
         self.now: Recording | None = None  #: the step being recorded
         self._schedule, self._compare, self._execute = schedule, compare, execute
         self.before_calls = False  #: a recording begins with the step, as no call tells of it
-        self._casts_before = CastsBefore()
+        self._casts_before, self._versions = CastsBefore(), dict[int, int]()
         self.workers = Workers()
         self._missed = -1  #: the step to begin to record so after one of which a part was not seen
         self._enough = -1  #: the step of which no more is wanted
@@ -137,7 +137,7 @@ class Tape(Models):
             to = self._rounds_to if self._looks_closer(step) else None
             given = step, self._execute(), self._compare, self._used
             compared = Compared(*given, clock=clock, rounds_to=to, keeps_scale=self._keeps_scale)
-            compared.models = self.models
+            compared.models, compared.versions = self.models, self._versions
             return self.workers.joins(compared)
         compiled = compiled and not self._in_threads  # C does not follow them
         return Recording(step, self._execute(), self._used, clock=clock, compiled=compiled)
