@@ -33,7 +33,6 @@ FEW_STEPS = 4
 MOST_STEPS = 512
 #: Memory is looked through for new tensors again after so many times what that has taken.
 _RARELY = 20
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 #: What writes a tensor in a thread of the script's own, beside the functions of torch for several tensors at once.
 _WRITES = (
     """add_ sub_ mul_ div_ lerp_ addcmul_ addcdiv_ copy_ __iadd__ __isub__ __imul__ __itruediv__""".split()
@@ -71,7 +70,7 @@ class HalfAverages:
     def begin(self) -> None:
         """Begin with what is there already."""
         with unseen():
-            self._before = {id(tensor): tensor._version for tensor in _leaves(gc.get_objects())}
+            self._before = {id(tensor): tensor._version for tensor in _leaves()}
 
     @property
     def losses(self) -> tuple[UpdateLoss, ...]:
@@ -233,14 +232,11 @@ def _differ(now: torch.Tensor | None, before: torch.Tensor | None) -> bool:
 
 def _beside() -> tuple[list[torch.Tensor], frozenset[int]]:
     """Return tensors in half precision that no optimizer of torch's changes, and which others do."""
-    objects = gc.get_objects()
-    tensors = _leaves(objects)
+    tensors = _leaves()
     if not tensors:
         return [], frozenset()
     known, own = {id(tensor.grad) for tensor in tensors if tensor.grad is not None}, set[int]()
-    # A process may hold millions of objects: their types are few.
-    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.optim.Optimizer)}
-    for optimizer in [one for one in objects if type(one) in kinds] if kinds else ():
+    for optimizer in _instances(*_kinds(torch.optim.Optimizer)):
         known.update(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
         (known if type(optimizer).__module__.startswith("torch.") else own).update(
             map(id, _states(optimizer))
@@ -248,10 +244,20 @@ def _beside() -> tuple[list[torch.Tensor], frozenset[int]]:
     return [tensor for tensor in tensors if id(tensor) not in known], frozenset(own)
 
 
-def _leaves(objects: Iterable[Any]) -> list[torch.Tensor]:
-    """Return the tensors in half precision among objects that nothing computes."""
-    tensors = [one for one in objects if type(one) in _PLAIN]
+def _leaves() -> list[torch.Tensor]:
+    """Return the tensors in half precision that nothing computes."""
+    tensors = _instances(torch.Tensor, torch.nn.Parameter)
     return [one for one in tensors if one.dtype in HALVES and not one.is_inference() and _is_leaf(one)]
+
+
+def _instances(*kinds: type) -> list[Any]:
+    """Return the objects of just these types: they refer to them, and looking at all objects takes twice as long."""
+    return [one for one in gc.get_referrers(*kinds) if type(one) in kinds]
+
+
+def _kinds(kind: type) -> set[type]:
+    """Return a type and those made from it."""
+    return {kind}.union(*map(_kinds, kind.__subclasses__()))
 
 
 def _is_leaf(tensor: torch.Tensor) -> bool:
