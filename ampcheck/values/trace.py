@@ -215,6 +215,18 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
+class Integers:
+    """Numbers that a line of code turns into integers, and how many become others than in FP32."""
+
+    JSON = SPARSE
+
+    file: str
+    line: int
+    numbers: int  #: all of them whole in FP32
+    others: int
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """What the user's code raised during a step, and where."""
 
@@ -241,7 +253,7 @@ class Failure:
 class Trace:
     """Everything recorded in one or more steps of one precision; traces add up over steps and ranks."""
 
-    JSON = Shape(optional=("elements",))
+    JSON = Shape(optional=("elements", "integers"))
 
     sites: Mapping[Site, TensorStats] = field(default_factory=dict)  #: in order of execution
     casts: Mapping[Cast, CastCount] = field(default_factory=dict)
@@ -253,6 +265,7 @@ class Trace:
     failure: Failure | None = None  #: what ended the first step that did not go through
     constants: tuple[Constant, ...] = ()  #: each once, in order of execution
     elements: Mapping[Site, int] = field(default_factory=dict)  #: of results that had no values, in a dry run
+    integers: tuple[Integers, ...] = ()  #: that are other integers than in FP32
 
     def __add__(self, other: "Trace") -> "Trace":
         """Return both traces as one: key by key, the first one's order kept."""
@@ -268,6 +281,7 @@ class Trace:
             self.failure or other.failure,
             tuple(dict.fromkeys(self.constants + other.constants)),
             add_maps(self.elements, other.elements),
+            self.integers + other.integers,
         )
 
     def numels(self) -> dict[Site, int]:

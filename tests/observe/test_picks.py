@@ -6,6 +6,7 @@ from torch import nn
 
 from ampcheck.observe.reference.picks import WORSE, Picks
 from ampcheck.run.session import Session
+from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.settings import Schedule
 from ampcheck.values.verdict import Health
 
@@ -63,7 +64,7 @@ def one(name, values, other, **options):
     picks.note(
         name, (values, *options.values()), {}, op(other, *options.values()), op(values, *options.values())
     )
-    ((worse, apart),) = (found.tolist() for found in picks._found.values())
+    ((worse, apart, _),) = (found.tolist() for found in picks._found.values())
     return worse, apart
 
 
@@ -98,21 +99,45 @@ class Table(nn.Module):
         return self.rows(at.detach().squeeze(1).long()).sum(1) * at.squeeze(1)
 
 
-@pytest.mark.parametrize(("largest", "named"), [(2048, 0), (4095, 1)])  # fp16 holds integers up to 2,048
-def test_a_row_number_that_half_precision_cannot_hold_is_named(largest, named):
+@pytest.mark.parametrize(
+    ("largest", "wrong"), [(2048, False), (4095, True)]
+)  # fp16 holds integers up to 2,048
+@pytest.mark.parametrize("apart", [0.0, 0.25])
+def test_a_row_number_that_half_precision_cannot_hold_is_an_error_where_it_is_whole(largest, wrong, apart):
     torch.manual_seed(0)
-    assert (torch.arange(largest).half().long() != torch.arange(largest)).any() == bool(named)
-    session = Session(Schedule(), as_cuda=True)
+    assert (torch.arange(largest).half().long() != torch.arange(largest)).any() == wrong
+    session, shares = Session(Schedule(), as_cuda=True), []
     with session.watching():
         model = Table()
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
         for _ in range(4):
-            x = torch.randint(largest // 2, largest, (128, 1)).float()
+            x = torch.randint(largest // 2, largest, (128, 1)).float() + apart
+            shares.append(float((x.half().long() != x.long()).double().mean()))
             optimizer.zero_grad()
             with torch.autocast("cuda", torch.float16):
                 loss = model(x).float().square().mean() * 1e-6
             loss.backward()
             optimizer.step()
-    found = [what for what in session.report("script.py").not_audited if what.endswith(WORSE)]
-    assert len(found) == named
-    assert all("integers at" in what and "test_picks.py" in what for what in found)
+    report = session.report("script.py")
+    missed = [what for what in report.not_audited if what.endswith(WORSE)]
+    found = [one for one in report.findings if one.code == "AMP508"]
+    assert len(missed) == (wrong and apart > 0)
+    assert all("integers at" in what and "test_picks.py" in what for what in missed)
+    assert len(found) == (wrong and apart == 0)
+    assert all(one.sites[0].line == Table.forward.__code__.co_firstlineno + 2 for one in found)
+    assert all(one.numbers["share"] in shares for one in found)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.012, 0.1, 0.5])
+def test_wrong_rows_move_the_gradient_of_a_table_by_the_root_of_twice_their_share(share):
+    rows, right = nn.Embedding(20_000, 1), torch.arange(10_000)
+    number = int(share * 10_000)
+    wrong = torch.cat([right[:number] + 10_000, right[number:]])
+    full, low = (torch.autograd.grad(rows(at).sum(), rows.weight)[0] for at in (right, wrong))
+    error = float((low - full).norm() / full.norm())
+    assert error == pytest.approx((2 * share) ** 0.5)
+    picks = Picks()
+    picks.note("_to_copy", (right.float(),), {}, wrong, right)
+    missed, found = picks.fetch()
+    assert not missed
+    assert bool(found) is (error > HARM_ERROR)

@@ -20,6 +20,7 @@ from ampcheck.diagnose.rules.gradients import (
 from ampcheck.diagnose.rules.half import half_precision_parameters, half_precision_reduction, scaler_useless
 from ampcheck.diagnose.rules.harm import with_harm
 from ampcheck.diagnose.rules.installed import overridden
+from ampcheck.diagnose.rules.integers import wrong_integers
 from ampcheck.diagnose.rules.loop_order import (
     clip_after_step,
     clip_before_unscale,
@@ -76,6 +77,7 @@ RULES: dict[str, Rule] = {
     "AMP504": lost_update,
     "AMP506": state_left_behind,
     "AMP507": training_apart,
+    "AMP508": wrong_integers,
     "AMP206": scale_collapse,
     "AMP203": no_scale_fits,
     "AMP104": lost_constant,

@@ -1,7 +1,8 @@
 """Elements that a step picks, by an argmin or a topk: the script's pick decides for FP32 too, so it is judged here.
 
 A pick among nearly equal elements is as good as another. So what counts is how much worse the script's pick is by
-FP32's own numbers, beside how far FP32's pick is from the average element.
+FP32's own numbers, beside how far FP32's pick is from the average element. Numbers that are turned into integers pick
+too: where they are whole in FP32, as ids and positions are, another integer is a wrong one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ import torch
 
 from ampcheck.observe.source import running_line
 from ampcheck.values.outcome import HARM_ERROR
+from ampcheck.values.trace import Integers
 from ampcheck.values.wording import location
 
 #: Operations that pick along a dimension.
@@ -26,7 +28,8 @@ class Picks:
     """Compares what a step picks with what FP32 picks."""
 
     def __init__(self) -> None:
-        self._found: dict[str, torch.Tensor] = {}  #: by place: how much worse, and beside what
+        #: By operation and line: how much worse, beside what, and how many numbers are not whole.
+        self._found: dict[tuple[str, str, int], torch.Tensor] = {}
 
     def note(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, wide: Any) -> None:
         """Take note of a pick; `args` are FP32's, as is the result `wide`."""
@@ -35,10 +38,8 @@ class Picks:
         if picked.dtype not in _INTEGERS or not values.is_floating_point() or not torch.is_grad_enabled():
             return
         if name == CONVERTS:
-            other = (picked != best).sum()
-            self._add(
-                "a conversion to integers", torch.stack([other, torch.full_like(other, picked.numel())])
-            )
+            other, broken = (picked != best).sum(), (values != values.round()).sum()
+            self._add(name, torch.stack([other, torch.full_like(other, picked.numel()), broken]))
             return
         at = 2 if name == "topk" else 1
         dim = args[at] if len(args) > at else kwargs.get("dim", -1 if name == "topk" else None)
@@ -50,15 +51,22 @@ class Picks:
         worse = (there - values.gather(dim, picked).double().sum(dim)).abs()
         apart = (there - values.double().mean(dim) * best.shape[dim]).abs()
         known = worse.isfinite() & apart.isfinite()
-        self._add(name, torch.stack([one.where(known, 0.0).sum() for one in (worse, apart)]))
+        sums = [one.where(known, 0.0).sum() for one in (worse, apart)]
+        self._add(name, torch.stack([*sums, torch.ones_like(sums[0])]))
 
     def _add(self, name: str, sums: torch.Tensor) -> None:
-        place = f"{name} at {location(*running_line())}"
+        place = name, *running_line()
         self._found[place] = self._found[place] + sums if place in self._found else sums
 
-    def missed(self) -> dict[str, int]:
-        """Return what is not audited."""
-        found = {place: sums.tolist() for place, sums in self._found.items()}
-        return {
-            f"{place} {WORSE}": 1 for place, (worse, apart) in found.items() if worse > HARM_ERROR * apart
-        }
+    def fetch(self) -> tuple[dict[str, int], tuple[Integers, ...]]:
+        """Return what is not audited, and which integers are wrong."""
+        missed, wrong = dict[str, int](), list[Integers]()
+        for (name, file, line), sums in self._found.items():
+            worse, beside, unsure = sums.tolist()
+            # What reads other rows takes their gradients from some and gives them to others: two errors in one.
+            if not unsure and 2 * worse > HARM_ERROR**2 * beside:
+                wrong.append(Integers(file, line, int(beside), int(worse)))
+            elif worse > HARM_ERROR * beside:
+                what = "a conversion to integers" if name == CONVERTS else name
+                missed[f"{what} at {location(file, line)} {WORSE}"] = 1
+        return missed, tuple(wrong)

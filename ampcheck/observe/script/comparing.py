@@ -308,8 +308,9 @@ class Compared(Recording):
             for name, n in self._shadow.failed.items()
         }
         lost, read = self._checks.fetch(overflowed=self.overflowed())
-        failed |= self._given.missed(self.versions) | self._picks.missed() | self._returned.missed() | read
-        trace = replace(trace, not_audited={**trace.not_audited, **failed})
+        (picks, integers), given = self._picks.fetch(), self._given.missed(self.versions)
+        failed |= given | picks | self._returned.missed() | read
+        trace = replace(trace, not_audited={**trace.not_audited, **failed}, integers=integers)
         precision = trace.precision(self.autocast)
         by = self.scaling.scale or 1.0
         losses = (math.inf if lost else sum(fetched.losses) / by, sum(reference.losses) / by)
@@ -319,10 +320,9 @@ class Compared(Recording):
         low_dtype = HALF_DTYPES.get(precision, "float32")
         for shadow in self._shadows:
             shadow.clear()
-        sites = reference.sites
-        if kept:
-            sites = {s: stats.scaled(-log2_scale) if s.scaled else stats for s, stats in sites.items()}
-        wide = replace(trace, sites=sites, casts={}, not_audited={}, constants=())
+        down, sites = -log2_scale, reference.sites
+        sites = {s: stats.scaled(down) if kept and s.scaled else stats for s, stats in sites.items()}
+        wide = replace(trace, sites=sites, casts={}, not_audited={}, constants=(), integers=())
         wide = replace(wide, steps=(summed_up(wide, losses[1], 0, "float32"),))
         beside = Beside(
             wide,
