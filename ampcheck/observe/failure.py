@@ -3,15 +3,19 @@
 import ast
 import linecache
 import os
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, TracebackType
+from typing import Any
 
 import torch
 
 from ampcheck.observe.execution import Failed
 from ampcheck.observe.model.modules import ModuleTracker
-from ampcheck.observe.source import is_user_file, shown_path
+from ampcheck.observe.source import is_user_file, running_line, shown_path
+from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.values.trace import Failure
 
 _FUNCTIONAL = str(Path(torch.__file__).parent / "nn") + os.sep
@@ -46,6 +50,37 @@ def is_refusal(error: BaseException) -> bool:
     return any(word in str(error) for word in _REFUSALS)
 
 
+class Caught:
+    """Operations that a precision refuses in a step that goes on: the script has caught what they raised."""
+
+    def __init__(self) -> None:
+        self._given: dict[Failure, list[weakref.ref[torch.Tensor]]] = {}  #: the parameters it was given
+
+    def note(self, op: str, error: Exception, args: Iterable[Any]) -> None:
+        """Take note of an operation that raised."""
+        if not is_refusal(error):
+            return
+        file, line = running_line()
+        roots = (tensor if tensor._base is None else tensor._base for tensor in tensors_of(args))
+        trained = [weakref.ref(tensor) for tensor in roots if tensor.is_leaf and tensor.requires_grad]
+        self._given.setdefault(_failure(error, "", op, shown_path(file), line), []).extend(trained)
+
+    def fetch(
+        self, parameters: Iterable[tuple[str, str, torch.Tensor]]
+    ) -> tuple[dict[str, int], tuple[Failure, ...]]:
+        """Return what is not audited, and what has left a module without its gradients, given those of the step."""
+        missed, failures = dict[str, int](), list[Failure]()
+        modules = {id(tensor): module for module, _, tensor in parameters}
+        for failure, given in self._given.items():
+            held = [tensor for one in given if (tensor := one()) is not None]
+            bare = next((one for one in held if one.grad is None and id(one) in modules), None)
+            if bare is None:
+                missed[f"{failure.op} ({failure.location}) {CAUGHT}"] = 1
+            else:
+                failures.append(replace(failure, module=modules[id(bare)]))
+        return missed, tuple(failures)
+
+
 def locate(
     error: BaseException, tracker: ModuleTracker | None = None, failed: Failed | None = None
 ) -> Failure:
@@ -71,6 +106,10 @@ def locate(
             module = module or failed.origin.module
             if not file:
                 file, line = failed.origin.file, failed.origin.line
+    return _failure(error, module, op, file, line)
+
+
+def _failure(error: BaseException, module: str, op: str, file: str, line: int) -> Failure:
     text = str(error).strip() or type(error).__name__
     return Failure(type(error).__name__, text.splitlines()[0], module, op, file, line)
 

@@ -12,7 +12,7 @@ from ampcheck.observe import modes
 from ampcheck.observe.compiled import compiled_path, filled
 from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from ampcheck.observe.execution import Args, Execute, Failed, Kwargs, State, run_op
-from ampcheck.observe.failure import CAUGHT, is_refusal
+from ampcheck.observe.failure import Caught
 from ampcheck.observe.lanes import Lanes, after_sources
 from ampcheck.observe.model.modules import ModuleTracker, tensors_in
 from ampcheck.observe.modes import Way
@@ -20,7 +20,7 @@ from ampcheck.observe.ops import OpKind, OpPlan, plan_of
 from ampcheck.observe.origins import Nodes, Origins, running_number
 from ampcheck.observe.reference.sharing import ENGINE
 from ampcheck.observe.seen import Seen
-from ampcheck.observe.source import frames_match, running_line, shown_path, source_finder
+from ampcheck.observe.source import frames_match, source_finder
 from ampcheck.observe.statistics.step_record import Fetched, StepRecord
 from ampcheck.observe.tally import Origin, Tally
 from ampcheck.observe.threads import THREADS, OtherThreads
@@ -86,6 +86,7 @@ class Recorder(modes.OwnMode):
         tally = self.tally = Tally(self.step_record, self.path or Seen(), follow=bool(samples))
         self._measure, self._inherit, self._copied = tally.measure, tally.inherit, tally.copied
         self.failed: Failed | None = None  #: the last operation that raised
+        self._caught = Caught()
         #: Told of an error of our own, where that must not end what is recorded.
         self.spared: Callable[[Exception], None] | None = None
         #: Returns the running module by the frames that run, where modules are not called.
@@ -171,7 +172,7 @@ class Recorder(modes.OwnMode):
         try:
             out = self.execute(func, args, kwargs)
         except Exception as error:
-            self.raised(func, error)
+            self.raised(func, error, args)
             raise
         try:
             with _NO_FUNCTIONS():
@@ -194,12 +195,10 @@ class Recorder(modes.OwnMode):
             self.tally.took_apart(types)
         return found
 
-    def raised(self, func: OpOverload, error: Exception) -> None:
+    def raised(self, func: OpOverload, error: Exception, args: Args = ()) -> None:
         """Note that an operation raised."""
         self.failed = Failed(id(error), plan_of(func).name, self._nodes.get(running_number()))
-        if is_refusal(error):
-            file, line = running_line()
-            self.tally.not_audited[f"{self.failed.op} ({shown_path(file)}:{line}) {CAUGHT}"] += 1
+        self._caught.note(self.failed.op, error, args)
 
     def note(  # noqa: C901, PLR0912, PLR0915  # each part made a function would cost a call
         self, func: OpOverload, args: Args, out: Any
@@ -314,14 +313,16 @@ class Recorder(modes.OwnMode):
     def trace(self, fetched: Fetched) -> Trace:
         """Return the trace of what was recorded."""
         threads = self.lanes is not None and self.lanes.used
+        missed, caught = self._caught.fetch(self.tracker.parameters())
         return Trace(
             sites=after_sources(fetched.sites, self.sources()) if threads else fetched.sites,
             casts=fetched.casts,
             modules=self.tracker.infos(),
-            not_audited=dict(self.tally.not_audited) | self.tracker.not_audited() | self._unseen(fetched),
+            not_audited=self.tally.not_audited | self.tracker.not_audited() | self._unseen(fetched) | missed,
             operations=self.operations,
             measured=self.step_record.measured,
             constants=self.tally.rounded(),
+            caught=caught,
         )
 
     def _unseen(self, fetched: Fetched) -> dict[str, int]:

@@ -68,6 +68,7 @@ out of the flat objects marked *. Numbers JSON cannot write are the strings "inf
         constants   [site* + {value}]: numbers of the user's code that were rounded to half precision
         elements    [site* + {elements}]: of a dry run only, which has no sites
         integers    [{file, line, numbers, others}*]: numbers that become other integers than in FP32; absent without
+        caught      [like failure]: what the script caught, which left a module without gradients; absent without
     errors          [site* + {sampled, live, lost, error_squares, error_sum, reference_squares, cross,
                     nonfinite}*]: sums over sampled pairs, by site of the low-precision run
 

@@ -253,7 +253,7 @@ class Failure:
 class Trace:
     """Everything recorded in one or more steps of one precision; traces add up over steps and ranks."""
 
-    JSON = Shape(optional=("elements", "integers"))
+    JSON = Shape(optional=("elements", "integers", "caught"))
 
     sites: Mapping[Site, TensorStats] = field(default_factory=dict)  #: in order of execution
     casts: Mapping[Cast, CastCount] = field(default_factory=dict)
@@ -266,6 +266,7 @@ class Trace:
     constants: tuple[Constant, ...] = ()  #: each once, in order of execution
     elements: Mapping[Site, int] = field(default_factory=dict)  #: of results that had no values, in a dry run
     integers: tuple[Integers, ...] = ()  #: that are other integers than in FP32
+    caught: tuple[Failure, ...] = ()  #: what the script caught, which left a module without its gradients
 
     def __add__(self, other: "Trace") -> "Trace":
         """Return both traces as one: key by key, the first one's order kept."""
@@ -282,6 +283,7 @@ class Trace:
             tuple(dict.fromkeys(self.constants + other.constants)),
             add_maps(self.elements, other.elements),
             self.integers + other.integers,
+            tuple(dict.fromkeys(self.caught + other.caught)),
         )
 
     def numels(self) -> dict[Site, int]:

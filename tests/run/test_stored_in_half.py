@@ -167,23 +167,34 @@ def test_a_buffer_that_each_step_writes_is_no_table():
 class Careful(nn.Module):
     """Leaves a branch out where it fails."""
 
-    def __init__(self, dtype):
+    def __init__(self, dtype, *, wide):
         super().__init__()
-        self.branch, self.dtype = nn.Linear(8, 8), dtype
+        self.branch, self.dtype, self.wide = nn.Linear(8, 8), dtype, wide
 
     def forward(self, x):
         with torch.autocast("cuda", enabled=False):
             try:
                 return x + self.branch(x.to(self.dtype))
             except RuntimeError:
-                return x
+                return x + self.branch(x.float()) if self.wide else x
 
 
+@pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_an_operation_that_half_precision_keeps_from_running_is_not_safe(dtype):
-    report = audit(lambda _: torch.randn(16, 8), lambda: Careful(dtype))
-    failed = dtype is not torch.float32
-    assert report.verdict.word is (Health.PARTLY_AUDITED if failed else Health.SAFE)
-    assert (CAUGHT in report.verdict.sentence) is failed
-    line = Careful.forward.__code__.co_firstlineno + 3
-    assert (f"test_stored_in_half.py:{line}" in report.verdict.sentence) is failed
+def test_an_operation_that_half_precision_keeps_from_running_is_not_safe(dtype, wide):
+    report = audit(lambda _: torch.randn(16, 8), lambda: Careful(dtype, wide=wide))
+    failed, line = dtype is not torch.float32, Careful.forward.__code__.co_firstlineno + 3
+    lost = failed and not wide
+    assert report.verdict.word is (
+        Health.UNSAFE if lost else Health.PARTLY_AUDITED if failed else Health.SAFE
+    )
+    assert (f"test_stored_in_half.py:{line}) {CAUGHT}" in report.verdict.sentence) is (failed and wide)
+    errors = [(one.code, one.sites[0].module, one.sites[0].line) for one in report.findings]
+    assert errors == ([("AMP301", "model.0.branch", line)] if lost else [])
+
+
+def test_what_is_caught_leaves_a_branch_without_gradients():
+    branch, x = nn.Linear(8, 8), torch.randn(4, 8)
+    with pytest.raises(RuntimeError, match="same dtype"):
+        branch(x.bfloat16())
+    assert branch.weight.grad is None

@@ -2,6 +2,7 @@
 
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.report import Report
+from ampcheck.values.trace import Failure
 
 #: What autocast refuses, and what does the same from the numbers before the sigmoid.
 _FROM_LOGITS = {"binary_cross_entropy": "binary_cross_entropy_with_logits"}
@@ -10,9 +11,10 @@ _FROM_LOGITS = {"binary_cross_entropy": "binary_cross_entropy_with_logits"}
 def step_raises(report: Report) -> list[Finding]:
     """The step raises under autocast and runs through in FP32.
 
-    What it finds: an exception in the low-precision run that the FP32 run of the same step does not raise.
+    What it finds: an exception in the low-precision run that the FP32 run of the same step does not raise. A script
+    may catch it; it is found then where a module is left without gradients.
 
-    Why it matters: the training script stops at this line as soon as autocast is switched on.
+    Why it matters: the training script stops at this line as soon as autocast is switched on, or trains without it.
 
     What to do: give both operands of the named line the same dtype, or run it with autocast off.
 
@@ -20,23 +22,28 @@ def step_raises(report: Report) -> list[Finding]:
 
     When to ignore it: never.
     """
-    failure = report.low.failure
-    if failure is None:
-        return []
-    site = failure.site(report.dtype)
-    where = failure.module or "the root or the loss"
-    return [
-        Finding(
-            "AMP301",
-            "step-raises",
-            "dtype-error",
-            Severity.ERROR,
-            f"{failure.op or 'the step'} in {where} raises under {report.precision} {report.cast}, not in FP32: "
-            f"{failure.message}",
-            (site,),
-            fix=_instead(failure.op),
+    ended = report.low.failure
+    found = [] if ended is None else [_finding(report, ended, ended.message)]
+    caught = {failure.module: failure for failure in report.low.caught}
+    return found + [
+        _finding(
+            report, failure, f"{failure.message}. The script goes on without it: {module} gets no gradient"
         )
+        for module, failure in caught.items()
     ]
+
+
+def _finding(report: Report, failure: Failure, message: str) -> Finding:
+    where = failure.module or "the root or the loss"
+    return Finding(
+        "AMP301",
+        "step-raises",
+        "dtype-error",
+        Severity.ERROR,
+        f"{failure.op or 'the step'} in {where} raises under {report.precision} {report.cast}, not in FP32: {message}",
+        (failure.site(report.dtype),),
+        fix=_instead(failure.op),
+    )
 
 
 def _instead(op: str) -> tuple[str, ...]:

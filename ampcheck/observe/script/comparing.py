@@ -322,7 +322,7 @@ class Compared(Recording):
             shadow.clear()
         down, sites = -log2_scale, reference.sites
         sites = {s: stats.scaled(down) if kept and s.scaled else stats for s, stats in sites.items()}
-        wide = replace(trace, sites=sites, casts={}, not_audited={}, constants=(), integers=())
+        wide = replace(trace, sites=sites, casts={}, not_audited={}, constants=(), integers=(), caught=())
         wide = replace(wide, steps=(summed_up(wide, losses[1], 0, "float32"),))
         beside = Beside(
             wide,

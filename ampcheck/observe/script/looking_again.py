@@ -50,7 +50,7 @@ class CastsBefore:
         """
         given = _given(done)
         if self._trying and not given:  # it has shown the casts: what they cost is in this step
-            tape.recorded = [_without_given(one) for one in tape.recorded]
+            tape.recorded = [without_given(one) for one in tape.recorded]
             return False
         if self._trying:  # they are older than that
             self._trying = tape.before_calls = False
@@ -67,7 +67,7 @@ def _given(done: Recorded) -> bool:
     return any(what.endswith(GIVEN) for what in done.low.not_audited)
 
 
-def _without_given(done: Recorded) -> Recorded:
+def without_given(done: Recorded) -> Recorded:
     """Return a step that no longer names the numbers given to it: another step shows what their cast costs."""
     seen = {what: count for what, count in done.low.not_audited.items() if not what.endswith(GIVEN)}
     return replace(done, low=replace(done.low, not_audited=seen))

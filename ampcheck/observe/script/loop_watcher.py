@@ -57,8 +57,7 @@ class LoopWatcher:
         self.hand = ScaleByHand()
         self.within: set[tuple[int, int, str]] = set()  #: methods of scalers that run, by thread
         self.not_seen: dict[str, int] = {}
-        self.steps = 0
-        self.backwards = 0
+        self.steps = self.backwards = 0
         self.children = 0  #: processes that were started
         self.started: Callable[[Any], None] = lambda _: None  #: hears of them
         self.asked = False  #: the script wanted a region of autocast, whether or not it was given one
@@ -72,6 +71,7 @@ class LoopWatcher:
         self.broken = False  #: watching failed, and the script goes on alone
         self.capturing = False  #: the script captures a CUDA graph, which nothing of ours may be part of
         self.averages = HalfAverages(self.thread, self.trained)  #: changes beside training
+        self.tape.keeps_halves = lambda: self.averages.any and not self.compiler.asked
         self._stepping = ""  #: label of the optimizer that steps
         self._stepped_within = False  #: an optimizer has stepped within the backward that is running
         self._pending = False  #: gradients were computed and no optimizer has stepped since

@@ -65,6 +65,7 @@ class HalfAverages:
         self._optimizers = frozenset[int]()  #: the states of a script's own
         self.following: Following | None = None
         self._states: dict[int, State] = {}  #: the last of each tensor
+        self.any = False  #: some change from step to step, or are made anew
         self._patches = Patches()  #: of what other threads call
 
     def begin(self) -> None:
@@ -121,9 +122,11 @@ class HalfAverages:
             now = seen[id(tensor)] = _Seen(weakref.ref(tensor), tensor._version, sample(tensor))
             if held is None or held.tensor() is not tensor:
                 changed = tensor._version - self._before.get(id(tensor), 0) >= steps
+                self.any = self.any or (steps >= FEW_STEPS and id(tensor) not in self._before)
             else:
                 changed = now.version != held.version or _differ(now.sample, held.sample)
             if changed:
+                self.any = True
                 found.append(tensor)
         self._seen = seen
         return found
