@@ -1,6 +1,6 @@
 """Which step is worth recording once more: one that has what no compared one has shown, or that casts before a call."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -50,7 +50,7 @@ class CastsBefore:
         """
         given = _given(done)
         if self._trying and not given:  # it has shown the casts: what they cost is in this step
-            tape.recorded = [without_given(one) for one in tape.recorded]
+            tape.recorded = [_without_given(one) for one in tape.recorded]
             return False
         if self._trying:  # they are older than that
             self._trying = tape.before_calls = False
@@ -63,11 +63,38 @@ class CastsBefore:
         return True
 
 
+class EarlyLook:
+    """Lets a recording begin with the step where a script has kept numbers in half precision for some time.
+
+    It may compute with them before it calls a module. That is looked at ever more rarely.
+    """
+
+    def __init__(self) -> None:
+        self.step = -1  #: the last one to be recorded so
+        self.kept: Callable[[], bool] = lambda: False  #: the script keeps such numbers
+        self.followed: Callable[[], bool] = lambda: False  #: they are followed in FP32 at the moment
+
+    def at(self, step: int) -> bool:
+        """Tell whether a step is recorded from its beginning."""
+        return step == self.step and not self.followed()
+
+    def due(self, done: Recorded, every: int) -> bool:
+        """Tell whether it is time for another one, after a step that is done."""
+        due = done.step >= max(every, 4 * self.step) > 0 and self.kept()
+        if due:
+            self.step = done.last + 2  # right after a recorded step, scripts validate
+        return due
+
+    def done(self, done: Recorded) -> Recorded:
+        """Return a step as it is to be judged: what is kept is followed from step to step, by itself."""
+        return _without_given(done) if done.step == self.step else done
+
+
 def _given(done: Recorded) -> bool:
     return any(what.endswith(GIVEN) for what in done.low.not_audited)
 
 
-def without_given(done: Recorded) -> Recorded:
+def _without_given(done: Recorded) -> Recorded:
     """Return a step that no longer names the numbers given to it: another step shows what their cast costs."""
     seen = {what: count for what, count in done.low.not_audited.items() if not what.endswith(GIVEN)}
     return replace(done, low=replace(done.low, not_audited=seen))

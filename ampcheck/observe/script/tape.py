@@ -15,7 +15,7 @@ from ampcheck.observe.model.structure import modules
 from ampcheck.observe.script.clock import Clock, Pace
 from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
-from ampcheck.observe.script.looking_again import CastsBefore, strange, without_given
+from ampcheck.observe.script.looking_again import CastsBefore, EarlyLook, strange
 from ampcheck.observe.script.models import Models
 from ampcheck.observe.script.optimizers import have_gradients
 from ampcheck.observe.script.recording import Named, Recorded, Recording, Used
@@ -63,8 +63,8 @@ class Tape(Models):
         self.before_calls = False  #: a recording begins with the step, as no call tells of it
         self._casts_before, self._versions = CastsBefore(), dict[int, int]()
         self.workers = Workers()
-        self.keeps_halves: Callable[[], bool] = lambda: False  #: the script has states in half precision
         self._missed = self._closer = -1  #: the steps to record from their beginning, and to look closer at
+        self.early = EarlyLook()
         self._enough = -1  #: the step of which no more is wanted
         self._keeps_scale = False  #: gradients of a scaled loss are part of the loss: FP32 keeps the scale
         self._rounds_to: torch.dtype | None = None  #: to what weights are rounded beside a closer look
@@ -81,7 +81,7 @@ class Tape(Models):
 
     def begins(self, step: int, parameters: Callable[[], Iterable[Any]] = tuple) -> None:
         """Record a step from where it begins, before any call, where calls do not tell of all that it does."""
-        if self.now is None and (self.before_calls or step == self._missed or self.keeps_halves()):
+        if self.now is None and (self.before_calls or step == self._missed or self.early.at(step)):
             self.know(parameters())
             for module, name in self.uncalled.modules():
                 self.give(module, name)
@@ -111,7 +111,6 @@ class Tape(Models):
         recording.recorder.by_frames = running
         recording.open()
         self.adopt_uncalled(recording)
-        recording.remember(self.models())
 
     def wants(self, step: int) -> bool:
         """Tell whether a step is to be recorded."""
@@ -146,7 +145,7 @@ class Tape(Models):
     def follow(self, module: torch.nn.Module, args: Args, kwargs: Kwargs, step: int) -> None:
         """Record a module's call as part of a step, from here on if nothing is recorded yet."""
         given, root = len(self._given), self.root(module)
-        kept = self.before_calls or (torch.is_grad_enabled() and self.keeps_halves())
+        kept = self.before_calls or self.early.at(step)
         if self.now is not None and self.now.before_calls and self.now.idle and not kept:
             self.discard()  # calls tell of this step
         opens = self.now is None
@@ -265,8 +264,7 @@ class Tape(Models):
         if self.what_if is not None and isinstance(recording, Compared):
             self.what_if.settle(recording)
         recording.leaves(self.models())
-        early = recording.before_calls and not self.before_calls and self.keeps_halves()
-        done = without_given(recording.finish()) if early else recording.finish()  # these are followed anyway
+        done = self.early.done(recording.finish())
         self.workers.recorded(recording)
         self._in_threads = self._in_threads or recording.recorder.heard_threads
         if isinstance(recording, Compared):
@@ -286,6 +284,8 @@ class Tape(Models):
             self._closer = done.step + self.in_turn
         elif len(self.recorded) <= _TRIES and all(one.overflowed for one in self.recorded):
             self.look_at(done.last + 2 ** len(self.recorded))  # the scale may still come to rest
+        elif self._schedule.steps is None and self.early.due(done, self._schedule.every):
+            self._closer = self.early.step
         elif self._rounds_to is None and self.what_if is None and done.far_off:
             self._rounds_to = DTYPES.get(done.precision)
             self.look_at(done.last + 1)

@@ -17,6 +17,7 @@ import torch
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.reference.sharing import among_ranks
+from ampcheck.observe.script.looking_again import EarlyLook
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_state import Following, sample
 from ampcheck.observe.script.state.naming import names_of
@@ -65,13 +66,18 @@ class HalfAverages:
         self._optimizers = frozenset[int]()  #: the states of a script's own
         self.following: Following | None = None
         self._states: dict[int, State] = {}  #: the last of each tensor
-        self.any = False  #: some change from step to step, or are made anew
+        self._any = False  #: some change from step to step, or are made anew
         self._patches = Patches()  #: of what other threads call
 
     def begin(self) -> None:
         """Begin with what is there already."""
         with unseen():
             self._before = {id(tensor): tensor._version for tensor in _leaves()}
+
+    def shows(self, early: EarlyLook) -> None:
+        """Tell of numbers in half precision that change from step to step, or are made anew."""
+        early.kept = lambda: self._any and not self._abandoned
+        early.followed = lambda: self.following is not None
 
     @property
     def losses(self) -> tuple[UpdateLoss, ...]:
@@ -122,11 +128,11 @@ class HalfAverages:
             now = seen[id(tensor)] = _Seen(weakref.ref(tensor), tensor._version, sample(tensor))
             if held is None or held.tensor() is not tensor:
                 changed = tensor._version - self._before.get(id(tensor), 0) >= steps
-                self.any = self.any or (steps >= FEW_STEPS and id(tensor) not in self._before)
+                self._any = self._any or (steps >= FEW_STEPS and id(tensor) not in self._before)
             else:
                 changed = now.version != held.version or _differ(now.sample, held.sample)
             if changed:
-                self.any = True
+                self._any = True
                 found.append(tensor)
         self._seen = seen
         return found
