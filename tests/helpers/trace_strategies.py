@@ -5,7 +5,18 @@ import math
 from builders import stats
 from hypothesis import strategies as st
 
-from ampcheck.values.trace import Cast, CastCount, Constant, ModuleInfo, Phase, Site, StepSummary, Trace
+from ampcheck.values.trace import (
+    Cast,
+    CastCount,
+    Constant,
+    Failure,
+    Integers,
+    ModuleInfo,
+    Phase,
+    Site,
+    StepSummary,
+    Trace,
+)
 
 names = st.sampled_from(["", "a", "a.b", "head"])
 small = st.integers(0, 9)
@@ -39,5 +50,13 @@ traces = st.builds(
     measured=small,
     constants=st.lists(
         st.builds(Constant, sites, st.sampled_from([1e-8, -math.inf, 3.0])), max_size=3, unique=True
+    ).map(tuple),
+    integers=st.lists(st.builds(Integers, names, small, st.just(9), st.integers(1, 9)), max_size=2).map(
+        tuple
+    ),
+    caught=st.lists(
+        st.builds(Failure, st.just("RuntimeError"), names, names, names, names, small),
+        max_size=2,
+        unique=True,
     ).map(tuple),
 )
