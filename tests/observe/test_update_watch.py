@@ -1,5 +1,8 @@
 """Updates of half-precision weights in a watched loop: FP32's step beside the optimizer's, which stays as it is."""
 
+import queue
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -55,7 +58,8 @@ def test_fp32s_step_is_the_one_that_the_optimizer_takes_on_fp32_weights(name):
         theirs.grad = mine.grad.float()
     before = [parameter.detach().clone() for parameter in low.parameters()]
     watch.begins("optimizer 1", optimizer, low.parameters())
-    taken = [after for _, _, after in watch._tried]
+    ((_, steps),) = watch._tried.values()
+    taken = [after for _, _, after in steps]
     assert all(torch.equal(a, b) for a, b in zip(before, low.parameters(), strict=True))
     witness.step()
     assert all(torch.equal(a, b) for a, b in zip(taken, wide.parameters(), strict=True))
@@ -100,3 +104,52 @@ def test_what_an_optimizer_of_someones_own_does_is_not_called_safe():
     assert found == []
     assert report.verdict.word is Health.PARTLY_AUDITED
     assert "Own" in report.verdict.sentence
+
+
+def served(dtype, rate):
+    """Train a model whose weights a thread keeps and updates; return them as they are after the first update."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    kept = [nn.Parameter(weight.detach().to(dtype)) for weight in model.parameters()]
+    optimizer, wire, back, seen = torch.optim.SGD(kept, rate), queue.Queue(), queue.Queue(), []
+
+    def serve():
+        while (grads := wire.get()) is not None:
+            for weight, grad in zip(kept, grads, strict=True):
+                weight.grad = grad.to(dtype)
+            before = [weight.detach().clone() for weight in kept]
+            optimizer.step()
+            seen.append((before, [weight.detach().clone() for weight in kept]))
+            back.put(None)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    for _ in range(4):
+        with torch.no_grad():
+            for weight, mine in zip(model.parameters(), kept, strict=True):
+                weight.copy_(mine)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(torch.randn(16, 8)).float().square().mean()
+        wire.put(torch.autograd.grad(loss, list(model.parameters())))
+        back.get()
+    wire.put(None)
+    thread.join()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rate"), [(torch.bfloat16, 1e-3), (torch.bfloat16, 0.5), (torch.float32, 1e-3)]
+)
+def test_weights_that_a_thread_of_the_scripts_updates_are_compared_with_fp32s_too(dtype, rate):
+    bare = served(dtype, rate)
+    stuck = [torch.equal(a, b) for before, after in bare for a, b in zip(before, after, strict=True)]
+    kept = sum(int((a == b).sum()) for before, after in bare for a, b in zip(before, after, strict=True))
+    lost = kept > 0.5 * 4 * (32 + 4)
+    assert lost is (dtype is torch.bfloat16 and rate < 0.1)
+    with ampcheck.watch() as watching:
+        watched = served(dtype, rate)
+    assert stuck == [
+        torch.equal(a, b) for before, after in watched for a, b in zip(before, after, strict=True)
+    ]
+    found = [finding.code for finding in watching.report().findings]
+    assert found == ["AMP504"] * lost

@@ -18,6 +18,9 @@ _ANYWHERE = frozenset({"end", "raised"})
 #: Heard in threads that are part of a recorded step.
 _IN_LANES = frozenset({"scale", "scaled", "backward"})
 
+#: Of optimizers, which may change weights in any thread.
+_STEPS = frozenset({"step_begins", "step_ends"})
+
 
 def guarded(method: Method) -> Method:
     """Let a script go on, unwatched, where watching it fails: the watcher gives in."""
@@ -31,10 +34,13 @@ def guarded(method: Method) -> Method:
         if watcher.broken or watcher.capturing:
             return None
         alone = other and turn is None
-        if alone and thread.elsewhere(name, idle=not watcher.backwards and watcher.tape.now is None):
+        elsewhere = alone and thread.elsewhere(name, idle=not watcher.backwards and watcher.tape.now is None)
+        if elsewhere and name not in _STEPS:
             return None
         compiling = set_eval_frame(None)  # where a whole step is compiled, what is ours must not be
         try:
+            if elsewhere:
+                return watcher.updates.elsewhere(name, *args)
             if turn is None:
                 return method(watcher, *args, **kwargs)
             with turn as mine:

@@ -271,7 +271,7 @@ class LoopWatcher:
     def step_ends(self) -> None:
         """Take note of an optimizer that has changed the weights."""
         self.journal.leave()
-        self.updates.ends(self._stepping)
+        self.updates.ends()
         if self._scaler_step is None and self.tape.now is not None:
             self.tape.resume()
         if within_backward():

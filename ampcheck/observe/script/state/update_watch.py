@@ -7,12 +7,14 @@ That is done where the learning rate is at its largest so far: smaller steps are
 import inspect
 from collections import defaultdict
 from collections.abc import Iterable
+from threading import get_ident
 from typing import Any
 
 import torch
 
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.updates import update_loss
+from ampcheck.observe.script.optimizers import parameters_of
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.naming import Named
 from ampcheck.observe.script.state.own_updates import OwnUpdates
@@ -36,7 +38,9 @@ class UpdateWatch:
         """Begin with none; `named` says what a parameter is called."""
         self._named = named
         self._largest: dict[str, float] = {}
-        self._tried: list[_Three] | None = None  #: by the step under way
+        self._tried: dict[
+            int, tuple[str, list[_Three]]
+        ] = {}  #: by thread: the optimizer that steps, and FP32's step
         self._losses: dict[str, dict[str, UpdateLoss]] = {}
         self._own = OwnUpdates()
         self.untried: dict[str, str] = {}  #: by optimizer, its class: its updates could not be taken in FP32
@@ -48,7 +52,8 @@ class UpdateWatch:
 
     def begins(self, label: str, optimizer: Any, parameters: Iterable[Any]) -> None:
         """Take an optimizer's step in FP32 where that would show more than its steps before."""
-        self._tried, held = None, list(parameters)
+        held = list(parameters)
+        self._tried.pop(get_ident(), None)
         if not _known(optimizer):
             self._own.begins(label, optimizer, held)
         low = [p for p in held if isinstance(p, torch.Tensor) and p.dtype in HALVES and p.grad is not None]
@@ -61,15 +66,26 @@ class UpdateWatch:
         with unseen():
             chosen = _chosen(low)
             after = _in_fp32(optimizer, chosen)
-            self._tried = [(p, part.detach().clone(), after[id(p)]) for p, part, _ in chosen]
+            steps = [(p, part.detach().clone(), after[id(p)]) for p, part, _ in chosen]
+            self._tried[get_ident()] = label, steps
         self._largest[label] = rate
 
-    def ends(self, label: str) -> None:
+    def elsewhere(self, event: str, optimizer: Any = None) -> None:
+        """Hear of an optimizer of torch's in a thread that is not the one that is watched."""
+        if event == "step_begins" and _known(optimizer):
+            self.begins(f"{type(optimizer).__name__} {id(optimizer)}", optimizer, parameters_of(optimizer))
+        elif event == "step_ends":
+            self._compare()
+
+    def ends(self) -> None:
         """Compare what the optimizer has done with FP32's step."""
         if self._own.follows:
             self._own.ends()
-        tried, self._tried = self._tried, None
-        if tried is None:
+        self._compare()
+
+    def _compare(self) -> None:
+        label, tried = self._tried.pop(get_ident(), ("", []))
+        if not tried:
             return
         with unseen():
             found = {}
