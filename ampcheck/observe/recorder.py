@@ -198,7 +198,10 @@ class Recorder(modes.OwnMode):
     def raised(self, func: OpOverload, error: Exception, args: Args = ()) -> None:
         """Note that an operation raised."""
         self.failed = Failed(id(error), plan_of(func).name, self._nodes.get(running_number()))
-        self._caught.note(self.failed.op, error, args)
+        try:
+            self._caught.note(self.failed.op, error, args)
+        except Exception as own:  # noqa: BLE001  # the script is to have its own error
+            self.gave_way(own)
 
     def note(  # noqa: C901, PLR0912, PLR0915  # each part made a function would cost a call
         self, func: OpOverload, args: Args, out: Any
