@@ -62,7 +62,8 @@ class Caught:
             return
         file, line = running_line()
         roots = (tensor if tensor._base is None else tensor._base for tensor in tensors_of(args))
-        trained = [weakref.ref(tensor) for tensor in roots if tensor.is_leaf and tensor.requires_grad]
+        found = [weakref.ref(tensor) for tensor in roots if tensor.is_leaf and tensor.requires_grad]
+        trained = found if torch.is_grad_enabled() else []
         self._given.setdefault(_failure(error, "", op, shown_path(file), line), []).extend(trained)
 
     def fetch(

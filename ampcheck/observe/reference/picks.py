@@ -2,7 +2,7 @@
 
 A pick among nearly equal elements is as good as another. So what counts is how much worse the script's pick is by
 FP32's own numbers, beside how far FP32's pick is from the average element. Numbers that are turned into integers pick
-too: where they are whole in FP32, as ids and positions are, another integer is a wrong one.
+too: where they are whole in FP32, as ids and positions are, what half precision makes of such a number is a wrong one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,8 @@ class Picks:
     """Compares what a step picks with what FP32 picks."""
 
     def __init__(self) -> None:
-        #: By operation and line: how much worse, beside what, and how many numbers are not whole.
+        #: By operation and line: how much worse, beside what; of conversions also how many numbers are not whole in
+        #: FP32, and how many are the wrong ones that half precision makes of those that are.
         self._found: dict[tuple[str, str, int], torch.Tensor] = {}
 
     def note(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, wide: Any) -> None:
@@ -38,8 +39,10 @@ class Picks:
         if picked.dtype not in _INTEGERS or not values.is_floating_point() or not torch.is_grad_enabled():
             return
         if name == CONVERTS:
-            other, broken = (picked != best).sum(), (values != values.round()).sum()
-            self._add(name, torch.stack([other, torch.full_like(other, picked.numel()), broken]))
+            other, broken = picked != best, values != values.round()
+            rounded = other & ((best.half().long() == picked) | (best.bfloat16().long() == picked))
+            sums = [one.sum() for one in (other, torch.ones_like(other), broken, rounded)]
+            self._add(name, torch.stack(sums))
             return
         at = 2 if name == "topk" else 1
         dim = args[at] if len(args) > at else kwargs.get("dim", -1 if name == "topk" else None)
@@ -52,7 +55,7 @@ class Picks:
         apart = (there - values.double().mean(dim) * best.shape[dim]).abs()
         known = worse.isfinite() & apart.isfinite()
         sums = [one.where(known, 0.0).sum() for one in (worse, apart)]
-        self._add(name, torch.stack([*sums, torch.ones_like(sums[0])]))
+        self._add(name, torch.stack([*sums, torch.zeros_like(sums[0]), torch.zeros_like(sums[0])]))
 
     def _add(self, name: str, sums: torch.Tensor) -> None:
         place = name, *running_line()
@@ -62,10 +65,10 @@ class Picks:
         """Return what is not audited, and which integers are wrong."""
         missed, wrong = dict[str, int](), list[Integers]()
         for (name, file, line), sums in self._found.items():
-            worse, beside, unsure = sums.tolist()
+            worse, beside, broken, rounded = sums.tolist()
             # What reads other rows takes their gradients from some and gives them to others: two errors in one.
-            if not unsure and 2 * worse > HARM_ERROR**2 * beside:
-                wrong.append(Integers(file, line, int(beside), int(worse)))
+            if not broken and 2 * rounded > HARM_ERROR**2 * beside:
+                wrong.append(Integers(file, line, int(beside), int(rounded)))
             elif worse > HARM_ERROR * beside:
                 what = "a conversion to integers" if name == CONVERTS else name
                 missed[f"{what} at {location(file, line)} {WORSE}"] = 1
