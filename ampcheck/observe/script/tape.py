@@ -287,8 +287,8 @@ class Tape(Models):
         elif self._rounds_to is None and self.what_if is None and done.far_off:
             self._rounds_to = DTYPES.get(done.precision)
             self.look_at(done.last + 1)
-        elif self._schedule.steps is None and self.early.due(done, self._schedule.every):
-            self._closer = self.early.step
+        elif self.what_if is None and self.early.due(done, self._schedule.every):
+            self.look_at(self.early.step)
 
     def raised(self, error: BaseException) -> None:
         """Take note of what ended the script, if that was the precision of a step that was running."""
