@@ -32,7 +32,7 @@ computes convolutions at half the speed of bf16.
 FOOT = """
 Between recorded steps a watch adds some 120 µs of Python to a step (the first line, whose noise is smallest), whatever
 the model, and no wait for the device: 1.2 % of a step of 10 ms. It was 70 µs before threads, clipped gradients and
-scales by hand were followed. Within the first four steps memory is looked through twice, some 60 ms each, once a run:
+scales by hand were followed. Within the first four steps memory is looked through twice, some 30 ms each, once a run:
 with the recorded steps that is most of the last column, and next to nothing of a longer run. `--every 50` records five
 of 200 steps: the first with FP32 beside it, which takes three to four more bare steps, the others for 0.6 to 0.8.
 In fp16, and where the first step leaves a question, FP32 runs beside the second and the 50th step too, each of which
