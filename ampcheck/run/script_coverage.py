@@ -118,7 +118,8 @@ def settled(recorded: Sequence[Recorded]) -> list[Recorded]:
 
     Those that overflow or spoil a state are none of them: that lasts.
     """
-    found = [(step, step.beside) for step in recorded if step.beside is not None and not step.overflowed]
+    low = [step for step in recorded if step.precision != "fp32"] or recorded
+    found = [(step, step.beside) for step in low if step.beside is not None and not step.overflowed]
     left = [
         (sqrt(fsum(row[1] for row in beside.rows.values())), abs(step.losses[1])) for step, beside in found
     ]

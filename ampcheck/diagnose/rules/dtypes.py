@@ -11,8 +11,8 @@ _FROM_LOGITS = {"binary_cross_entropy": "binary_cross_entropy_with_logits"}
 def step_raises(report: Report) -> list[Finding]:
     """The step raises under autocast and runs through in FP32.
 
-    What it finds: an exception in the low-precision run that the FP32 run of the same step does not raise. A script
-    may catch it; it is found then where a module is left without gradients.
+    What it finds: an exception in the low-precision run that the FP32 run of the same step does not raise. If the
+    script catches it, it is found where it leaves a module without gradients.
 
     Why it matters: the training script stops at this line as soon as autocast is switched on, or trains without it.
 

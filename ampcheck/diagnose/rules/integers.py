@@ -9,8 +9,9 @@ from ampcheck.values.wording import percent
 def wrong_integers(report: Report) -> list[Finding]:
     """Ids, positions or counts are kept in half precision, and become other integers.
 
-    What it finds: a line that turns numbers into integers, where all of them are whole in FP32 and many others in low
-    precision: fp16 holds every integer up to 2,048 and bf16 up to 256, then every second one, every fourth, and so on.
+    What it finds: a line that turns numbers into integers. In FP32 all of these numbers are whole, and half precision
+    has rounded many of them to other ones: fp16 holds every integer up to 2,048 and bf16 up to 256, from there on
+    every second one, then every fourth, and so on.
 
     Why it matters: the step reads other rows of a table, or writes to other places, than in FP32. Its gradients are
     right for what it has read, so nothing else shows it.
@@ -38,8 +39,8 @@ def _finding(report: Report, found: Integers) -> Finding:
         "wrong-integers",
         "precision-loss",
         Severity.ERROR,
-        f"{percent(share)} of {found.numbers:,} numbers that are whole in FP32 become other integers: "
-        f"{report.precision} holds every integer only up to {2**report.format.precision:,}",
+        f"{percent(share)} of {found.numbers:,} integers are wrong, because {report.precision} has rounded them on "
+        f"their way: it holds every integer only up to {2**report.format.precision:,}",
         (site,),
         {"share": share, "numbers": found.numbers},
         fix=("keep these numbers in an integer dtype, or in FP32, until they are read",),

@@ -38,9 +38,8 @@ class UpdateWatch:
         """Begin with none; `named` says what a parameter is called."""
         self._named = named
         self._largest: dict[str, float] = {}
-        self._tried: dict[
-            int, tuple[str, list[_Three]]
-        ] = {}  #: by thread: the optimizer that steps, and FP32's step
+        #: By thread: the optimizer that steps, and FP32's step.
+        self._tried: dict[int, tuple[str, list[_Three]]] = {}
         self._losses: dict[str, dict[str, UpdateLoss]] = {}
         self._own = OwnUpdates()
         self.untried: dict[str, str] = {}  #: by optimizer, its class: its updates could not be taken in FP32
