@@ -219,9 +219,8 @@ def shown_path(filename: str) -> str:
         roots = [str(Path.cwd()) + os.sep, *_SITE]
     except OSError:  # the folder that the script runs in was deleted
         path, roots = filename, list(_SITE)
-    root = next((root for root in roots if path.startswith(root)), "")
-    installed = None if root else _INSTALLED.match(path)
-    root = installed[0] if installed else root
+    installed = _INSTALLED.match(path)  # an environment may lie in this folder
+    root = installed[0] if installed else next((root for root in roots if path.startswith(root)), "")
     return path.removeprefix(root).replace(os.sep, "/")
 
 
