@@ -9,14 +9,17 @@ from typing import Any, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ampcheck.observe.source import frames_match
+from ampcheck.observe.source import frames, frames_match, is_user_file
 
 #: Libraries whose operations are messages between processes.
 MESSAGES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem")
 #: Operations that only send, and one that waits: what they are given is what it was.
 _UNWRITTEN = frozenset({"send", "isend", "barrier", "monitored_barrier_", "check_for_nan"})
 #: The function that a backward runs in.
-ENGINE = {"autograd/graph.py": frozenset({"_engine_run_backward"})}
+_ENGINE = "_engine_run_backward"
+ENGINE = {"autograd/graph.py": frozenset({_ENGINE})}
+#: Where torch's functions for messages are.
+_COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _current_node = torch._C._current_autograd_node
 
 
@@ -66,10 +69,28 @@ def sum_of(name: str, args: tuple[Any, ...]) -> Sum | None:
     else:
         return None
     kinds: Any = torch.distributed.ReduceOp
-    how = kinds.unbox(operation)
+    how = _operation(operation)
     if how == kinds.AVG:
         return Sum(part, result, 1 / torch.distributed.ProcessGroup.unbox(group).size())
     return Sum(part, result, 1.0) if how == kinds.SUM else None
+
+
+def _operation(boxed: Any) -> Any:
+    """Return how the parts of a message become one; None where that is not known.
+
+    Before torch 2.15 it cannot be unboxed: torch's own functions know it, and DDP, which calls none of them, sums up.
+    """
+    kinds: Any = torch.distributed.ReduceOp
+    if hasattr(kinds, "unbox"):
+        return kinds.unbox(boxed)
+    for frame in frames():
+        if frame.f_code.co_filename.endswith(_COLLECTIVES):
+            return getattr(frame.f_locals.get("opts"), "reduceOp", None)
+        if frame.f_code.co_name == _ENGINE:
+            return kinds.SUM
+        if is_user_file(frame.f_code.co_filename):
+            break
+    return None
 
 
 def _group(named: Any) -> Any:
