@@ -25,6 +25,7 @@ from ampcheck.observe.reference.picks import Picks
 from ampcheck.observe.reference.returned import Returned
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.recording import Beside, Left, Named, Recorded, Recording, Used, unseen
+from ampcheck.observe.script.state.carried import Carried
 from ampcheck.observe.script.state.naming import called
 from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.unusual import plain
@@ -74,6 +75,8 @@ class Compared(Recording):
         self._state: dict[str, Left] = {}
         self._before_step: dict[str, torch.Tensor] = {}
         self._updates: list[UpdateLoss] = []
+        self.carried: Carried | None = None
+        self._carries = False  #: it has begun with numbers of the step before
         self.step_record = PairedBook(self._shadow, SAMPLES)
         self._compare = compare
         self._rows: dict[str, torch.Tensor] = {}
@@ -88,6 +91,12 @@ class Compared(Recording):
         self._shadow.given = self._given = Given(self._weights, called, self.recorder.tracker.buffers)
         self._shadow.picks = self._picks = Picks()
         self._checks, self._returned = Checks(self.gave_way), Returned()
+
+    def go_on(self, carried: Carried) -> None:
+        """Begin with what FP32 had when the step before ended."""
+        self._carries = True
+        with unseen():
+            carried.give(self._shadows[::-1])
 
     def join(self, elsewhere: Elsewhere) -> None:
         """Go on from what other threads have computed."""
@@ -318,6 +327,8 @@ class Compared(Recording):
         # A scale that is applied by hand multiplies FP32's loss too, so both are compared as they are.
         errors = pair_errors(reference, fetched, 0 if kept else log2_scale) if precision != "fp32" else {}
         low_dtype = HALF_DTYPES.get(precision, "float32")
+        if self._carries or self._given.found:
+            self.carried = Carried(self._shadows[::-1], self._weights())
         for shadow in self._shadows:
             shadow.clear()
         down, sites = -log2_scale, reference.sites

@@ -36,6 +36,9 @@ def _zeros(recorded: Recorded) -> Iterator[tuple[str, float]]:
         if site.slot.startswith("param_grad[") and stats.numel:
             yield f"{site.module}.{site.slot}", stats.zeros / stats.numel
 
+#: Steps that are compared one after another where numbers in half precision are carried through them.
+IN_A_ROW = 16
+
 
 class CastsBefore:
     """Lets recordings begin with the step, once, and from then on where that shows what was cast."""
@@ -60,6 +63,36 @@ class CastsBefore:
             return False
         self._tried = self._trying = True
         tape.unheard(done.last + 1)
+        return True
+
+
+class CarriedOn:
+    """Lets some steps in a row be compared where one was given numbers in half precision by the step before it."""
+
+    def __init__(self) -> None:
+        self._first = self.next = -1  #: the first step of those in a row, and the one that goes on next
+        self._carried: Any = None
+        self._known = False  #: all that is given has been followed before
+
+    def takes(self, step: int) -> Any:
+        """Return what a step is to begin with, None where it is not the next one."""
+        return self._carried if step == self.next else None
+
+    def again(self, tape: Any, done: Recorded, carried: Any) -> bool:
+        """Have the next step compared as well, and tell whether it will be."""
+        goes_on, given = done.step == self.next, _given(done)
+        self.next, self._carried = -1, None
+        if goes_on and not given:
+            self._known = True
+        if self._known:
+            tape.recorded = [_without_given(one) for one in tape.recorded]
+        if carried is None or (goes_on and given):  # they are of no step
+            return False
+        if not goes_on:
+            self._first = done.step
+        if done.last + 1 - self._first >= IN_A_ROW:
+            return False
+        self.next, self._carried = done.last + 1, carried
         return True
 
 

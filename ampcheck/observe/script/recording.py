@@ -113,6 +113,7 @@ class Recording:
     """A step being recorded: what it computes, and nothing beside it."""
 
     compares = False  #: whether FP32 runs beside it
+    carried: Any = None  #: what FP32 has of the numbers in half precision that are there when it ends
 
     def __init__(
         self,

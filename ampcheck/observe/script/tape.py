@@ -15,12 +15,14 @@ from ampcheck.observe.model.structure import modules
 from ampcheck.observe.script.clock import Clock, Pace
 from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
-from ampcheck.observe.script.looking_again import CastsBefore, EarlyLook, strange
+from ampcheck.observe.script.looking_again import CarriedOn, CastsBefore, EarlyLook, strange
 from ampcheck.observe.script.models import Models
 from ampcheck.observe.script.optimizers import have_gradients
-from ampcheck.observe.script.recording import Named, Recorded, Recording, Used
+from ampcheck.observe.script.recording import Named, Recorded, Recording, Used, unseen
+from ampcheck.observe.script.state.carried import Carried
 from ampcheck.observe.script.what_if import WhatIf, kinds_that_cannot_be_read
 from ampcheck.observe.script.workers import Workers
+from ampcheck.observe.statistics.memory import half_leaves
 from ampcheck.values.settings import Schedule
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ class Tape(Models):
         self._casts_before, self._versions = CastsBefore(), dict[int, int]()
         self.workers = Workers()
         self._missed = self._closer = -1  #: the steps to record from their beginning, and to look closer at
-        self.early = EarlyLook()
+        self.early, self._carried_on = EarlyLook(), CarriedOn()
         self._enough = -1  #: the step of which no more is wanted
         self._keeps_scale = False  #: gradients of a scaled loss are part of the loss: FP32 keeps the scale
         self._rounds_to: torch.dtype | None = None  #: to what weights are rounded beside a closer look
@@ -126,11 +128,8 @@ class Tape(Models):
 
     def _recording(self, step: int, *, compiled: bool) -> Recording:
         """Return what is to record a step, in full where that is wanted; else `compiled` lets C do it."""
-        matches_reference = all(
-            recorded.matches_reference for recorded in self.recorded if recorded.beside is not None
-        )
         compares = self._looks_closer(step) or self._schedule.compares(
-            step, self.in_turn, matches_reference=matches_reference
+            step, self.in_turn, matches_reference=self._matches_reference()
         )
         clock = Clock(self.pace.seconds, self._schedule.slowest)
         if compares or self.what_if is not None:
@@ -138,9 +137,19 @@ class Tape(Models):
             given = step, self._execute(), self._compare, self._used
             compared = Compared(*given, clock=clock, rounds_to=to, keeps_scale=self._keeps_scale)
             compared.models, compared.versions = self.models, self._versions
+            if (carried := self._carried_on.takes(step)) is not None:
+                compared.go_on(carried)
             return self.workers.joins(compared)
         compiled = compiled and not self._in_threads  # C does not follow them
         return Recording(step, self._execute(), self._used, clock=clock, compiled=compiled)
+
+    def _matches_reference(self) -> bool:
+        """Tell whether all was as in FP32 so far, and nothing in half precision goes from step to step."""
+        compared = (recorded for recorded in self.recorded if recorded.beside is not None)
+        if not all(recorded.matches_reference for recorded in compared):
+            return False
+        with unseen():
+            return all(isinstance(tensor, torch.nn.Parameter) for tensor in half_leaves())
 
     def follow(self, module: torch.nn.Module, args: Args, kwargs: Kwargs, step: int) -> None:
         """Record a module's call as part of a step, from here on if nothing is recorded yet."""
@@ -272,14 +281,17 @@ class Tape(Models):
         if done.beside is not None and done.whole:  # what was missed of a step before has been seen now
             self.recorded = [one for one in self.recorded if one.whole or one.overflowed]
         self.recorded.append(done)
-        self._look_again(done)
+        self._look_again(done, recording.carried)
 
-    def _look_again(self, done: Recorded) -> None:
+    def _look_again(self, done: Recorded, carried: Carried | None) -> None:
         """Find out which step is worth recording in full after one that is done."""
         if not done.whole:
             self._closer = self._missed = done.last + 1
         elif self._casts_before.again(self, done):
             return
+        elif self.what_if is None and self._carried_on.again(self, done, carried):
+            self._rounds_to = DTYPES.get(done.precision)
+            self.look_at(done.last + 1)
         elif done.beside is None and strange(done, self.recorded):
             self._closer = done.step + self.in_turn
         elif len(self.recorded) <= _TRIES and all(one.overflowed for one in self.recorded):

@@ -5,7 +5,6 @@ given to it anew holds other numbers; so what changes in every step, and is no p
 script has taken some steps. It is followed in FP32 then, again and again at ever greater distances.
 """
 
-import gc
 import sys
 import time
 import weakref
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.reference.sharing import among_ranks
 from ampcheck.observe.script.looking_again import EarlyLook
@@ -23,6 +21,7 @@ from ampcheck.observe.script.state.half_state import Following, sample
 from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.script.watched_thread import WatchedThread
+from ampcheck.observe.statistics.memory import half_leaves, instances
 from ampcheck.values.trace import UpdateLoss
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class HalfAverages:
     def begin(self) -> None:
         """Begin with what is there already."""
         with unseen():
-            self._before = {id(tensor): tensor._version for tensor in _leaves()}
+            self._before = {id(tensor): tensor._version for tensor in half_leaves()}
 
     def shows(self, early: EarlyLook) -> None:
         """Tell of numbers in half precision that change from step to step, or are made anew."""
@@ -241,11 +240,11 @@ def _differ(now: torch.Tensor | None, before: torch.Tensor | None) -> bool:
 
 def _beside() -> tuple[list[torch.Tensor], frozenset[int]]:
     """Return tensors in half precision that no optimizer of torch's changes, and which others do."""
-    tensors = _leaves()
+    tensors = half_leaves()
     if not tensors:
         return [], frozenset()
     known, own = {id(tensor.grad) for tensor in tensors if tensor.grad is not None}, set[int]()
-    for optimizer in _instances(*_kinds(torch.optim.Optimizer)):
+    for optimizer in instances(*_kinds(torch.optim.Optimizer)):
         known.update(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
         (known if type(optimizer).__module__.startswith("torch.") else own).update(
             map(id, _states(optimizer))
@@ -253,27 +252,9 @@ def _beside() -> tuple[list[torch.Tensor], frozenset[int]]:
     return [tensor for tensor in tensors if id(tensor) not in known], frozenset(own)
 
 
-def _leaves() -> list[torch.Tensor]:
-    """Return the tensors in half precision that nothing computes."""
-    tensors = _instances(torch.Tensor, torch.nn.Parameter)
-    return [one for one in tensors if one.dtype in HALVES and not one.is_inference() and _is_leaf(one)]
-
-
-def _instances(*kinds: type) -> list[Any]:
-    """Return the objects of just these types: they refer to them, and looking at all objects takes twice as long."""
-    return [one for one in gc.get_referrers(*kinds) if type(one) in kinds]
-
-
 def _kinds(kind: type) -> set[type]:
     """Return a type and those made from it."""
     return {kind}.union(*map(_kinds, kind.__subclasses__()))
-
-
-def _is_leaf(tensor: torch.Tensor) -> bool:
-    try:
-        return tensor.is_leaf
-    except RuntimeError:  # a view that autograd lost track of; what it is a view of is there as well
-        return False
 
 
 def _states(optimizer: Any) -> Iterator[torch.Tensor]:

@@ -1,0 +1,58 @@
+"""Half-precision numbers that a script hands from one step to the next: a state, a phase, a memory.
+
+FP32 runs beside a step from numbers that are there when it begins. Of those that half precision has rounded it would
+have others, so some steps in a row are compared in which FP32 goes on from its own.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.reference.shadow import Shadow
+from ampcheck.observe.statistics.memory import instances, readable, version_of
+
+
+class _Kept(NamedTuple):
+    storage: StorageWeakRef
+    version: int  #: how often it had been written
+    wide: tuple[torch.Tensor | None, ...]  #: what each run beside the script has there
+
+
+class Carried:
+    """What is there in half precision when a step ends, and what FP32 has in its place.
+
+    The first of the runs beside the script is FP32's.
+    """
+
+    def __init__(self, shadows: Sequence[Shadow], weights: Iterable[torch.Tensor]) -> None:
+        """Keep what is no weight and no gradient of one."""
+        held = [one for weight in weights for one in (weight, weight.grad) if one is not None]
+        known = {one.untyped_storage()._cdata for one in held if readable(one)}
+        self._kept: dict[int, _Kept] = {}  #: by storage
+        for tensor, place in _half():
+            wide = tuple(shadow.of(tensor) for shadow in shadows)
+            if place not in known and wide[0] is not None:
+                copies = tuple(None if one is None else one.clone() for one in wide)
+                kept = _Kept(StorageWeakRef(tensor.untyped_storage()), version_of(tensor), copies)
+                self._kept[place] = kept
+
+    def give(self, shadows: Sequence[Shadow]) -> None:
+        """Let the runs beside a step begin with their own numbers, where nothing has written the script's since."""
+        for tensor, place in _half():
+            kept = self._kept.get(place)
+            if kept is None or kept.storage.expired() or version_of(tensor) != kept.version:
+                continue
+            for at, shadow in enumerate(shadows):
+                wide = kept.wide[min(at, len(kept.wide) - 1)]
+                if wide is not None and wide.shape == tensor.shape:
+                    shadow.replace(tensor, wide)
+
+
+def _half() -> Iterator[tuple[torch.Tensor, int]]:
+    """Yield the tensors in half precision that are there, and their storages."""
+    for tensor in instances(torch.Tensor, torch.nn.Parameter):
+        if tensor.dtype in HALVES and readable(tensor):
+            yield tensor, tensor.untyped_storage()._cdata
