@@ -12,11 +12,13 @@ from ampcheck.observe.reference.given import GIVEN
 from ampcheck.observe.reference.picks import WORSE
 from ampcheck.observe.reference.returned import USE
 from ampcheck.observe.script.data_sets import ROUNDED_DATA
-from ampcheck.observe.script.recording import Beside, Recorded
+from ampcheck.observe.script.recorded import Beside, Recorded
+from ampcheck.observe.script.second_run import Look
 from ampcheck.observe.script.watched_thread import OTHER_THREADS
 from ampcheck.observe.script.watcher import GRAPHS, Watcher
 from ampcheck.observe.threads import THREADS
 from ampcheck.run.wishes import Wish
+from ampcheck.values.doubts import Doubt, DoubtKind
 from ampcheck.values.formats import SHORT_DTYPE
 from ampcheck.values.loop import Kind, Loop
 from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW, MAGNIFIES, Outcome
@@ -83,8 +85,15 @@ def _missed(report: Report) -> Iterator[str]:
     for what in (FORWARD_UNSEEN, THREADS, GRAPHS, OTHER_THREADS):
         if what in report.low.not_audited:
             yield f"{report.low.not_audited[what]} {what}"
-    ends = (ROUNDED_DATA, GIVEN, WORSE, CAUGHT)
-    yield from (clean(w) for w in report.low.not_audited if w.endswith(ends) or w.startswith((USE, READS)))
+    known = {(doubt.kind, doubt.harms) for doubt in report.doubts}
+    ends = [CAUGHT]
+    if (DoubtKind.GIVEN, True) not in known:
+        ends += [ROUNDED_DATA, GIVEN]
+    if not known & {(DoubtKind.PICKED, True), (DoubtKind.PICKED, False)}:
+        ends.append(WORSE)
+    yield from (
+        clean(w) for w in report.low.not_audited if w.endswith(tuple(ends)) or w.startswith((USE, READS))
+    )
 
 
 def _untried(watcher: Watcher) -> Iterator[str]:
@@ -175,7 +184,32 @@ def _tried(steps: Sequence[Recorded]) -> Beside | None:
 
 
 def _rounding(tried: Beside) -> Outcome:
-    return outcome_of(tried.rounded, tried.rounded_loss, tried.reference.steps[0].loss, 0)
+    return outcome_of(tried.rounded, tried.second_loss, tried.reference.steps[0].loss, 0)
+
+
+def script_doubts(judged: Sequence[Recorded]) -> tuple[Doubt, ...]:
+    """Return what steps have taken from the script that a second FP32 run did without."""
+    tried = _tried(judged)
+    rounded = tried.rounded if tried is not None else {}
+    found = []
+    for beside in (step.beside for step in judged if step.beside is not None and step.beside.taken):
+        outcome = outcome_of(beside.second, beside.second_loss, beside.reference.steps[0].loss, 0)
+        parts = harmed_parts(beside.second, rounded) | dead_parts(beside.second)
+        outcome = replace(outcome, parts=parts)
+        harms = outcome.harmed and not outcome.magnifies(_rounding(tried) if tried is not None else None)
+        kind = DoubtKind.GIVEN if beside.look is Look.MOVED else DoubtKind.PICKED
+        if kind is DoubtKind.PICKED and tried is not None:
+            harms = harms and _picks_otherwise(tried)
+        first, names = beside.taken[0], tuple(dict.fromkeys(one.name for one in beside.taken))
+        part = max(parts, key=lambda name: parts[name], default="")
+        found.append(Doubt(kind, names, first.file, first.line, outcome.worst, part, harms))
+    return tuple(found)
+
+
+def _picks_otherwise(tried: Beside) -> bool:
+    """Tell whether picks are further from FP32's than rounded weights explain."""
+    known = tried.rounded_picks
+    return any(one.worse > MAGNIFIES * known.get((one.name, one.file, one.line), 0.0) for one in tried.picks)
 
 
 def _outcome(beside: Beside, step: Recorded, tried: Beside | None) -> Outcome:

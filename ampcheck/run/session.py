@@ -18,13 +18,13 @@ from ampcheck.observe.execution import Execute, run_op
 from ampcheck.observe.model.depth import room
 from ampcheck.observe.script.cuda.as_cuda import AsCuda
 from ampcheck.observe.script.hooks import Hooks
-from ampcheck.observe.script.recording import Beside, Recorded
+from ampcheck.observe.script.recorded import Beside, Recorded
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.statistics.measure import Arena
 from ampcheck.run.import_hooks import after_import
 from ampcheck.run.ranks import Ranks
-from ampcheck.run.script_coverage import script_coverage, script_outcomes, settled
+from ampcheck.run.script_coverage import script_coverage, script_doubts, script_outcomes, settled
 from ampcheck.run.skip_origins import with_origins
 from ampcheck.run.surely import Function, running
 from ampcheck.run.wishes import NO_WISHES, Wishes
@@ -154,6 +154,7 @@ class Session:
                 replace(layer, judged=bool(layer.recipe) and self.recipes_follow())
                 for layer in watcher.tape.in_use.values()
             ),
+            doubts=script_doubts(judged),
             updates=(*watcher.updates.losses, *_written(full), *watcher.averages.losses),
         )
         return diagnosed(

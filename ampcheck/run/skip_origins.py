@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ampcheck.observe.script.recording import Recorded
+from ampcheck.observe.script.recorded import Recorded
 from ampcheck.values.formats import HALVES
 from ampcheck.values.loop import Cause, Loop, ScaleEvent
 from ampcheck.values.trace import Phase, Site, Trace

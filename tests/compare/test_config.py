@@ -110,7 +110,7 @@ def test_the_nearest_section_counts(project):
         ('verify = "no"', "verify: expected true or false, got 'no'"),
         ("scale = 1000", 'scale: expected a power of two such as 1024 or "2^10", got 1000'),
         ('ignore = "AMP101"', "ignore: expected a list of codes"),
-        ('ignore = ["AMP110"]', "got 'AMP110'; did you mean AMP41"),
+        ('ignore = ["AMP119"]', "got 'AMP119'; did you mean AMP"),
         ('select = ["overflow"]', "got 'overflow'; did you mean"),
         ('per-module-ignores = ["AMP101"]', "expected a table from globs"),
         ('per-module-ignores = {"a" = ["AMP9"]}', "a: expected a code, a family or a name"),

@@ -154,4 +154,4 @@ def test_neighbouring_bins_are_no_wrong_integers():
     assert 0.01 < float((bins[0] != bins[1]).double().mean()) < HARM_ERROR
     picks = Picks()
     picks.note("_to_copy", (bins[0],), {}, bins[1].long(), bins[0].long())
-    assert picks.fetch() == ({}, ())
+    assert picks.fetch() == ((), ())

@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from ampcheck.observe.script.data_sets import ROUNDED_DATA, cast_up, is_grid
+from ampcheck.observe.script.data_sets import ROUNDED_DATA, cast_up
+from ampcheck.observe.statistics.units import is_grid
 from ampcheck.run.session import Session
 from ampcheck.values.settings import Schedule
 from ampcheck.values.verdict import Health

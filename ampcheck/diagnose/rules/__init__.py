@@ -57,6 +57,7 @@ from ampcheck.diagnose.rules.recipes import (
 )
 from ampcheck.diagnose.rules.rounding import lost_update, precision_loss
 from ampcheck.diagnose.rules.stored import cast_overflow, cast_rounding
+from ampcheck.diagnose.rules.taken import rounded_before, wrong_picks
 from ampcheck.diagnose.subjects import classed
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.report import Report
@@ -78,6 +79,8 @@ RULES: dict[str, Rule] = {
     "AMP506": state_left_behind,
     "AMP507": training_apart,
     "AMP508": wrong_integers,
+    "AMP509": rounded_before,
+    "AMP510": wrong_picks,
     "AMP206": scale_collapse,
     "AMP203": no_scale_fits,
     "AMP104": lost_constant,

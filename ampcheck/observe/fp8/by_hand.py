@@ -41,6 +41,16 @@ class CastsByHand:
         self._casts: dict[_Place, _Cast] = {}
         self._products: dict[tuple[str, str], _Product] = {}
         self._before: dict[int, tuple[StorageWeakRef, torch.Tensor]] = {}  #: by storage: what was cast
+        self._multiplying: dict[int, bool] = {}  #: by operation: it multiplies operands in FP8
+
+    def multiplies(self, func: Any) -> bool:
+        """Tell whether an operation multiplies operands in FP8."""
+        known = self._multiplying.get(id(func))
+        if known is None:
+            schema = getattr(func, "_schema", None)
+            known = schema is not None and schema.name.removeprefix("aten::") in _PRODUCTS
+            self._multiplying[id(func)] = known
+        return known
 
     def cast(self, module: str, phase: str, source: torch.Tensor, out: torch.Tensor) -> None:
         """Add what a cast was given and what it gave."""
@@ -105,12 +115,6 @@ def _in_bf16(held: torch.Tensor | None, scale: Any) -> torch.Tensor:
         raise TypeError("the operand was cast elsewhere")
     wide: torch.Tensor = held * scale.float()
     return wide.bfloat16()
-
-
-def product_of(func: Any) -> bool:
-    """Tell whether an operation multiplies operands in FP8."""
-    schema = getattr(func, "_schema", None)
-    return schema is not None and schema.name.removeprefix("aten::") in _PRODUCTS
 
 
 def _cast_words(place: _Place, cast: _Cast) -> str:

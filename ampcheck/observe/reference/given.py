@@ -7,7 +7,8 @@ anyway; where they are cast up or computed with, what rounding has lost was not 
 
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -15,6 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.reference.effects import Effects
 from ampcheck.observe.reference.lineage import MOVES
+from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of, version_of
 from ampcheck.values.trace import rounds_inputs
 from ampcheck.values.wording import some
@@ -24,6 +26,21 @@ GIVEN = "half-precision tensors kept from before the step: what rounding them ha
 #: How many of them are looked up.
 _NAMED = 8
 _CASTS = frozenset({"_to_copy", "copy_", "to"})
+
+
+class Taken(NamedTuple):
+    """Something of the script's that FP32 takes as it is."""
+
+    name: str
+    file: str = ""
+    line: int = 0
+    worse: float = 0.0  #: of picks, by how much they are worse than FP32's
+    far: bool = False  #: that is much
+
+    @property
+    def words(self) -> str:
+        """Return the name and where it is taken."""
+        return f"{self.name} at {Path(self.file).name}:{self.line}" if self.line else self.name
 
 
 class Given:
@@ -37,15 +54,17 @@ class Given:
     ) -> None:
         """Begin with nothing found; `weights` gives the model's own tensors, which are judged as weights.
 
-        `called` says what the script calls a tensor, and where it computes with it. Those of the `buffers` that no step
-        writes are tables: they may have been computed in half precision.
+        `called` says what the script calls a tensor. Those of the `buffers` that no step writes are tables: they may
+        have been computed in half precision.
         """
         self._weights, self._called = weights, called
         self._buffers = buffers
         self._read: dict[int, int] = {}  #: by storage that was computed with, how often it had been written
         self._owned: set[int] = set()
         self._held: dict[int, StorageWeakRef] = {}
-        self.found: dict[int, str] = {}  #: by storage that was computed with, what the script calls it
+        self.found: dict[
+            int, Taken | None
+        ] = {}  #: by storage that was computed with; None for one not looked up
         #: By storage that holds copies, what was copied.
         self._from: dict[int, weakref.ref[torch.Tensor]] = {}
         self._copied: torch.Tensor | None = None
@@ -74,10 +93,15 @@ class Given:
             self._copied = self._first(read[0] if read[0]._base is None else read[0]._base)
             return True
         for tensor in read:
-            place = tensor.untyped_storage()._cdata
-            if place not in self.found:
-                self.found[place] = self._called(self._first(tensor)) if len(self.found) < _NAMED else ""
+            self._computes_with(tensor)
         return False
+
+    def _computes_with(self, tensor: torch.Tensor) -> None:
+        """Take note of numbers that an operation computes with."""
+        place = tensor.untyped_storage()._cdata
+        if place not in self.found:
+            named = len(self.found) < _NAMED
+            self.found[place] = Taken(self._called(self._first(tensor)), *running_line()) if named else None
 
     def missed(self, versions: dict[int, int]) -> dict[str, int]:
         """Return what is not audited; `versions` keeps how often buffers were written, from step to step."""
@@ -87,9 +111,14 @@ class Given:
             place, version = buffer.untyped_storage()._cdata, version_of(buffer)
             written = versions.setdefault(place, version) != version
             if not written and self._read.get(place) == version and not _is_exact(buffer):
-                self.found[place] = name
-        names = list(dict.fromkeys(filter(None, self.found.values())))
+                self.found[place] = Taken(name)
+        names = list(dict.fromkeys(one.words for one in self.taken))
         return {f"{some(names, 1)}: {GIVEN}" if names else GIVEN: len(self.found)} if self.found else {}
+
+    @property
+    def taken(self) -> tuple[Taken, ...]:
+        """Return what was computed with, as far as it was looked up."""
+        return tuple(one for one in self.found.values() if one is not None)
 
     def moved(self, out: Any) -> None:
         """Take note of results that hold the same numbers."""

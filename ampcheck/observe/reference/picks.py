@@ -10,18 +10,23 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe.reference.given import Taken
 from ampcheck.observe.source import running_line
 from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.trace import Integers
-from ampcheck.values.wording import location
 
 #: Operations that pick along a dimension.
 PICKS = frozenset({"argmin", "argmax", "topk", "min", "max", "_to_copy"})
 #: What turns numbers into integers: indices, mostly.
 CONVERTS = "_to_copy"
+_CONVERSION = "a conversion to integers"
 _INTEGERS = frozenset({torch.int64, torch.int32})
 #: What is not audited where picks are worse, behind the operation and its line.
 WORSE = "picks other elements than FP32 would: the gradients are compared at the script's picks"
+#: How much worse picks must be, as a part of how far FP32's are from the average, before it is looked what they change.
+_DIFFERS = 2.0**-10
+#: An operation, a file and a line.
+Place = tuple[str, str, int]
 
 
 class Picks:
@@ -30,15 +35,20 @@ class Picks:
     def __init__(self) -> None:
         #: By operation and line: how much worse, beside what; of conversions also how many numbers are not whole in
         #: FP32, and how many are the wrong ones that half precision makes of those that are.
-        self._found: dict[tuple[str, str, int], torch.Tensor] = {}
+        self._found: dict[Place, torch.Tensor] = {}
+        self._best: tuple[torch.Tensor, torch.Tensor, int] | None = (
+            None  #: the last pick: values, FP32's pick, dimension
+        )
 
     def note(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, wide: Any) -> None:
         """Take note of a pick; `args` are FP32's, as is the result `wide`."""
+        self._best = None
         picked, best = (one if isinstance(one, torch.Tensor) else one[1] for one in (out, wide))
         values = args[0]
         if picked.dtype not in _INTEGERS or not values.is_floating_point() or not torch.is_grad_enabled():
             return
         if name == CONVERTS:
+            self._best = picked, best, -1
             other, broken = picked != best, values != values.round()
             rounded = other & ((best.half().long() == picked) | (best.bfloat16().long() == picked))
             sums = [one.sum() for one in (other, torch.ones_like(other), broken, rounded)]
@@ -50,6 +60,7 @@ class Picks:
             values, dim = values.flatten(), 0
         if picked.dim() < values.dim():
             picked, best = picked.unsqueeze(dim), best.unsqueeze(dim)
+        self._best = values, best, dim % values.dim()
         there = values.gather(dim, best).double().sum(dim)
         worse = (there - values.gather(dim, picked).double().sum(dim)).abs()
         apart = (there - values.double().mean(dim) * best.shape[dim]).abs()
@@ -57,19 +68,49 @@ class Picks:
         sums = [one.where(known, 0.0).sum() for one in (worse, apart)]
         self._add(name, torch.stack([*sums, torch.zeros_like(sums[0]), torch.zeros_like(sums[0])]))
 
+    def worse_by(self, other: Any) -> torch.Tensor | None:
+        """Return by how much other picks of the last operation are worse than FP32's; None where it picked nothing."""
+        picked = other if isinstance(other, torch.Tensor) else other[1]
+        if self._best is None:
+            return None
+        values, best, dim = self._best
+        if dim < 0:
+            return (picked != best).sum()
+        picked = picked if picked.dim() == best.dim() else picked.unsqueeze(dim)
+        apart = values.gather(dim, best).double().sum(dim) - values.gather(dim, picked).double().sum(dim)
+        return apart.abs().where(apart.isfinite(), 0.0).sum()
+
     def _add(self, name: str, sums: torch.Tensor) -> None:
         place = name, *running_line()
         self._found[place] = self._found[place] + sums if place in self._found else sums
 
-    def fetch(self) -> tuple[dict[str, int], tuple[Integers, ...]]:
-        """Return what is not audited, and which integers are wrong."""
-        missed, wrong = dict[str, int](), list[Integers]()
+    def fetch(self) -> tuple[tuple[Taken, ...], tuple[Integers, ...]]:
+        """Return where picks are worse than FP32's, and which integers are wrong."""
+        worse_picks, wrong = list[Taken](), list[Integers]()
         for (name, file, line), sums in self._found.items():
             worse, beside, broken, rounded = sums.tolist()
             # What reads other rows takes their gradients from some and gives them to others: two errors in one.
             if not broken and 2 * rounded > HARM_ERROR**2 * beside:
                 wrong.append(Integers(file, line, int(beside), int(rounded)))
-            elif worse > HARM_ERROR * beside:
-                what = "a conversion to integers" if name == CONVERTS else name
-                missed[f"{what} at {location(file, line)} {WORSE}"] = 1
-        return missed, tuple(wrong)
+            elif worse > (HARM_ERROR if name == CONVERTS else _DIFFERS) * beside:
+                what = _CONVERSION if name == CONVERTS else name
+                worse_picks.append(Taken(what, file, line, worse, far=worse > HARM_ERROR * beside))
+        return tuple(worse_picks), tuple(wrong)
+
+
+class RoundedPicks(Picks):
+    """Compares what FP32 with rounded weights picks with what FP32 picks, which has just been noted."""
+
+    def __init__(self, first: Picks) -> None:
+        super().__init__()
+        self._first = first
+
+    def note(self, name: str, *rest: Any) -> None:
+        """Take note of a pick; the last of the `rest` is this run's."""
+        worse = self._first.worse_by(rest[-1])
+        if worse is not None:
+            self._add(_CONVERSION if name == CONVERTS else name, worse)
+
+    def worse(self) -> dict[Place, float]:
+        """Return by place how much worse these picks are."""
+        return {place: float(worse) for place, worse in self._found.items()}

@@ -48,6 +48,7 @@ class Shadow:
         self.failed: dict[str, int] = {}  #: operations whose FP32 run raised, and how often
         self.given: Given | None = None  #: takes note of half-precision numbers from before the step
         self.picks: Picks | None = None  #: takes note of what is picked
+        self.decides = False  #: what it picks it picks by its own numbers
         #: Told of an error of our own, which must not end an operation of the script's.
         self.gave_way: Callable[[Exception], None] = _raise
 
@@ -253,7 +254,7 @@ class Shadow:
         inputs = {one.untyped_storage()._cdata for one in tensors_of(wide_args) if readable(one)}
         pairs = zip(tensors_of((out,)), tensors_of((wide,)), strict=False)
         for tensor, reference in ((memory_of(low), memory_of(high)) for low, high in pairs):
-            fresh = tensor.is_floating_point() and readable(tensor)
+            fresh = (tensor.is_floating_point() or self.decides) and readable(tensor)
             if fresh and tensor.untyped_storage()._cdata not in held:
                 own = reference.untyped_storage()._cdata not in inputs
                 self._keep(tensor, reference if own else reference.clone())

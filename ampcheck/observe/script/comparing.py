@@ -10,7 +10,7 @@ import torch
 from ampcheck.observe import modes
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import Args, Execute, Kwargs, State
-from ampcheck.observe.fp8.by_hand import EIGHTHS, CastsByHand, product_of
+from ampcheck.observe.fp8.by_hand import EIGHTHS, CastsByHand
 from ampcheck.observe.model.held import apart, held
 from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.ops import OpKind, plan_of
@@ -21,10 +21,12 @@ from ampcheck.observe.reference.joined import Elsewhere, Joined
 from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.observe.reference.pair import SAMPLES, pair_errors
 from ampcheck.observe.reference.paired import PairedBook
-from ampcheck.observe.reference.picks import Picks
+from ampcheck.observe.reference.picks import WORSE, Picks
 from ampcheck.observe.reference.returned import Returned
 from ampcheck.observe.script.clock import Clock
-from ampcheck.observe.script.recording import Beside, Left, Named, Recorded, Recording, Used, unseen
+from ampcheck.observe.script.recorded import Beside, Left, Recorded
+from ampcheck.observe.script.recording import Named, Recording, Used, unseen
+from ampcheck.observe.script.second_run import Look, SecondRun
 from ampcheck.observe.script.state.carried import Carried
 from ampcheck.observe.script.state.naming import called
 from ampcheck.observe.script.state.update_watch import MOST
@@ -43,8 +45,7 @@ class Compared(Recording):
     """A step being recorded in full."""
 
     compares = True
-    #: Returns the models that the script has called so far.
-    models: Callable[[], Iterable[tuple[str, torch.nn.Module]]] = tuple
+    models: Callable[[], Iterable[tuple[str, torch.nn.Module]]] = tuple  #: that the script has called so far
 
     def __init__(  # noqa: PLR0913  # keywords, each a way to compare
         self,
@@ -54,35 +55,29 @@ class Compared(Recording):
         used: Used = lambda *_: None,
         *,
         clock: Clock | None = None,
-        rounds_to: torch.dtype | None = None,
+        look: tuple[Look, torch.dtype] | None = None,
         keeps_scale: bool = False,
     ) -> None:
-        """Prepare to record; `compare` says what is to be known of a gradient.
+        """Prepare to record; `compare` says what is to be known of a gradient, `look` what a second run tries.
 
-        With a dtype, FP32 with weights rounded to it runs beside FP32: what any rounding does to the step. FP32 keeps
-        the loss scale where the script divides by it on the way, and not only at the end.
+        FP32 keeps the loss scale where the script divides by it on the way, and not only at the end.
         """
         clock = clock or Clock()
         self._shadow = Joined(clock.timed(execute))
-        self._rounded = None if rounds_to is None else Joined(self._shadow.run)
-        self._shadows = [self._shadow] if self._rounded is None else [self._rounded, self._shadow]
+        self._second = None if look is None else SecondRun(self._shadow, *look, self._weights)
+        self._shadows = [self._shadow] if self._second is None else [self._second, self._shadow]
         self._multiplied_by: set[float] = set()  #: the loss scales of this step
-        self._rounds_to, self._keeps_scale = rounds_to, keeps_scale
+        self._keeps_scale = keeps_scale
         self._divided: set[int] = set()  #: parameters whose gradients a scaler divides
-        self._rounded_rows: dict[str, torch.Tensor] = {}
-        self._rounded_losses: list[torch.Tensor] = []
-        self._has_rounded: set[int] = set()  #: parameters
         self._state: dict[str, Left] = {}
         self._before_step: dict[str, torch.Tensor] = {}
         self._updates: list[UpdateLoss] = []
         self.carried: Carried | None = None
-        self._carries = False  #: it has begun with numbers of the step before
         self.step_record = PairedBook(self._shadow, SAMPLES)
         self._compare = compare
         self._rows: dict[str, torch.Tensor] = {}
         self.versions: dict[int, int] = {}  #: by storage of a buffer, how often written when first seen
         self.by_hand = CastsByHand()
-        self._products: dict[int, bool] = {}  #: by operation: it multiplies operands in FP8
         self._both: set[int] = set()  #: parameters whose gradient FP32 has as well
         self._measured: dict[int, torch.Tensor] = {}  #: by parameter, where its gradient is no longer its own
         super().__init__(step, execute, used, clock=clock)
@@ -90,13 +85,15 @@ class Compared(Recording):
             shadow.gave_way = self.gave_way
         self._shadow.given = self._given = Given(self._weights, called, self.recorder.tracker.buffers)
         self._shadow.picks = self._picks = Picks()
+        if self._second is not None:
+            self._second.compare_picks(self._picks)
         self._checks, self._returned = Checks(self.gave_way), Returned()
 
     def go_on(self, carried: Carried) -> None:
         """Begin with what FP32 had when the step before ended."""
-        self._carries = True
         with unseen():
             carried.give(self._shadows[::-1])
+        self.carried = carried
 
     def join(self, elsewhere: Elsewhere) -> None:
         """Go on from what other threads have computed."""
@@ -117,18 +114,12 @@ class Compared(Recording):
         if id(func) in LOOKS:
             self._checks.note(func, args, self._shadow.of)
         out = self._shadows[0].run(func, args, kwargs)
-        if type(out) is torch.Tensor and (out.dtype in EIGHTHS or self._multiplies(func)):
+        if type(out) is torch.Tensor and (out.dtype in EIGHTHS or self.by_hand.multiplies(func)):
             try:
                 self._in_eighths(func, args, out)
             except Exception as error:  # noqa: BLE001  # of our own
                 self.gave_way(error)
         return out
-
-    def _multiplies(self, func: Any) -> bool:
-        known = self._products.get(id(func))
-        if known is None:
-            known = self._products[id(func)] = product_of(func)
-        return known
 
     def _in_eighths(self, func: Any, args: Args, out: torch.Tensor) -> None:
         """Take note of what the script itself casts to FP8, and of products of that."""
@@ -137,7 +128,7 @@ class Compared(Recording):
         running = recorder.tracker.path(recorder._where.current)
         module = running if node is None else recorder.whose(node).module
         with unseen():
-            if self._multiplies(func):
+            if self.by_hand.multiplies(func):
                 self.by_hand.product(module, phase, args, out)
                 return
             source = args[1] if plan_of(func).kind is OpKind.COPY else args[0]
@@ -176,32 +167,25 @@ class Compared(Recording):
                 if grad is not None and shadow.of(grad) is None:
                     shadow.keep(grad, grad.float() / self.scale)
 
-    def round_weights(self) -> None:
-        """Let FP32 with rounded weights run beside it too, where that is wanted."""
-        if self._rounded is None or self._rounds_to is None:
-            return
-        with unseen():
-            for _, _, parameter in self.recorder.tracker.parameters():
-                own = plain(parameter)
-                if own is None or id(parameter) in self._has_rounded or not own.is_floating_point():
-                    continue
-                self._has_rounded.add(id(parameter))
-                self._rounded.replace(own.detach(), own.detach().to(self._rounds_to))
+    def round_weights(self, *, again: bool = False) -> None:
+        """Round the weights of the second run, where that is wanted."""
+        if self._second is not None:
+            with unseen():
+                held = (parameter for _, _, parameter in self.recorder.tracker.parameters())
+                self._second.round_weights(held, again=again)
 
     def resume(self) -> None:
         """Go on where nothing was seen for a while: an optimizer may have changed weights."""
         super().resume()
-        self._has_rounded.clear()
-        self.round_weights()
+        self.round_weights(again=True)
 
     def keep_loss(self, loss: torch.Tensor) -> None:
         """Keep a loss, as it is before it is scaled."""
         super().keep_loss(loss)
         self._checks.backward = True
-        if self._rounded is not None and loss.numel() == 1:
+        if self._second is not None:
             with unseen():
-                reference = self._rounded.of(loss)
-                self._rounded_losses.append((loss if reference is None else reference).detach().double())
+                self._second.keep_loss(loss)
 
     def remember(self, models: Iterable[tuple[str, torch.nn.Module]]) -> None:
         """Keep what models hold in half precision when the step begins."""
@@ -223,7 +207,7 @@ class Compared(Recording):
                         self._updates.append(update_loss(f"{name}.{path}", wide, low))
                     error = 0.0 if reference is None else self._apart(reference, one.tensor)
                     if reference is not None and error > HARM_ERROR:
-                        rounded = None if self._rounded is None else self._rounded.of(one.tensor)
+                        rounded = None if self._second is None else self._second.rounded(one.tensor)
                         explained = 0.0 if rounded is None else apart(reference, rounded)
                         self._state[f"{name}.{path}"] = Left(error, explained, one.saved)
 
@@ -300,9 +284,8 @@ class Compared(Recording):
                 row = self._compare(before, wide * correction, self.log2_scale)
                 full = f"{module}.{name}".lstrip(".")
                 self._rows[full] = row
-                rounded = None if self._rounded is None else self._rounded.of(grad)
-                if rounded is not None:
-                    self._rounded_rows[full] = self._compare(before, rounded / by, 0)
+                if self._second is not None and (own := self._second.of(grad)) is not None:
+                    self._second.rows[full] = self._compare(before, own / by, 0)
 
     @modes.unseen
     def finish(self) -> Recorded:
@@ -312,13 +295,13 @@ class Compared(Recording):
         trace = self.recorder.trace(fetched)
         log2_scale = self.log2_scale
         rows = torch.stack(list(self._rows.values())).cpu().tolist() if self._rows else []
-        failed = {
-            f"results of {name} that the FP32 reference takes from the script": n
-            for name, n in self._shadow.failed.items()
-        }
+        takes = "results of {} that the FP32 reference takes from the script"
+        failed = {takes.format(name): n for name, n in self._shadow.failed.items()}
         lost, read = self._checks.fetch(overflowed=self.overflowed())
         (picks, integers), given = self._picks.fetch(), self._given.missed(self.versions)
-        failed |= given | picks | self._returned.missed() | read
+        failed |= (
+            given | {f"{one.words} {WORSE}": 1 for one in picks if one.far} | self._returned.missed() | read
+        )
         trace = replace(trace, not_audited={**trace.not_audited, **failed}, integers=integers)
         precision = trace.precision(self.autocast)
         by = self.scaling.scale or 1.0
@@ -327,7 +310,7 @@ class Compared(Recording):
         # A scale that is applied by hand multiplies FP32's loss too, so both are compared as they are.
         errors = pair_errors(reference, fetched, 0 if kept else log2_scale) if precision != "fp32" else {}
         low_dtype = HALF_DTYPES.get(precision, "float32")
-        if self._carries or self._given.found:
+        if self.carried is not None or self._given.found:
             self.carried = Carried(self._shadows[::-1], self._weights())
         for shadow in self._shadows:
             shadow.clear()
@@ -335,6 +318,7 @@ class Compared(Recording):
         sites = {s: stats.scaled(down) if kept and s.scaled else stats for s, stats in sites.items()}
         wide = replace(trace, sites=sites, casts={}, not_audited={}, constants=(), integers=(), caught=())
         wide = replace(wide, steps=(summed_up(wide, losses[1], 0, "float32"),))
+        look, second_rows, loss = (None, {}, 0.0) if self._second is None else self._second.fetch()
         beside = Beside(
             wide,
             errors,
@@ -342,9 +326,13 @@ class Compared(Recording):
             dict(zip(self._rows, rows, strict=True)),
             frozenset(self._both),
             self._state,
-            {name: row.tolist() for name, row in self._rounded_rows.items()},
-            sum(float(loss) for loss in self._rounded_losses) / by,
+            look,
+            second_rows,
+            loss / by,
             tuple(loss for loss in self._updates if loss.moved),
+            self._given.taken if look is Look.MOVED else (),
+            picks,
+            {} if self._second is None else self._second.worse,
         )
         trace = replace(trace, steps=(summed_up(trace, losses[0], log2_scale, low_dtype),))
         known = self.step, trace, precision, log2_scale, losses, beside, self.scaling, self.last

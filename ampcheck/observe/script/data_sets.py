@@ -13,9 +13,8 @@ from ampcheck.observe.model.modules import tensors_in
 from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.statistics.memory import readable
+from ampcheck.observe.statistics.units import GRIDS, is_grid
 
-#: By dtype: numbers on an even grid of so many bits were exact from the start, as codes, counts and images are.
-_GRIDS = {torch.float16: 9, torch.bfloat16: 7}
 #: What is not audited of them, behind their name.
 ROUNDED_DATA = ", half-precision numbers of a data set: what rounding them has lost is not known"
 #: How deep a data set is looked into, how many parts of each container, and how many numbers of a part.
@@ -39,32 +38,20 @@ def cast_up(data: Any, batch: Any) -> list[str]:
     with unseen():
         given = [tensor for _, tensor in tensors_in(batch, "")]
         wide = any(tensor.is_floating_point() for tensor in given)
-        if not wide or any(tensor.dtype in _GRIDS for tensor in given):
+        if not wide or any(tensor.dtype in GRIDS for tensor in given):
             return []  # what stays in half precision is seen in the step
         return [
             name
             for name, held in _held(type(data).__name__, data, _DEPTH)
-            if not is_grid(held, _GRIDS[held.dtype])
+            if not is_grid(held, GRIDS[held.dtype])
         ]
-
-
-def is_grid(tensor: torch.Tensor, bits: int) -> bool:
-    """Tell whether all numbers are integers of few bits, times one power of two."""
-    values = tensor.detach().double().flatten()
-    values = values[values.isfinite() & (values != 0)]
-    if not values.numel():
-        return True
-    mantissa, exponent = torch.frexp(values)
-    whole = (mantissa * 2.0**53).long()
-    last = torch.ldexp((whole & -whole).double(), exponent - 53)
-    return bool(values.abs().max() < 2.0**bits * last.min())
 
 
 def _held(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield some of the numbers that a thing holds in half precision, by name."""
     numpy = sys.modules.get("numpy")
     if isinstance(value, torch.Tensor):
-        if value.dtype in _GRIDS and readable(value):
+        if value.dtype in GRIDS and readable(value):
             step = max(1, value.numel() // _NUMBERS)
             yield name, value.take(torch.arange(0, value.numel(), step, device=value.device))
     elif numpy is not None and isinstance(value, numpy.ndarray):

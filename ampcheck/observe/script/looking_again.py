@@ -4,8 +4,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import torch
+
+from ampcheck.observe.dtypes import DTYPES
 from ampcheck.observe.reference.given import GIVEN
-from ampcheck.observe.script.recording import Recorded
+from ampcheck.observe.script.recorded import Recorded
+from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.second_run import Look
+from ampcheck.observe.statistics.memory import half_leaves, readable
+from ampcheck.observe.statistics.units import GRIDS, is_grid
 
 #: Of a parameter's gradient, what is newly zero where a step makes the next one worth comparing.
 MORE_ZEROS = 0.1
@@ -36,8 +43,67 @@ def _zeros(recorded: Recorded) -> Iterator[tuple[str, float]]:
         if site.slot.startswith("param_grad[") and stats.numel:
             yield f"{site.module}.{site.slot}", stats.zeros / stats.numel
 
+
+#: Recorded steps that may all overflow before no other is looked for.
+_TRIES = 4
 #: Steps that are compared one after another where numbers in half precision are carried through them.
 IN_A_ROW = 16
+#: How many times as many steps the script must have taken before that is done again.
+LATER = 3
+
+
+def matches_reference(recorded: list[Recorded]) -> bool:
+    """Tell whether all was as in FP32 so far, and nothing in half precision goes from step to step."""
+    if not all(one.matches_reference for one in recorded if one.beside is not None):
+        return False
+    return not keeps_half()
+
+
+def keeps_half() -> bool:
+    """Tell whether a script keeps numbers in half precision that are no weights."""
+    with unseen():
+        kept = (tensor for tensor in half_leaves() if not isinstance(tensor, torch.nn.Parameter))
+        return any(not (readable(tensor) and is_grid(tensor, GRIDS[tensor.dtype])) for tensor in kept)
+
+
+class CloserLook:
+    """The next step to be recorded in full whatever the schedule says, and what a second run beside it tries."""
+
+    def __init__(self) -> None:
+        self.step = -1  #: -1 for none
+        self._tried: list[Look] = []  #: and the one to try
+        self._precision = torch.float16  #: of the step that asked for it
+
+    def due(self, step: int) -> bool:
+        """Tell whether it is time: several optimizers may have taken some steps more in between."""
+        return 0 <= self.step <= step
+
+    def done(self, step: int) -> None:
+        """Take note of a step that has been looked at."""
+        if self.due(step):
+            self.step = -1
+
+    def second(self, step: int) -> tuple[Look, torch.dtype] | None:
+        """Return what a second run beside a step is to try, and the precision of that; None for no such run."""
+        return (self._tried[-1], self._precision) if self._tried and self.due(step) else None
+
+    def tries(self, done: Recorded, look: Look | None) -> bool:
+        """Have a look tried in the step after one that is done, and tell whether there is one to try."""
+        precision = DTYPES.get(done.precision)
+        if look is None or precision is None:
+            return False
+        self._tried.append(look)
+        self.step, self._precision = done.last + 1, precision
+        return True
+
+    def wanted(self, done: Recorded) -> Look | None:
+        """Return what a step raises doubts about, None for nothing that was not tried."""
+        raised = {
+            Look.ROUNDED: done.far_off,
+            Look.MOVED: _given(done),
+            Look.PICKED: done.beside is not None and bool(done.beside.picks),
+        }
+        return next((look for look, doubted in raised.items() if doubted and look not in self._tried), None)
 
 
 class CastsBefore:
@@ -70,29 +136,33 @@ class CarriedOn:
     """Lets some steps in a row be compared where one was given numbers in half precision by the step before it."""
 
     def __init__(self) -> None:
-        self._first = self.next = -1  #: the first step of those in a row, and the one that goes on next
+        self._begun = self._next = -1  #: the first step of those in a row, and the one that goes on next
+        self._not_before = 0  #: the step from which on others may follow each other
         self._carried: Any = None
         self._known = False  #: all that is given has been followed before
 
     def takes(self, step: int) -> Any:
         """Return what a step is to begin with, None where it is not the next one."""
-        return self._carried if step == self.next else None
+        return self._carried if step == self._next else None
 
     def again(self, tape: Any, done: Recorded, carried: Any) -> bool:
         """Have the next step compared as well, and tell whether it will be."""
-        goes_on, given = done.step == self.next, _given(done)
-        self.next, self._carried = -1, None
+        goes_on, given = done.step == self._next, _given(done)
+        self._next, self._carried = -1, None
         if goes_on and not given:
             self._known = True
         if self._known:
             tape.recorded = [_without_given(one) for one in tape.recorded]
-        if carried is None or (goes_on and given):  # they are of no step
-            return False
         if not goes_on:
-            self._first = done.step
-        if done.last + 1 - self._first >= IN_A_ROW:
+            self._begun = done.step
+        ends = (
+            goes_on and given
+        ) or done.last + 1 - self._begun >= IN_A_ROW  # the first: they are of no step
+        if ends:
+            self._not_before = LATER * done.last
+        if ends or not carried or done.step < self._not_before:
             return False
-        self.next, self._carried = done.last + 1, carried
+        self._next, self._carried = done.last + 1, carried
         return True
 
 
@@ -121,6 +191,44 @@ class EarlyLook:
     def done(self, done: Recorded) -> Recorded:
         """Return a step as it is to be judged: what is kept is followed from step to step, by itself."""
         return _without_given(done) if done.step == self.step else done
+
+
+class Looks:
+    """Finds out which step is worth recording in full after one that is done."""
+
+    def __init__(self) -> None:
+        self.missed = -1  #: a step to record from its beginning, unless calls tell of it
+        self.early, self.carried, self.closer = EarlyLook(), CarriedOn(), CloserLook()
+        self._casts_before = CastsBefore()
+        self._early_too = -1  #: a step that looks closer at one which began before its calls
+
+    def is_early(self, step: int) -> bool:
+        """Tell whether a step is recorded from where it begins, whatever its calls tell."""
+        return step == self._early_too or self.early.at(step)
+
+    def again(self, tape: Any, done: Recorded, recording: Any) -> None:
+        """Look again, if there is a reason."""
+        self._again(tape, done, recording)
+        # What a script keeps it may read before a call.
+        early = recording.before_calls or (len(tape.recorded) == 1 and keeps_half())
+        self._early_too = max(self.closer.step, done.last + 1) if early else -1
+
+    def _again(self, tape: Any, done: Recorded, recording: Any) -> None:
+        looks = tape.what_if is None and tape.schedule.steps is None
+        if not done.whole:
+            self.closer.step = self.missed = done.last + 1
+        elif self._casts_before.again(tape, done):
+            return
+        elif looks and self.carried.again(tape, done, recording.carried):
+            self.closer.tries(done, Look.ROUNDED)
+        elif done.beside is None and strange(done, tape.recorded):
+            self.closer.step = done.step + tape.in_turn
+        elif len(tape.recorded) <= _TRIES and all(one.overflowed for one in tape.recorded):
+            tape.look_at(done.last + 2 ** len(tape.recorded))  # the scale may still come to rest
+        elif not looks or self.closer.tries(done, self.closer.wanted(tape.recorded[-1])):
+            return
+        elif self.early.due(done, tape.schedule.every):
+            tape.look_at(self.early.step)
 
 
 def _given(done: Recorded) -> bool:

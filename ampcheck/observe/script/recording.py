@@ -1,9 +1,9 @@
 """One step of a script, recorded: what it computed, and what it did with its gradients."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,102 +11,23 @@ import torch
 from ampcheck.observe import modes
 from ampcheck.observe.execution import Args, Execute, Kwargs, State
 from ampcheck.observe.failure import locate
-from ampcheck.observe.recorder import FORWARD_UNSEEN, Recorder
+from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.guard import not_seen_because
 from ampcheck.observe.script.reading import owners, use_of
+from ampcheck.observe.script.recorded import Recorded
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
 from ampcheck.observe.script.scaling.scaled_by_hand import Probe, Scaling, before_step, probes, scaling_of
 from ampcheck.observe.script.state.stale_casts import StaleCasts
 from ampcheck.observe.unusual import plain
 from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.loop import Kind
-from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW
-from ampcheck.values.parts import off_by_itself, outcome_of
-from ampcheck.values.trace import ErrorJump, Failure, PairError, Site, Trace, UpdateLoss, summed_up
+from ampcheck.values.trace import Failure, summed_up
 
 #: Listens to the use of gradients: what kind, by which operation, whose.
 Used = Callable[[Kind, str, list[torch.Tensor]], None]
 #: A parameter: the module that owns it, its name there, and itself.
 Named = tuple[str, str, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """How far off a tensor is that a step leaves behind."""
-
-    error: float  #: relative to FP32's; inf: it has a new inf or NaN
-    rounded: float  #: the same of FP32 with rounded weights, 0 where that was not tried
-    saved: bool  #: it is part of the model's state dictionary
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """What FP32 had in one recorded step, and how far the script was from it."""
-
-    reference: Trace
-    errors: Mapping[Site, PairError]
-    error_jumps: tuple[ErrorJump, ...]
-    rows: Mapping[str, Sequence[float]]  #: by parameter, what `Compare` said
-    compared: frozenset[int] = frozenset()  #: identities of the parameters whose gradient FP32 has as well
-    state: Mapping[str, Left] = field(default_factory=dict)  #: what modules hold after the step
-    #: rows of FP32 with rounded weights, where that ran too
-    rounded: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    rounded_loss: float = 0.0
-    updates: tuple[UpdateLoss, ...] = ()  #: of what modules hold in half precision and the step has written
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What one recorded step came to."""
-
-    step: int
-    low: Trace
-    precision: str  #: fp16, bf16 or fp32: what its operations ran in
-    log2_scale: int
-    losses: tuple[float, float]  #: the script's, and FP32's
-    beside: Beside | None = None  #: None where FP32 did not run beside it
-    scaling: Scaling = field(default_factory=Scaling)  #: where no GradScaler scaled the loss
-    last: int = -1  #: the last step of it, where several optimizers take turns; -1: there is one
-    #: half-precision numbers from before it entered products: nobody has seen where they came from
-    entered: bool = False
-
-    @property
-    def whole(self) -> bool:
-        """Whether the forward of all that ran backward was seen."""
-        return FORWARD_UNSEEN not in self.low.not_audited
-
-    @property
-    def overflowed(self) -> bool:
-        """Whether a gradient was not finite; one that is finite in FP32, where that is known."""
-        if self.beside is None:
-            return any(step.nonfinite for step in self.low.steps)
-        return any(bool(row[2]) for row in self.beside.rows.values())
-
-    @property
-    def far_off(self) -> bool:
-        """Whether it is finite and so far from FP32 that it matters what rounding alone would do."""
-        if self.beside is None or self.overflowed:
-            return False
-        outcome = outcome_of(self.beside.rows, *self.losses, self.log2_scale)
-        off = outcome.error > HARM_ERROR or off_by_itself(self.beside.rows) or self.beside.state
-        return outcome.finite and bool(off)
-
-    @property
-    def matches_reference(self) -> bool:
-        """Whether one more such step, compared with FP32, would add nothing.
-
-        In bf16, which has FP32's range: nothing overflows in it a step later. And where FP32 has a gradient for every
-        parameter, and the script about the same one.
-        """
-        if self.beside is None or self.precision != "bf16" or self.overflowed:
-            return False
-        if self.beside.error_jumps or not self.beside.rows:
-            return False
-        error, norm, _, lost, live = map(math.fsum, zip(*self.beside.rows.values(), strict=True))
-        # what begins at zero wakes up a step later
-        paused = any(not row[1] for row in self.beside.rows.values())
-        return not paused and error <= HARM_ERROR**2 * norm and lost <= SHOWN_UNDERFLOW * live
 
 
 class Recording:
@@ -221,8 +142,8 @@ class Recording:
         """Whether nothing was computed since that a gradient could flow through."""
         return self.recorder.first_node == torch._C._autograd._get_sequence_nr()
 
-    def round_weights(self) -> None:
-        """Let FP32 with rounded weights run beside it too, where that is wanted."""
+    def round_weights(self, *, again: bool = False) -> None:
+        """Round the weights of the second run, where that is wanted; all of them `again` behind an optimizer."""
 
     def remember(self, models: Iterable[tuple[str, torch.nn.Module]]) -> None:
         """Keep what models hold in half precision when the step begins."""
@@ -278,6 +199,11 @@ class Recording:
         """Tell whether the script has divided gradients by the loss scale itself, and what to call their step."""
         with unseen():
             return before_step((self.scale, self._scaled), self.by, list(parameters))
+
+    def named(self, parameters: Iterable[torch.Tensor] | None) -> list[Named]:
+        """Return the step's parameters with their names; some of them, or all."""
+        wanted = None if parameters is None else {id(parameter) for parameter in parameters}
+        return [one for one in self.recorder.tracker.parameters() if wanted is None or id(one[2]) in wanted]
 
     def gradients(self, parameters: Iterable[Named]) -> None:
         """Measure gradients as they are after the backward: scaled, and not clipped."""

@@ -8,24 +8,22 @@ import torch
 
 from ampcheck.gc_pause import no_collections
 from ampcheck.observe.compiled import on_cpu
-from ampcheck.observe.dtypes import DTYPES
 from ampcheck.observe.execution import Args, Execute, Kwargs
 from ampcheck.observe.failure import is_refusal
 from ampcheck.observe.model.structure import modules
 from ampcheck.observe.script.clock import Clock, Pace
 from ampcheck.observe.script.comparing import Compare, Compared
 from ampcheck.observe.script.journal import autocast_dtype
-from ampcheck.observe.script.looking_again import CarriedOn, CastsBefore, EarlyLook, strange
+from ampcheck.observe.script.looking_again import Looks, matches_reference
 from ampcheck.observe.script.models import Models
 from ampcheck.observe.script.optimizers import have_gradients
-from ampcheck.observe.script.recording import Named, Recorded, Recording, Used, unseen
-from ampcheck.observe.script.state.carried import Carried
+from ampcheck.observe.script.recording import Recording, Used
 from ampcheck.observe.script.what_if import WhatIf, kinds_that_cannot_be_read
 from ampcheck.observe.script.workers import Workers
-from ampcheck.observe.statistics.memory import half_leaves
 from ampcheck.values.settings import Schedule
 
 if TYPE_CHECKING:
+    from ampcheck.observe.script.recorded import Recorded
     from ampcheck.values.trace import Failure, ModuleInfo
 
 
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 MOST_OPERATIONS = 100_000
 #: Steps abandoned, after which no other is tried: each took longer than all that a script usually does.
 MOST_GIVEN_UP = 2
-#: Recorded steps that may all overflow before no other is looked for.
-_TRIES = 4
 
 
 class Tape(Models):
@@ -61,15 +57,12 @@ class Tape(Models):
         self.ran: tuple[ModuleInfo, ...] = ()  #: modules of the step in which it ended
         self.failed_in = ""  #: the dtype of the region in which the script ended
         self.now: Recording | None = None  #: the step being recorded
-        self._schedule, self._compare, self._execute = schedule, compare, execute
+        self.schedule, self._compare, self._execute = schedule, compare, execute
         self.before_calls = False  #: a recording begins with the step, as no call tells of it
-        self._casts_before, self._versions = CastsBefore(), dict[int, int]()
+        self.looks, self._versions = Looks(), dict[int, int]()
         self.workers = Workers()
-        self._missed = self._closer = -1  #: the steps to record from their beginning, and to look closer at
-        self.early, self._carried_on = EarlyLook(), CarriedOn()
         self._enough = -1  #: the step of which no more is wanted
         self._keeps_scale = False  #: gradients of a scaled loss are part of the loss: FP32 keeps the scale
-        self._rounds_to: torch.dtype | None = None  #: to what weights are rounded beside a closer look
         self._in_threads = False  #: parts of a step have run in threads of the script's own
         self.in_turn = 1  #: optimizers that step in turn
         self.pace = Pace()  #: of the script, where nothing is recorded
@@ -81,9 +74,13 @@ class Tape(Models):
         self.before_calls = True
         self.look_at(step)
 
+    def _is_early(self, step: int) -> bool:
+        """Tell whether a step is recorded from where it begins, whatever its calls tell."""
+        return self.before_calls or self.looks.is_early(step)
+
     def begins(self, step: int, parameters: Callable[[], Iterable[Any]] = tuple) -> None:
         """Record a step from where it begins, before any call, where calls do not tell of all that it does."""
-        if self.now is None and (self.before_calls or step == self._missed or self.early.at(step)):
+        if self.now is None and (step == self.looks.missed or self._is_early(step)):
             self.know(parameters())
             for module, name in self.uncalled.modules():
                 self.give(module, name)
@@ -118,44 +115,30 @@ class Tape(Models):
         """Tell whether a step is to be recorded."""
         if step == self._enough or sum(self.given_up.values()) >= MOST_GIVEN_UP:
             return False
-        turn = range(step, step + (self.in_turn if self._schedule.steps is not None else 1))
-        wanted = self._looks_closer(step) or any(self._schedule.wants(at, self.in_turn) for at in turn)
-        return wanted and len(self.recorded) < self._schedule.most
-
-    def _looks_closer(self, step: int) -> bool:
-        """Tell whether a closer look is due: several optimizers may have taken some steps more in between."""
-        return 0 <= self._closer <= step
+        turn = range(step, step + (self.in_turn if self.schedule.steps is not None else 1))
+        wanted = self.looks.closer.due(step) or any(self.schedule.wants(at, self.in_turn) for at in turn)
+        return wanted and len(self.recorded) < self.schedule.most
 
     def _recording(self, step: int, *, compiled: bool) -> Recording:
         """Return what is to record a step, in full where that is wanted; else `compiled` lets C do it."""
-        compares = self._looks_closer(step) or self._schedule.compares(
-            step, self.in_turn, matches_reference=self._matches_reference()
+        compares = self.looks.closer.due(step) or self.schedule.compares(
+            step, self.in_turn, matches_reference=matches_reference(self.recorded)
         )
-        clock = Clock(self.pace.seconds, self._schedule.slowest)
+        clock = Clock(self.pace.seconds, self.schedule.slowest)
         if compares or self.what_if is not None:
-            to = self._rounds_to if self._looks_closer(step) else None
-            given = step, self._execute(), self._compare, self._used
-            compared = Compared(*given, clock=clock, rounds_to=to, keeps_scale=self._keeps_scale)
+            given, look = (step, self._execute(), self._compare, self._used), self.looks.closer.second(step)
+            compared = Compared(*given, clock=clock, look=look, keeps_scale=self._keeps_scale)
             compared.models, compared.versions = self.models, self._versions
-            if (carried := self._carried_on.takes(step)) is not None:
+            if (carried := self.looks.carried.takes(step)) is not None:
                 compared.go_on(carried)
             return self.workers.joins(compared)
         compiled = compiled and not self._in_threads  # C does not follow them
         return Recording(step, self._execute(), self._used, clock=clock, compiled=compiled)
 
-    def _matches_reference(self) -> bool:
-        """Tell whether all was as in FP32 so far, and nothing in half precision goes from step to step."""
-        compared = (recorded for recorded in self.recorded if recorded.beside is not None)
-        if not all(recorded.matches_reference for recorded in compared):
-            return False
-        with unseen():
-            return all(isinstance(tensor, torch.nn.Parameter) for tensor in half_leaves())
-
     def follow(self, module: torch.nn.Module, args: Args, kwargs: Kwargs, step: int) -> None:
         """Record a module's call as part of a step, from here on if nothing is recorded yet."""
         given, root = len(self._given), self.root(module)
-        kept = self.before_calls or self.early.at(step)
-        if self.now is not None and self.now.before_calls and self.now.idle and not kept:
+        if self.now is not None and self.now.before_calls and self.now.idle and not self._is_early(step):
             self.discard()  # calls tell of this step
         opens = self.now is None
         if self.now is None:
@@ -212,8 +195,7 @@ class Tape(Models):
 
     def look_at(self, step: int) -> None:
         """Record a step in full, where the user has not said which ones."""
-        if self._schedule.steps is None:
-            self._closer = step
+        self.looks.closer.step = step if self.schedule.steps is None else -1
 
     def again(self, step: int) -> bool:
         """Tell whether an optimizer asks its closure again: what it was asked before is the step, recorded."""
@@ -259,21 +241,21 @@ class Tape(Models):
     def look(self, parameters: Iterable[torch.Tensor]) -> None:
         """Measure gradients that are used within the backward, which ends the step no earlier."""
         if self.now is not None:
-            self.now.gradients(_of(self.now, parameters))
+            self.now.gradients(self.now.named(parameters))
 
     def _close(self, recording: Recording, parameters: Iterable[torch.Tensor] | None) -> None:
         self._stop(recording)
-        self._closer = -1 if self._looks_closer(recording.step) else self._closer
+        self.looks.closer.done(recording.step)
         if recording.left and (recording.backwards or not recording.before_calls):
             self._abandon(recording.left)
             return
         if recording.left or not recording.backwards:
             return
-        recording.gradients(_of(recording, parameters))
+        recording.gradients(recording.named(parameters))
         if self.what_if is not None and isinstance(recording, Compared):
             self.what_if.settle(recording)
         recording.leaves(self.models())
-        done = self.early.done(recording.finish())
+        done = self.looks.early.done(recording.finish())
         self.workers.recorded(recording)
         self._in_threads = self._in_threads or recording.recorder.heard_threads
         if isinstance(recording, Compared):
@@ -281,26 +263,7 @@ class Tape(Models):
         if done.beside is not None and done.whole:  # what was missed of a step before has been seen now
             self.recorded = [one for one in self.recorded if one.whole or one.overflowed]
         self.recorded.append(done)
-        self._look_again(done, recording.carried)
-
-    def _look_again(self, done: Recorded, carried: Carried | None) -> None:
-        """Find out which step is worth recording in full after one that is done."""
-        if not done.whole:
-            self._closer = self._missed = done.last + 1
-        elif self._casts_before.again(self, done):
-            return
-        elif self.what_if is None and self._carried_on.again(self, done, carried):
-            self._rounds_to = DTYPES.get(done.precision)
-            self.look_at(done.last + 1)
-        elif done.beside is None and strange(done, self.recorded):
-            self._closer = done.step + self.in_turn
-        elif len(self.recorded) <= _TRIES and all(one.overflowed for one in self.recorded):
-            self.look_at(done.last + 2 ** len(self.recorded))  # the scale may still come to rest
-        elif self._rounds_to is None and self.what_if is None and done.far_off:
-            self._rounds_to = DTYPES.get(done.precision)
-            self.look_at(done.last + 1)
-        elif self.what_if is None and self.early.due(done, self._schedule.every):
-            self.look_at(self.early.step)
+        self.looks.again(self, done, recording)
 
     def raised(self, error: BaseException) -> None:
         """Take note of what ended the script, if that was the precision of a step that was running."""
@@ -343,10 +306,3 @@ class Tape(Models):
 
     def _abandon(self, why: str) -> None:
         self.given_up[why] = self.given_up.get(why, 0) + 1
-
-
-def _of(recording: Recording, parameters: Iterable[torch.Tensor] | None) -> list[Named]:
-    """Return a step's parameters with their names; of some, or of all."""
-    wanted = None if parameters is None else {id(parameter) for parameter in parameters}
-    known = recording.recorder.tracker.parameters()
-    return [item for item in known if wanted is None or id(item[2]) in wanted]

@@ -312,7 +312,10 @@ class Watcher(LoopWatcher):
     @guarded
     def loaded(self, data: Any, batch: Any) -> None:
         """Take note of the first batch of a data set."""
-        self.not_seen |= {f"{name}{ROUNDED_DATA}": 1 for name in cast_up(data, batch)}
+        rounded = cast_up(data, batch)
+        self.not_seen |= {f"{name}{ROUNDED_DATA}": 1 for name in rounded}
+        if rounded and not self.tape.before_calls:
+            self.tape.unheard(self.steps + 1)  # in this process, a batch is made as a step begins
 
     # -- CUDA graphs
 

@@ -39,6 +39,10 @@ class Carried:
                 kept = _Kept(StorageWeakRef(tensor.untyped_storage()), version_of(tensor), copies)
                 self._kept[place] = kept
 
+    def __bool__(self) -> bool:
+        """Tell whether there is anything."""
+        return bool(self._kept)
+
     def give(self, shadows: Sequence[Shadow]) -> None:
         """Let the runs beside a step begin with their own numbers, where nothing has written the script's since."""
         for tensor, place in _half():

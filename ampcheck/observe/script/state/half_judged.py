@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ampcheck.observe.statistics.units import unit_of
 from ampcheck.values.trace import UpdateLoss
 
 #: A change counts from so many units in the last place on, and from this part of the number. An average with decay 0.9
@@ -163,13 +164,6 @@ def is_remainder(tensor: torch.Tensor, whole: torch.Tensor) -> bool:
     signs = float((units < 0).float().mean())
     within = float((units.abs() <= HALF_UNIT).float().mean())
     return within > MOST_WITHIN and float(units.abs().mean()) > REMAINS and REMAINS < signs < 1.0 - REMAINS
-
-
-def unit_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what one unit in the last place is worth, element by element."""
-    info = torch.finfo(tensor.dtype)
-    exponent = torch.frexp(tensor.float().abs().clamp_min(info.tiny)).exponent
-    return torch.ldexp(torch.full_like(tensor, info.eps, dtype=torch.float32), exponent - 1)
 
 
 def beside_of(tensor: torch.Tensor) -> float:

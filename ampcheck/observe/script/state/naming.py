@@ -1,13 +1,12 @@
 """What a script calls its tensors: by the variables that lead to them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ampcheck.observe.model.state import is_plain
-from ampcheck.observe.source import frames, is_user_file, running_line
+from ampcheck.observe.source import frames, is_user_file
 from ampcheck.observe.statistics.memory import readable
 
 #: From a parameter to its layer and its full name.
@@ -44,11 +43,10 @@ def names_of(tensors: Iterable[torch.Tensor], key: Callable[[torch.Tensor], int]
 
 
 def called(tensor: torch.Tensor) -> str:
-    """Return what the script calls a tensor, or what it is a view of, and the line that computes with it."""
+    """Return what the script calls a tensor, or what it is a view of."""
     with torch._C.DisableTorchFunction():
         (name,) = names_of([tensor], memory_of).values()
-    file, line = running_line()
-    return f"{name} at {Path(file).name}:{line}" if line else name
+    return name
 
 
 def memory_of(tensor: torch.Tensor) -> int:

@@ -1,0 +1,96 @@
+"""What half precision has done to a script's numbers before the step, or to its choices: FP32 cannot tell by itself."""
+
+from ampcheck.values.doubts import Doubt, DoubtKind
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.report import Report
+from ampcheck.values.trace import Phase, Site
+from ampcheck.values.wording import clean, percent, some
+
+
+def rounded_before(report: Report) -> list[Finding]:
+    """The step depends on bits that its data lost before: they were rounded to half precision.
+
+    What it finds: numbers that a script keeps in half precision, in a replay buffer, a data set or a queue, and
+    computes with. A second FP32 run gets them moved at random, by up to half a unit in the last place, which is how
+    far rounding may have moved them. Its gradients differ far more than rounding the weights explains.
+
+    Why it matters: fp16 has 11 bits and bf16 has 8. Of an altitude of 8,000 m fp16 keeps steps of 4 m; the difference
+    of two such numbers is rounding, and a model that is given it learns rounding. Casting up brings nothing back.
+
+    What to do: keep these numbers in FP32; or take away what they have in common, an offset or a mean, before they are
+    rounded.
+
+    Example: prices near 19,000 kept in float16, which are multiples of 16.
+
+    When to ignore it: when the numbers were never known better than that.
+    """
+    fix = "keep these numbers in FP32, or subtract what they have in common before they are rounded"
+    return [
+        _finding(
+            report,
+            ("AMP509", "rounded-before", ""),
+            found,
+            f"{some(found.names, 2)} {'were' if len(found.names) > 1 else 'was'} rounded before the step, and the step "
+            f"depends on the bits that were lost: a change of up to half a unit in the last place changes the gradient"
+            f"{_where(found)} by {percent(found.error)}",
+            fix,
+        )
+        for found in _harmful(report, DoubtKind.GIVEN)
+    ]
+
+
+def wrong_picks(report: Report) -> list[Finding]:
+    """A step picks other elements than FP32 would, and its gradients are those of the wrong ones.
+
+    What it finds: an argmin, an argmax, a topk or a conversion to integers whose choice is clearly worse by FP32's own
+    numbers, where the gradients of a second FP32 run that picks by itself differ far more than rounding the weights
+    explains.
+
+    Why it matters: the gradients are right for what was picked, so neither the loss nor an overflow shows it: wrong
+    neighbours, wrong codes of a codebook, wrong experts.
+
+    What to do: compute what is compared, distances or scores, in FP32; where they are small differences of large
+    numbers, subtract first and square then.
+
+    Example: squared distances in fp16 of points whose coordinates are near 100: products near 10,000, in steps of 8.
+
+    When to ignore it: when any choice will do.
+    """
+    fix = "compute the numbers that are compared in FP32"
+    return [
+        _finding(
+            report,
+            ("AMP510", "wrong-picks", found.names[0]),
+            found,
+            f"{clean(found.names[0])} picks other elements than FP32 would: with FP32's picks the gradient"
+            f"{_where(found)} differs by {percent(found.error)}",
+            fix,
+        )
+        for found in _harmful(report, DoubtKind.PICKED)
+    ]
+
+
+def _harmful(report: Report, kind: DoubtKind) -> list[Doubt]:
+    """Return the worst doubt of a kind that does harm, if there is one."""
+    found = [one for one in report.doubts if one.kind is kind and one.harms]
+    return [max(found, key=lambda one: one.error)] if found else []
+
+
+def _where(found: Doubt) -> str:
+    return f" of {clean(found.part)}" if found.part else ""
+
+
+def _finding(report: Report, rule: tuple[str, str, str], found: Doubt, message: str, fix: str) -> Finding:
+    code, name, op = rule
+    site = Site(found.part, op, "output", Phase.FORWARD, report.dtype, found.file, found.line)
+    known = "rounded" in report.outcomes
+    return Finding(
+        code,
+        name,
+        "precision-loss",
+        Severity.ERROR if known else Severity.WARNING,
+        message if known else f"{message}; ampcheck did not test whether any rounding would do the same",
+        (site,),
+        {"error": found.error},
+        fix=(fix,),
+    )

@@ -1,0 +1,24 @@
+"""What the FP32 reference takes from a script, and what its own numbers there would do to the step."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class DoubtKind(StrEnum):
+    """What is taken."""
+
+    GIVEN = "given"  #: numbers that were rounded to half precision before the step
+    PICKED = "picked"  #: elements that the step picks, by numbers in half precision
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What was taken in one step, and by how much the gradients of another FP32 run differ."""
+
+    kind: DoubtKind
+    names: tuple[str, ...]  #: what the script calls the numbers, or the operations that pick
+    file: str  #: of the first place that takes them
+    line: int
+    error: float  #: of the gradients, or of the part that is furthest off
+    part: str = ""  #: the module of that part, "" where it is all of them
+    harms: bool = False  #: it is more than rounding the weights explains

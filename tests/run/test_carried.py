@@ -1,0 +1,124 @@
+"""Numbers in half precision that a script hands from step to step: FP32 goes on from its own."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ampcheck.observe.reference.given import GIVEN
+from ampcheck.observe.script.looking_again import IN_A_ROW
+from ampcheck.run.session import Session
+from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
+
+STEPS = 40
+
+
+class Memory(nn.Module):
+    """Adds a little to a state in each step, and reads it beside its input."""
+
+    def __init__(self, rate, dtype, *, hands_out):
+        super().__init__()
+        self.rate, self.dtype, self.hands_out = rate, dtype, hands_out
+        self.read = nn.Linear(8, 1)
+        self.state = torch.ones(4, 4, dtype=dtype)
+
+    def forward(self, x, state):
+        state = self.state if state is None else state
+        state = state + (self.rate * x).to(self.dtype)
+        if not self.hands_out:
+            self.state = state.detach()
+        told = 0.01 / self.rate * (state - 1).float()
+        return self.read(torch.cat([x, told], 1)), state.detach()
+
+
+def batches():
+    generator = torch.Generator().manual_seed(1)
+    return [0.5 + torch.rand(4, 4, generator=generator) for _ in range(STEPS)]
+
+
+def train(model, optimizer, state=None):
+    """Train, and yield the gradient of each step."""
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**8)
+    for number, x in enumerate(batches()):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            out, kept = model(x, state)
+            loss = F.mse_loss(out.float(), torch.full((4, 1), 0.01 * number))
+        state = kept if model.hands_out else None
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        yield model.read.weight.grad.clone()
+
+
+def audit(rate, dtype=torch.float16, *, hands_out=True):
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = Memory(rate, dtype, hands_out=hands_out)
+        list(train(model, torch.optim.SGD(model.parameters(), 1e-3)))
+    return session.report("script.py")
+
+
+def apart_by_hand(rate, steps):
+    """Return how far the state is off after some steps, as a part of how far it should have come."""
+    wide, low = torch.ones(4, 4), torch.ones(4, 4, dtype=torch.float16)
+    for x in batches()[:steps]:
+        wide, low = wide + rate * x, low + (rate * x).half()
+    return float((wide - low.float()).norm() / (wide - 1).norm())
+
+
+@pytest.mark.parametrize("hands_out", [True, False], ids=["through the loop", "in the module"])
+def test_a_state_whose_changes_are_rounded_away_is_an_error_at_the_line_that_adds_them(hands_out):
+    assert apart_by_hand(1e-4, IN_A_ROW) == 1.0  # none of them is kept
+    report = audit(1e-4, hands_out=hands_out)
+    assert report.verdict.word is Health.UNSAFE
+    first = report.findings[0]
+    assert first.code == "AMP501"
+    with open(__file__, encoding="utf-8") as file:
+        assert "state + (self.rate * x)" in file.readlines()[first.sites[0].line - 1]
+    assert report.outcomes["rounded"].error < 0.01
+
+
+@pytest.mark.parametrize("hands_out", [True, False], ids=["through the loop", "in the module"])
+def test_a_state_whose_changes_are_kept_is_safe_and_nothing_is_unknown(hands_out):
+    assert apart_by_hand(0.05, IN_A_ROW) < 0.01
+    report = audit(0.05, hands_out=hands_out)
+    assert report.verdict.word is Health.SAFE, report.verdict.sentence
+    assert not any(GIVEN in what for what in report.not_audited)
+
+
+def test_fp32_goes_on_from_what_it_would_have():
+    """What stands beside the script in the last step of those in a row is what a plain FP32 run has."""
+    report = audit(1e-4)
+    wide = torch.ones(4, 4)
+    for x in batches()[:STEPS]:
+        wide = wide + 1e-4 * x
+    told = max(
+        stats.amax
+        for site, stats in report.reference.sites.items()
+        if site.op == "mul" and site.slot == "output" and stats.amax < 1
+    )
+    assert told > 0.5 * float(0.01 / 1e-4 * (wide - 1).max()) * IN_A_ROW / STEPS
+
+
+def test_a_state_in_full_precision_asks_for_no_steps_in_a_row():
+    report = audit(1e-4, torch.float32)
+    assert len(report.loop.recorded) <= 3
+    assert report.verdict.word is Health.SAFE
+
+
+def test_the_script_trains_as_without():
+    torch.manual_seed(0)
+    with torch.random.fork_rng():
+        session = Session(Schedule(), as_cuda=True)
+        with session.watching():
+            model = Memory(1e-4, torch.float16, hands_out=True)
+            list(train(model, torch.optim.SGD(model.parameters(), 1e-3)))
+    torch.manual_seed(0)
+    session = Session(Schedule(steps=frozenset({10**6})), as_cuda=True)
+    with session.watching():
+        alone = Memory(1e-4, torch.float16, hands_out=True)
+        list(train(alone, torch.optim.SGD(alone.parameters(), 1e-3)))
+    assert all(map(torch.equal, model.parameters(), alone.parameters()))
