@@ -38,7 +38,8 @@ def script_coverage(
     found = of_trace(report)
     loop = report.loop
     assert loop is not None
-    compared = {key for step in judged if step.beside is not None for key in step.beside.compared}
+    besides = [step.beside for step in judged if step.beside is not None]
+    compared = {key for beside in besides for key in beside.compared | beside.given}
     if len(watcher.trained):
         stepped = watcher.trained.elements()
         unseen = watcher.trained.elements(others_than=compared)
@@ -203,7 +204,26 @@ def script_doubts(judged: Sequence[Recorded]) -> tuple[Doubt, ...]:
         first, names = beside.taken[0], tuple(dict.fromkeys(one.name for one in beside.taken))
         part = max(parts, key=lambda name: parts[name], default="")
         found.append(Doubt(kind, names, first.file, first.line, outcome.worst, part, harms))
-    return tuple(found)
+    return (*found, *_changed(judged, tried))
+
+
+def _changed(judged: Sequence[Recorded], tried: Beside | None) -> Iterator[Doubt]:
+    """Yield gradients that go wrong between the backward and the optimizer."""
+    second = tried.delivery.second if tried is not None and tried.delivery is not None else {}
+    for step in judged:
+        given = step.beside.delivery if step.beside is not None else None
+        if step.beside is None or given is None or _outcome(step.beside, step, tried).harmed:
+            continue
+        rows = given.rows or (step.beside.rows if step.beside.untouched else {})
+        outcome = outcome_of(rows, 0.0, 0.0, 0)
+        parts = harmed_parts(rows, second) | dead_parts(rows)
+        outcome = replace(outcome, parts=parts)
+        if not outcome.finite or not outcome.harmed:
+            continue
+        part = max(parts, key=lambda name: parts[name], default="")
+        changed = (where for name, where in given.places.items() if name.startswith(part) and where[1])
+        place = next(changed, step.beside.touched_at)
+        yield Doubt(DoubtKind.CHANGED, (), *place, outcome.worst, part, harms=True)
 
 
 def _picks_otherwise(tried: Beside) -> bool:
@@ -213,12 +233,13 @@ def _picks_otherwise(tried: Beside) -> bool:
 
 
 def _outcome(beside: Beside, step: Recorded, tried: Beside | None) -> Outcome:
-    found = outcome_of(beside.rows, *step.losses, step.log2_scale)
+    rows = beside.untouched or beside.rows
+    found = outcome_of(rows, *step.losses, step.log2_scale)
     if not found.finite:
         return found
     rounded = tried.rounded if tried is not None else {}
-    parts = harmed_parts(beside.rows, rounded) | dead_parts(beside.rows)
-    faint = faint_parts(beside.rows, rounded)
+    parts = harmed_parts(rows, rounded) | dead_parts(rows)
+    faint = faint_parts(rows, rounded)
     lost = any(error == inf and beside.state[name].saved for name, error in _spoilt(beside))
     return replace(
         found, parts=parts, faint=faint, state=dict(_spoilt(beside)), next_error=inf if lost else 0.0

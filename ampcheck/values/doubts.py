@@ -9,6 +9,7 @@ class DoubtKind(StrEnum):
 
     GIVEN = "given"  #: numbers that were rounded to half precision before the step
     PICKED = "picked"  #: elements that the step picks, by numbers in half precision
+    CHANGED = "changed"  #: what is done to gradients between the backward and the optimizer
 
 
 @dataclass(frozen=True, slots=True)

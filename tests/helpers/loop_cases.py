@@ -50,6 +50,38 @@ def logs(unscaled, measure):
         scaler.update()
 
 
+class ClippingScaler(torch.amp.GradScaler):
+    """Limits each gradient to a part of its parameter's norm, before torch's step unscales it, or after that."""
+
+    unscales = True
+
+    @torch.no_grad()
+    def step(self, optimizer):
+        if self.unscales:
+            self.unscale_(optimizer)
+        for parameter in optimizer.param_groups[0]["params"]:
+            most = 0.1 * parameter.norm() / parameter.grad.norm().clamp_min(1e-6)
+            parameter.grad.mul_(most.clamp(max=1.0))
+        return super().step(optimizer)
+
+
+class ClippingTooEarly(ClippingScaler):
+    unscales = False
+
+
+def clips_itself(kind):
+    """Train with a scaler that clips."""
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), kind("cuda", init_scale=2.0**12)
+    for x, y in data(6):
+        optimizer.zero_grad()
+        with half():
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
 def norms(parameters):
     return sum(p.grad.data.norm(2) ** 2 for p in parameters) ** 0.5
 
@@ -427,5 +459,11 @@ CASES = {
         lambda _: clears_late(False),
         "optimizer.zero_grad()",
         "scaler.step(optimizer)",
+    ),
+    "AMP421": Case(
+        lambda _: clips_itself(ClippingTooEarly),
+        lambda _: clips_itself(ClippingScaler),
+        "parameter.grad.mul_(",
+        "scaler.unscale_(optimizer)",
     ),
 }

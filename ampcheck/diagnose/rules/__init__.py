@@ -57,7 +57,7 @@ from ampcheck.diagnose.rules.recipes import (
 )
 from ampcheck.diagnose.rules.rounding import lost_update, precision_loss
 from ampcheck.diagnose.rules.stored import cast_overflow, cast_rounding
-from ampcheck.diagnose.rules.taken import rounded_before, wrong_picks
+from ampcheck.diagnose.rules.taken import changed_gradients, rounded_before, wrong_picks
 from ampcheck.diagnose.subjects import classed
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.report import Report
@@ -109,6 +109,7 @@ RULES: dict[str, Rule] = {
     "AMP418": unscaled_in_part,
     "AMP419": stale_weight_cast,
     "AMP420": cleared_before_step,
+    "AMP421": changed_gradients,
     "AMP701": recipe_harm,
     "AMP702": recipe_dimensions,
     "AMP703": recipe_missed,

@@ -30,6 +30,8 @@ _CAUSES = (
 _OF_OVERFLOW = frozenset({"AMP104", "AMP407", "AMP206"})
 #: Where gradients are not divided by the scale that has multiplied them, or by another one.
 _OF_SCALES = frozenset({"AMP418", "AMP416", "AMP408"})
+#: What changes gradients between the backward and the optimizer.
+_ON_THE_WAY = frozenset({"AMP401", "AMP403", "AMP404", "AMP408", "AMP416", "AMP418"})
 #: What may only follow from one of these.
 _FOLLOWERS = frozenset({"AMP202", "AMP203", "AMP506"})
 #: What casting stored numbers explains, and what follows from it.
@@ -39,7 +41,7 @@ _BY_CAST = frozenset({"AMP101", "AMP103", "AMP501"})
 
 def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings with those that one cause explains listed below it instead of beside it."""
-    findings = _after_updates(report, tuple(found))
+    findings = _after_updates(report, _named_rather(tuple(found)))
     errors = [f for code in _CAUSES for f in findings if (f.code, f.severity) == (code, Severity.ERROR)]
     errors = [f for f in errors if f.code != "AMP206" or f.numbers["lowest"] >= 1]  # else it follows itself
     if not errors:
@@ -55,6 +57,12 @@ def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     if cause.code in _OF_SCALES | _OF_OVERFLOW:  # before the collapse of the scale, which is what it leads to
         findings = (cause, *(f for f in findings if f is not cause))
     return tuple(shown if f is cause else f for f in findings if f not in below)
+
+
+def _named_rather(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return findings without gradients that change on their way, where it is known what changes them."""
+    named = any(f.code in _ON_THE_WAY and f.severity is Severity.ERROR for f in findings)
+    return tuple(f for f in findings if f.code != "AMP421") if named else findings
 
 
 def _after_updates(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:

@@ -117,7 +117,10 @@ def _grows_too_often(loop: Loop, label: str, events: list[ScaleEvent]) -> Findin
 def _ends_in_skips(loop: Loop, label: str) -> bool:
     """Tell whether a loop that trained for a while ends in skipped steps."""
     updates, skips = len(loop.updates(label)), set(loop.skips(label))
-    return updates >= FEW and all(at in skips for at in range(updates - FEW, updates))
+    if updates:
+        return updates >= FEW and all(at in skips for at in range(updates - FEW, updates))
+    last = [event for event in loop.scales if event.scaler == label][-FEW:]  # by hand, after the last step
+    return len(last) == FEW and all(event.skipped and event.step >= loop.steps - 1 for event in last)
 
 
 def _rests(loop: Loop, events: list[ScaleEvent]) -> bool:

@@ -70,6 +70,34 @@ def wrong_picks(report: Report) -> list[Finding]:
     ]
 
 
+def changed_gradients(report: Report) -> list[Finding]:
+    """Gradients are right after the backward and wrong when the optimizer is given them.
+
+    What it finds: what a script does with gradients on their way to the optimizer is done to FP32's gradients too,
+    which are not scaled. The optimizer is given something else: far more than rounding the weights explains.
+
+    Why it matters: a clip, a norm or a filter that sees gradients times the loss scale does something else than it is
+    meant to; a division in half precision turns small gradients into zero. The loss and its gradients look right.
+
+    What to do: unscale gradients in FP32, first of all, and change them then: scaler.unscale_(optimizer).
+
+    Example: a scaler whose own step() clips each parameter before torch's step() unscales it.
+
+    When to ignore it: when what is meant is to keep only the sign, or the order, of gradients.
+    """
+    return [
+        _finding(
+            report,
+            ("AMP421", "changed-gradients", ""),
+            found,
+            f"the gradient{_where(found)} is right after the backward and off by {percent(found.error)} when the "
+            "optimizer is given it: FP32's, treated the same way, is another",
+            "scaler.unscale_(optimizer)  # before the gradients are changed",
+        )
+        for found in _harmful(report, DoubtKind.CHANGED)
+    ]
+
+
 def _harmful(report: Report, kind: DoubtKind) -> list[Doubt]:
     """Return the worst doubt of a kind that does harm, if there is one."""
     found = [one for one in report.doubts if one.kind is kind and one.harms]
@@ -87,7 +115,7 @@ def _finding(report: Report, rule: tuple[str, str, str], found: Doubt, message: 
     return Finding(
         code,
         name,
-        "precision-loss",
+        "training-loop" if found.kind is DoubtKind.CHANGED else "precision-loss",
         Severity.ERROR if known else Severity.WARNING,
         message if known else f"{message}; ampcheck did not test whether any rounding would do the same",
         (site,),

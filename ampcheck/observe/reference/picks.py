@@ -5,7 +5,7 @@ FP32's own numbers, beside how far FP32's pick is from the average element. Numb
 too: where they are whole in FP32, as ids and positions are, what half precision makes of such a number is a wrong one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -101,13 +101,14 @@ class Picks:
 class RoundedPicks(Picks):
     """Compares what FP32 with rounded weights picks with what FP32 picks, which has just been noted."""
 
-    def __init__(self, first: Picks) -> None:
+    def __init__(self, first: Callable[[], Picks | None]) -> None:
         super().__init__()
         self._first = first
 
     def note(self, name: str, *rest: Any) -> None:
         """Take note of a pick; the last of the `rest` is this run's."""
-        worse = self._first.worse_by(rest[-1])
+        first = self._first()
+        worse = None if first is None else first.worse_by(rest[-1])
         if worse is not None:
             self._add(_CONVERSION if name == CONVERTS else name, worse)
 

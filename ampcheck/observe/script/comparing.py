@@ -24,6 +24,8 @@ from ampcheck.observe.reference.paired import PairedBook
 from ampcheck.observe.reference.picks import WORSE, Picks
 from ampcheck.observe.reference.returned import Returned
 from ampcheck.observe.script.clock import Clock
+from ampcheck.observe.script.delivery import Delivery
+from ampcheck.observe.script.gradient_rows import Compare, GradientRows
 from ampcheck.observe.script.recorded import Beside, Left, Recorded
 from ampcheck.observe.script.recording import Named, Recording, Used, unseen
 from ampcheck.observe.script.second_run import Look, SecondRun
@@ -37,8 +39,6 @@ from ampcheck.values.trace import UpdateLoss, summed_up
 
 #: Octaves that gradients may be away from a loss scale that has multiplied them.
 _NEAR = 0.4
-#: From a gradient in FP32 and in the script's precision, scaled, to what is to be known of their difference.
-Compare = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 
 class Compared(Recording):
@@ -68,26 +68,23 @@ class Compared(Recording):
         self._shadows = [self._shadow] if self._second is None else [self._second, self._shadow]
         self._multiplied_by: set[float] = set()  #: the loss scales of this step
         self._keeps_scale = keeps_scale
-        self._divided: set[int] = set()  #: parameters whose gradients a scaler divides
         self._state: dict[str, Left] = {}
         self._before_step: dict[str, torch.Tensor] = {}
         self._updates: list[UpdateLoss] = []
         self.carried: Carried | None = None
         self.step_record = PairedBook(self._shadow, SAMPLES)
-        self._compare = compare
-        self._rows: dict[str, torch.Tensor] = {}
+        runs = self._shadow, self._second
+        self._rows = GradientRows(compare, runs, lambda: self.scale, kept=keeps_scale)
         self.versions: dict[int, int] = {}  #: by storage of a buffer, how often written when first seen
         self.by_hand = CastsByHand()
-        self._both: set[int] = set()  #: parameters whose gradient FP32 has as well
         self._measured: dict[int, torch.Tensor] = {}  #: by parameter, where its gradient is no longer its own
         super().__init__(step, execute, used, clock=clock)
         for shadow in self._shadows:
             shadow.gave_way = self.gave_way
         self._shadow.given = self._given = Given(self._weights, called, self.recorder.tracker.buffers)
         self._shadow.picks = self._picks = Picks()
-        if self._second is not None:
-            self._second.compare_picks(self._picks)
         self._checks, self._returned = Checks(self.gave_way), Returned()
+        self.delivery = Delivery(compare, self._shadows[::-1], lambda: self.scale)
 
     def go_on(self, carried: Carried) -> None:
         """Begin with what FP32 had when the step before ended."""
@@ -111,6 +108,9 @@ class Compared(Recording):
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         self._before(func, args)
+        if self._rows.touches(args):
+            with unseen():
+                self._rows.keep(self.recorder.tracker.parameters())
         if id(func) in LOOKS:
             self._checks.note(func, args, self._shadow.of)
         out = self._shadows[0].run(func, args, kwargs)
@@ -229,7 +229,7 @@ class Compared(Recording):
         """Compare gradients at the scale that they are divided by; return another one that multiplied them, or 0."""
         others = self._multiplied_by - {scale}
         super().divided_by(scale, given := list(parameters))
-        self._divided |= set(map(id, given))
+        self._rows.divided |= set(map(id, given))
         factor = self._factor(given) if others else 0.0
         nearest = min(others, key=lambda other: abs(math.log(factor / other)), default=0.0) if factor else 0.0
         return nearest if nearest and abs(math.log2(factor / nearest)) < _NEAR else 0.0
@@ -247,7 +247,7 @@ class Compared(Recording):
 
     def overflowed(self) -> bool:
         """Tell whether a gradient was not finite that is finite in FP32."""
-        return any(bool(row[2]) for row in self._rows.values())
+        return self._rows.overflowed()
 
     def restore_buffers(self) -> None:
         """Give the modules the running averages that FP32 has."""
@@ -266,26 +266,12 @@ class Compared(Recording):
         for module, name, parameter, grad in self._fresh(given):
             yield module, f"param_grad[{name}]", grad
             yield module, f"param[{name}]", parameter
-            if grad.layout is torch.strided and not grad.is_complex():
-                reference = self._shadow.of(grad)
-                wide = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
-                # in place: what is too small is lost
-                if grad.dtype in HALVES and known[module, name] in self._divided:
-                    wide = (wide / self.scale).to(grad.dtype).to(wide.dtype) * self.scale
-                by = self.scale if self._keeps_scale else 1.0
-                before = wide / self.scale if reference is None else reference / by
-                if reference is not None:
-                    self._both.add(known[module, name])
-                    scaled = self._keeps_scale
-                    if not scaled and apart(reference, wide) < apart(reference * self.scale, wide):
-                        wide = wide * self.scale  # its loss was not multiplied either
-                # A scale that is no power of two is off by this.
-                correction = 2.0**self.log2_scale / self.scale if self.scale else 1.0
-                row = self._compare(before, wide * correction, self.log2_scale)
-                full = f"{module}.{name}".lstrip(".")
-                self._rows[full] = row
-                if self._second is not None and (own := self._second.of(grad)) is not None:
-                    self._second.rows[full] = self._compare(before, own / by, 0)
+            self._rows.add(f"{module}.{name}".lstrip("."), known[module, name], grad)
+
+    def backward_ended(self) -> None:
+        """Look at gradients, and wait for what the script does with them."""
+        super().backward_ended()
+        self._rows.wait(parameter for _, _, parameter in self.recorder.tracker.parameters())
 
     @modes.unseen
     def finish(self) -> Recorded:
@@ -294,7 +280,7 @@ class Compared(Recording):
         reference = self.step_record.fetch_reference()
         trace = self.recorder.trace(fetched)
         log2_scale = self.log2_scale
-        rows = torch.stack(list(self._rows.values())).cpu().tolist() if self._rows else []
+        rows, untouched = self._rows.fetch()
         takes = "results of {} that the FP32 reference takes from the script"
         failed = {takes.format(name): n for name, n in self._shadow.failed.items()}
         lost, read = self._checks.fetch(overflowed=self.overflowed())
@@ -312,6 +298,7 @@ class Compared(Recording):
         low_dtype = HALF_DTYPES.get(precision, "float32")
         if self.carried is not None or self._given.found:
             self.carried = Carried(self._shadows[::-1], self._weights())
+        self.delivery.keep([parameter for _, _, parameter in self.recorder.tracker.parameters()])
         for shadow in self._shadows:
             shadow.clear()
         down, sites = -log2_scale, reference.sites
@@ -323,8 +310,8 @@ class Compared(Recording):
             wide,
             errors,
             error_jumps(self.recorder.sources(), errors, low_dtype) if errors else (),
-            dict(zip(self._rows, rows, strict=True)),
-            frozenset(self._both),
+            rows,
+            frozenset(self._rows.both),
             self._state,
             look,
             second_rows,
@@ -333,6 +320,9 @@ class Compared(Recording):
             self._given.taken if look is Look.MOVED else (),
             picks,
             {} if self._second is None else self._second.worse,
+            self.delivery,
+            untouched,
+            self._rows.touched_at,
         )
         trace = replace(trace, steps=(summed_up(trace, losses[0], log2_scale, low_dtype),))
         known = self.step, trace, precision, log2_scale, losses, beside, self.scaling, self.last

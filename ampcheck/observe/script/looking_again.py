@@ -13,6 +13,7 @@ from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.second_run import Look
 from ampcheck.observe.statistics.memory import half_leaves, readable
 from ampcheck.observe.statistics.units import GRIDS, is_grid
+from ampcheck.values.parts import off_by_itself
 
 #: Of a parameter's gradient, what is newly zero where a step makes the next one worth comparing.
 MORE_ZEROS = 0.1
@@ -95,6 +96,11 @@ class CloserLook:
         self._tried.append(look)
         self.step, self._precision = done.last + 1, precision
         return True
+
+    def tries_once(self, done: Recorded, look: Look) -> None:
+        """Have a look tried if it was not."""
+        if look not in self._tried:
+            self.tries(done, look)
 
     def wanted(self, done: Recorded) -> Look | None:
         """Return what a step raises doubts about, None for nothing that was not tried."""
@@ -212,6 +218,12 @@ class Looks:
         # What a script keeps it may read before a call.
         early = recording.before_calls or (len(tape.recorded) == 1 and keeps_half())
         self._early_too = max(self.closer.step, done.last + 1) if early else -1
+
+    def delivered(self, tape: Any, done: Recorded) -> None:
+        """Look again where an optimizer is given something far from FP32's gradients."""
+        given = done.beside.delivery if done.beside is not None else None
+        if given is not None and off_by_itself(given.rows) and tape.schedule.steps is None:
+            self.closer.tries_once(done, Look.ROUNDED)
 
     def _again(self, tape: Any, done: Recorded, recording: Any) -> None:
         looks = tape.what_if is None and tape.schedule.steps is None

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from ampcheck.observe.execution import Execute, run_op
-from ampcheck.observe.script.comparing import Compare, Compared
+from ampcheck.observe.script.comparing import Compared
 from ampcheck.observe.script.compiling import Compiler
+from ampcheck.observe.script.gradient_rows import Compare
 from ampcheck.observe.script.guard import guarded, not_seen_because
 from ampcheck.observe.script.journal import Journal, dtype_name
 from ampcheck.observe.script.optimizers import Turns, described, have_gradients, parameters_of
@@ -45,16 +46,13 @@ class LoopWatcher:
         """Begin before the first step; `execute` says how operations are run, `shown` hears of every step."""
         self.journal = Journal()
         self.tape = Tape(schedule, compare, execute, what_if, self.used)
-        self.scales = ScaleWatch(self.tape.name)
+        self.scales, self.updates = ScaleWatch(self.tape.name), UpdateWatch(self.tape.name)
         self.trained = Trained(self.tape.name, self.tape.know)
-        self.updates = UpdateWatch(self.tape.name)
-        self.late = LateSkips()
-        self.leftovers = Leftovers()
+        self.late, self.leftovers = LateSkips(), Leftovers()
         self.error: BaseException | None = None  #: what ended the script
         self.thread = WatchedThread()
         self.roots = RootFinder(self.called, self.thread)
-        self.compiler = Compiler()
-        self.hand = ScaleByHand()
+        self.compiler, self.hand = Compiler(), ScaleByHand()
         self.within: set[tuple[int, int, str]] = set()  #: methods of scalers that run, by thread
         self.not_seen: dict[str, int] = {}
         self.steps = self.backwards = 0
@@ -159,9 +157,8 @@ class LoopWatcher:
 
         `seeds` are what the script lets it start from; with a name its gradients are returned and do not add up.
         """
-        what_if = self.tape.what_if
-        if what_if is not None:
-            what_if.leave()
+        if self.tape.what_if is not None:
+            self.tape.what_if.leave()
         if self.averages.following and self.thread.runs:
             self.averages.pause()
         first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
@@ -202,8 +199,7 @@ class LoopWatcher:
         """Take note of a backward that is over, and of a step that was taken within it."""
         if self.averages.following:
             self.averages.resume()
-        grown = self.leftovers.backward_ends()
-        if grown:
+        if grown := self.leftovers.backward_ends():
             self.journal.note(Kind.GROWN, targets=grown)
         self.tape.backward_ends()
         if self._stepped_within:
@@ -257,6 +253,8 @@ class LoopWatcher:
         if self._scaler_step is not None:
             self._scaler_step.reached = True
         self._end_recording(used=parameters, label=label)
+        if self.tape.delivery.runs:
+            self.tape.arrives(parameters)
         self.tape.pause()
         self.trained.stepped(label, parameters)
         self._stepping = label
@@ -285,6 +283,8 @@ class LoopWatcher:
         """Count an update by an optimizer, and listen for the next step if that is to be recorded."""
         unheard, self._pending = self._pending and not (self._heard and self.backwards), False
         self.tape.pace.step_ends()
+        if self.tape.delivery.mode is not None:
+            self.tape.delivery.end()
         self.turns.taken(label, self.steps)
         self.steps += 1
         if self.steps >= self.averages.due:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ampcheck.observe.recorder import FORWARD_UNSEEN
 from ampcheck.observe.reference.given import Taken
 from ampcheck.observe.reference.picks import Place
+from ampcheck.observe.script.delivery import Delivery
 from ampcheck.observe.script.scaling.scaled_by_hand import Scaling
 from ampcheck.observe.script.second_run import Look
 from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW
@@ -41,6 +42,15 @@ class Beside:
     picks: tuple[Taken, ...] = ()  #: that are worse than FP32's
     rounded_picks: Mapping[Place, float] = field(default_factory=dict)
     """By how much the picks of FP32 with rounded weights are worse, where that ran too."""
+    delivery: Delivery | None = None  #: what optimizers are given of it, as far as they have stepped
+    #: rows before the script has computed with gradients by itself, where it has, and where it does
+    untouched: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    touched_at: tuple[str, int] = ("", 0)
+
+    @property
+    def given(self) -> frozenset[int]:
+        """Identities of the parameters whose gradient was compared when an optimizer was given it."""
+        return frozenset(self.delivery.compared) if self.delivery is not None else frozenset()
 
     @property
     def taken(self) -> tuple[Taken, ...]:

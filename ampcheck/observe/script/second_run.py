@@ -7,7 +7,7 @@ import torch
 
 from ampcheck.observe.reference.joined import Joined
 from ampcheck.observe.reference.moved import Moved
-from ampcheck.observe.reference.picks import Picks, Place, RoundedPicks
+from ampcheck.observe.reference.picks import Place, RoundedPicks
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.unusual import plain
 
@@ -34,6 +34,8 @@ class SecondRun(Joined):
         super().__init__(first.run)
         self.look, self._rounds_to = look, rounds_to
         self.decides = look is Look.PICKED
+        if look is Look.ROUNDED:
+            self.picks = RoundedPicks(lambda: first.picks)
         if look is Look.MOVED:
             self.given = Moved(self, weights)
         self._rounded: set[int] = set()  #: parameters
@@ -61,11 +63,6 @@ class SecondRun(Joined):
         if loss.numel() == 1:
             own = self.of(loss)
             self._losses.append((loss if own is None else own).detach().double())
-
-    def compare_picks(self, picks: Picks) -> None:
-        """Compare what it picks with FP32's picks, if only its weights are rounded."""
-        if self.look is Look.ROUNDED:
-            self.picks = RoundedPicks(picks)
 
     @property
     def worse(self) -> Mapping[Place, float]:

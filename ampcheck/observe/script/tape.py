@@ -12,12 +12,14 @@ from ampcheck.observe.execution import Args, Execute, Kwargs
 from ampcheck.observe.failure import is_refusal
 from ampcheck.observe.model.structure import modules
 from ampcheck.observe.script.clock import Clock, Pace
-from ampcheck.observe.script.comparing import Compare, Compared
+from ampcheck.observe.script.comparing import Compared
+from ampcheck.observe.script.delivery import Delivery
+from ampcheck.observe.script.gradient_rows import Compare
 from ampcheck.observe.script.journal import autocast_dtype
 from ampcheck.observe.script.looking_again import Looks, matches_reference
 from ampcheck.observe.script.models import Models
 from ampcheck.observe.script.optimizers import have_gradients
-from ampcheck.observe.script.recording import Recording, Used
+from ampcheck.observe.script.recording import Recording, Used, unseen
 from ampcheck.observe.script.what_if import WhatIf, kinds_that_cannot_be_read
 from ampcheck.observe.script.workers import Workers
 from ampcheck.values.settings import Schedule
@@ -57,6 +59,7 @@ class Tape(Models):
         self.ran: tuple[ModuleInfo, ...] = ()  #: modules of the step in which it ended
         self.failed_in = ""  #: the dtype of the region in which the script ended
         self.now: Recording | None = None  #: the step being recorded
+        self.delivery = Delivery(compare)  #: of the last step that was compared
         self.schedule, self._compare, self._execute = schedule, compare, execute
         self.before_calls = False  #: a recording begins with the step, as no call tells of it
         self.looks, self._versions = Looks(), dict[int, int]()
@@ -129,6 +132,8 @@ class Tape(Models):
             given, look = (step, self._execute(), self._compare, self._used), self.looks.closer.second(step)
             compared = Compared(*given, clock=clock, look=look, keeps_scale=self._keeps_scale)
             compared.models, compared.versions = self.models, self._versions
+            self.delivery.end()
+            self.delivery = compared.delivery
             if (carried := self.looks.carried.takes(step)) is not None:
                 compared.go_on(carried)
             return self.workers.joins(compared)
@@ -173,6 +178,8 @@ class Tape(Models):
 
     def backward(self, loss: Any, *, scaled: bool, by: float = 1.0) -> torch.Tensor | None:
         """Note the backward of a loss; return what it starts from where another precision is tried."""
+        if self.delivery.mode is not None:
+            self.delivery.end()
         if self.now is None:
             return None
         self.now.backwards += 1
@@ -238,6 +245,13 @@ class Tape(Models):
         if self.now is not None:
             self.now.resume()
 
+    def arrives(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Take note of gradients that an optimizer is about to use."""
+        with unseen():
+            self.delivery.arrives((self.name(one)[1], one) for one in parameters)
+        if self.recorded and self.now is None:
+            self.looks.delivered(self, self.recorded[-1])
+
     def look(self, parameters: Iterable[torch.Tensor]) -> None:
         """Measure gradients that are used within the backward, which ends the step no earlier."""
         if self.now is not None:
@@ -264,6 +278,8 @@ class Tape(Models):
             self.recorded = [one for one in self.recorded if one.whole or one.overflowed]
         self.recorded.append(done)
         self.looks.again(self, done, recording)
+        if self.what_if is None:
+            self.delivery.begins()
 
     def raised(self, error: BaseException) -> None:
         """Take note of what ended the script, if that was the precision of a step that was running."""
@@ -293,6 +309,7 @@ class Tape(Models):
 
     def end(self) -> None:
         """Look at what is left behind when the watch ends."""
+        self.delivery.end()
         self.left_behind.end()
         self.workers.end()
 
@@ -300,6 +317,8 @@ class Tape(Models):
         """Give the open recording up."""
         recording, self.now = self.now, None
         if recording is not None:
+            self.delivery.end()
+            self.delivery = Delivery(self._compare)
             self._stop(recording)
             if why or (recording.left and not recording.before_calls):
                 self._abandon(recording.left or why)

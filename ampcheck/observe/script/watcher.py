@@ -48,9 +48,9 @@ class Watcher(LoopWatcher):
     @guarded
     def scale(self, scaler: Any, outputs: Any) -> None:
         """Take note of a loss about to be scaled."""
-        label = self.journal.label(scaler, "scaler")
         loss = outputs if isinstance(outputs, torch.Tensor) else None
-        self.journal.note(Kind.SCALE, label, dtype="" if loss is None else str(loss.dtype)[6:])
+        dtype = "" if loss is None else str(loss.dtype)[6:]
+        self.journal.note(Kind.SCALE, self.journal.label(scaler, "scaler"), dtype=dtype)
         if self.tape.now is not None and loss is not None:
             self.tape.now.keep_loss(loss)
             if isinstance(getattr(scaler, "_scale", None), torch.Tensor):
@@ -82,14 +82,14 @@ class Watcher(LoopWatcher):
     def unscale(self, scaler: Any, optimizer: Any) -> None:
         """Take note of gradients about to be unscaled."""
         self.unscaling.begins(self.journal.label(scaler, "scaler"), scaler, parameters_of(optimizer))
-        if self._scaler_step is not None:  # from within the scaler's own step
-            return
-        label = self.owns(optimizer, parameters_of(optimizer))
-        self._shares(scaler, optimizer)
-        self._divides(scaler, optimizer)
-        self._end_recording(parameters_of(optimizer), label=label)
-        self.journal.note(Kind.UNSCALE, self.journal.label(scaler, "scaler"), targets=(label,))
-        self.tape.pause()
+        if self._scaler_step is None:  # not from within the scaler's own step
+            label = self.owns(optimizer, parameters_of(optimizer))
+            self._shares(scaler, optimizer)
+            self._divides(scaler, optimizer)
+            self._end_recording(parameters_of(optimizer), label=label)
+            self.journal.note(Kind.UNSCALE, self.journal.label(scaler, "scaler"), targets=(label,))
+            self.tape.pause()
+        self.tape.delivery.pause()
 
     def _divides(self, scaler: Any, optimizer: Any) -> None:
         """Let gradients be compared at the scale that they are divided by: another scaler's makes them wrong."""
@@ -111,8 +111,7 @@ class Watcher(LoopWatcher):
 
     def _shared_end(self) -> None:
         """Take note of gradients that a scaler has divided a second time."""
-        again = self.shared.ends()
-        if again:
+        if again := self.shared.ends():
             self.journal.note(Kind.UNSCALED_AGAIN, name=self._names(again))
 
     def _names(self, parameters: list[torch.Tensor]) -> str:
@@ -122,6 +121,7 @@ class Watcher(LoopWatcher):
     @guarded
     def unscale_ends(self, scaler: Any) -> None:
         """Take note of gradients that have been unscaled: in FP32 they never were."""
+        self.tape.delivery.resume()
         self._shared_end()
         if (found := self.unscaling.ends()) is not None:
             self.journal.describe(self.journal.label(scaler, "scaler"), **found)
@@ -194,8 +194,7 @@ class Watcher(LoopWatcher):
         self, kind: Kind, name: str, parameters: list[torch.Tensor], given: tuple[Any, Any] = ((), {})
     ) -> None:
         """Take note of gradients about to be clipped, to a limit that a function of torch's is `given`."""
-        left = self.division.clips(parameters, self.backwards)
-        if left:
+        if left := self.division.clips(parameters, self.backwards):
             self.journal.note(Kind.LEFT_SCALED, name=self._names(left))
         now = self.tape.now
         limit, by = limit_of(*given, may_wait=now is not None), 0.0
@@ -215,14 +214,14 @@ class Watcher(LoopWatcher):
     def clipped(self, parameters: list[torch.Tensor]) -> None:
         """Take note of gradients that have been clipped."""
         self.division.clipped()
+        self.tape.delivery.shortened = True
         with unseen():
             self.hand.clipped(parameters)
 
     @guarded
     def owns(self, optimizer: Any, parameters: Iterable[Any]) -> str:
         """Remember which optimizer has which parameters; return its label."""
-        held = list(parameters)
-        label: str = super().owns(optimizer, held)
+        label: str = super().owns(optimizer, held := list(parameters))
         self.shared.owns(label, held)
         return label
 
@@ -235,6 +234,7 @@ class Watcher(LoopWatcher):
                 if found and self._scaler_step is None:
                     label = self.journal.label(optimizer, "optimizer")
                     self.journal.note(kind, label, name=self._names(found))
+        self.tape.delivery.shortened |= self._scale_read >= 0
         super().step_begins(optimizer)
 
     @guarded

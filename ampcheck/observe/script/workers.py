@@ -16,11 +16,11 @@ import torch
 from ampcheck.observe.execution import Args, Kwargs, run_op
 from ampcheck.observe.modes import OwnMode
 from ampcheck.observe.patches import Original, Patches
+from ampcheck.observe.reference.beside_mode import BesideMode
 from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.lineage import MOVES
 from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.reference.storage import Reference
-from ampcheck.observe.script.state.half_state import BesideMode
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of, version_of
 

@@ -186,7 +186,7 @@ class ScaleByHand:
         held = [one for _, model in models() for one in model.parameters() if one.requires_grad]
         if any(not bool(one.detach().isfinite().all()) for one in held):
             return SPOILT
-        return NOT_FINITE if overflowed(probes(held)) else ""
+        return NOT_FINITE if _not_finite(held) else ""
 
     def first(self) -> dict[str, float]:
         """Return the first scale, under the name that stands for it."""

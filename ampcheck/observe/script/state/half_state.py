@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from ampcheck.observe.execution import Args, Execute, Kwargs, run_op
-from ampcheck.observe.modes import OwnMode, Way, way
+from ampcheck.observe.modes import OwnMode
+from ampcheck.observe.reference.beside_mode import BesideMode
 from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.reference.storage import Reference
@@ -129,24 +129,6 @@ class _References(Shadow):
                 for state in self.held.get(_key(tensor), ()):
                     state.missed = True
                 self.forget(tensor)
-
-
-class BesideMode(OwnMode):
-    """Lets every operation run as it is, and then what is followed."""
-
-    over = (WideCompute,)
-
-    def __init__(self, references: Shadow) -> None:
-        super().__init__()
-        self._references = references
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        """Run an operation, and its reference where it has one."""
-        if types and (found := way(types)) is not Way.RECORDED:
-            return NotImplemented if found is Way.APART else func(*args, **(kwargs or {}))
-        if _current_node() is not None:
-            return func(*args, **(kwargs or {}))
-        return self._references.run(func, args, kwargs or {})
 
 
 class Following:

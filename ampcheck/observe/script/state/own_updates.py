@@ -13,10 +13,10 @@ import torch
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import Args, Kwargs, run_op
 from ampcheck.observe.model.updates import TOO_FAR
+from ampcheck.observe.reference.beside_mode import BesideMode
 from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.script.recording import unseen
-from ampcheck.observe.script.state.half_state import BesideMode
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 from ampcheck.observe.unusual import plain

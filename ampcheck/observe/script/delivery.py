@@ -1,0 +1,139 @@
+"""The gradients of a recorded step on their way from the backward to an optimizer, beside FP32's treated alike.
+
+A recording ends where gradients are first changed: by a clip, a division, a copy to FP32 weights. What a script does
+with them from there is done to FP32's gradients too, operation by operation. An optimizer that is given something else
+then is given what low precision, or the order of these things, has made of it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+from typing import Any
+
+import torch
+
+from ampcheck.observe.execution import Args, Kwargs, run_op
+from ampcheck.observe.reference.beside_mode import BesideMode
+from ampcheck.observe.reference.effects import Effects, written
+from ampcheck.observe.reference.shadow import Follow, Shadow
+from ampcheck.observe.script.gradient_rows import Compare
+from ampcheck.observe.source import running_line
+from ampcheck.observe.statistics.memory import readable, tensors_of
+from ampcheck.observe.unusual import plain
+
+
+class _Followed(Shadow):
+    """FP32's gradients and what is computed of them; everything else runs once."""
+
+    def __init__(self, execute: Callable[..., Any] = run_op) -> None:
+        super().__init__(execute)
+        self.places: dict[int, tuple[str, int]] = {}  #: by storage, the line that wrote it last
+
+    def _differs(self, args: Any, kwargs: Any) -> bool:
+        values = (*args, *kwargs.values()) if kwargs else args
+        return any(self._beside(tensor) is not None for tensor in tensors_of(values))
+
+    def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
+        if not self._differs(args, kwargs):
+            return None
+        follow, targets = super()._follow(rule, func, args, kwargs), written(rule, args, kwargs)
+
+        def note(out: Any) -> None:
+            if follow is not None:
+                follow(out)
+            for tensor in tensors_of((targets, out)):
+                if readable(tensor):
+                    self.places[tensor.untyped_storage()._cdata] = running_line()
+
+        return note
+
+
+class Delivery:
+    """Follows the gradients of one recorded step."""
+
+    def __init__(
+        self, compare: Compare, runs: Sequence[Shadow] = (), scale: Callable[[], float] = lambda: 1.0
+    ) -> None:
+        """Begin with the runs beside the step, FP32's first; there are none where it is not compared.
+
+        The `scale` is what the script's gradients are multiplied by, or were.
+        """
+        self._compare, self.runs, self._scale = compare, runs, scale
+        self.mode: BesideMode | None = None
+        self._begun = self._paused = False
+        #: The script limits gradients in a way that is judged elsewhere, or knows the scale: all may be shorter.
+        self.shortened = False
+        self.rows: dict[str, Sequence[float]] = {}  #: comparisons with FP32's, by parameter
+        self.second: dict[str, Sequence[float]] = {}  #: those of the second run
+        self.places: dict[str, tuple[str, int]] = {}  #: by parameter, the line that last changed its gradient
+        self.compared: set[int] = set()  #: identities of the parameters that were compared
+
+    def keep(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Keep what FP32 has as the gradients of some parameters, in order to follow that from here on."""
+        followed: list[_Followed] = []
+        for run in self.runs:
+            own = _Followed(followed[-1].run if followed else run_op)
+            own.gave_way = lambda _: self.end()
+            for grad in (plain(parameter.grad) for parameter in parameters):
+                if grad is not None and (wide := run.of(grad)) is not None:
+                    own.keep(grad, wide.clone())
+            followed.append(own)
+        self.runs, self.mode = followed, BesideMode(followed[-1])
+
+    def begins(self) -> None:
+        """Begin to follow, once."""
+        if self.mode is not None and not self._begun:
+            self._begun = True
+            self.mode.__enter__()
+
+    def pause(self) -> None:
+        """See nothing of what a scaler divides: FP32's gradients never were multiplied."""
+        self._paused = self._paused or (self.mode is not None and self.mode.pause())
+
+    def resume(self) -> None:
+        """Go on."""
+        if self._paused and self.mode is not None:
+            self.mode.resume()
+        self._paused = False
+
+    def arrives(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Compare what an optimizer is about to use."""
+        pairs = []
+        for name, parameter in parameters:
+            grad = plain(parameter.grad)
+            wide = None if grad is None else self.runs[0].of(grad)
+            if grad is not None and wide is not None and grad.layout is torch.strided:
+                pairs.append((name, parameter, grad.detach(), wide))
+        length = _length([one[2:] for one in pairs]) if self.shortened else 1.0
+        for name, parameter, grad, wide in pairs:
+            by = length * _factor(grad.double() / length, wide.double(), self._scale())
+            self.rows[name] = self._compare(wide, grad.to(wide.dtype) / by, 0).tolist()
+            self.compared.add(id(parameter))
+            self.places[name] = getattr(self.runs[0], "places", {}).get(
+                grad.untyped_storage()._cdata, ("", 0)
+            )
+            if len(self.runs) > 1 and (own := self.runs[-1].of(grad)) is not None:
+                self.second[name] = self._compare(wide, own, 0).tolist()
+
+    def end(self) -> None:
+        """Stop following: the next step begins."""
+        mode, self.mode = self.mode, None
+        if mode is not None:
+            self.runs = ()
+            if self._begun:
+                mode.__exit__()
+
+
+def _length(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """Return how many times as long as FP32's some gradients are, all together."""
+    along = float(sum((grad.double() * wide.double()).sum() for grad, wide in pairs))
+    whole = float(sum(wide.double().square().sum() for _, wide in pairs))
+    return along / whole if 0.0 < along < inf and 0.0 < whole < inf else 1.0
+
+
+def _factor(grad: torch.Tensor, wide: torch.Tensor, scale: float) -> float:
+    """Return by what a gradient is multiplied: nothing, or the loss scale, or it is divided by that.
+
+    Whether each is divided that was multiplied, and once, is judged elsewhere.
+    """
+    errors = {by: float((grad / by - wide).square().sum()) for by in (1.0, scale, 1.0 / scale)}
+    return min(errors, key=lambda by: errors[by] if errors[by] == errors[by] else inf)

@@ -1,0 +1,114 @@
+"""The gradients of a recorded step beside FP32's: as the backward leaves them, and as they are used."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.model.held import apart
+from ampcheck.observe.reference.shadow import Shadow
+from ampcheck.observe.script.second_run import SecondRun
+from ampcheck.observe.source import running_line
+from ampcheck.observe.statistics.memory import readable, tensors_of, version_of
+from ampcheck.observe.unusual import plain
+
+#: From a gradient in FP32 and the script's, multiplied by a power of two, to what is to be known of their difference.
+Compare = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+_current_node = torch._C._current_autograd_node
+
+
+class GradientRows:
+    """What is known of each parameter's gradient, by the parameter's full name."""
+
+    def __init__(
+        self,
+        compare: Compare,
+        runs: tuple[Shadow, SecondRun | None],
+        scale: Callable[[], float],
+        *,
+        kept: bool,
+    ) -> None:
+        """Begin with nothing; FP32 runs beside the script, and perhaps a second run.
+
+        The script's gradients are multiplied by a `scale`; where it is `kept`, FP32's are as well.
+        """
+        self._compare, self._scale, self._kept = compare, scale, kept
+        self._shadow, self._second = runs
+        self.divided: set[int] = set()  #: parameters whose gradients a scaler divides
+        self.both: set[int] = set()  #: parameters whose gradient FP32 has as well
+        self._rows: dict[str, torch.Tensor] = {}
+        self._waiting = frozenset[int]()  #: storages of gradients that a backward has left
+        self._untouched: dict[str, torch.Tensor] = {}
+        self._left: list[
+            tuple[torch.Tensor, torch.Tensor, int]
+        ] = []  #: parameters with what the backward has left
+        self.touched_at = ("", 0)  #: where the script has first computed with them by itself
+
+    def add(self, name: str, parameter: int, grad: torch.Tensor) -> None:
+        """Compare a gradient, as it is used."""
+        if grad.layout is not torch.strided or grad.is_complex():
+            return
+        wide, self._rows[name] = self._row(parameter, grad)
+        if self._shadow.of(grad) is not None:
+            self.both.add(parameter)
+        if self._second is not None and (own := self._second.of(grad)) is not None:
+            by = self._scale() if self._kept else 1.0
+            self._second.rows[name] = self._compare(wide, own / by, 0)
+
+    def wait(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Wait for the first operation on gradients: a backward has just left them."""
+        self._untouched, self.touched_at = {}, ("", 0)
+        held = ((one, one.grad) for one in parameters)
+        self._left = [
+            (one, grad, version_of(grad)) for one, grad in held if grad is not None and readable(grad)
+        ]
+        self._waiting = frozenset(grad.untyped_storage()._cdata for _, grad, _ in self._left)
+
+    def touches(self, args: tuple[Any, ...]) -> bool:
+        """Tell whether an operation with these arguments is the first."""
+        if not self._waiting or _current_node() is not None:
+            return False
+        given = (tensor.untyped_storage()._cdata for tensor in tensors_of(args) if readable(tensor))
+        if self._waiting.isdisjoint(given):
+            return False
+        self._waiting, self.touched_at = frozenset(), running_line()
+        return True
+
+    def keep(self, parameters: Iterable[tuple[str, str, torch.Tensor]]) -> None:
+        """Compare gradients as the backward has left them."""
+        for module, name, parameter in parameters:
+            grad = plain(parameter.grad)
+            if grad is not None and grad.layout is torch.strided and not grad.is_complex():
+                _, self._untouched[f"{module}.{name}".lstrip(".")] = self._row(id(parameter), grad)
+
+    def _row(self, parameter: int, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what FP32 has as the gradient of a parameter, and how the script's compares with it."""
+        reference, scale = self._shadow.of(grad), self._scale()
+        wide = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
+        if grad.dtype in HALVES and parameter in self.divided:  # in place: what is too small is lost
+            wide = (wide / scale).to(grad.dtype).to(wide.dtype) * scale
+        before = wide / scale if reference is None else reference / (scale if self._kept else 1.0)
+        multiplied = reference is None or self._kept
+        if reference is not None and not multiplied:  # its loss may have been multiplied by nothing either
+            multiplied = apart(reference, wide) >= apart(reference * scale, wide)
+        wide = wide if multiplied else wide * scale
+        # A scale that is no power of two is off by this.
+        log2_scale = round(math.log2(scale)) if 0 < scale < math.inf else 0
+        correction = 2.0**log2_scale / scale if scale else 1.0
+        return before, self._compare(before, wide * correction, log2_scale)
+
+    def overflowed(self) -> bool:
+        """Tell whether a gradient is not finite that is finite in FP32."""
+        return any(bool(row[2]) for row in self._rows.values())
+
+    def fetch(self) -> tuple[dict[str, Sequence[float]], dict[str, Sequence[float]]]:
+        """Return the comparisons of what is used, and of what the backward left where the script has changed that."""
+        changed = any(one.grad is not grad or version_of(grad) != was for one, grad, was in self._left)
+        return _listed(self._rows), _listed(self._untouched if changed else {})
+
+
+def _listed(rows: dict[str, torch.Tensor]) -> dict[str, Sequence[float]]:
+    lists = torch.stack(list(rows.values())).cpu().tolist() if rows else []
+    return dict(zip(rows, lists, strict=True))
