@@ -76,6 +76,11 @@ def off_by_itself(rows: Rows) -> bool:
     return any(True for _ in _off(rows, exact))
 
 
+def largest_error(rows: Rows) -> float:
+    """Return the error of the part that is furthest off, among those that matter."""
+    return max((part.error for part in _parts(rows).values() if not part.faint), default=0.0)
+
+
 class _Part(NamedTuple):
     """What became of a module's own gradient."""
 

@@ -183,12 +183,15 @@ class ErrorJump:
 class UpdateLoss:
     """A tensor held in half precision after a few updates: what FP32 would have changed and it did not."""
 
+    JSON = Shape(optional=("infinite",))
+
     name: str  #: qualified name of the parameter or buffer
     moved: int  #: elements that change in FP32
     stuck: int  #: of these, the ones that keep their value in half precision
     wrong: int = 0  #: of these, the ones that are no finite number then, or moved more than twice as far
     file: str = ""  #: of the line that writes it, where that is a line of the script
     line: int = 0
+    infinite: int = 0  #: of the wrong ones, those that are no finite number
 
 
 @dataclass(frozen=True, slots=True)

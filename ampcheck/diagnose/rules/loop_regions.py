@@ -9,6 +9,7 @@ from ampcheck.diagnose.rules.loop_state import (
     loop_finding,
     loop_of,
     rounds_of,
+    uncleared,
 )
 from ampcheck.diagnose.subjects import place_with_class
 from ampcheck.diagnose.suspects import recomputed_lower
@@ -210,7 +211,7 @@ def unscaled_backward(report: Report) -> list[Finding]:
     }
     for events in rounds_of(loop).values():
         half = any(e.kind is Kind.FORWARD and e.autocast == "float16" and e.grad for e in events)
-        backwards = [event for event in events if event.kind is Kind.BACKWARD]
+        backwards = [event for event in uncleared(loop, events) if event.kind is Kind.BACKWARD]
         steps = [e for e in events if e.kind is Kind.SCALER_STEP and e.thing in active_scalers(loop)]
         plain = [e for e in backwards if not e.scaled and (steps or e.location not in by_hand)]
         if plain and (steps or half):

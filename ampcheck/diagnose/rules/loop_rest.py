@@ -9,6 +9,7 @@ from ampcheck.diagnose.rules.loop_state import (
     loop_of,
     refused,
     rounds_of,
+    uncleared,
 )
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import RETURNED, Event, Kind, Loop
@@ -38,10 +39,10 @@ def undivided_accumulation(report: Report) -> list[Finding]:
     """
     loop = loop_of(report)
     bad: dict[tuple[str, int], tuple[Event, int]] = {}
-    several = len(label(loop, "optimizer")) > 1  # whose gradients were cleared is not known
     for events in rounds_of(loop).values():
-        kept = events if several else _since_cleared(events)
-        backwards = [event for event in kept if event.kind is Kind.BACKWARD and not event.by]
+        backwards = [
+            event for event in uncleared(loop, events) if event.kind is Kind.BACKWARD and not event.by
+        ]
         for event in first_by_place(backwards):
             times = sum((other.file, other.line) == (event.file, event.line) for other in backwards)
             if times > 1 and not event.name.startswith(_DIVIDED):
@@ -57,16 +58,6 @@ def undivided_accumulation(report: Report) -> list[Finding]:
         )
         for event, times in bad.values()
     ]
-
-
-def _since_cleared(events: list[Event]) -> list[Event]:
-    """Return what happened since gradients were cleared that a backward had left: none of those were added to."""
-    last, seen = 0, False
-    for at, event in enumerate(events):
-        seen = seen or event.kind is Kind.BACKWARD
-        if event.kind is Kind.ZERO_GRAD and seen and any(e.kind is Kind.BACKWARD for e in events[at:]):
-            last = at
-    return events[last:]
 
 
 def schedule_on_skipped_steps(report: Report) -> list[Finding]:

@@ -26,6 +26,10 @@ class Moment:
     used: frozenset[str] = frozenset()
 
 
+#: What gradients are computed for.
+_USES = frozenset({Kind.UNSCALE, Kind.SCALER_STEP, Kind.STEP})
+
+
 class _State:
     """Follows the gradients of each optimizer from event to event."""
 
@@ -116,6 +120,25 @@ def rounds_of(loop: Loop) -> Mapping[int, list[Event]]:
     for number, event in loop.sequence():
         found.setdefault(number, []).append(event)
     return found
+
+
+def uncleared(loop: Loop, events: Iterable[Event]) -> list[Event]:
+    """Return events of a round without the backwards whose gradients were cleared before anything used them.
+
+    Of several optimizers that clear their own, nobody knows whose gradients these were.
+    """
+    own = label(loop, "optimizer")
+    kept, waiting = list[Event | None](), list[int]()
+    for event in events:
+        clears = event.kind is Kind.ZERO_GRAD and (event.thing not in own or len(own) == 1)
+        if clears:
+            kept = [None if at in waiting else one for at, one in enumerate(kept)]
+        if clears or event.kind in _USES:
+            waiting = []
+        elif event.kind is Kind.BACKWARD:
+            waiting.append(len(kept))
+        kept.append(event)
+    return [one for one in kept if one is not None]
 
 
 def first_by_place(events: Iterable[Event]) -> list[Event]:

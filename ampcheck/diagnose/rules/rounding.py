@@ -209,7 +209,7 @@ def lost_update(report: Report) -> list[Finding]:
     """Weights or averages held in half precision do not move, or move to somewhere else.
 
     What it finds: tensors in half precision of which more than half of the elements that FP32 would change in
-    the first optimizer steps keep their old value, become infinite or NaN, or move more than twice as far. What a
+    the first optimizer steps keep their old value or move more than twice as far, or any become infinite or NaN. What a
     script changes beside its training, averages, counters, banks and buffers, is followed in FP32 over many steps:
     there an element counts once FP32 has moved it by eight units in the last place, or has moved steadily while all of
     its changes are rounded away and will be for so long, and is lost if most of that is missing.
@@ -276,8 +276,10 @@ def _trained(report: Report, name: str) -> bool:
 
 
 def lost_updates(report: Report) -> list[UpdateLoss]:
-    """Return the tensors most of whose updates are lost or wrong."""
-    return [loss for loss in report.updates if loss.stuck + loss.wrong > STUCK_SHARE * loss.moved]
+    """Return the tensors most of whose updates are lost or wrong, or make some elements infinite or NaN."""
+    return [
+        loss for loss in report.updates if loss.infinite or loss.stuck + loss.wrong > STUCK_SHARE * loss.moved
+    ]
 
 
 def _common(names: list[str]) -> str:

@@ -52,10 +52,12 @@ def _changed(step: Step, optimizer: Make, after_step: After | None) -> dict[str,
 
 def update_loss(name: str, wide: torch.Tensor, low: torch.Tensor) -> UpdateLoss:
     """Return what was lost of a tensor's change, given the one in FP32 and the one in low precision."""
-    moves = (wide != 0) & wide.isfinite()
-    off = ~low.isfinite() | (low.abs() > TOO_FAR * wide.abs())
-    moved, stuck, wrong = torch.stack([moves.sum(), (moves & (low == 0)).sum(), (moves & off).sum()]).tolist()
-    return UpdateLoss(name, moved, stuck, wrong)
+    moves = ((wide != 0) | ~low.isfinite()) & wide.isfinite()
+    infinite = ~low.isfinite()
+    off = infinite | (low.abs() > TOO_FAR * wide.abs())
+    kinds = (moves, moves & (low == 0), moves & off, moves & infinite)
+    moved, stuck, wrong, bad = torch.stack([one.sum() for one in kinds]).tolist()
+    return UpdateLoss(name, moved, stuck, wrong, infinite=bad)
 
 
 def _state(model: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -150,8 +150,6 @@ class LoopWatcher:
         self.compiler.begins()
         self.compiler.wait(self._wanted())
 
-    # -- gradients
-
     def backward(self, tensors: Any, seeds: Any = (), name: str = "") -> torch.Tensor | None:
         """Take note of a backward that is about to begin; return what it is to start from, None for the usual.
 
@@ -227,13 +225,12 @@ class LoopWatcher:
         hand, known = self.hand, tuple(sorted(targets - {_OTHER_LABEL}))
         self.journal.note(kind, name=name, targets=known, by_hand=bool(hand.clipping), limit=hand.limit)
 
-    # -- optimizers
-
     @guarded
     def owns(self, optimizer: Any, parameters: Iterable[Any]) -> str:
         """Remember which optimizer has which parameters; return its label."""
         label = self.journal.label(optimizer, "optimizer")
-        self.turns.known(label, optimizer, self.steps)
+        if self.turns.is_new(label, optimizer, self.steps) and self.steps > 1:
+            self.tape.look_at(self.steps + 1)  # it may be treated otherwise than those before it
         self.tape.in_turn = self.turns.count
         for parameter in parameters:
             if isinstance(parameter, torch.Tensor):

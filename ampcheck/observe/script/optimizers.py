@@ -43,8 +43,8 @@ class Turns:
 
     @property
     def count(self) -> int:
-        """Return how many optimizers there have been."""
-        return len(self._last)
+        """Return how many optimizers there are."""
+        return sum(known() is not None for known, _ in self._last.values())
 
     def parameters(self) -> list[Any]:
         """Return what the optimizers update that are still there."""
@@ -56,9 +56,11 @@ class Turns:
         """Tell whether the turn is the first one's again."""
         return not self._taken
 
-    def known(self, label: str, optimizer: Any, step: int) -> None:
-        """Take note of an optimizer."""
+    def is_new(self, label: str, optimizer: Any, step: int) -> bool:
+        """Take note of an optimizer; tell whether it was not known."""
+        new = label not in self._last
         self._last.setdefault(label, (weakref.ref(optimizer), step))
+        return new
 
     def waits_for_others(self, label: str, step: int) -> bool:
         """Tell whether others have yet to step besides the one that is about to; '' stands for none."""

@@ -11,7 +11,7 @@ from ampcheck.observe.script.delivery import Delivery
 from ampcheck.observe.script.scaling.scaled_by_hand import Scaling
 from ampcheck.observe.script.second_run import Look
 from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW
-from ampcheck.values.parts import off_by_itself, outcome_of
+from ampcheck.values.parts import largest_error, off_by_itself, outcome_of
 from ampcheck.values.trace import ErrorJump, PairError, Site, Trace, UpdateLoss
 
 
@@ -114,4 +114,5 @@ class Recorded:
         error, norm, _, lost, live = map(math.fsum, zip(*self.beside.rows.values(), strict=True))
         # what begins at zero wakes up a step later
         paused = any(not row[1] for row in self.beside.rows.values())
-        return not paused and error <= HARM_ERROR**2 * norm and lost <= SHOWN_UNDERFLOW * live
+        near = error <= HARM_ERROR**2 * norm and largest_error(self.beside.rows) <= HARM_ERROR
+        return near and not paused and lost <= SHOWN_UNDERFLOW * live

@@ -24,6 +24,7 @@ from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.loop import Kind
 from ampcheck.values.trace import Failure, summed_up
 
+_current_node = torch._C._current_autograd_node
 #: Listens to the use of gradients: what kind, by which operation, whose.
 Used = Callable[[Kind, str, list[torch.Tensor]], None]
 #: A parameter: the module that owns it, its name there, and itself.
@@ -83,7 +84,10 @@ class Recording:
         if self.clock.late():
             self.leave(self.clock.shown)
         try:
-            self._used_by(func, args) if self.backwards else self._uses(args)
+            if _current_node() is None:
+                self._uses(args)
+            if self.backwards:
+                self._used_by(func, args)
         except Exception as error:  # noqa: BLE001  # of our own
             self.gave_way(error)
 
