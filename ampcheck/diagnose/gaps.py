@@ -16,7 +16,7 @@ _NOT_TRIED = "ampcheck did not test whether that does harm"
 def told_gaps(report: Report) -> list[str]:
     """Return what keeps a report from being safe although nothing is wrong with it, what matters most first."""
     coverage = report.verdict.coverage
-    shown = [_unseen_words(coverage)] if coverage.unseen else []
+    shown = [unseen_words(coverage)] if coverage.unseen else []
     shown += list(coverage.gaps)
     if coverage.asked:
         shown.append(
@@ -63,7 +63,7 @@ def _too_small(report: Report) -> list[str]:
     ]
 
 
-def _unseen_words(coverage: Coverage) -> str:
+def unseen_words(coverage: Coverage) -> str:
     """Return whose gradients were not seen: the first names, and what share of the parameters they are."""
     share = percent(sum(coverage.unseen.values()) / max(1, coverage.elements))
     return f"{some(list(coverage.unseen))}, {share} of the trained parameters: no gradient was compared with FP32"

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ampcheck.diagnose.gaps import of_trace, told_gaps, unjudged
+from ampcheck.diagnose.gaps import of_trace, told_gaps, unjudged, unseen_words
 from ampcheck.diagnose.recipe_sentence import recipe_sentence
 from ampcheck.diagnose.rules import diagnose
 from ampcheck.diagnose.subjects import place_with_class
@@ -187,6 +187,8 @@ def _unlowered(report: Report) -> str:
             f"{asked}the script computes in FP8 ({', '.join(eighths)}, first in {place(first)}), which was seen and "
             "not judged; the rest trains in FP32"
         )
+    if coverage.unseen:
+        return f"{asked}{unseen_words(coverage)}; nothing that was seen was held in half precision"
     return f"{asked}the script trains in FP32: nothing was held in half precision"
 
 

@@ -38,7 +38,10 @@ def script_coverage(
     found = of_trace(report)
     loop = report.loop
     assert loop is not None
-    besides = [step.beside for step in judged if step.beside is not None]
+    full = [
+        step for step in watcher.tape.recorded if step.precision == "fp32"
+    ]  # what is trained so is as in FP32
+    besides = [step.beside for step in (*judged, *full) if step.beside is not None]
     compared = {key for beside in besides for key in beside.compared | beside.given}
     if len(watcher.trained):
         stepped = watcher.trained.elements()

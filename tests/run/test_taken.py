@@ -156,7 +156,7 @@ def test_picks_that_change_the_gradients_are_an_error_at_their_line():
     report = audit(Codes(20.0, torch.float16), quantize)
     assert report.verdict.word is Health.UNSAFE
     (found,) = [one for one in report.findings if one.code == "AMP510"]
-    assert found.message.startswith("argmin picks other elements than FP32 would")
+    assert found.message.startswith("argmin picks otherwise than FP32 would")
     with open(__file__, encoding="utf-8") as file:
         assert "distances.argmin(1)" in file.readlines()[found.sites[0].line - 1]
     (doubt,) = report.doubts

@@ -31,7 +31,7 @@ _OF_OVERFLOW = frozenset({"AMP104", "AMP407", "AMP206"})
 #: Where gradients are not divided by the scale that has multiplied them, or by another one.
 _OF_SCALES = frozenset({"AMP418", "AMP416", "AMP408"})
 #: What changes gradients between the backward and the optimizer.
-_ON_THE_WAY = frozenset({"AMP401", "AMP403", "AMP404", "AMP408", "AMP416", "AMP418"})
+_ON_THE_WAY = frozenset({"AMP401", "AMP403", "AMP404", "AMP408", "AMP416", "AMP418", "AMP419"})
 #: What may only follow from one of these.
 _FOLLOWERS = frozenset({"AMP202", "AMP203", "AMP506"})
 #: What casting stored numbers explains, and what follows from it.

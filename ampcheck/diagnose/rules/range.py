@@ -209,7 +209,7 @@ def _harm(report: Report) -> Severity:
 
 
 def _absorbed(report: Report) -> str:
-    if _harm(report) is not Severity.INFO:
+    if _harm(report) is not Severity.INFO or any(doubt.harms for doubt in report.doubts):
         return ""
     if magnified(report.outcomes):
         return "; the loss and all gradients are still finite"

@@ -42,9 +42,9 @@ def rounded_before(report: Report) -> list[Finding]:
 def wrong_picks(report: Report) -> list[Finding]:
     """A step picks other elements than FP32 would, and its gradients are those of the wrong ones.
 
-    What it finds: an argmin, an argmax, a topk or a conversion to integers whose choice is clearly worse by FP32's own
-    numbers, where the gradients of a second FP32 run that picks by itself differ far more than rounding the weights
-    explains.
+    What it finds: an argmin, an argmax, a topk, a comparison or a conversion to integers that comes out otherwise than
+    by FP32's own numbers, where the gradients of a second FP32 run that picks by itself differ far more than rounding
+    the weights explains.
 
     Why it matters: the gradients are right for what was picked, so neither the loss nor an overflow shows it: wrong
     neighbours, wrong codes of a codebook, wrong experts.
@@ -62,7 +62,7 @@ def wrong_picks(report: Report) -> list[Finding]:
             report,
             ("AMP510", "wrong-picks", found.names[0]),
             found,
-            f"{clean(found.names[0])} picks other elements than FP32 would: with FP32's picks the gradient"
+            f"{clean(found.names[0])} picks otherwise than FP32 would: with FP32's picks the gradient"
             f"{_where(found)} differs by {percent(found.error)}",
             fix,
         )

@@ -15,14 +15,16 @@ from ampcheck.observe.source import running_line
 from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.trace import Integers
 
-#: Operations that pick along a dimension.
-PICKS = frozenset({"argmin", "argmax", "topk", "min", "max", "_to_copy"})
+#: Operations that decide element by element.
+_COMPARES = frozenset("lt gt le ge eq ne".split())
+#: Operations that pick along a dimension, or element by element.
+PICKS = frozenset({"argmin", "argmax", "topk", "min", "max", "_to_copy"}) | _COMPARES
 #: What turns numbers into integers: indices, mostly.
 CONVERTS = "_to_copy"
 _CONVERSION = "a conversion to integers"
-_INTEGERS = frozenset({torch.int64, torch.int32})
+_INTEGERS, _BOOLS = frozenset({torch.int64, torch.int32}), frozenset({torch.bool})
 #: What is not audited where picks are worse, behind the operation and its line.
-WORSE = "picks other elements than FP32 would: the gradients are compared at the script's picks"
+WORSE = "picks otherwise than FP32 would: the gradients are compared at the script's picks"
 #: How much worse picks must be, as a part of how far FP32's are from the average, before it is looked what they change.
 _DIFFERS = 2.0**-10
 #: An operation, a file and a line.
@@ -45,7 +47,14 @@ class Picks:
         self._best = None
         picked, best = (one if isinstance(one, torch.Tensor) else one[1] for one in (out, wide))
         values = args[0]
-        if picked.dtype not in _INTEGERS or not values.is_floating_point() or not torch.is_grad_enabled():
+        kinds = _BOOLS if name in _COMPARES else _INTEGERS
+        if picked.dtype not in kinds or not values.is_floating_point() or not torch.is_grad_enabled():
+            return
+        if name in _COMPARES:
+            self._best = picked, best, -1
+            other = picked != best
+            nothing = torch.zeros_like(other.sum())
+            self._add(name, torch.stack([other.sum(), nothing + other.numel(), nothing + 1, nothing]))
             return
         if name == CONVERTS:
             self._best = picked, best, -1

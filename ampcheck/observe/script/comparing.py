@@ -41,6 +41,9 @@ from ampcheck.values.trace import UpdateLoss, summed_up
 _NEAR = 0.4
 
 
+_current_node = torch._C._current_autograd_node
+
+
 class Compared(Recording):
     """A step being recorded in full."""
 
@@ -68,6 +71,7 @@ class Compared(Recording):
         self._shadows = [self._shadow] if self._second is None else [self._second, self._shadow]
         self._multiplied_by: set[float] = set()  #: the loss scales of this step
         self._keeps_scale = keeps_scale
+        self.takes_scale = False  #: an operation of the backward is given the loss scale as a number
         self._state: dict[str, Left] = {}
         self._before_step: dict[str, torch.Tensor] = {}
         self._updates: list[UpdateLoss] = []
@@ -108,6 +112,10 @@ class Compared(Recording):
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         self._before(func, args)
+        if self.scale != 1.0 and _current_node() is not None:
+            self.takes_scale = self.takes_scale or any(
+                type(one) is float and one == self.scale for one in args
+            )
         if self._rows.touches(args):
             with unseen():
                 self._rows.keep(self.recorder.tracker.parameters())

@@ -193,7 +193,7 @@ class Tape(Models):
         return self.what_if.seed(loss, self.now)
 
     def scaled_within(self, step: int) -> None:
-        """Take note of gradients of a scaled loss that are part of a loss: the script divides them by the scale."""
+        """Take note of a script that knows the scale within a step, and multiplies or divides by it there."""
         if not self._keeps_scale:
             self._keeps_scale = True
             self.discard()
@@ -276,6 +276,9 @@ class Tape(Models):
             self.in_use = recording.by_hand.beside(self.in_use) | self.in_use
         if done.beside is not None and done.whole:  # what was missed of a step before has been seen now
             self.recorded = [one for one in self.recorded if one.whole or one.overflowed]
+        if isinstance(recording, Compared) and recording.takes_scale and not self._keeps_scale:
+            self.scaled_within(recording.step)
+            return
         self.recorded.append(done)
         self.looks.again(self, done, recording)
         if self.what_if is None:
