@@ -8,11 +8,8 @@ from typing import Any
 import torch
 
 from ampcheck.observe import modes
-from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import Args, Execute, Kwargs, State
 from ampcheck.observe.fp8.by_hand import EIGHTHS, CastsByHand
-from ampcheck.observe.model.held import apart, held
-from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.ops import OpKind, plan_of
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.reference.checks import LOOKS, Checks
@@ -26,16 +23,15 @@ from ampcheck.observe.reference.returned import Returned
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.delivery import Delivery
 from ampcheck.observe.script.gradient_rows import Compare, GradientRows
-from ampcheck.observe.script.recorded import Beside, Left, Recorded
+from ampcheck.observe.script.left_behind import LeftBehind, Models
+from ampcheck.observe.script.recorded import Beside, Recorded
 from ampcheck.observe.script.recording import Named, Recording, Used, unseen
 from ampcheck.observe.script.second_run import Look, SecondRun
 from ampcheck.observe.script.state.carried import Carried
 from ampcheck.observe.script.state.naming import called
-from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.unusual import plain
 from ampcheck.values.formats import HALF_DTYPES
-from ampcheck.values.outcome import HARM_ERROR
-from ampcheck.values.trace import UpdateLoss, summed_up
+from ampcheck.values.trace import summed_up
 
 #: Octaves that gradients may be away from a loss scale that has multiplied them.
 _NEAR = 0.4
@@ -72,12 +68,10 @@ class Compared(Recording):
         self._multiplied_by: set[float] = set()  #: the loss scales of this step
         self._keeps_scale = keeps_scale
         self.takes_scale = False  #: an operation of the backward is given the loss scale as a number
-        self._state: dict[str, Left] = {}
-        self._before_step: dict[str, torch.Tensor] = {}
-        self._updates: list[UpdateLoss] = []
         self.carried: Carried | None = None
         self.step_record = PairedBook(self._shadow, SAMPLES)
         runs = self._shadow, self._second
+        self._left = LeftBehind(*runs, lambda: self.scale)
         self._rows = GradientRows(compare, runs, lambda: self.scale, kept=keeps_scale)
         self.versions: dict[int, int] = {}  #: by storage of a buffer, how often written when first seen
         self.by_hand = CastsByHand()
@@ -195,34 +189,15 @@ class Compared(Recording):
             with unseen():
                 self._second.keep_loss(loss)
 
-    def remember(self, models: Iterable[tuple[str, torch.nn.Module]]) -> None:
+    def remember(self, models: Models) -> None:
         """Keep what models hold in half precision when the step begins."""
         with unseen():
-            for name, model in models:
-                for path, one in held(model).items():
-                    if one.tensor.dtype in HALVES and one.tensor.numel() <= MOST:
-                        self._before_step.setdefault(f"{name}.{path}", one.tensor.detach().double())
+            self._left.remember(models)
 
-    def leaves(self, models: Iterable[tuple[str, torch.nn.Module]]) -> None:
+    def leaves(self, models: Models) -> None:
         """Compare what models hold at the end of the step."""
         with unseen():
-            for name, model in models:
-                for path, one in held(model).items():
-                    reference = self._shadow.of(one.tensor)
-                    before = self._before_step.get(f"{name}.{path}")
-                    if reference is not None and before is not None and before.shape == one.tensor.shape:
-                        wide, low = reference.double() - before, one.tensor.detach().double() - before
-                        self._updates.append(update_loss(f"{name}.{path}", wide, low))
-                    error = 0.0 if reference is None else self._apart(reference, one.tensor)
-                    if reference is not None and error > HARM_ERROR:
-                        rounded = None if self._second is None else self._second.rounded(one.tensor)
-                        explained = 0.0 if rounded is None else apart(reference, rounded)
-                        self._state[f"{name}.{path}"] = Left(error, explained, one.saved)
-
-    def _apart(self, reference: torch.Tensor, tensor: torch.Tensor) -> float:
-        """Return how far a tensor is off; it may hold the loss scale itself, or what is multiplied by it."""
-        error = apart(reference, tensor)
-        return min(error, apart(reference * self.scale, tensor)) if error > HARM_ERROR else error
+            self._left.compare(models)
 
     def measured(self, leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         """Keep a low-precision gradient, and return what FP32 has beside it."""
@@ -320,11 +295,11 @@ class Compared(Recording):
             error_jumps(self.recorder.sources(), errors, low_dtype) if errors else (),
             rows,
             frozenset(self._rows.both),
-            self._state,
+            self._left.off,
             look,
             second_rows,
             loss / by,
-            tuple(loss for loss in self._updates if loss.moved),
+            tuple(loss for loss in self._left.updates if loss.moved),
             self._given.taken if look is Look.MOVED else (),
             picks,
             {} if self._second is None else self._second.worse,

@@ -54,6 +54,7 @@ class Recording:
         self.scale = 1.0
         self._paused = False  #: it sees nothing for a while
         self.before_calls = False  #: it began before a module was called
+        self.called = False  #: since then one was
         self.backwards = 0
         self.by = 1.0  #: what the loss was multiplied by, where no GradScaler scaled it
         self.scaling = Scaling()
@@ -148,6 +149,12 @@ class Recording:
 
     def round_weights(self, *, again: bool = False) -> None:
         """Round the weights of the second run, where that is wanted; all of them `again` behind an optimizer."""
+
+    def calls(self, models: Iterable[tuple[str, torch.nn.Module]]) -> None:
+        """Take note of a call; what was changed before the first one, as averages are, was no part of the step."""
+        if not self.called:
+            self.called = True
+            self.remember(models)
 
     def remember(self, models: Iterable[tuple[str, torch.nn.Module]]) -> None:
         """Keep what models hold in half precision when the step begins."""

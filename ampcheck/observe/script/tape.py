@@ -159,8 +159,7 @@ class Tape(Models):
         self.now.autocast = self.now.autocast or autocast_dtype()
         self.now.recorder.adopt(module, root.name)
         self.now.round_weights()
-        if opens:
-            self.now.remember(self.models())
+        self.now.calls(self.models())
         if opens:
             self.now.recorder.tracker.call(module, args, kwargs)
         elif self.now.recorder.operations > MOST_OPERATIONS:

@@ -1,0 +1,66 @@
+"""What a step leaves in what models hold: buffers and other tensors, beside what FP32 would leave there."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import torch
+
+from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.model.held import apart, held
+from ampcheck.observe.model.updates import update_loss
+from ampcheck.observe.reference.joined import Joined
+from ampcheck.observe.script.recorded import Left
+from ampcheck.observe.script.second_run import SecondRun
+from ampcheck.observe.script.state.update_watch import MOST
+from ampcheck.observe.statistics.memory import version_of
+from ampcheck.values.outcome import HARM_ERROR
+
+if TYPE_CHECKING:
+    from ampcheck.values.trace import UpdateLoss
+
+Models = Iterable[tuple[str, torch.nn.Module]]
+
+
+class LeftBehind:
+    """What models hold in half precision when a step begins, and all that is off when it ends."""
+
+    def __init__(self, shadow: Joined, second: SecondRun | None, scale: Callable[[], float]) -> None:
+        """Compare with what a shadow has; a second run tells how much of it rounding explains."""
+        self._shadow, self._second, self._scale = shadow, second, scale
+        self._before: dict[str, tuple[torch.Tensor, int]] = {}
+        self.off: dict[str, Left] = {}  #: by path, what is off
+        self.updates: list[UpdateLoss] = []  #: of what was written in the step
+
+    def remember(self, models: Models) -> None:
+        """Keep what models hold in half precision when the step begins."""
+        for name, model in models:
+            for path, one in held(model).items():
+                if one.tensor.dtype in HALVES and one.tensor.numel() <= MOST:
+                    was = one.tensor.detach().double(), version_of(one.tensor)
+                    self._before.setdefault(f"{name}.{path}", was)
+
+    def compare(self, models: Models) -> None:
+        """Compare what models hold at the end of the step."""
+        for name, model in models:
+            for path, one in held(model).items():
+                reference = self._shadow.of(one.tensor)
+                if reference is not None:
+                    self._update(f"{name}.{path}", one.tensor, reference)
+                    self._leave(f"{name}.{path}", one.tensor, reference, saved=one.saved)
+
+    def _update(self, path: str, tensor: torch.Tensor, reference: torch.Tensor) -> None:
+        if path not in self._before:
+            return
+        before, version = self._before[path]
+        if version_of(tensor) != version and before.shape == tensor.shape:
+            wide, low = reference.double() - before, tensor.detach().double() - before
+            self.updates.append(update_loss(path, wide, low))
+
+    def _leave(self, path: str, tensor: torch.Tensor, reference: torch.Tensor, *, saved: bool) -> None:
+        error = apart(reference, tensor)
+        if error > HARM_ERROR:  # it may hold the loss scale itself, or what is multiplied by it
+            error = min(error, apart(reference * self._scale(), tensor))
+        if error > HARM_ERROR:
+            rounded = None if self._second is None else self._second.rounded(tensor)
+            explained = 0.0 if rounded is None else apart(reference, rounded)
+            self.off[path] = Left(error, explained, saved)
