@@ -127,7 +127,7 @@ def _beside(watcher: Watcher) -> Iterator[str]:
 
 
 def settled(recorded: Sequence[Recorded]) -> list[Recorded]:
-    """Return the steps in which FP32 has next to nothing left to learn, compared with the first.
+    """Return the steps in which FP32 has next to nothing left to learn, compared with the first of the same parameters.
 
     Those that overflow or spoil a state are none of them: that lasts.
     """
@@ -136,11 +136,18 @@ def settled(recorded: Sequence[Recorded]) -> list[Recorded]:
     left = [
         (sqrt(fsum(row[1] for row in beside.rows.values())), abs(step.losses[1])) for step, beside in found
     ]
+    first: dict[str, tuple[float, float]] = {}  #: by parameter
+    for (_, beside), one in zip(found, left, strict=True):
+        for name in beside.rows:
+            first.setdefault(name, one)
     return [
         step
         for (step, beside), (norm, loss) in zip(found, left, strict=True)
-        if 0 < norm <= _SETTLED_NORM * left[0][0] and loss <= _SETTLED_LOSS * left[0][1]
-        if not beside.updates and not any(_spoilt(beside))
+        if norm > 0 and not beside.updates and not any(_spoilt(beside))
+        if all(
+            norm <= _SETTLED_NORM * first[name][0] and loss <= _SETTLED_LOSS * first[name][1]
+            for name in beside.rows
+        )
     ]
 
 

@@ -90,8 +90,8 @@ class GradientRows:
         if grad.dtype in HALVES and parameter in self.divided:  # in place: what is too small is lost
             wide = (wide / scale).to(grad.dtype).to(wide.dtype) * scale
         before = wide / scale if reference is None else reference / (scale if self._kept else 1.0)
-        multiplied = reference is None or self._kept
-        if reference is not None and not multiplied:  # its loss may have been multiplied by nothing either
+        multiplied = reference is None or self._kept or parameter in self.divided
+        if reference is not None and not multiplied:  # its loss may have been multiplied by nothing
             multiplied = apart(reference, wide) >= apart(reference * scale, wide)
         wide = wide if multiplied else wide * scale
         # A scale that is no power of two is off by this.
