@@ -1,6 +1,7 @@
 """Few recorded steps of a script have FP32 beside them; what the others say is the same without it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -95,6 +96,16 @@ def test_only_a_first_step_that_leaves_no_question_stands_for_the_next(change, f
     near = sum(row[0] for row in first) <= 0.15**2 * norm and all(row[1] > 0 for row in first)
     assert recorded[0].matches_reference == (near and recorded[0].precision == "bf16")
     assert recorded[0].matches_reference == (full == [0])
+
+
+@pytest.mark.parametrize(("share", "error", "near"), [(0.1, 0.5, False), (0.1, 0.1, True), (1e-4, 0.5, True)])
+def test_a_part_that_is_off_leaves_a_question_however_small_beside_the_others(share, error, near):
+    (first, *_), _ = steps(in_bf16, dtype=lambda _: torch.bfloat16)
+    norm = sum(row[1] for row in first.beside.rows.values()) * share**2
+    head = {"head.weight": (error**2 * norm, norm, 0.0, 0.0, 100.0)}
+    with_head = replace(first, beside=replace(first.beside, rows=first.beside.rows | head))
+    assert first.matches_reference
+    assert with_head.matches_reference is near
 
 
 class Asleep(nn.Module):

@@ -69,6 +69,32 @@ def test_gradients_that_a_skip_leaves_stay_infinite():
     assert errors[0].fix == ("optimizer.zero_grad()  # where a step is skipped, too",)
 
 
+def test_gradients_of_one_head_that_a_skip_leaves_stay_infinite_beside_finite_ones():
+    """Only one of two heads overflows, and the loop adds to what a skipped step has left."""
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    x, scale = torch.randn(16, 8), 2.0**12
+    with session.watching():
+        heads = nn.ModuleList([nn.Linear(8, 2), nn.Linear(8, 2)])
+        optimizer = torch.optim.SGD(heads.parameters(), 0.01)
+        for _ in range(12):
+            with torch.autocast("cuda", torch.float16):
+                quiet, loud = (head(x) for head in heads)
+                loss = quiet.float().square().mean() + (loud * 512).square().float().mean()
+            (loss * scale).backward()
+            if not all(bool(one.grad.isfinite().all()) for one in heads.parameters()):
+                scale /= 2
+                continue
+            for parameter in heads.parameters():
+                parameter.grad.div_(scale)
+            optimizer.step()
+            optimizer.zero_grad()
+    finite = [bool(head.weight.grad is None or head.weight.grad.isfinite().all()) for head in heads]
+    assert finite == [True, False]
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert "AMP206" in [one.code for one in errors]
+
+
 @pytest.mark.parametrize("first", [2.0**24, 2.0**8])
 def test_a_loop_that_checks_gradients_and_clears_them_is_no_error(first):
     finite, cleared, errors = train(gradients, clears=True, first=first)

@@ -177,3 +177,29 @@ def test_picks_that_change_no_gradient_are_safe():
     assert not any(doubt.harms for doubt in report.doubts)
     assert not any(what.endswith(WORSE) for what in report.verdict.coverage.gaps)
     assert not [one for one in report.findings if one.code == "AMP510"]
+
+
+class Gate(nn.Module):
+    """Lets rows through by a comparison of numbers that fp16 cannot tell apart, or can."""
+
+    def __init__(self, far):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.far = nn.Linear(8, 1), far
+
+    def forward(self, x):
+        at = (x[:, :1] + self.far).half()
+        open_ = at > (x[:, 1:2] + self.far).half()
+        return self.layer(x) * open_
+
+
+@pytest.mark.parametrize(("far", "harmed"), [(2000.0, True), (0.0, False)])
+def test_comparisons_that_come_out_otherwise_are_picks_too(far, harmed):
+    grads = []
+    for gate in (Gate(0.0), Gate(far)):
+        fit(gate, ROWS).backward()
+        grads.append(gate.layer.weight.grad)
+    assert bool((grads[1] - grads[0]).norm() > 0.3 * grads[0].norm()) is harmed
+    report = audit(Gate(far), fit)
+    assert [one.code for one in report.findings if one.code == "AMP510"] == ["AMP510"] * harmed
+    assert (report.verdict.word is Health.UNSAFE) is harmed

@@ -1,10 +1,15 @@
 """When a script's steps are compared with FP32, with what, and what is no part of them."""
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ampcheck.diagnose.rules.rounding import lost_updates
+from ampcheck.observe.model.updates import update_loss
 from ampcheck.run.session import Session
 from ampcheck.values.settings import Schedule
 from ampcheck.values.verdict import Health
@@ -230,3 +235,61 @@ def test_a_stale_cast_is_found_behind_a_backward_too(cached):
             optimizer.step()
 
     assert ("AMP419" in codes(watched(loop))) is cached
+
+
+# -- weights that become infinite in a few elements
+
+
+class Adagrad(torch.optim.Optimizer):
+    """One of somebody's own, which keeps its sums in the weights' precision."""
+
+    def __init__(self, parameters, eps):
+        super().__init__(list(parameters), {"eps": eps})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                grad = parameter.grad
+                seen = self.state[parameter].setdefault("sum", torch.zeros_like(parameter))
+                seen.add_(grad * grad)
+                parameter.sub_(0.01 * grad / (seen.sqrt() + group["eps"]))
+
+
+def embeds(eps, steps=6):
+    """Return a loop over a table in fp16 of which few rows are used: for the others Adagrad divides zero by `eps`."""
+    torch.manual_seed(0)
+    table = nn.Embedding(512, 4).half()
+
+    def loop():
+        optimizer = Adagrad(table.parameters(), eps)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = table(torch.arange(500)).float().square().mean() * 1000
+            loss.backward()
+            optimizer.step()
+
+    return loop, table
+
+
+@pytest.mark.parametrize(("eps", "finite"), [(1e-10, False), (1e-3, True)])
+def test_a_weight_that_becomes_infinite_is_an_error_however_few_they_are(eps, finite):
+    loop, table = embeds(eps)
+    report = watched(loop)
+    assert bool(table.weight.isfinite().all()) is finite
+    assert (report.verdict.word is Health.UNSAFE) is not finite
+
+
+@pytest.mark.parametrize("bad", [0, 3, 200])
+def test_what_is_lost_of_an_update_is_counted_as_by_hand(bad):
+    generator = torch.Generator().manual_seed(1)
+    wide = torch.randn(300, generator=generator).masked_fill(torch.rand(300, generator=generator) < 0.2, 0.0)
+    low = torch.where(wide.abs() < 0.3, torch.zeros(()), wide * 1.1)
+    low[:bad] = torch.inf
+    lost = update_loss("table", wide.double(), low.double())
+    moved = [(a, b) for a, b in zip(wide.tolist(), low.tolist(), strict=True) if a != 0 or math.isinf(b)]
+    assert lost.moved == len(moved)
+    assert lost.infinite == lost.wrong == bad
+    assert lost.stuck == sum(b == 0 for _, b in moved)
+    report = replace(watched(later(1.0)), updates=(lost,))
+    assert [one.name for one in lost_updates(report)] == (["table"] if bad else [])

@@ -1,8 +1,9 @@
-"""States in half precision of a script's own optimizers: what is zero in them where it is not in FP32.
+"""Half precision in a script's own optimizers: states that are zero, and weights that become infinite.
 
 Optimizers of torch's keep their states as wide as their weights. One of the script's own may keep a second moment in
 fp16, where small squares are zero: the update divides by eps alone, and the weights are far away before any recorded
-step shows why. So its first steps are taken in FP32 as well, operation by operation.
+step shows why. So its first steps are taken in FP32 as well, operation by operation. Whether its small updates of
+half-precision weights are lost is not judged: it may gather what is rounded away, or round at random.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ from ampcheck.observe.reference.beside_mode import BesideMode
 from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.state.naming import Named
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 from ampcheck.observe.unusual import plain
@@ -49,29 +51,36 @@ class _References(Shadow):
 class OwnUpdates:
     """Takes the first steps of optimizers that torch does not have in FP32 as well."""
 
-    def __init__(self) -> None:
+    def __init__(self, named: Named) -> None:
+        """Begin with none; `named` says what a parameter is called."""
+        self._named = named
         self._taken: dict[str, int] = {}
         self._optimizer: Any = None
         self._shadow: _References | None = None
         self.follows = False  #: the step that is running
         self._mode: BesideMode | None = None
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  #: by parameter, its numbers then
+        self._low: list[tuple[torch.Tensor, torch.Tensor]] = []  #: parameters in half precision
         self.losses: tuple[UpdateLoss, ...] = ()
 
     def begins(self, label: str, optimizer: Any, parameters: Iterable[Any]) -> None:
         """Follow an optimizer's step, if it is one of its first."""
         self.leave()
         taken = self._taken[label] = self._taken.get(label, 0) + 1
-        if taken > _STEPS or self.losses or (taken > 1 and not _low_states(optimizer)):
+        if taken > _STEPS or self.losses:
             return
-        elements = 0
+        elements, states = 0, taken == 1 or _low_states(optimizer)
         with unseen():
             for parameter in parameters:
                 part = plain(parameter) if isinstance(parameter, torch.Tensor) else None
-                if part is not None and part.dtype is torch.float32 and elements + part.numel() <= _MOST:
-                    elements += part.numel()
+                if part is None or elements + part.numel() > _MOST:
+                    continue
+                elements += part.numel()
+                if part.dtype in HALVES:
+                    self._low.append((parameter, part))
+                elif part.dtype is torch.float32 and states:
                     self._before[id(parameter)] = part, part.detach().clone()
-        if self._before:
+        if self._before or self._low:
             self._optimizer, self._shadow, self.follows = optimizer, _References(), True
             self._shadow.gave_way = lambda _: self.leave()
             self._mode = BesideMode(self._shadow)
@@ -80,23 +89,42 @@ class OwnUpdates:
     def leave(self) -> None:
         """Follow no further: the step asks for the loss again, or failed."""
         mode, self._mode, self._shadow, self.follows = self._mode, None, None, False
-        self._before, self._optimizer = {}, None
+        self._before, self._low, self._optimizer = {}, [], None
         if mode is not None:
             mode.__exit__()
 
     def ends(self) -> None:
         """Compare what the step has done with FP32's."""
-        shadow, before, optimizer = self._shadow, self._before, self._optimizer
+        shadow, before, low, optimizer = self._shadow, self._before, self._low, self._optimizer
         self.leave()
-        if shadow is None or not _low_states(optimizer):
+        if shadow is None:
             return
         with unseen():
-            steps = {key: _both(shadow, *held) for key, held in before.items()}
-            error, size = (sum(map(float, one)) for one in zip(*map(_squares, steps.values()), strict=True))
-            if not error <= _FAR**2 * size:  # NaN is far off too
-                far = {key: ~(went.abs() <= TOO_FAR * way.abs()) for key, (way, went) in steps.items()}
-                self.losses = tuple(_zeros(shadow, optimizer, far))
+            self.losses = tuple(self._infinite(shadow, low))
+            if before and not self.losses and _low_states(optimizer):
+                steps = {key: _both(shadow, *held) for key, held in before.items()}
+                error, size = (
+                    sum(map(float, one)) for one in zip(*map(_squares, steps.values()), strict=True)
+                )
+                if not error <= _FAR**2 * size:  # NaN is far off too
+                    far = {key: ~(went.abs() <= TOO_FAR * way.abs()) for key, (way, went) in steps.items()}
+                    self.losses = tuple(_zeros(shadow, optimizer, far))
         shadow.clear()
+
+    def _infinite(
+        self, shadow: _References, low: Iterable[tuple[torch.Tensor, torch.Tensor]]
+    ) -> Iterator[UpdateLoss]:
+        """Yield the parameters of which elements are not finite that are in FP32."""
+        for parameter, part in low:
+            wide = shadow.of(part)
+            if wide is None or wide.shape != part.shape:
+                continue
+            known = wide.isfinite()
+            bad = int((known & ~part.isfinite()).sum())
+            if bad:
+                place = shadow.places.get(part.untyped_storage()._cdata, ("", 0))
+                name = self._named(parameter)[1]
+                yield UpdateLoss(name, int(known.sum()), 0, bad, *place, infinite=bad)
 
 
 def _low_states(optimizer: Any) -> bool:

@@ -41,7 +41,7 @@ class UpdateWatch:
         #: By thread: the optimizer that steps, and FP32's step.
         self._tried: dict[int, tuple[str, list[_Three]]] = {}
         self._losses: dict[str, dict[str, UpdateLoss]] = {}
-        self._own = OwnUpdates()
+        self._own = OwnUpdates(named)
         self.untried: dict[str, str] = {}  #: by optimizer, its class: its updates could not be taken in FP32
 
     @property
