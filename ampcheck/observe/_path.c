@@ -640,6 +640,12 @@ static int keywords_cross(Path *p, int64_t module)
     return failed;
 }
 
+/* An error of our own at a module's door is no error of the module. */
+static PyObject *spared(Path *p)
+{
+    return gave_way(p) ? NULL : Py_NewRef(Py_None);
+}
+
 static PyObject *py_enter(PyObject *self, PyObject *const *argv, Py_ssize_t count)
 {
     Path *p = (Path *)self;
@@ -669,8 +675,8 @@ static PyObject *py_enter(PyObject *self, PyObject *const *argv, Py_ssize_t coun
         Py_RETURN_NONE;
     }
     if (!seen->calls++) seen->order = p->ran++;
-    if (cross(p, index, 0, argv[1])) return NULL;
-    if ((filled < 0 || PyTuple_Size(argv[1]) < filled) && keywords_cross(p, index)) return NULL;
+    if (cross(p, index, 0, argv[1])) return spared(p);
+    if ((filled < 0 || PyTuple_Size(argv[1]) < filled) && keywords_cross(p, index)) return spared(p);
     Py_RETURN_NONE;
 }
 
@@ -689,7 +695,8 @@ static PyObject *py_leave(PyObject *self, PyObject *const *argv, Py_ssize_t coun
     if (count != 3) return PyErr_Format(PyExc_TypeError, "expected module, args and output, got %zd values", count);
     while (at && p->own.stack[at - 1].module != argv[0]) at--;
     if (!at || elsewhere(p)) Py_RETURN_NONE;
-    if (!p->recomputing && map_get(&p->own.indices, ADDRESS(argv[0]), 0, 0, &index) && cross(p, index, 1, argv[2])) return NULL;
+    if (!p->recomputing && map_get(&p->own.indices, ADDRESS(argv[0]), 0, 0, &index) && cross(p, index, 1, argv[2])
+        && gave_way(p)) return NULL;
     /* Above it lie modules that were left by an exception which no hook is told of. */
     while (p->depth >= at) left(p);
     Py_RETURN_NONE;

@@ -284,9 +284,12 @@ class Recorder(modes.OwnMode):
     def crossed(self, module: int, slot: str, value: Any) -> None:
         """Note the tensors that enter or leave a module."""
         turn = nullcontext(enter_result=True) if self.lanes is None else self.lanes.turn()
-        with _NO_FUNCTIONS(), turn as mine:
-            if mine:
-                self.tally.crossed(self.origins.door(module), slot, value)
+        try:
+            with _NO_FUNCTIONS(), turn as mine:
+                if mine:
+                    self.tally.crossed(self.origins.door(module), slot, value)
+        except Exception as error:  # noqa: BLE001  # of our own
+            self.gave_way(error)
 
     def states(self, held: Iterable[State]) -> None:
         """Measure parameters and their gradients; call it outside of the recording."""

@@ -12,7 +12,7 @@ from ampcheck.observe.model.modules import tensors_in
 from ampcheck.observe.reference.lineage import Lineage
 from ampcheck.observe.seen import CastInputs
 from ampcheck.observe.statistics.step_record import StepRecord
-from ampcheck.observe.unusual import in_memory, readable
+from ampcheck.observe.unusual import TRANSFORMED, in_memory, readable
 from ampcheck.values.trace import Constant, Phase, Site
 
 #: What stands for an operation where whole modules are measured.
@@ -24,6 +24,7 @@ FREED = "tensors whose memory was freed or shrunk, as offloading does: their val
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _STRIDED = torch.strided
 _transformed = torch._C._functorch.is_functorch_wrapped_tensor
+_transforms = torch._C._functorch.peek_interpreter_stack
 #: Subclasses of torch's that compute nothing but by their parts: a rank's own part, and what is on its way to it.
 _SEEN_WHOLE = frozenset({"DTensor", "AsyncCollectiveTensor"})
 _NUMBERS = frozenset({float, int})
@@ -189,6 +190,9 @@ class Tally:
 
     def measure_outside(self, origin: Origin, phase: Phase, op: str, slot: str, tensor: torch.Tensor) -> None:
         """Measure a tensor that the user's code holds: its own overrides of operations are not run."""
+        if _transforms() is not None:  # what is computed for a measurement would be transformed too
+            self.not_audited[TRANSFORMED] += 1
+            return
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             plain = type(tensor) in _PLAIN and tensor.layout is _STRIDED and not _transformed(tensor)
             if plain and not in_memory(tensor):

@@ -8,6 +8,7 @@ from ampcheck.observe.model.structure import is_lazy
 from ampcheck.observe.reference.sharing import local
 from ampcheck.observe.reference.storage import COMPRESSED
 
+TRANSFORMED = "inputs and outputs of modules inside function transforms"
 _NO_DISPATCH = frozenset({torch._C._disabled_torch_dispatch_impl, torch.Tensor.__torch_dispatch__})
 
 
@@ -21,7 +22,7 @@ def readable(tensor: torch.Tensor) -> torch.Tensor | str:  # noqa: PLR0911  # on
         if kind.__torch_dispatch__ not in _NO_DISPATCH:
             return f"tensors of type {kind.__name__}, of which only the operations inside are seen"
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-            return "inputs and outputs of modules inside function transforms"
+            return TRANSFORMED
         if tensor.layout is torch.strided and not tensor.is_nested:
             return tensor.as_subclass(torch.Tensor)
         if tensor.layout is torch.sparse_coo:
