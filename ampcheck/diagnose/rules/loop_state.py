@@ -27,7 +27,7 @@ class Moment:
 
 
 #: What gradients are computed for.
-_USES = frozenset({Kind.UNSCALE, Kind.SCALER_STEP, Kind.STEP})
+_USES = frozenset({Kind.SCALER_STEP, Kind.STEP})
 
 
 class _State:

@@ -28,7 +28,7 @@ _NAMED = 8
 _CASTS = frozenset({"_to_copy", "copy_", "to"})
 
 
-class Taken(NamedTuple):
+class TakenAsIs(NamedTuple):
     """Something of the script's that FP32 takes as it is."""
 
     name: str
@@ -63,7 +63,7 @@ class Given:
         self._owned: set[int] = set()
         self._held: dict[int, StorageWeakRef] = {}
         self.found: dict[
-            int, Taken | None
+            int, TakenAsIs | None
         ] = {}  #: by storage that was computed with; None for one not looked up
         #: By storage that holds copies, what was copied.
         self._from: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -101,7 +101,9 @@ class Given:
         place = tensor.untyped_storage()._cdata
         if place not in self.found:
             named = len(self.found) < _NAMED
-            self.found[place] = Taken(self._called(self._first(tensor)), *running_line()) if named else None
+            self.found[place] = (
+                TakenAsIs(self._called(self._first(tensor)), *running_line()) if named else None
+            )
 
     def missed(self, versions: dict[int, int]) -> dict[str, int]:
         """Return what is not audited; `versions` keeps how often buffers were written, from step to step."""
@@ -111,12 +113,12 @@ class Given:
             place, version = buffer.untyped_storage()._cdata, version_of(buffer)
             written = versions.setdefault(place, version) != version
             if not written and self._read.get(place) == version and not _is_exact(buffer):
-                self.found[place] = Taken(name)
+                self.found[place] = TakenAsIs(name)
         names = list(dict.fromkeys(one.words for one in self.taken))
         return {f"{some(names, 1)}: {GIVEN}" if names else GIVEN: len(self.found)} if self.found else {}
 
     @property
-    def taken(self) -> tuple[Taken, ...]:
+    def taken(self) -> tuple[TakenAsIs, ...]:
         """Return what was computed with, as far as it was looked up."""
         return tuple(one for one in self.found.values() if one is not None)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.reference.given import Taken
+from ampcheck.observe.reference.given import TakenAsIs
 from ampcheck.observe.source import running_line
 from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.trace import Integers
@@ -93,9 +93,9 @@ class Picks:
         place = name, *running_line()
         self._found[place] = self._found[place] + sums if place in self._found else sums
 
-    def fetch(self) -> tuple[tuple[Taken, ...], tuple[Integers, ...]]:
+    def fetch(self) -> tuple[tuple[TakenAsIs, ...], tuple[Integers, ...]]:
         """Return where picks are worse than FP32's, and which integers are wrong."""
-        worse_picks, wrong = list[Taken](), list[Integers]()
+        worse_picks, wrong = list[TakenAsIs](), list[Integers]()
         for (name, file, line), sums in self._found.items():
             worse, beside, broken, rounded = sums.tolist()
             # What reads other rows takes their gradients from some and gives them to others: two errors in one.
@@ -103,7 +103,7 @@ class Picks:
                 wrong.append(Integers(file, line, int(beside), int(rounded)))
             elif worse > (HARM_ERROR if name == CONVERTS else _DIFFERS) * beside:
                 what = _CONVERSION if name == CONVERTS else name
-                worse_picks.append(Taken(what, file, line, worse, far=worse > HARM_ERROR * beside))
+                worse_picks.append(TakenAsIs(what, file, line, worse, far=worse > HARM_ERROR * beside))
         return tuple(worse_picks), tuple(wrong)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ampcheck.observe.recorder import FORWARD_UNSEEN
-from ampcheck.observe.reference.given import Taken
+from ampcheck.observe.reference.given import TakenAsIs
 from ampcheck.observe.reference.picks import Place
 from ampcheck.observe.script.delivery import Delivery
 from ampcheck.observe.script.scaling.scaled_by_hand import Scaling
@@ -38,8 +38,8 @@ class Beside:
     second: Mapping[str, Sequence[float]] = field(default_factory=dict)  #: its rows
     second_loss: float = 0.0
     updates: tuple[UpdateLoss, ...] = ()  #: of what modules hold in half precision and the step has written
-    moved: tuple[Taken, ...] = ()  #: numbers that the second run has moved
-    picks: tuple[Taken, ...] = ()  #: that are worse than FP32's
+    moved: tuple[TakenAsIs, ...] = ()  #: numbers that the second run has moved
+    picks: tuple[TakenAsIs, ...] = ()  #: that are worse than FP32's
     rounded_picks: Mapping[Place, float] = field(default_factory=dict)
     """By how much the picks of FP32 with rounded weights are worse, where that ran too."""
     delivery: Delivery | None = None  #: what optimizers are given of it, as far as they have stepped
@@ -53,7 +53,7 @@ class Beside:
         return frozenset(self.delivery.compared) if self.delivery is not None else frozenset()
 
     @property
-    def taken(self) -> tuple[Taken, ...]:
+    def taken(self) -> tuple[TakenAsIs, ...]:
         """What the second run does not take from the script."""
         return self.picks if self.look is Look.PICKED else self.moved
 
