@@ -293,3 +293,37 @@ def test_what_is_lost_of_an_update_is_counted_as_by_hand(bad):
     assert lost.stuck == sum(b == 0 for _, b in moved)
     report = replace(watched(later(1.0)), updates=(lost,))
     assert [one.name for one in lost_updates(report)] == (["table"] if bad else [])
+
+
+# -- training without an optimizer
+
+
+def by_hand(small):
+    """Return a loop that asks for gradients and moves the weights by itself; what enters is `small`, and made large."""
+
+    def loop():
+        model = net()
+        for _ in range(8):
+            with torch.autocast("cuda", torch.float16):
+                loss = fit(lambda x: model(x * small) / small)
+            grads = torch.autograd.grad(loss, list(model.parameters()))
+            with torch.no_grad():
+                for parameter, grad in zip(model.parameters(), grads, strict=True):
+                    parameter.sub_(grad, alpha=1e-4 * small)
+
+    return loop
+
+
+@pytest.mark.parametrize(("small", "harmed"), [(1.0, False), (2.0**-23, True)])
+def test_gradients_that_a_script_moves_weights_by_itself_with_are_compared(small, harmed):
+    grads = []
+    for dtype in (torch.float32, torch.float16):
+        model = net()
+        fit(lambda x: model((x * small).to(dtype).float()) / small).backward()  # noqa: B023
+        grads.append(model[0].weight.grad)
+    off = float((grads[1] - grads[0]).norm() / grads[0].norm())
+    assert (off > 0.1) is harmed
+    report = watched(by_hand(small))
+    assert report.verdict.coverage.parameters == 4
+    assert not report.verdict.coverage.unseen
+    assert (report.verdict.word is Health.UNSAFE) is harmed

@@ -138,9 +138,15 @@ class Compared(Recording):
                 self.by_hand.cast(module, phase, source, out)
 
     @modes.unseen
-    def returned(self, grads: Iterable[object]) -> None:
-        """Compare gradients that the script asked for with FP32's."""
-        self._returned.note(grads, self._shadow.of)
+    def returned(self, grads: Iterable[object], inputs: Any) -> None:
+        """Compare gradients that the script asked for with FP32's; those of the `inputs` are used as they are."""
+        found = list(grads)
+        self._returned.note(found, self._shadow.of)
+        for parameter, grad in zip(
+            (inputs,) if isinstance(inputs, torch.Tensor) else inputs, found, strict=False
+        ):
+            if isinstance(parameter, torch.nn.Parameter) and isinstance(grad, torch.Tensor):
+                self._measured[id(parameter)] = grad
 
     def scales(self, scale: torch.Tensor) -> None:
         """Take note of a loss that is about to be scaled: FP32's is compared with it at the same scale."""

@@ -162,11 +162,11 @@ def _engine(watcher: Watcher, original: Original, outputs: Any, seeds: Any, *arg
         if create_graph:
             watcher.differentiated(outputs)
         # Under torch.func a graph is always made.
-        if (not create_graph or _functional()) and watcher.trains(inputs):
+        if trains := (not create_graph or _functional()) and watcher.trains(inputs):
             watcher.backward(outputs, seeds, RETURNED)
         out = original(outputs, seeds, *args, **kwargs)
         if not _functional():
-            watcher.returned(out)
+            watcher.returned(out, inputs if trains else ())
         return out
     seed = watcher.backward(outputs, seeds)
     try:

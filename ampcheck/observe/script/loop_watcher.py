@@ -188,9 +188,11 @@ class LoopWatcher:
 
     @guarded
     def trains(self, inputs: Any) -> bool:
-        """Tell whether an optimizer has one of these tensors."""
+        """Tell whether an optimizer has one of these tensors, or where there is none, whether one is a parameter."""
         given = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
-        leaves = (getattr(getattr(one, "node", None), "variable", unwrapped(one)) for one in given)
+        leaves = [getattr(getattr(one, "node", None), "variable", unwrapped(one)) for one in given]
+        if not self._owners:
+            return any(isinstance(one, torch.nn.Parameter) for one in leaves)
         return not self._owners.keys().isdisjoint(map(id, leaves))
 
     def backward_ends(self) -> None:

@@ -246,10 +246,10 @@ class Watcher(LoopWatcher):
             self._scaled_at = self.journal.spot() if self._scale_read != self.backwards else None
 
     @guarded
-    def returned(self, grads: Iterable[object]) -> None:
+    def returned(self, grads: Iterable[object], inputs: Any) -> None:
         """Take note of gradients that the script asked for, in a step that FP32 runs beside."""
         if isinstance(self.tape.now, Compared):
-            self.tape.now.returned(grads)
+            self.tape.now.returned(grads, () if self._owners else inputs)
 
     @guarded
     def backward(self, *given: Any, **named: Any) -> torch.Tensor | None:
