@@ -63,6 +63,7 @@ def script_coverage(
             *_missed(report),
             *_untried(watcher),
             *_ruined(watcher),
+            *_spoilt_numbers(watcher),
             *_beside(watcher),
             *_learned(watcher),
         ),
@@ -112,6 +113,14 @@ def _ruined(watcher: Watcher) -> Iterator[str]:
     if names:
         kind = "are" if len(names) > 1 else "is"
         yield f"{some(names, 1)} {kind} not finite at the end: the step that made it so was not recorded"
+
+
+def _spoilt_numbers(watcher: Watcher) -> Iterator[str]:
+    """Yield the script's own numbers that are NaN since a step was skipped."""
+    names = list(watcher.scales.spoilt.found)
+    if names:
+        kind = "are" if len(names) > 1 else "is"
+        yield f"{some(names)} {kind} NaN since a step was skipped: what the script does with that was not seen"
 
 
 def _beside(watcher: Watcher) -> Iterator[str]:

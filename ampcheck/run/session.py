@@ -240,6 +240,11 @@ def _searching(step: Recorded, loop: Loop, recorded: Sequence[Recorded]) -> bool
     losses = step.losses if step.beside is not None else step.losses[:1]
     if not step.overflowed or not all(map(math.isfinite, losses)):
         return False
+    if not loop.count(
+        Kind.STEP
+    ):  # weights moved by hand, which would not be finite in a later step if this one counted
+        later = recorded[recorded.index(step) + 1 :]
+        return any(not one.overflowed and math.isfinite(one.losses[0]) for one in later)
     update, updates = loop.update_of(step.step), 0
     if update is not None:
         skipped, at, updates = loop.skips(update[0]), update[1], len(loop.updates(update[0]))

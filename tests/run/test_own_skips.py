@@ -1,5 +1,6 @@
 """Scripts that scale the loss and skip steps themselves: what an overflow leaves in weights and gradients."""
 
+import math
 import os
 import subprocess
 import sys
@@ -254,3 +255,38 @@ def test_a_script_that_skips_every_step_has_trained_in_vain(tmp_path):
     assert report.verdict.word is Health.UNSAFE
     errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
     assert [(finding.code, finding.origin.line) for finding in errors] == [("AMP202", 9)]
+
+
+class Norms:
+    """An average of gradient norms, which forgets none of them, or those that are no numbers."""
+
+    def __init__(self, forgets):
+        self.forgets, self.usual = forgets, 0.0
+
+    def add(self, norm):
+        if not (self.forgets and not math.isfinite(norm)):
+            self.usual += 0.1 * (norm - self.usual)
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_number_that_is_none_since_a_step_was_skipped_is_never_safe(forgets):
+    torch.manual_seed(0)
+    session, norms = Session(Schedule(), as_cuda=True), Norms(forgets)
+    with session.watching():
+        model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+        optimizer, scaler = torch.optim.SGD(model.parameters(), 0.01), torch.amp.GradScaler("cuda", 2.0**24)
+        for _ in range(30):
+            with torch.autocast("cuda", torch.float16):
+                loss = nn.functional.cross_entropy(model(torch.randn(16, 8)), torch.randint(2, (16,)))
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            norms.add(float(nn.utils.clip_grad_norm_(model.parameters(), 1e9)))
+            scaler.step(optimizer)
+            scaler.update()
+    assert scaler.get_scale() < 2.0**24
+    assert math.isfinite(norms.usual) is forgets
+    verdict = session.report("script.py").verdict
+    named = any(gap.startswith("norms.usual is NaN") for gap in verdict.coverage.gaps)
+    assert named is math.isnan(norms.usual)
+    assert (verdict.word is Health.SAFE) is forgets

@@ -327,3 +327,27 @@ def test_gradients_that_a_script_moves_weights_by_itself_with_are_compared(small
     assert report.verdict.coverage.parameters == 4
     assert not report.verdict.coverage.unseen
     assert (report.verdict.word is Health.UNSAFE) is harmed
+
+
+@pytest.mark.parametrize(("large", "harmed"), [(2.0**20, False), (2.0**40, True)])
+def test_overflows_that_a_script_without_optimizer_skips_are_no_error_once_they_end(large, harmed):
+    model, taken = net(), []
+
+    def loop():
+        scale = large
+        for _ in range(16):
+            with torch.autocast("cuda", torch.float16):
+                loss = fit(model)
+            grads = torch.autograd.grad(loss * scale, list(model.parameters()))
+            if not all(bool(grad.isfinite().all()) for grad in grads):
+                scale /= 2
+                continue
+            taken.append(scale)
+            with torch.no_grad():
+                for parameter, grad in zip(model.parameters(), grads, strict=True):
+                    parameter.sub_(grad, alpha=0.01 / scale)
+
+    report = watched(loop)
+    assert bool(taken) is not harmed
+    assert (report.verdict.word is Health.UNSAFE) is harmed
+    assert report.verdict.word is not Health.SAFE  # what divides the gradients was not seen

@@ -1,6 +1,7 @@
 """Gradients that a script asks autograd for and goes on to compute with: how far they are from FP32's."""
 
 from collections.abc import Callable, Iterable
+from math import isfinite
 
 import torch
 
@@ -37,7 +38,11 @@ class Returned:
         """Return what is not audited."""
         found = {place: sums.tolist() for place, sums in self._found.items()}
         return {
-            f"{USE} at {place}, which are off by {percent((error / size) ** 0.5)}": 1
+            f"{USE} at {place}, {_words(error, size)}": 1
             for place, (error, size) in found.items()
             if size and not error <= _FAR**2 * size
         }
+
+
+def _words(error: float, size: float) -> str:
+    return f"which are off by {percent((error / size) ** 0.5)}" if isfinite(error) else "which are not finite"

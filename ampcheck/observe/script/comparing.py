@@ -23,7 +23,7 @@ from ampcheck.observe.reference.returned import Returned
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.delivery import Delivery
 from ampcheck.observe.script.gradient_rows import Compare, GradientRows
-from ampcheck.observe.script.left_behind import LeftBehind, Models
+from ampcheck.observe.script.held_state import HeldState, Models
 from ampcheck.observe.script.recorded import Beside, Recorded
 from ampcheck.observe.script.recording import Named, Recording, Used, unseen
 from ampcheck.observe.script.second_run import Look, SecondRun
@@ -71,7 +71,7 @@ class Compared(Recording):
         self.carried: Carried | None = None
         self.step_record = PairedBook(self._shadow, SAMPLES)
         runs = self._shadow, self._second
-        self._left = LeftBehind(*runs, lambda: self.scale)
+        self._left = HeldState(*runs, lambda: self.scale)
         self._rows = GradientRows(compare, runs, lambda: self.scale, kept=keeps_scale)
         self.versions: dict[int, int] = {}  #: by storage of a buffer, how often written when first seen
         self.by_hand = CastsByHand()

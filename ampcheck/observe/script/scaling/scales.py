@@ -13,6 +13,7 @@ from torch.amp.grad_scaler import OptState
 
 from ampcheck.observe.modes import unseen
 from ampcheck.observe.script.state.naming import Named
+from ampcheck.observe.script.state.spoilt_numbers import SpoiltNumbers
 from ampcheck.observe.unusual import plain
 from ampcheck.values.loop import Cause, ScaleEvent
 
@@ -76,10 +77,12 @@ class ScaleWatch:
         self._suspects: list[_Suspect] = []
         self.first: dict[str, float] = {}
         self.events: list[ScaleEvent] = []
+        self.spoilt = SpoiltNumbers()
 
     @unseen
     def skipped(self, step: int, optimizer: str, parameters: Iterable[torch.Tensor]) -> None:
         """Put aside which gradients were not finite when an optimizer was not allowed to step."""
+        self.spoilt.skipped(step)
         held = [(p, grad) for p in parameters if (grad := plain(p.grad)) is not None]
         if held:
             with torch.no_grad():
@@ -91,6 +94,7 @@ class ScaleWatch:
         self, step: int, scaler: str, before: torch.Tensor, after: torch.Tensor, found: list[torch.Tensor]
     ) -> None:
         """Put aside what an update did to the scale."""
+        self.spoilt.step_ends(step)
         with torch.no_grad():
             values = torch.cat([part.to(after.device).reshape(1) for part in (before, after, *found)])
         self._waiting.append(_Update(step, scaler, values, self._suspects))

@@ -1,6 +1,7 @@
 """What a script calls its tensors: by the variables that lead to them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import isnan
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ _MOST = 100_000
 def names_of(tensors: Iterable[torch.Tensor], key: Callable[[torch.Tensor], int] = id) -> dict[int, str]:
     """Return by `key` what the running script calls some tensors; what it has no name for goes by its shape."""
     wanted = {key(tensor): f"tensor of shape {tuple(tensor.shape)}" for tensor in tensors}
-    left, seen = set(wanted), set[int]()
+    left = set(wanted)
     variables = _variables()
 
     def known(value: Any) -> int | None:
@@ -29,17 +30,31 @@ def names_of(tensors: Iterable[torch.Tensor], key: Callable[[torch.Tensor], int]
 
     wanted.update({place: name for name, value in variables if (place := known(value)) is not None})
     # One of the loop that runs is no name where a longer one leads there.
-    waiting = [(name, value, _DEPTH) for name, value in variables if known(value) is None]
-    for name, value, depth in waiting:  # which grows: what is near is named first
+    for name, value in _reached((name, value) for name, value in variables if known(value) is None):
         if (place := known(value)) is not None:
             wanted[place] = name
             left.discard(place)
-        if not left or len(waiting) > _MOST:
+        if not left:
+            break
+    return wanted
+
+
+def not_a_number() -> list[str]:
+    """Return what the running script calls its numbers, not tensors, that are NaN: the variables and what they hold."""
+    return [name for name, value in _reached(_variables()) if type(value) is float and isnan(value)]
+
+
+def _reached(variables: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield variables and what they hold, by name."""
+    seen = set[int]()
+    waiting = [(name, value, _DEPTH) for name, value in variables]
+    for name, value, depth in waiting:  # which grows: what is near is named first
+        yield name, value
+        if len(waiting) > _MOST:
             break
         if depth and id(value) not in seen and not isinstance(value, (str, bytes, int, float, torch.Tensor)):
             seen.add(id(value))
             waiting += [(inner, held, depth - 1) for inner, held in _parts(name, value)]
-    return wanted
 
 
 def called(tensor: torch.Tensor) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Models = Iterable[tuple[str, torch.nn.Module]]
 
 
-class LeftBehind:
+class HeldState:
     """What models hold in half precision when a step begins, and all that is off when it ends."""
 
     def __init__(self, shadow: Joined, second: SecondRun | None, scale: Callable[[], float]) -> None:
