@@ -122,3 +122,44 @@ def test_the_script_trains_as_without():
         alone = Memory(1e-4, torch.float16, hands_out=True)
         list(train(alone, torch.optim.SGD(alone.parameters(), 1e-3)))
     assert all(map(torch.equal, model.parameters(), alone.parameters()))
+
+
+class Weights:
+    """Weights of two groups of losses, which grow where the loss is large: a product that is kept anew in each step."""
+
+    def __init__(self, rate, dtype):
+        self.rate, self.now = rate, torch.full((2,), 0.5, dtype=dtype)
+
+    def __call__(self, losses):
+        with torch.no_grad():
+            self.now = self.now * torch.exp(self.rate * losses).to(self.now.dtype)
+        return (self.now.float() * losses).sum()
+
+
+def reweighted(rate, dtype):
+    """Train on two groups and return the session and the weights at the end."""
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model, weights = nn.Linear(4, 1), Weights(rate, dtype)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        for x in batches():
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16):
+                out = model(x)
+            loss = weights((out.float() - torch.tensor([1.0, -1.0])).square().mean(0))
+            loss.backward()
+            optimizer.step()
+    return session.report("script.py"), weights.now.float()
+
+
+@pytest.mark.parametrize(("rate", "stands"), [(5e-4, True), (0.1, False)])
+def test_what_stands_still_where_fp32_moves_on_is_never_safe(rate, stands):
+    """Each product rounds to what it was: so it stays for ever, and FP32's has gone some units on in as many steps."""
+    report, kept = reweighted(rate, torch.bfloat16)
+    _, wide = reweighted(rate, torch.float32)
+    assert bool((kept == 0.5).all()) is stands
+    assert bool(((wide - 0.5).abs() > 2.0**-8).any())
+    named = [gap for gap in report.verdict.coverage.gaps if gap.startswith("weights.now stands still")]
+    assert len(named) == stands
+    assert (report.verdict.word is Health.SAFE) is not stands

@@ -68,16 +68,18 @@ class Given:
         #: By storage that holds copies, what was copied.
         self._from: dict[int, weakref.ref[torch.Tensor]] = {}
         self._copied: torch.Tensor | None = None
+        self.beside = False  #: some were computed with where nothing is trained, as the next step's are
         self.entered = False  #: some have entered products, as autocast would have rounded them
 
     def read(
         self, rule: Effects, values: Iterable[Any], targets: list[torch.Tensor], known: Callable[..., Any]
     ) -> bool:
         """Take note of what an operation reads; tell whether its results hold the same numbers elsewhere."""
-        if not torch.is_grad_enabled():
-            return False
         half = [tensor for tensor in tensors_of(values) if tensor.dtype in HALVES and readable(tensor)]
         old = [tensor for tensor in half if self._is_old(tensor, known)]
+        if not torch.is_grad_enabled():
+            self.beside = self.beside or bool(old and not targets)
+            return False
         if not rounds_inputs(rule.name):
             for tensor in half:
                 self._read.setdefault(tensor.untyped_storage()._cdata, version_of(tensor))

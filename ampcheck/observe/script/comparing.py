@@ -285,7 +285,7 @@ class Compared(Recording):
         # A scale that is applied by hand multiplies FP32's loss too, so both are compared as they are.
         errors = pair_errors(reference, fetched, 0 if kept else log2_scale) if precision != "fp32" else {}
         low_dtype = HALF_DTYPES.get(precision, "float32")
-        if self.carried is not None or self._given.found:
+        if self.carried is not None or self._given.found or self._given.beside:
             self.carried = Carried(self._shadows[::-1], self._weights())
         self.delivery.keep([parameter for _, _, parameter in self.recorder.tracker.parameters()])
         for shadow in self._shadows:

@@ -11,6 +11,7 @@ from ampcheck.observe.reference.given import GIVEN
 from ampcheck.observe.script.recorded import Recorded
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.second_run import Look
+from ampcheck.observe.script.state.carried import Numbers, stands_still
 from ampcheck.observe.statistics.memory import half_leaves, readable
 from ampcheck.observe.statistics.units import GRIDS, is_grid
 from ampcheck.values.parts import off_by_itself
@@ -146,6 +147,9 @@ class CarriedOn:
         self._not_before = 0  #: the step from which on others may follow each other
         self._carried: Any = None
         self._known = False  #: all that is given has been followed before
+        self._given = False  #: the first of them was given some that FP32 does not know
+        self._first: Numbers = {}
+        self.still: dict[str, None] = {}  #: names of what stood still while FP32 moved on
 
     def takes(self, step: int) -> Any:
         """Return what a step is to begin with, None where it is not the next one."""
@@ -155,17 +159,20 @@ class CarriedOn:
         """Have the next step compared as well, and tell whether it will be."""
         goes_on, given = done.step == self._next, _given(done)
         self._next, self._carried = -1, None
-        if goes_on and not given:
+        if goes_on and self._given and not given:
             self._known = True
         if self._known:
             tape.recorded = [_without_given(one) for one in tape.recorded]
         if not goes_on:
-            self._begun = done.step
+            self._begun, self._given, self._first = done.step, given, {}
+        if carried and not self._first:
+            self._first = carried.numbers()
         ends = (
             goes_on and given
         ) or done.last + 1 - self._begun >= IN_A_ROW  # the first: they are of no step
         if ends:
             self._not_before = LATER * done.last
+            self.still |= dict.fromkeys(stands_still(self._first, carried.numbers()) if carried else ())
         if ends or not carried or done.step < self._not_before:
             return False
         self._next, self._carried = done.last + 1, carried

@@ -4,7 +4,7 @@ FP32 runs beside a step from numbers that are there when it begins. Of those tha
 have others, so some steps in a row are compared in which FP32 goes on from its own.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,7 +12,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.reference.shadow import Shadow
+from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.statistics.memory import instances, readable, version_of
+from ampcheck.observe.statistics.units import unit_of
+
+#: By name, what a script has in half precision, and FP32 in its place.
+Numbers = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+
+
+#: Part of what FP32 moves that must stand still for its tensor to be named.
+_MOST = 0.5
 
 
 class _Kept(NamedTuple):
@@ -43,6 +52,18 @@ class Carried:
         """Tell whether there is anything."""
         return bool(self._kept)
 
+    def numbers(self) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Return by name what the script has, and FP32."""
+        held = [
+            (tensor, kept.wide[0]) for tensor, place in _half() if (kept := self._kept.get(place)) is not None
+        ]
+        names = names_of([tensor for tensor, _ in held])
+        return {
+            names[id(tensor)]: (tensor.detach().clone(), wide)
+            for tensor, wide in held
+            if wide is not None and wide.shape == tensor.shape
+        }
+
     def give(self, shadows: Sequence[Shadow]) -> None:
         """Let the runs beside a step begin with their own numbers, where nothing has written the script's since."""
         for tensor, place in _half():
@@ -53,6 +74,19 @@ class Carried:
                 wide = kept.wide[min(at, len(kept.wide) - 1)]
                 if wide is not None and wide.shape == tensor.shape:
                     shadow.replace(tensor, wide)
+
+
+def stands_still(before: Numbers, after: Numbers) -> list[str]:
+    """Return the names of what stands still where FP32 moves on, by as much as half precision can tell apart."""
+    found = []
+    for name in before.keys() & after.keys():
+        (first, start), (last, end) = before[name], after[name]
+        if first.shape == last.shape and first.dtype is last.dtype:
+            moves = (end.float() - start.float()).abs() >= unit_of(last)
+            still = moves & (first == last)
+            if float(still.sum()) > _MOST * float(moves.sum()):
+                found.append(name)
+    return found
 
 
 def _half() -> Iterator[tuple[torch.Tensor, int]]:
