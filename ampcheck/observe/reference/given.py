@@ -98,6 +98,11 @@ class Given:
             self._computes_with(tensor)
         return False
 
+    def holds(self, place: int) -> bool:
+        """Tell whether a storage holds numbers from before the step: all of them, or those that it has not written."""
+        held = self._held.get(place)
+        return held is not None and not held.expired()
+
     def _computes_with(self, tensor: torch.Tensor) -> None:
         """Take note of numbers that an operation computes with."""
         place = tensor.untyped_storage()._cdata
@@ -144,9 +149,8 @@ class Given:
 
     def _is_old(self, tensor: torch.Tensor, known: Callable[..., Any]) -> bool:
         place = tensor.untyped_storage()._cdata
-        held = self._held.get(place)
-        if held is not None:
-            return not held.expired()
+        if place in self._held:
+            return self.holds(place)
         if place in self._owned or known(tensor) is not None:
             return False
         self._owned = {one.untyped_storage()._cdata for one in self._weights() if readable(one)}

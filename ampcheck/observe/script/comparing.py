@@ -286,7 +286,7 @@ class Compared(Recording):
         errors = pair_errors(reference, fetched, 0 if kept else log2_scale) if precision != "fp32" else {}
         low_dtype = HALF_DTYPES.get(precision, "float32")
         if self.carried is not None or self._given.found or self._given.beside:
-            self.carried = Carried(self._shadows[::-1], self._weights())
+            self.carried = Carried(self._shadows[::-1], self._weights(), self._given.holds)
         self.delivery.keep([parameter for _, _, parameter in self.recorder.tracker.parameters()])
         for shadow in self._shadows:
             shadow.clear()

@@ -68,6 +68,10 @@ def keeps_half() -> bool:
         return any(not (readable(tensor) and is_grid(tensor, GRIDS[tensor.dtype])) for tensor in kept)
 
 
+#: Looks at steps that overflow that are tried again.
+_REPEATS = 4
+
+
 class CloserLook:
     """The next step to be recorded in full whatever the schedule says, and what a second run beside it tries."""
 
@@ -75,6 +79,7 @@ class CloserLook:
         self.step = -1  #: -1 for none
         self._tried: list[Look] = []  #: and the one to try
         self._precision = torch.float16  #: of the step that asked for it
+        self._repeats = _REPEATS
 
     def due(self, step: int) -> bool:
         """Tell whether it is time: several optimizers may have taken some steps more in between."""
@@ -97,6 +102,14 @@ class CloserLook:
         self._tried.append(look)
         self.step, self._precision = done.last + 1, precision
         return True
+
+    def repeats(self, done: Recorded) -> bool:
+        """Have the look of a step that overflowed, which tells nothing, tried once more; tell whether it will be."""
+        look = done.beside.look if done.beside is not None else None
+        if look is None or not done.overflowed or not self._repeats:
+            return False
+        self._repeats -= 1
+        return self.tries(done, look)
 
     def tries_once(self, done: Recorded, look: Look) -> None:
         """Have a look tried if it was not."""
@@ -240,6 +253,8 @@ class Looks:
             return
         elif looks and self.carried.again(tape, done, recording.carried):
             self.closer.tries(done, Look.ROUNDED)
+        elif looks and self.closer.repeats(done):
+            return
         elif done.beside is None and strange(done, tape.recorded):
             self.closer.step = done.step + tape.in_turn
         elif len(tape.recorded) <= _TRIES and all(one.overflowed for one in tape.recorded):

@@ -4,7 +4,7 @@ FP32 runs beside a step from numbers that are there when it begins. Of those tha
 have others, so some steps in a row are compared in which FP32 goes on from its own.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -36,14 +36,16 @@ class Carried:
     The first of the runs beside the script is FP32's.
     """
 
-    def __init__(self, shadows: Sequence[Shadow], weights: Iterable[torch.Tensor]) -> None:
-        """Keep what is no weight and no gradient of one."""
+    def __init__(
+        self, shadows: Sequence[Shadow], weights: Iterable[torch.Tensor], is_older: Callable[[int], bool]
+    ) -> None:
+        """Keep what is no weight and no gradient of one, and of which FP32 knows all: nothing of it `is_older`."""
         held = [one for weight in weights for one in (weight, weight.grad) if one is not None]
         known = {one.untyped_storage()._cdata for one in held if readable(one)}
         self._kept: dict[int, _Kept] = {}  #: by storage
         for tensor, place in _half():
             wide = tuple(shadow.of(tensor) for shadow in shadows)
-            if place not in known and wide[0] is not None:
+            if place not in known and wide[0] is not None and not is_older(place):
                 copies = tuple(None if one is None else one.clone() for one in wide)
                 kept = _Kept(StorageWeakRef(tensor.untyped_storage()), version_of(tensor), copies)
                 self._kept[place] = kept
