@@ -82,7 +82,7 @@ class Compared(Recording):
         self._shadow.given = self._given = Given(self._weights, called, self.recorder.tracker.buffers)
         self._shadow.picks = self._picks = Picks()
         self._checks, self._returned = Checks(self.gave_way), Returned()
-        self.delivery = Delivery(compare, self._shadows[::-1], lambda: self.scale)
+        self.delivery = Delivery(compare, self._shadows[::-1], lambda: self.scale, kept=keeps_scale)
 
     def go_on(self, carried: Carried) -> None:
         """Begin with what FP32 had when the step before ended."""
@@ -300,7 +300,7 @@ class Compared(Recording):
             errors,
             error_jumps(self.recorder.sources(), errors, low_dtype) if errors else (),
             rows,
-            frozenset(self._rows.both),
+            frozenset(self._rows.seen if precision == "fp32" else self._rows.both),
             self._left.off,
             look,
             second_rows,

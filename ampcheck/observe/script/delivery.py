@@ -51,13 +51,18 @@ class Delivery:
     """Follows the gradients of one recorded step."""
 
     def __init__(
-        self, compare: Compare, runs: Sequence[Shadow] = (), scale: Callable[[], float] = lambda: 1.0
+        self,
+        compare: Compare,
+        runs: Sequence[Shadow] = (),
+        scale: Callable[[], float] = lambda: 1.0,
+        *,
+        kept: bool = False,
     ) -> None:
         """Begin with the runs beside the step, FP32's first; there are none where it is not compared.
 
-        The `scale` is what the script's gradients are multiplied by, or were.
+        The `scale` is what the script's gradients are multiplied by, or were; where it is `kept`, FP32's are as well.
         """
-        self._compare, self.runs, self._scale = compare, runs, scale
+        self._compare, self.runs, self._scale, self._kept = compare, runs, scale, kept
         self.mode: BesideMode | None = None
         self._begun = self._paused = False
         #: The script limits gradients in a way that is judged elsewhere, or knows the scale: all may be shorter.
@@ -105,7 +110,8 @@ class Delivery:
                 pairs.append((name, parameter, grad.detach(), wide))
         length = _length([one[2:] for one in pairs]) if self.shortened else 1.0
         for name, parameter, grad, wide in pairs:
-            by = length * _factor(grad.double() / length, wide.double(), self._scale())
+            other = 1.0 / (self._scale() or 1.0) if self._kept else self._scale()
+            by = length * _factor(grad.double() / length, wide.double(), other)
             self.rows[name] = self._compare(wide, grad.to(wide.dtype) / by, 0).tolist()
             self.compared.add(id(parameter))
             self.places[name] = getattr(self.runs[0], "places", {}).get(
@@ -130,10 +136,10 @@ def _length(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
     return along / whole if 0.0 < along < inf and 0.0 < whole < inf else 1.0
 
 
-def _factor(grad: torch.Tensor, wide: torch.Tensor, scale: float) -> float:
-    """Return by what a gradient is multiplied: nothing, or the loss scale, or it is divided by that.
+def _factor(grad: torch.Tensor, wide: torch.Tensor, other: float) -> float:
+    """Return by what a gradient is multiplied: nothing, or another factor that is possible.
 
-    Whether each is divided that was multiplied, and once, is judged elsewhere.
+    Whether each is divided by the loss scale that was multiplied by it, and once, is judged elsewhere.
     """
-    errors = {by: float((grad / by - wide).square().sum()) for by in (1.0, scale, 1.0 / scale)}
+    errors = {by: float((grad / by - wide).square().sum()) for by in (1.0, other)}
     return min(errors, key=lambda by: errors[by] if errors[by] == errors[by] else inf)

@@ -37,7 +37,8 @@ class GradientRows:
         self._compare, self._scale, self._kept = compare, scale, kept
         self._shadow, self._second = runs
         self.divided: set[int] = set()  #: parameters whose gradients a scaler divides
-        self.both: set[int] = set()  #: parameters whose gradient FP32 has as well
+        self.seen: set[int] = set()  #: parameters that have a gradient
+        self.both: set[int] = set()  #: those whose gradient FP32 has as well
         self._rows: dict[str, torch.Tensor] = {}
         self._waiting = frozenset[int]()  #: storages of gradients that a backward has left
         self._untouched: dict[str, torch.Tensor] = {}
@@ -51,6 +52,7 @@ class GradientRows:
         if grad.layout is not torch.strided or grad.is_complex():
             return
         wide, self._rows[name] = self._row(parameter, grad)
+        self.seen.add(parameter)
         if self._shadow.of(grad) is not None:
             self.both.add(parameter)
         if self._second is not None and (own := self._second.of(grad)) is not None:
