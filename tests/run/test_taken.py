@@ -203,3 +203,47 @@ def test_comparisons_that_come_out_otherwise_are_picks_too(far, harmed):
     report = audit(Gate(far), fit)
     assert [one.code for one in report.findings if one.code == "AMP510"] == ["AMP510"] * harmed
     assert (report.verdict.word is Health.UNSAFE) is harmed
+
+
+# -- ids that were kept in half precision
+
+
+def by_id(first, step):
+    """Return ids, those that fp16 makes of them, and a loss of a table that is read by the latter."""
+    ids = torch.arange(first, first + 512 * step, step)
+    ids = torch.cat([ids[:256], ids[-256:]])
+    kept = torch.stack([ids.float(), torch.linspace(0, 1, 512)], 1).half()
+
+    def loss_of(model, _):
+        rows = kept[torch.arange(512)]
+        return (model(rows[:, 0].long()) * torch.sin(rows[:, 1:].float() * 40)).square().mean()
+
+    return ids, kept[:, 0].long(), loss_of
+
+
+@pytest.mark.parametrize(("first", "step", "rounded"), [(1024, 3, True), (0, 1, False), (0, 8, False)])
+def test_ids_that_were_kept_in_half_precision_are_an_error_where_it_holds_not_all(first, step, rounded):
+    ids, read, loss_of = by_id(first, step)
+    assert (not torch.equal(ids, read)) is rounded
+    torch.manual_seed(0)
+    report = audit(nn.Embedding(8192, 4), loss_of)
+    errors = [one for one in report.findings if one.code == "AMP509"]
+    assert bool(errors) is rounded
+    assert (report.verdict.word is Health.UNSAFE) is rounded
+    if rounded:
+        assert errors[0].sites[0].line == loss_of.__code__.co_firstlineno + 2
+
+
+def test_an_index_that_only_fp32_has_beyond_a_table_is_not_looked_up():
+    """On a GPU it would end the program."""
+    table, place = nn.Embedding(10, 4), torch.linspace(0, 9.992, 64).half()
+
+    def loss_of(model, _):
+        low = wide = place
+        for _ in range(3):  # in fp16 the last one stays where it is
+            low, wide = low * 1.0003, wide.float() * 1.0003
+        assert [int(one.max()) for one in (low, wide)] == [9, 10]
+        return model(low.long()).float().square().mean()
+
+    report = audit(table, loss_of)
+    assert not any("embedding" in what for what in report.low.not_audited)

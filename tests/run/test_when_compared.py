@@ -351,3 +351,69 @@ def test_overflows_that_a_script_without_optimizer_skips_are_no_error_once_they_
     assert bool(taken) is not harmed
     assert (report.verdict.word is Health.UNSAFE) is harmed
     assert report.verdict.word is not Health.SAFE  # what divides the gradients was not seen
+
+
+# -- training in half precision that begins later
+
+
+@pytest.mark.parametrize("too_early", [True, False])
+def test_steps_behind_a_warm_up_in_fp32_are_compared_once_their_scale_has_come_to_rest(too_early):
+    def loop():
+        model = net()
+        for precision in (torch.float32, torch.float16):
+            optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+            half = precision is torch.float16
+            scaler = torch.amp.GradScaler("cuda", init_scale=2.0**20, enabled=half)
+            for step in range(60):
+                optimizer.zero_grad()
+                with torch.autocast("cuda", torch.float16, enabled=half):
+                    loss = 30 * fit(model)
+                scaler.scale(loss).backward()
+                if half and not too_early:
+                    scaler.unscale_(optimizer)
+                for parameter in model.parameters():  # noise, as Langevin dynamics adds
+                    seed = torch.Generator().manual_seed(step)
+                    parameter.grad.add_(torch.randn(parameter.shape, generator=seed))
+                scaler.step(optimizer)
+                scaler.update()
+
+    report = watched(loop)
+    assert report.loop.skipped
+    assert codes(report) == ({"AMP421"} if too_early else set())
+    assert report.verdict.word is (Health.UNSAFE if too_early else Health.SAFE)
+
+
+# -- gradients that torch.func gives, and a scaler
+
+
+@pytest.mark.parametrize("limit", [0.5, 1e4])
+def test_gradients_of_torch_func_that_a_scaler_divides_are_compared(limit):
+    """Each example's gradient is shortened while it is still multiplied by the scale."""
+    scale, norms = 2.0**12, []
+
+    def loop():
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        scaler = torch.amp.GradScaler("cuda", init_scale=scale)
+
+        def of_one(parameters, x, y, by):
+            with torch.autocast("cuda", torch.float16):
+                out = torch.func.functional_call(model, parameters, (x[None],))
+            return F.mse_loss(out.float(), y[None]) * by
+
+        gradients = torch.func.vmap(torch.func.grad(of_one), in_dims=(None, 0, 0, None))
+        for _ in range(4):
+            held = {name: one.detach() for name, one in model.named_parameters()}
+            found = gradients(held, ROWS, WANTED, scaler.scale(torch.ones(())))
+            long = torch.stack([one.flatten(1).norm(dim=1) for one in found.values()]).norm(dim=0)
+            norms.append(float(long.max()) / scale)
+            for name, parameter in model.named_parameters():
+                short = (limit * (1 if limit < 1 else scale) / long).clamp(max=1.0)
+                parameter.grad = torch.einsum("b,b...->...", short, found[name]) / len(ROWS)
+            scaler.step(optimizer)
+            scaler.update()
+
+    report = watched(loop)
+    assert (limit < 1) is (max(norms) > limit)
+    assert (report.verdict.word is Health.UNSAFE) is (limit < 1)
+    assert (report.verdict.word is Health.SAFE) is (limit > 1)

@@ -129,6 +129,10 @@ class Given:
         """Return what was computed with, as far as it was looked up."""
         return tuple(one for one in self.found.values() if one is not None)
 
+    def integers(self, _: torch.Tensor) -> torch.Tensor | None:
+        """Return what stands beside integers made of such numbers, where that is something else."""
+        return None
+
     def moved(self, out: Any) -> None:
         """Take note of results that hold the same numbers."""
         copies = [tensor for tensor in tensors_of((out,)) if tensor.dtype in HALVES and readable(tensor)]

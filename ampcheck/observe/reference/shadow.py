@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import Args, Kwargs
 from ampcheck.observe.reference.effects import Effects, dropped, effects, repeatable, written
-from ampcheck.observe.reference.picks import PICKS, Picks
+from ampcheck.observe.reference.picks import CONVERTS, PICKS, Picks
 from ampcheck.observe.reference.sharing import Message, has_arrived, in_backward, share, sum_of, written_by
 from ampcheck.observe.reference.storage import Reference, holding, is_sparse, memory_of
 from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of
@@ -235,6 +235,9 @@ class Shadow:
         args, wide_args, wide_kwargs, moves = values
         if moves and self.given is not None:
             self.given.moved(out)
+        if self.given is not None and (others := self.given.integers(out)) is not None:
+            self._keep(out, others)
+            return
         try:
             if rule.random and not repeatable(rule.name, args):
                 wide = dropped(rule.name, wide_args, out)
@@ -248,6 +251,8 @@ class Shadow:
             self._take(out)
             self._take(targets)
             return
+        if self.decides and rule.name == CONVERTS and out.dtype in {torch.int64, torch.int32} and out.numel():
+            wide = wide.clamp(out.min(), out.max())  # an index that leaves its table would end the program
         if self.picks is not None and rule.name in PICKS:
             self.picks.note(rule.name, wide_args, wide_kwargs, out, wide)
         held = {tensor.untyped_storage()._cdata for tensor in targets if readable(tensor)}

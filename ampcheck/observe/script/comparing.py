@@ -29,6 +29,7 @@ from ampcheck.observe.script.recording import Named, Recording, Used, unseen
 from ampcheck.observe.script.second_run import Look, SecondRun
 from ampcheck.observe.script.state.carried import Carried
 from ampcheck.observe.script.state.naming import called
+from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.observe.unusual import plain
 from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.trace import summed_up
@@ -153,10 +154,10 @@ class Compared(Recording):
         for shadow in self._shadows:
             shadow.forget(scale)
 
-    def scaled_by(self, scale: torch.Tensor) -> None:
+    def scaled_by(self, scale: torch.Tensor, outputs: Any = ()) -> None:
         """Take note of the loss scale: in FP32 there is none."""
         first = self.scale == 1.0
-        super().scaled_by(scale)
+        super().scaled_by(scale, outputs)
         self._multiplied_by.add(self.scale)
         if self._keeps_scale:
             return
@@ -166,6 +167,10 @@ class Compared(Recording):
             for shadow in self._shadows:
                 shadow.scale = self.scale
                 shadow.set(scale, 1.0)
+                for number in tensors_of((outputs,)):
+                    if not number.requires_grad:  # no loss, but what is to multiply one
+                        wide = shadow.of(number)
+                        shadow.keep(number, (number if wide is None else wide) / self.scale)
 
     def _added_to(self) -> None:
         """Unscale the gradients that there were when the recording began: this step's are added to them."""

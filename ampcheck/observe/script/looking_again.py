@@ -21,13 +21,17 @@ MORE_ZEROS = 0.1
 
 
 def strange(done: Recorded, recorded: list[Recorded]) -> bool:
-    """Tell whether a step has what no step that FP32 ran beside has shown."""
-    full = [one for one in recorded if one.beside is not None]
+    """Tell whether a step has what no step of its precision that FP32 ran beside has shown."""
+    full = [one for one in _alike(done, recorded) if one.beside is not None]
     known = {module.path for one in full for module in one.low.modules}
     fresh = any(module.path not in known for module in done.low.modules)
-    other = all(one.precision != done.precision for one in full)
     calm = all(one.overflowed for one in full)  # the scale has settled since
-    return done.overflowed or fresh or other or calm or _fewer_arrive(done, full)
+    return done.overflowed or fresh or calm or _fewer_arrive(done, full)
+
+
+def _alike(done: Recorded, recorded: list[Recorded]) -> list[Recorded]:
+    """Return the steps of the same precision: what a script does in FP32 before tells nothing of those."""
+    return [one for one in recorded if one.precision == done.precision]
 
 
 def _fewer_arrive(done: Recorded, full: list[Recorded]) -> bool:
@@ -257,8 +261,8 @@ class Looks:
             return
         elif done.beside is None and strange(done, tape.recorded):
             self.closer.step = done.step + tape.in_turn
-        elif len(tape.recorded) <= _TRIES and all(one.overflowed for one in tape.recorded):
-            tape.look_at(done.last + 2 ** len(tape.recorded))  # the scale may still come to rest
+        elif len(alike := _alike(done, tape.recorded)) <= _TRIES and all(one.overflowed for one in alike):
+            tape.look_at(done.last + 2 ** len(alike))  # the scale may still come to rest
         elif not looks or self.closer.tries(done, self.closer.wanted(tape.recorded[-1])):
             return
         elif self.early.due(done, tape.schedule.every):

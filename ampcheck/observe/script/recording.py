@@ -166,8 +166,8 @@ class Recording:
         """Return what a step raised, and where."""
         return locate(error, self.recorder.tracker, self.recorder.failed)
 
-    def scaled_by(self, scale: torch.Tensor) -> None:
-        """Take note of the loss scale."""
+    def scaled_by(self, scale: torch.Tensor, _: Any = ()) -> None:
+        """Take note of the loss scale, and of what was multiplied by it."""
         with unseen():
             self.scale = float(scale)
 

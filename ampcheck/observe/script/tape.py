@@ -220,9 +220,12 @@ class Tape(Models):
         with no_collections():  # what is made here is kept: a full collection would take as long as the rest
             held, given = list(stepped), None if parameters is None else list(parameters)
             recording.stepped(held)
-            if recording.before_calls and have_gradients(held):
-                recording.backwards = max(1, recording.backwards)  # of another thread, or of a copy
-            self.hold(recording, [*held, *(given or ())])
+            known = [*held, *(given or ())]
+            if recording.before_calls and have_gradients(known):
+                recording.backwards = max(
+                    1, recording.backwards
+                )  # of another thread, of a copy, of torch.func
+            self.hold(recording, known)
             self._close(recording, given)
 
     def backward_ends(self) -> None:

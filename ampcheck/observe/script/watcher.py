@@ -64,7 +64,7 @@ class Watcher(LoopWatcher):
             return
         self._scales = True
         if self.tape.now is not None and scaler.is_enabled() and scaler._scale is not None:
-            self.tape.now.scaled_by(scaler._scale)
+            self.tape.now.scaled_by(scaler._scale, outputs)
         for tensor in outputs if isinstance(outputs, (list, tuple)) else (outputs,):
             if isinstance(tensor, torch.Tensor):
                 mark_scaled(tensor)

@@ -13,13 +13,19 @@ def unit_of(tensor: torch.Tensor) -> torch.Tensor:
     return torch.ldexp(torch.full_like(tensor, info.eps, dtype=torch.float32), exponent - 1)
 
 
-def is_grid(tensor: torch.Tensor, bits: int) -> bool:
-    """Tell whether all numbers are integers of so many bits, times one power of two."""
+def last_bit(tensor: torch.Tensor) -> float:
+    """Return the largest power of two that all numbers are multiples of; 0 where there is none but zero."""
     values = tensor.detach().double().flatten()
     values = values[values.isfinite() & (values != 0)]
     if not values.numel():
-        return True
+        return 0.0
     mantissa, exponent = torch.frexp(values)
     whole = (mantissa * 2.0**53).long()
-    last = torch.ldexp((whole & -whole).double(), exponent - 53)
-    return bool(values.abs().max() < 2.0**bits * last.min())
+    return float(torch.ldexp((whole & -whole).double(), exponent - 53).min())
+
+
+def is_grid(tensor: torch.Tensor, bits: int) -> bool:
+    """Tell whether all numbers are integers of so many bits, times one power of two."""
+    finite = tensor.detach().double().abs().flatten()
+    finite = finite[finite.isfinite()]
+    return not finite.numel() or float(finite.max()) < 2.0**bits * last_bit(tensor) or not finite.any()
