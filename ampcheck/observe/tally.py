@@ -83,7 +83,7 @@ class Tally:
         if name is None:
             if tensor.is_quantized:
                 self.not_audited[f"quantized tensors ({tensor.dtype})"] += 1
-            elif self.lineage is not None:
+            elif self.lineage is not None and op:
                 self.lineage.passed(tensor)  # what an index or a mask was made of makes what it picks
             return
         if not tensor.data_ptr() and tensor.numel():
@@ -204,6 +204,15 @@ class Tally:
     def known(self, tensor: torch.Tensor) -> bool:
         """Tell whether a tensor has been measured already, as it is now."""
         return self._row(tensor) is not None
+
+    def left(self) -> dict[int, Site]:
+        """Return by storage what has made it, of those in half precision that are still there."""
+        names, found = self._step_record.names(), () if self.lineage is None else self.lineage.left()
+        return {
+            tensor.untyped_storage()._cdata: names[number]
+            for tensor, number in found
+            if tensor.dtype in HALVES and in_memory(tensor)
+        }
 
     def sources(self) -> dict[Site, list[Site]]:
         """Return what each operation's results were made of, in order of execution."""

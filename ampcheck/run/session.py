@@ -210,7 +210,11 @@ def _most_missed(recorded: Sequence[Recorded]) -> dict[str, int]:
 def _used(judged: Sequence[Recorded], loop: Loop) -> list[Recorded]:
     """Return the steps that count: a skip changes no weight, unless the loss itself overflowed: no scale helps then."""
     skipped = {event.step for event in loop.scales if event.skipped}
-    return [step for step in judged if step.step not in skipped or not math.isfinite(step.losses[0])]
+    return [
+        step
+        for step in judged
+        if not (step.dropped or step.step in skipped) or not math.isfinite(step.losses[0])
+    ]
 
 
 def _comparable(recorded: Sequence[Recorded], loop: Loop) -> tuple[list[Recorded], list[Recorded]]:
@@ -220,6 +224,7 @@ def _comparable(recorded: Sequence[Recorded], loop: Loop) -> tuple[list[Recorded
     in the precision that it had then. Judged are those of all scales at which it did not look for another one.
     """
     low = [step for step in recorded if step.precision != "fp32"] or list(recorded)
+    low = [step for step in low if not step.dropped] or low
     learned = {step.step for step in settled(low)}
     low = [step for step in low if step.step not in learned]
     calm = [step for step in low if not _searching(step, loop, low)]

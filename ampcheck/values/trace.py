@@ -183,7 +183,7 @@ class ErrorJump:
 class UpdateLoss:
     """A tensor held in half precision after a few updates: what FP32 would have changed and it did not."""
 
-    JSON = Shape(optional=("infinite",))
+    JSON = Shape(optional=("infinite", "stepped"))
 
     name: str  #: qualified name of the parameter or buffer
     moved: int  #: elements that change in FP32
@@ -192,6 +192,7 @@ class UpdateLoss:
     file: str = ""  #: of the line that writes it, where that is a line of the script
     line: int = 0
     infinite: int = 0  #: of the wrong ones, those that are no finite number
+    stepped: bool = False  #: that line steps an optimizer of torch's, which writes it
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,17 +229,19 @@ def lost_update(report: Report) -> list[Finding]:
     bad = lost_updates(report)
     kept = report.plan.fp32_modules if report.plan is not None else ()
     healed = [loss for loss in bad if any(within(loss.name, name) for name in kept)]
-    beside = dict.fromkeys((loss.file, loss.line) for loss in bad if loss.line)
-    placed = {loss.name.partition("[")[0] for loss in bad if loss.line}  # what a line writes is said there
-    groups = [healed, [one for one in bad if one not in healed and not one.line and one.name not in placed]]
-    groups += [[loss for loss in bad if (loss.file, loss.line) == place] for place in beside]
+    own = [loss for loss in bad if _by_script(loss)]
+    placed = {loss.name.partition("[")[0] for loss in own}  # what a line writes is said there
+    groups = [healed, [one for one in bad if one not in [*healed, *own] and one.name not in placed]]
+    places = dict.fromkeys((loss.file, loss.line) for loss in own)
+    groups += [[loss for loss in own if (loss.file, loss.line) == place] for place in places]
     return [_lost_update(report, group) for group in groups if group]
 
 
 def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
-    course = report.cast == "weights"
     first = bad[0]
-    moved = sum(loss.moved for loss in (bad if course or first.line else report.updates))
+    own = _by_script(first)
+    many = report.cast == "weights" or own  # changes, of which some may have been kept
+    moved = sum(loss.moved for loss in (bad if many else report.updates))
     stuck, wrong = sum(loss.stuck for loss in bad), sum(loss.wrong for loss in bad)
     share = percent(max(stuck, wrong) / moved)
     parent = _common([loss.name.rpartition(".")[0] for loss in bad])
@@ -247,14 +249,13 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
         "are rounded away" if stuck >= wrong else "are not finite, or more than twice as large as in FP32"
     )
     kept = "stay as they were" if stuck >= wrong else "moved wrongly"
-    many = course or first.line  # changes, of which some may have been kept
     kept = "fall short of the values that FP32 gives them" if many and stuck >= wrong else kept
     trained = _trained(report, first.name)
     why, larger = vanishing_eps(report) if trained and wrong > stuck else ("", ())
     file, line = last_step(report) if trained and not first.line else (first.file, first.line)
     # what the script changes beside its training
-    beside = first.line or (report.loop is not None and not trained)
-    held = (_HELD.format(parent if first.line and parent else first.name),)
+    beside = own or (report.loop is not None and not (trained or first.stepped))
+    held = (_HELD.format(parent if own and parent else first.name),)
     place = Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype)
     return Finding(
         "AMP504",
@@ -267,6 +268,11 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
         {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": len(bad)},
         fix=held if beside else (*larger, *weights_in_fp32(report)),
     )
+
+
+def _by_script(loss: UpdateLoss) -> bool:
+    """Tell whether a line of the script's own makes the changes."""
+    return bool(loss.line) and not loss.stepped
 
 
 def _trained(report: Report, name: str) -> bool:

@@ -8,6 +8,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ampcheck.observe.fp8.casts import CUT_OFF
+from ampcheck.observe.ops import OpKind, plan_of
 from ampcheck.observe.statistics.memory import readable
 from ampcheck.values.recipe_audit import InUse
 from ampcheck.values.wording import percent, plural
@@ -51,6 +52,20 @@ class CastsByHand:
             known = schema is not None and schema.name.removeprefix("aten::") in _PRODUCTS
             self._multiplying[id(func)] = known
         return known
+
+    def note(self, recorder: Any, func: Any, args: tuple[Any, ...], out: torch.Tensor) -> None:
+        """Take note of an operation that casts to FP8, or multiplies what was cast so."""
+        node: Any = torch._C._current_autograd_node()
+        phase = "forward" if node is None else "backward"
+        running = recorder.tracker.path(recorder._where.current)
+        module = running if node is None else recorder.whose(node).module
+        if self.multiplies(func):
+            self.product(module, phase, args, out)
+            return
+        kind = plan_of(func).kind
+        source = args[1] if kind is OpKind.COPY else args[0]
+        if kind in {OpKind.COPY, OpKind.CAST} and isinstance(source, torch.Tensor):
+            self.cast(module, phase, source, out)
 
     def cast(self, module: str, phase: str, source: torch.Tensor, out: torch.Tensor) -> None:
         """Add what a cast was given and what it gave."""

@@ -18,7 +18,7 @@ from ampcheck.observe.reference.effects import Effects
 from ampcheck.observe.reference.lineage import MOVES
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of, version_of
-from ampcheck.values.trace import rounds_inputs
+from ampcheck.values.trace import Site, rounds_inputs
 from ampcheck.values.wording import some
 
 #: What is not audited where such numbers were computed with, behind their names.
@@ -68,6 +68,9 @@ class Given:
         #: By storage that holds copies, what was copied.
         self._from: dict[int, weakref.ref[torch.Tensor]] = {}
         self._copied: torch.Tensor | None = None
+        #: By storage of what FP32 has carried on from the step before, what has made it.
+        self.carried: dict[int, Site | None] = {}
+        self.outside: dict[tuple[str, int], Site | None] = {}  #: the same by the lines that read it
         self.beside = False  #: some were computed with where nothing is trained, as the next step's are
         self.entered = False  #: some have entered products, as autocast would have rounded them
 
@@ -76,6 +79,10 @@ class Given:
     ) -> bool:
         """Take note of what an operation reads; tell whether its results hold the same numbers elsewhere."""
         half = [tensor for tensor in tensors_of(values) if tensor.dtype in HALVES and readable(tensor)]
+        for tensor in half if self.carried else ():
+            place = tensor.untyped_storage()._cdata
+            if place in self.carried:
+                self.outside.setdefault(running_line(), self.carried[place])
         old = [tensor for tensor in half if self._is_old(tensor, known)]
         if not torch.is_grad_enabled():
             self.beside = self.beside or bool(old and not targets)

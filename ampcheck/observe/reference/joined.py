@@ -1,14 +1,18 @@
 """The references of a recorded step, which takes over what other threads have computed before it."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ampcheck.observe.reference.effects import Effects
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.reference.storage import Reference
+from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, version_of
+
+if TYPE_CHECKING:
+    from ampcheck.values.trace import Site
 
 #: Returns the reference of a tensor that another thread has made.
 Elsewhere = Callable[[torch.Tensor], Reference | None]
@@ -22,6 +26,9 @@ class Joined(Shadow):
         self.elsewhere: Elsewhere | None = None
         #: What the running operation reads of that, how often it had been written, and its reference.
         self._lent: list[tuple[torch.Tensor, int, Reference]] = []
+        self.outside: dict[
+            tuple[str, int], Site
+        ] = {}  #: by the line that reads it first, what has made some of it
 
     def _beside(self, tensor: torch.Tensor) -> Reference | None:
         found = super()._beside(tensor)
@@ -35,7 +42,11 @@ class Joined(Shadow):
 
     def _follow(self, *given: Any) -> Callable[[Any], None] | None:
         self._lent.clear()
-        return super()._follow(*given)
+        follow = super()._follow(*given)
+        for _, _, found in self._lent[:1]:
+            if found.made is not None:
+                self.outside.setdefault(running_line(), found.made)
+        return follow
 
     def _mirror(self, rule: Effects, func: Any, out: Any, values: Any, targets: list[torch.Tensor]) -> None:
         lent = list(self._lent)

@@ -40,7 +40,7 @@ class Lineage:
 
     def clear(self) -> None:
         """Forget the tensors, keep what is known of sites."""
-        self._makers.clear()
+        self._makers = {}
 
     def read(self, args: Iterable[Any]) -> None:
         """Note what the next results are made of."""
@@ -61,9 +61,22 @@ class Lineage:
         hit = self._makers.get(id(tensor))
         return hit[1] if hit is not None and hit[0]() is tensor else _NOTHING
 
+    def left(self) -> list[tuple[torch.Tensor, int]]:
+        """Return the tensors that are still there, and for each a site that has made it."""
+        held = [(made(), min(numbers, default=-1)) for made, numbers in self._makers.values()]
+        return [(tensor, number) for tensor, number in held if tensor is not None and number >= 0]
 
-def error_jumps(sources: Sources, errors: Mapping[Site, PairError], dtype: str) -> tuple[ErrorJump, ...]:
-    """Return where the forward's error error_jumps up, in order of execution, and where the bits were dropped."""
+
+def error_jumps(
+    sources: Sources,
+    errors: Mapping[Site, PairError],
+    dtype: str,
+    outside: Mapping[tuple[str, int], Site | None] | None = None,
+) -> tuple[ErrorJump, ...]:
+    """Return where the forward's error jumps up, in order of execution, and where the bits were dropped.
+
+    That may have been outside of the step: by the lines that read it, what has made numbers there.
+    """
     found: list[ErrorJump] = []
     level: dict[Site, float] = {}
     for site, made_of in sources.items():
@@ -72,7 +85,8 @@ def error_jumps(sources: Sources, errors: Mapping[Site, PairError], dtype: str) 
         level[site] = errors[site].relative_rms if site in errors else before
         leapt = level[site] > max(LEAP_ERROR, LEAP_FACTOR * before)
         if site.phase is Phase.FORWARD and leapt and not _arbitrary(level[site], dtype):
-            found.append(ErrorJump(site, before, level[site], _dropped(site, sources, dtype)))
+            dropped = _dropped(site, sources, dtype, outside or {})
+            found.append(ErrorJump(site, before, level[site], dropped))
     return tuple(found[:MOST_LEAPS])
 
 
@@ -110,10 +124,15 @@ def _arbitrary(error: float, dtype: str) -> bool:
     return LEAP_ERROR < own < inf
 
 
-def _dropped(site: Site, sources: Sources, dtype: str) -> Site:
+def _dropped(
+    site: Site, sources: Sources, dtype: str, outside: Mapping[tuple[str, int], Site | None]
+) -> Site:
     """Return the nearest result upstream that was held in low precision; the site itself where there is none."""
     level, seen = [site], {site}
     while level:
+        made = [outside.get((one.file, one.line)) for one in level]
+        if found := next((one for one in made if one is not None), None):
+            return found
         above = [source for one in level for source in sources.get(one, ()) if source not in seen]
         low = [source for source in above if source.dtype == dtype and source.op not in MOVES]
         if low:

@@ -1,7 +1,12 @@
 """Where FP32's numbers are: beside a storage, in full or in part; sparse tensors have a plain memory as any other."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+
+if TYPE_CHECKING:
+    from ampcheck.values.trace import Site
 
 COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 _BY_ROW = frozenset({torch.sparse_csr, torch.sparse_bsr})
@@ -10,13 +15,14 @@ _BY_ROW = frozenset({torch.sparse_csr, torch.sparse_bsr})
 class Reference:
     """The FP32 numbers of a storage; of a large one only what was used of it is filled in."""
 
-    __slots__ = ("flat", "known", "storage")
+    __slots__ = ("flat", "known", "made", "storage")
 
     def __init__(self, storage: torch.UntypedStorage, flat: torch.Tensor, known: range | None = None) -> None:
         """Begin with what is known of a storage: the whole by default."""
         self.storage = StorageWeakRef(storage)
         self.flat = flat  #: as many elements as the storage has
         self.known = known  #: the elements that are filled in, None for all
+        self.made: Site | None = None  #: what has made the storage, where that was outside of the step
 
     def fill(self, tensor: torch.Tensor) -> None:
         """Fill in what is not known yet of a tensor, and of what lies between: the numbers that it holds."""

@@ -10,7 +10,6 @@ import torch
 from ampcheck.observe import modes
 from ampcheck.observe.execution import Args, Execute, Kwargs, State
 from ampcheck.observe.fp8.by_hand import EIGHTHS, CastsByHand
-from ampcheck.observe.ops import OpKind, plan_of
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.reference.checks import LOOKS, Checks
 from ampcheck.observe.reference.given import Given
@@ -24,6 +23,7 @@ from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.delivery import Delivery
 from ampcheck.observe.script.gradient_rows import Compare, GradientRows
 from ampcheck.observe.script.held_state import HeldState, Models
+from ampcheck.observe.script.optimizers import have_gradients
 from ampcheck.observe.script.recorded import Beside, Recorded
 from ampcheck.observe.script.recording import Named, Recording, Used, unseen
 from ampcheck.observe.script.second_run import Look, SecondRun
@@ -32,7 +32,7 @@ from ampcheck.observe.script.state.naming import called
 from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.observe.unusual import plain
 from ampcheck.values.formats import HALF_DTYPES
-from ampcheck.values.trace import summed_up
+from ampcheck.values.trace import Site, summed_up
 
 #: Octaves that gradients may be away from a loss scale that has multiplied them.
 _NEAR = 0.4
@@ -45,6 +45,8 @@ class Compared(Recording):
     """A step being recorded in full."""
 
     compares = True
+    dropped = False  #: its gradients overflowed and were cleared
+    is_first = False  #: no step was recorded before it
     models: Callable[[], Iterable[tuple[str, torch.nn.Module]]] = tuple  #: that the script has called so far
 
     def __init__(  # noqa: PLR0913  # keywords, each a way to compare
@@ -89,7 +91,7 @@ class Compared(Recording):
         """Begin with what FP32 had when the step before ended."""
         with unseen():
             carried.give(self._shadows[::-1])
-        self.carried = carried
+        self.carried, self._given.carried = carried, carried.places
 
     def join(self, elsewhere: Elsewhere) -> None:
         """Go on from what other threads have computed."""
@@ -111,7 +113,7 @@ class Compared(Recording):
             self.takes_scale = self.takes_scale or any(
                 type(one) is float and one == self.scale for one in args
             )
-        if self._rows.touches(args):
+        if self._rows.touches(func, args):
             with unseen():
                 self._rows.keep(self.recorder.tracker.parameters())
         if id(func) in LOOKS:
@@ -119,24 +121,11 @@ class Compared(Recording):
         out = self._shadows[0].run(func, args, kwargs)
         if type(out) is torch.Tensor and (out.dtype in EIGHTHS or self.by_hand.multiplies(func)):
             try:
-                self._in_eighths(func, args, out)
+                with unseen():
+                    self.by_hand.note(self.recorder, func, args, out)
             except Exception as error:  # noqa: BLE001  # of our own
                 self.gave_way(error)
         return out
-
-    def _in_eighths(self, func: Any, args: Args, out: torch.Tensor) -> None:
-        """Take note of what the script itself casts to FP8, and of products of that."""
-        node: Any = torch._C._current_autograd_node()
-        recorder, phase = self.recorder, "forward" if node is None else "backward"
-        running = recorder.tracker.path(recorder._where.current)
-        module = running if node is None else recorder.whose(node).module
-        with unseen():
-            if self.by_hand.multiplies(func):
-                self.by_hand.product(module, phase, args, out)
-                return
-            source = args[1] if plan_of(func).kind is OpKind.COPY else args[0]
-            if plan_of(func).kind in {OpKind.COPY, OpKind.CAST} and isinstance(source, torch.Tensor):
-                self.by_hand.cast(module, phase, source, out)
 
     @modes.unseen
     def returned(self, grads: Iterable[object], inputs: Any) -> None:
@@ -192,6 +181,12 @@ class Compared(Recording):
         super().resume()
         self.round_weights(again=True)
 
+    def close(self) -> None:
+        """Stop recording; keep in mind what has made what is left."""
+        with unseen():
+            self._made = self.recorder.tally.left()
+        super().close()
+
     def keep_loss(self, loss: torch.Tensor) -> None:
         """Keep a loss, as it is before it is scaled."""
         super().keep_loss(loss)
@@ -238,6 +233,15 @@ class Compared(Recording):
                 low += float(grad.double().square().sum())
                 wide += float(reference.double().square().sum())
         return math.sqrt(low / wide) if 0 < low < math.inf and wide > 0 else 0.0
+
+    def is_dropped(self) -> bool:
+        """Tell whether its gradients overflowed and are gone again, without an optimizer."""
+        if not self.backwards or self.given or not self._rows.seen:
+            return False
+        held = (parameter for _, _, parameter in self.recorder.tracker.parameters())
+        with unseen():
+            self.dropped = not have_gradients(held) and self._rows.overflowed()
+        return self.dropped
 
     def overflowed(self) -> bool:
         """Tell whether a gradient was not finite that is finite in FP32."""
@@ -290,9 +294,13 @@ class Compared(Recording):
         # A scale that is applied by hand multiplies FP32's loss too, so both are compared as they are.
         errors = pair_errors(reference, fetched, 0 if kept else log2_scale) if precision != "fp32" else {}
         low_dtype = HALF_DTYPES.get(precision, "float32")
-        if self.carried is not None or self._given.found or self._given.beside:
-            self.carried = Carried(self._shadows[::-1], self._weights(), self._given.holds)
+        runs, old = self._shadows[::-1], self._given
+        asked = bool(self.carried is not None or old.found or old.beside)
+        if asked or self.is_first:
+            held = runs, self._weights(), old.holds, old.carried | self._made
+            self.carried = Carried(*held, asked=asked, was_read=bool(old.outside))
         self.delivery.keep([parameter for _, _, parameter in self.recorder.tracker.parameters()])
+        outside: dict[tuple[str, int], Site | None] = {**self._shadow.outside, **old.outside}
         for shadow in self._shadows:
             shadow.clear()
         down, sites = -log2_scale, reference.sites
@@ -303,7 +311,7 @@ class Compared(Recording):
         beside = Beside(
             wide,
             errors,
-            error_jumps(self.recorder.sources(), errors, low_dtype) if errors else (),
+            error_jumps(self.recorder.sources(), errors, low_dtype, outside) if errors else (),
             rows,
             frozenset(self._rows.seen if precision == "fp32" else self._rows.both),
             self._left.off,
@@ -320,4 +328,4 @@ class Compared(Recording):
         )
         trace = replace(trace, steps=(summed_up(trace, losses[0], log2_scale, low_dtype),))
         known = self.step, trace, precision, log2_scale, losses, beside, self.scaling, self.last
-        return Recorded(*known, self._given.entered)
+        return Recorded(*known, self._given.entered, self.dropped)

@@ -8,6 +8,7 @@ import torch
 
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.held import apart
+from ampcheck.observe.reference.effects import effects, written
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.second_run import SecondRun
 from ampcheck.observe.source import running_line
@@ -40,12 +41,13 @@ class GradientRows:
         self.seen: set[int] = set()  #: parameters that have a gradient
         self.both: set[int] = set()  #: those whose gradient FP32 has as well
         self._rows: dict[str, torch.Tensor] = {}
-        self._waiting = frozenset[int]()  #: storages of gradients that a backward has left
+        self._waiting = False  #: nothing has read the gradients that a backward has left
+        self._places = frozenset[int]()  #: the storages of these, until something changes one
         self._untouched: dict[str, torch.Tensor] = {}
         self._left: list[
             tuple[torch.Tensor, torch.Tensor, int]
         ] = []  #: parameters with what the backward has left
-        self.touched_at = ("", 0)  #: where the script has first computed with them by itself
+        self.touched_at = ("", 0)  #: where the script has first changed them by itself, or else read them
 
     def add(self, name: str, parameter: int, grad: torch.Tensor) -> None:
         """Compare a gradient, as it is used."""
@@ -66,17 +68,26 @@ class GradientRows:
         self._left = [
             (one, grad, version_of(grad)) for one, grad in held if grad is not None and readable(grad)
         ]
-        self._waiting = frozenset(grad.untyped_storage()._cdata for _, grad, _ in self._left)
+        self._waiting = True
+        self._places = frozenset(grad.untyped_storage()._cdata for _, grad, _ in self._left)
 
-    def touches(self, args: tuple[Any, ...]) -> bool:
-        """Tell whether an operation with these arguments is the first."""
-        if not self._waiting or _current_node() is not None:
+    def touches(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Tell whether an operation with these arguments is the first; note the line of the first that changes some."""
+        if not self._places or _current_node() is not None:
             return False
-        given = (tensor.untyped_storage()._cdata for tensor in tensors_of(args) if readable(tensor))
-        if self._waiting.isdisjoint(given):
+        given = {tensor.untyped_storage()._cdata for tensor in tensors_of(args) if readable(tensor)}
+        if self._places.isdisjoint(given):
             return False
-        self._waiting, self.touched_at = frozenset(), running_line()
-        return True
+        first, self._waiting = self._waiting, False
+        changes = effects(func).name == "copy_" or any(
+            readable(tensor) and tensor.untyped_storage()._cdata in self._places
+            for tensor in tensors_of(written(effects(func), args, {}))
+        )
+        if first or changes:
+            self.touched_at = running_line()
+        if changes:
+            self._places = frozenset()
+        return first
 
     def keep(self, parameters: Iterable[tuple[str, str, torch.Tensor]]) -> None:
         """Compare gradients as the backward has left them."""

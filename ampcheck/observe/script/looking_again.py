@@ -165,6 +165,7 @@ class CarriedOn:
         self._carried: Any = None
         self._known = False  #: all that is given has been followed before
         self._given = False  #: the first of them was given some that FP32 does not know
+        self._asked = False  #: the first of them has a reason to be followed
         self._first: Numbers = {}
         self.still: dict[str, None] = {}  #: names of what stood still while FP32 moved on
 
@@ -176,12 +177,14 @@ class CarriedOn:
         """Have the next step compared as well, and tell whether it will be."""
         goes_on, given = done.step == self._next, _given(done)
         self._next, self._carried = -1, None
-        if goes_on and self._given and not given:
+        was_read = carried is not None and carried.was_read
+        if goes_on and not given and (self._given or was_read):
             self._known = True
         if self._known:
             tape.recorded = [_without_given(one) for one in tape.recorded]
         if not goes_on:
             self._begun, self._given, self._first = done.step, given, {}
+            self._asked = carried is not None and carried.asked
         if carried and not self._first:
             self._first = carried.numbers()
         ends = (
@@ -190,10 +193,11 @@ class CarriedOn:
         if ends:
             self._not_before = LATER * done.last
             self.still |= dict.fromkeys(stands_still(self._first, carried.numbers()) if carried else ())
-        if ends or not carried or done.step < self._not_before:
+        unread = goes_on and not self._asked and not was_read
+        if ends or unread or not carried or done.step < self._not_before:
             return False
         self._next, self._carried = done.last + 1, carried
-        return True
+        return goes_on or self._asked
 
 
 class EarlyLook:

@@ -77,6 +77,7 @@ class Recorded:
     last: int = -1  #: the last step of it, where several optimizers take turns; -1: there is one
     #: half-precision numbers from before it entered products: nobody has seen where they came from
     entered: bool = False
+    dropped: bool = False  #: its gradients overflowed and were cleared, and no optimizer was given them
 
     @property
     def whole(self) -> bool:

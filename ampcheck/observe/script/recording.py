@@ -56,6 +56,7 @@ class Recording:
         self.before_calls = False  #: it began before a module was called
         self.called = False  #: since then one was
         self.backwards = 0
+        self.given = False  #: an optimizer was given gradients of it
         self.by = 1.0  #: what the loss was multiplied by, where no GradScaler scaled it
         self.scaling = Scaling()
         self.probes: list[Probe] = []
@@ -132,7 +133,8 @@ class Recording:
         self.recorder.__exit__(None, None, None)
 
     def pause(self) -> None:
-        """See nothing for a while."""
+        """See nothing for a while: of what an optimizer does."""
+        self.given = True
         self._paused = self._paused or self.recorder.pause()
 
     def resume(self) -> None:
@@ -141,6 +143,10 @@ class Recording:
             self._paused = False
             self.recorder.resume()
             self.recorder.resumes()
+
+    def is_dropped(self) -> bool:
+        """Tell whether its gradients overflowed and are gone again, without an optimizer."""
+        return False
 
     @property
     def idle(self) -> bool:

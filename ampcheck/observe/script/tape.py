@@ -132,6 +132,7 @@ class Tape(Models):
             given, look = (step, self._execute(), self._compare, self._used), self.looks.closer.second(step)
             compared = Compared(*given, clock=clock, look=look, keeps_scale=self._keeps_scale)
             compared.models, compared.versions = self.models, self._versions
+            compared.is_first = not self.recorded
             self.delivery.end()
             self.delivery = compared.delivery
             if (carried := self.looks.carried.takes(step)) is not None:
@@ -143,6 +144,11 @@ class Tape(Models):
     def follow(self, module: torch.nn.Module, args: Args, kwargs: Kwargs, step: int) -> None:
         """Record a module's call as part of a step, from here on if nothing is recorded yet."""
         given, root = len(self._given), self.root(module)
+        if self.now is not None and self.now.is_dropped():
+            self.close()
+            self._enough = step if len(self.recorded) > 1 and self.recorded[-2].dropped else self._enough
+            if not self.wants(step):
+                return
         if self.now is not None and self.now.before_calls and self.now.idle and not self._is_early(step):
             self.discard()  # calls tell of this step
         opens = self.now is None

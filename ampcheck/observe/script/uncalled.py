@@ -14,6 +14,7 @@ import torch
 
 from ampcheck.observe.model.structure import named_modules, own_parameters
 from ampcheck.observe.script.roots import name_in_script
+from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.source import script_frames
 
 _TABLES = (dict, list, tuple)
@@ -94,5 +95,7 @@ def _among_variables(wanted: dict[int, torch.Tensor]) -> Iterator[tuple[torch.Te
         for path, own, tensor in (("", name, value), *((name, str(key), held) for key, held in parts)):
             if left.pop(id(tensor), None) is not None:
                 yield tensor, path, own
+    names = names_of(left.values()) if left else {}
     for number, tensor in enumerate(left.values()):
-        yield tensor, "", f"tensor {number} of shape {tuple(tensor.shape)}"
+        path, _, own = names[id(tensor)].rpartition(".")
+        yield tensor, path, own if path else f"tensor {number} of shape {tuple(tensor.shape)}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import Args, Kwargs, run_op
 from ampcheck.observe.modes import OwnMode
 from ampcheck.observe.patches import Original, Patches
@@ -23,6 +24,7 @@ from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.reference.storage import Reference
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of, version_of
+from ampcheck.values.trace import Phase, Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +58,7 @@ class _Results(Shadow):
         self._spent, self._looked_at = 0.0, 0
         self._versions: dict[int, int | None] = {}  #: by storage; None while it is written
         self._made: set[int] = set()  #: storages
+        self._op = ""  #: that runs
         self._begun: dict[int, int] = {}  #: by storage, how many steps the script had taken
         self.steps = 0  #: how many it has taken now
         self.gave_way = self._gives_way
@@ -91,6 +94,7 @@ class _Results(Shadow):
             began = perf_counter()
             with self.lock, torch._C._DisableTorchDispatch():
                 if follow is not None and not any(map(_is_large, tensors_of((out,)))):
+                    self._op = rule.name
                     follow(out)
                 for tensor in states:
                     self.forget(tensor)
@@ -128,8 +132,12 @@ class _Results(Shadow):
 
     def _keep(self, tensor: torch.Tensor, wide: torch.Tensor) -> None:
         self._begin(tensor)
-        self._made.add(tensor.untyped_storage()._cdata)
+        place = tensor.untyped_storage()._cdata
+        self._made.add(place)
         super()._keep(tensor, wide)
+        if tensor.dtype in HALVES and place in self._references:
+            made = Site("", self._op, "output", Phase.FORWARD, str(tensor.dtype)[6:], *running_line())
+            self._references[place].made = made
 
     def _hold(self, reference: Reference) -> None:
         self.heard = True

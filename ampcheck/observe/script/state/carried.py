@@ -15,6 +15,7 @@ from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.statistics.memory import instances, readable, version_of
 from ampcheck.observe.statistics.units import unit_of
+from ampcheck.values.trace import Site
 
 #: By name, what a script has in half precision, and FP32 in its place.
 Numbers = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
@@ -28,6 +29,7 @@ class _Kept(NamedTuple):
     storage: StorageWeakRef
     version: int  #: how often it had been written
     wide: tuple[torch.Tensor | None, ...]  #: what each run beside the script has there
+    made: Site | None  #: what has made it, where that was seen
 
 
 class Carried:
@@ -37,18 +39,31 @@ class Carried:
     """
 
     def __init__(
-        self, shadows: Sequence[Shadow], weights: Iterable[torch.Tensor], is_older: Callable[[int], bool]
+        self,
+        shadows: Sequence[Shadow],
+        weights: Iterable[torch.Tensor],
+        is_older: Callable[[int], bool],
+        made: Mapping[int, Site | None],
+        *,
+        asked: bool,
+        was_read: bool = False,
     ) -> None:
-        """Keep what is no weight and no gradient of one, and of which FP32 knows all: nothing of it `is_older`."""
+        """Keep what is no weight and no gradient of one, and of which FP32 knows all: nothing of it `is_older`.
+
+        Where nothing has `asked` for it, only what no gradient flows to. The step that ends may have read what the one
+        before it left.
+        """
+        self.asked, self.was_read = asked, was_read
         held = [one for weight in weights for one in (weight, weight.grad) if one is not None]
         known = {one.untyped_storage()._cdata for one in held if readable(one)}
         self._kept: dict[int, _Kept] = {}  #: by storage
         for tensor, place in _half():
             wide = tuple(shadow.of(tensor) for shadow in shadows)
-            if place not in known and wide[0] is not None and not is_older(place):
+            kept = asked or not tensor.requires_grad
+            if kept and place not in known and wide[0] is not None and not is_older(place):
                 copies = tuple(None if one is None else one.clone() for one in wide)
-                kept = _Kept(StorageWeakRef(tensor.untyped_storage()), version_of(tensor), copies)
-                self._kept[place] = kept
+                own = StorageWeakRef(tensor.untyped_storage())
+                self._kept[place] = _Kept(own, version_of(tensor), copies, made.get(place))
 
     def __bool__(self) -> bool:
         """Tell whether there is anything."""
@@ -65,6 +80,11 @@ class Carried:
             for tensor, wide in held
             if wide is not None and wide.shape == tensor.shape
         }
+
+    @property
+    def places(self) -> dict[int, Site | None]:
+        """The storages of what is kept, and what has made it, where that was seen."""
+        return {place: kept.made for place, kept in self._kept.items()}
 
     def give(self, shadows: Sequence[Shadow]) -> None:
         """Let the runs beside a step begin with their own numbers, where nothing has written the script's since."""

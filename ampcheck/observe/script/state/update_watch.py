@@ -7,6 +7,7 @@ That is done where the learning rate is at its largest so far: smaller steps are
 import inspect
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from threading import get_ident
 from typing import Any
 
@@ -18,6 +19,7 @@ from ampcheck.observe.script.optimizers import parameters_of
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.naming import Named
 from ampcheck.observe.script.state.own_updates import OwnUpdates
+from ampcheck.observe.source import running_line
 from ampcheck.observe.unusual import plain
 from ampcheck.values.trace import UpdateLoss
 
@@ -40,6 +42,7 @@ class UpdateWatch:
         self._largest: dict[str, float] = {}
         #: By thread: the optimizer that steps, and FP32's step.
         self._tried: dict[int, tuple[str, list[_Three]]] = {}
+        self._places: dict[str, tuple[str, int]] = {}  #: by optimizer, the line that steps it
         self._losses: dict[str, dict[str, UpdateLoss]] = {}
         self._own = OwnUpdates(named)
         self.untried: dict[str, str] = {}  #: by optimizer, its class: its updates could not be taken in FP32
@@ -67,7 +70,7 @@ class UpdateWatch:
             after = _in_fp32(optimizer, chosen)
             steps = [(p, part.detach().clone(), after[id(p)]) for p, part, _ in chosen]
             self._tried[get_ident()] = label, steps
-        self._largest[label] = rate
+        self._largest[label], self._places[label] = rate, running_line()
 
     def elsewhere(self, event: str, optimizer: Any = None) -> None:
         """Hear of an optimizer of torch's in a thread that is not the one that is watched."""
@@ -86,6 +89,7 @@ class UpdateWatch:
         label, tried = self._tried.pop(get_ident(), ("", []))
         if not tried:
             return
+        place = self._places[label]
         with unseen():
             found = {}
             for parameter, before, wide in tried:
@@ -94,7 +98,8 @@ class UpdateWatch:
                     continue
                 start = before.double()
                 name = self._named(parameter)[1]
-                found[name] = update_loss(name, wide.double() - start, now.detach().double() - start)
+                loss = update_loss(name, wide.double() - start, now.detach().double() - start)
+                found[name] = replace(loss, file=place[0], line=place[1], stepped=True)
         self._losses[label] = found
 
 
