@@ -119,7 +119,7 @@ def test_megatron_core(tmp_path):
     assert answer(alone) == (Health.UNKNOWN, "no step was completed, so nothing was trained")
     advised, said = trained(tmp_path, "megatron", printed("Megatron", FP16))
     assert said.split("\n")[:3] == ["stepped at 64.0"] * 3
-    assert advised.loop.scaling == "the loss is multiplied by 64; what divides its gradients was not seen"
+    assert advised.loop.scaling == "the loss is multiplied by 2^6; what divides its gradients was not seen"
     assert advised.verdict.word is Health.PARTLY_AUDITED
     low, said = trained(tmp_path, "megatron", printed("Megatron", BF16))
     assert said.split("\n")[:3] == ["stepped at 1.0"] * 3

@@ -51,8 +51,8 @@ def move(parameter, copy):
 @pytest.mark.parametrize(
     ("way", "words"),
     [
-        ("moved", "the loss is multiplied by 64; what divides its gradients was not seen"),
-        ("only divided", "gradients are divided by 64 before the step; what multiplied them was not seen"),
+        ("moved", "the loss is multiplied by 2^6; what divides its gradients was not seen"),
+        ("only divided", "gradients are divided by 2^6 before the step; what multiplied them was not seen"),
         (
             "flat",
             "the optimizer steps copies of float16 weights; what their gradients are divided by was not seen",

@@ -64,14 +64,14 @@ def precision_loss(report: Report) -> list[Finding]:
     healing = _healing(report)
     few = 0 < len(healing) <= FEW_PLACES and (_points(report) or _pinned(report))
     numbers = {"grad_error": settled.grad_error, "loss_error": settled.loss_error}
-    sites, where = tuple[Site, ...](), ""
+    sites, where = _harmed(report), ""
     if begun:
         sites = tuple(dict.fromkeys((report.placed or beginning(report, begun[0]), begun[0].site)))
         numbers["error"] = begun[0].error
         where = f"; it begins at {_beginning(begun[0], sites[0])}"
     if report.mode == "infer":
         numbers = {"output_error": settled.error}
-        sites = sites or _kept_site(report)
+        sites = _kept_site(report) if not begun else sites
     elif backward := lost_in_backward(report):
         site, error = backward
         sites = (site,)
@@ -91,6 +91,13 @@ def precision_loss(report: Report) -> list[Finding]:
             numbers,
         )
     ]
+
+
+def _harmed(report: Report) -> tuple[Site, ...]:
+    """Return the layer of the first parameter whose own gradient is off, in a loop: where that begins is not known."""
+    off = report.outcomes["settled"].off if report.loop is not None else ()
+    layer = off[0].rpartition(".")[0] if off else ""
+    return (Site(layer, "", "output", Phase.BACKWARD, report.dtype),) if layer else ()
 
 
 def _kept_site(report: Report) -> tuple[Site, ...]:
@@ -245,9 +252,11 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     stuck, wrong = sum(loss.stuck for loss in bad), sum(loss.wrong for loss in bad)
     share = percent(max(stuck, wrong) / moved)
     parent = _common([loss.name.rpartition(".")[0] for loss in bad])
+    bad_ones = sum(loss.infinite for loss in bad)
     effect = (
-        "are rounded away" if stuck >= wrong else "are not finite, or more than twice as large as in FP32"
+        "are not finite" if bad_ones >= wrong else "are not finite, or more than twice as large as in FP32"
     )
+    effect = "are rounded away" if stuck >= wrong else effect
     kept = "stay as they were" if stuck >= wrong else "moved wrongly"
     kept = "fall short of the values that FP32 gives them" if many and stuck >= wrong else kept
     trained = _trained(report, first.name)

@@ -19,6 +19,7 @@ from ampcheck.observe import modes
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
 from ampcheck.observe.unusual import plain
 from ampcheck.values.loop import IN_SCALE, NOT_FINITE, PERHAPS, SPOILT, ScaleEvent
+from ampcheck.values.wording import scale_words
 
 #: What a scale that is applied by hand is called where a scaler's label stands.
 BY_HAND = "scale by hand"
@@ -83,10 +84,13 @@ def scaling_of(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tenso
         if (overflowed(before) and not copied) or abs(divided / by - 1.0) < CLOSE:
             return Scaling(by)
         if not own or copied or divided >= SMALLEST_SCALE:
-            return Scaling(0.0, f"the loss is multiplied by {by:,g}; what divides its gradients was not seen")
+            return Scaling(
+                0.0, f"the loss is multiplied by {scale_words(by)}; what divides its gradients was not seen"
+            )
     elif divided >= SMALLEST_SCALE and abs(frexp(divided)[0] - 0.5) < CLOSE:
+        scale = scale_words(round(divided))
         return Scaling(
-            0.0, f"gradients are divided by {divided:,.0f} before the step; what multiplied them was not seen"
+            0.0, f"gradients are divided by {scale} before the step; what multiplied them was not seen"
         )
     elif not pairs and any(parameter.dtype == torch.float16 for parameter, _ in held):
         return Scaling(
