@@ -187,8 +187,9 @@ def _unlowered(report: Report) -> str:
             f"{asked}the script computes in FP8 ({', '.join(eighths)}, first in {place(first)}), which was seen and "
             "not judged; the rest trains in FP32"
         )
-    if coverage.unseen:
-        return f"{asked}{unseen_words(coverage)}; nothing that was seen was held in half precision"
+    missed = [unseen_words(coverage)] if coverage.unseen else list(coverage.gaps)
+    if missed:
+        return f"{asked}{'; '.join(missed)}; nothing that was seen was held in half precision"
     return f"{asked}the script trains in FP32: nothing was held in half precision"
 
 

@@ -9,7 +9,7 @@ from ampcheck.observe.failure import CAUGHT
 from ampcheck.observe.recorder import FORWARD_UNSEEN
 from ampcheck.observe.reference.checks import READS
 from ampcheck.observe.reference.given import GIVEN
-from ampcheck.observe.reference.picks import WORSE
+from ampcheck.observe.reference.picks import BRANCH, WORSE
 from ampcheck.observe.reference.returned import USE
 from ampcheck.observe.script.data_sets import ROUNDED_DATA
 from ampcheck.observe.script.recorded import Beside, Recorded
@@ -91,7 +91,7 @@ def _missed(report: Report) -> Iterator[str]:
         if what in report.low.not_audited:
             yield f"{report.low.not_audited[what]} {what}"
     known = {(doubt.kind, doubt.harms) for doubt in report.doubts}
-    ends = [CAUGHT]
+    ends = [CAUGHT, BRANCH]
     if (DoubtKind.GIVEN, True) not in known:
         ends += [ROUNDED_DATA, GIVEN]
     if not known & {(DoubtKind.PICKED, True), (DoubtKind.PICKED, False)}:

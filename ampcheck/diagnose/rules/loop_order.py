@@ -277,12 +277,16 @@ def _between(loop: Loop, scalers: frozenset[str]) -> list[tuple[str, Event]]:
     found = []
     for events in rounds_of(loop).values():
         updated: dict[str, Event] = {}
+        stepped: set[str] = set()
         for event in events:
-            if event.kind is Kind.BACKWARD:
-                updated = {}
+            again = event.kind is Kind.SCALER_STEP and not stepped.isdisjoint(event.targets)
+            if event.kind is Kind.BACKWARD or again:  # the next step, though its backward was not heard
+                updated, stepped = {}, set()
             elif event.thing in scalers and event.kind is Kind.UPDATE:
                 updated[event.thing] = event
             elif event.kind is Kind.SCALER_STEP and event.thing in updated:
                 found.append(updated[event.thing])
+            if event.kind is Kind.SCALER_STEP:
+                stepped |= set(event.targets)
     words = "scaler.update() comes before the step of another optimizer, whose gradients have the old scale"
     return [(words, event) for event in first_by_place(found)]

@@ -12,6 +12,8 @@ from ampcheck.values.wording import clean, plural, scale_words
 
 #: Attempts of which all were skipped that say something; GradScaler's first scale is often a few octaves too high.
 FEW = 4
+#: Skipped steps after which a scale that halves has come down from all that a float32 loss can be multiplied by.
+MANY = 32
 #: Part of the steps behind the first growth of the scale that is skipped where it grows too often, and far too often.
 OFTEN, TOO_OFTEN = 1 / 20, 1 / 4
 
@@ -21,7 +23,8 @@ def scale_collapse(report: Report) -> list[Finding]:
 
     What it finds: a scale that has fallen below 1 and has not come to rest there (no more steps have been taken since
     the last skip than were skipped), loops whose last four steps at least were all skipped, and scales that grow into
-    the next overflow so often that a twentieth of the steps is skipped, which is an error from a quarter on.
+    the next overflow so often that a twentieth of the steps is skipped, which is an error from a quarter on. And a
+    scale that comes down so slowly that more than 32 steps, and more than were taken, are skipped.
 
     Why it matters: the scaler halves its scale at each overflow. Where gradients are only large, it comes to rest; it
     goes on falling where they are not finite at any scale: a NaN or an inf comes from the forward or from the data, or
@@ -41,7 +44,8 @@ def scale_collapse(report: Report) -> list[Finding]:
         events = [event for event in loop.scales if event.scaler == label]
         lowest = min((event.after for event in events), default=first)
         never = loop.settled(label) is None and len(events) >= FEW
-        if (lowest < min(1.0, first) and not _rests(loop, events)) or never or _ends_in_skips(loop, label):
+        falls = lowest < min(1.0, first) and not _rests(loop, events)
+        if falls or never or _ends_in_skips(loop, label) or _wastes(loop, events):
             found.append(_collapse(report, label, events, lowest))
         elif often := _grows_too_often(loop, label, events):
             found.append(often)
@@ -123,6 +127,11 @@ def _ends_in_skips(loop: Loop, label: str) -> bool:
     return len(last) == FEW and all(event.skipped and event.step >= loop.steps - 1 for event in last)
 
 
+def _wastes(loop: Loop, events: list[ScaleEvent]) -> bool:
+    """Tell whether more steps were skipped than taken, and more than any scale needs to come to rest."""
+    return sum(event.skipped for event in events) > max(MANY, loop.count(Kind.STEP))
+
+
 def _rests(loop: Loop, events: list[ScaleEvent]) -> bool:
     """Tell whether more steps were taken since the last skip than were skipped before it."""
     skips = [event.step for event in events if event.skipped]
@@ -149,7 +158,7 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
     of = f" of {steps}" if (steps := loop.count(Kind.SCALER_STEP)) else ""
     return loop_finding(
         "AMP206 scale-collapse",
-        Severity.ERROR if lowest < 1 or stays or kept else Severity.WARNING,
+        Severity.ERROR if lowest < 1 or stays or kept or _wastes(loop, events) else Severity.WARNING,
         f"the loss scale {stays or fell}: {plural(len(skips), 'step')}{of} skipped{why}",
         [_updated(loop, label)] if stays else places,
         _lowered_by_torch(loop, label) if stays else fix,

@@ -25,6 +25,8 @@ _CONVERSION = "a conversion to integers"
 _INTEGERS, _BOOLS = frozenset({torch.int64, torch.int32}), frozenset({torch.bool})
 #: What is not audited where picks are worse, behind the operation and its line.
 WORSE = "picks otherwise than FP32 would: the gradients are compared at the script's picks"
+#: What is not audited where a comparison of two numbers comes out otherwise, behind it and its line.
+BRANCH = "comes out otherwise than in FP32: what the script would do then was not seen"
 #: How much worse picks must be, as a part of how far FP32's are from the average, before it is looked what they change.
 _DIFFERS = 2.0**-10
 #: An operation, a file and a line.
@@ -38,6 +40,9 @@ class Picks:
         #: By operation and line: how much worse, beside what; of conversions also how many numbers are not whole in
         #: FP32, and how many are the wrong ones that half precision makes of those that are.
         self._found: dict[Place, torch.Tensor] = {}
+        self._branches: dict[
+            Place, torch.Tensor
+        ] = {}  #: comparisons of two numbers: whether one came out otherwise
         self._best: tuple[torch.Tensor, torch.Tensor, int] | None = (
             None  #: the last pick: values, FP32's pick, dimension
         )
@@ -49,6 +54,11 @@ class Picks:
         values = args[0]
         kinds = _BOOLS if name in _COMPARES else _INTEGERS
         if picked.dtype not in kinds or not values.is_floating_point() or not torch.is_grad_enabled():
+            return
+        if name in _COMPARES and picked.numel() == 1:
+            place = name, *running_line()
+            other = (picked != best).reshape(())
+            self._branches[place] = self._branches[place] | other if place in self._branches else other
             return
         if name in _COMPARES:
             self._best = picked, best, -1
@@ -92,6 +102,10 @@ class Picks:
     def _add(self, name: str, sums: torch.Tensor) -> None:
         place = name, *running_line()
         self._found[place] = self._found[place] + sums if place in self._found else sums
+
+    def branches(self) -> list[TakenAsIs]:
+        """Return the comparisons of two numbers that come out otherwise than in FP32: the script may go another way."""
+        return [TakenAsIs(*place) for place, other in self._branches.items() if bool(other)]
 
     def fetch(self) -> tuple[tuple[TakenAsIs, ...], tuple[Integers, ...]]:
         """Return where picks are worse than FP32's, and which integers are wrong."""

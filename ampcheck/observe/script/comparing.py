@@ -17,7 +17,7 @@ from ampcheck.observe.reference.joined import Elsewhere, Joined
 from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.observe.reference.pair import SAMPLES, pair_errors
 from ampcheck.observe.reference.paired import PairedBook
-from ampcheck.observe.reference.picks import WORSE, Picks
+from ampcheck.observe.reference.picks import BRANCH, WORSE, Picks
 from ampcheck.observe.reference.returned import Returned
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.delivery import Delivery
@@ -70,7 +70,8 @@ class Compared(Recording):
         self._shadows = [self._shadow] if self._second is None else [self._second, self._shadow]
         self._multiplied_by: set[float] = set()  #: the loss scales of this step
         self._keeps_scale = keeps_scale
-        self.takes_scale = False  #: an operation of the backward is given the loss scale as a number
+        #: An operation of the backward, or on gradients that were asked for, is given the loss scale as a number.
+        self.takes_scale = self._has_returned = False
         self.carried: Carried | None = None
         self.step_record = PairedBook(self._shadow, SAMPLES)
         runs = self._shadow, self._second
@@ -109,10 +110,9 @@ class Compared(Recording):
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         self._before(func, args)
-        if self.scale != 1.0 and _current_node() is not None:
-            self.takes_scale = self.takes_scale or any(
-                type(one) is float and one == self.scale for one in args
-            )
+        if self.scale != 1.0 and (self._has_returned or _current_node() is not None):
+            by = self.scale, 1.0 / self.scale if self.scale else 0.0
+            self.takes_scale = self.takes_scale or any(type(one) is float and one in by for one in args)
         if self._rows.touches(func, args):
             with unseen():
                 self._rows.keep(self.recorder.tracker.parameters())
@@ -130,7 +130,7 @@ class Compared(Recording):
     @modes.unseen
     def returned(self, grads: Iterable[object], inputs: Any) -> None:
         """Compare gradients that the script asked for with FP32's; those of the `inputs` are used as they are."""
-        found = list(grads)
+        found, self._has_returned = list(grads), True
         self._returned.note(found, self._shadow.of)
         for parameter, grad in zip(
             (inputs,) if isinstance(inputs, torch.Tensor) else inputs, found, strict=False
@@ -283,6 +283,7 @@ class Compared(Recording):
         failed = {takes.format(name): n for name, n in self._shadow.failed.items()}
         lost, read = self._checks.fetch(overflowed=self.overflowed())
         (picks, integers), given = self._picks.fetch(), self._given.missed(self.versions)
+        failed |= {f"{one.words} {BRANCH}": 1 for one in self._picks.branches()}
         failed |= (
             given | {f"{one.words} {WORSE}": 1 for one in picks if one.far} | self._returned.missed() | read
         )

@@ -268,7 +268,7 @@ class LoopWatcher:
     def step_ends(self) -> None:
         """Take note of an optimizer that has changed the weights."""
         self.journal.leave()
-        self.updates.ends()
+        self.updates.ends(self._stepping)
         if self._scaler_step is None and self.tape.now is not None:
             self.tape.resume()
         if within_backward():
@@ -306,6 +306,7 @@ class LoopWatcher:
         self._asked_again()
         label = self.journal.label(owner, family)
         self.leftovers.zeroed(label)
+        self.hand.clears(unused=self._pending and self.turns.count <= 1 and not self.journal.inside)
         self.journal.note(Kind.ZERO_GRAD, label)
 
     @guarded

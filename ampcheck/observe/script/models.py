@@ -76,7 +76,7 @@ class Models:
         self._roots[id(module)] = found
         if found.owns:
             self.met(module)
-            self.left_behind.first_seen(module, name)
+        self.left_behind.first_seen(module, name)
         return found
 
     def models(self) -> Iterator[tuple[str, torch.nn.Module]]:

@@ -148,8 +148,10 @@ class ScaleByHand:
     """The constants that a script's losses are multiplied by, step by step."""
 
     def __init__(self) -> None:
-        self._changes: list[tuple[int, float]] = []
+        #: By step: what the loss was multiplied by from there on, and whether the gradients before were dropped.
+        self._changes: list[tuple[int, float, bool]] = []
         self._falls = 0
+        self._multiplies = self._dropped = False
         #: What the loss was multiplied by, and gradients that were clipped before that was undone.
         self._clipped: tuple[float, list[Probe]] | None = None
         self.clipping = 0.0  #: what the gradients being clipped are still multiplied by, 0 for nothing known
@@ -182,8 +184,9 @@ class ScaleByHand:
     ) -> str:
         """Take note of what a loss is multiplied by; where it has fallen, return what the overflow has left."""
         last = self._changes[-1][1] if self._changes else 0.0
-        if by != last:
-            self._changes.append((step, by))
+        dropped, self._multiplies, self._dropped = self._dropped, True, False
+        if by != last or dropped:
+            self._changes.append((step, by, dropped))
         if by >= last or self._falls == _MOST_FALLS:
             return ""
         self._falls += 1
@@ -192,16 +195,20 @@ class ScaleByHand:
             return SPOILT
         return NOT_FINITE if _not_finite(held) else ""
 
+    def clears(self, *, unused: bool) -> None:
+        """Take note of gradients that are cleared, unused where no optimizer was given them."""
+        self._dropped, self._multiplies = unused and self._multiplies, False
+
     def first(self) -> dict[str, float]:
         """Return the first scale, under the name that stands for it."""
         return {BY_HAND: self._changes[0][1]} if self._changes else {}
 
     def events(self) -> tuple[ScaleEvent, ...]:
-        """Return its changes; it falls where a step was skipped before."""
+        """Return its changes; it falls where a step was skipped before, or stays where one was dropped."""
         pairs = zip(self._changes, self._changes[1:], strict=False)
         return tuple(
-            ScaleEvent(max(0, step - 1), BY_HAND, before, after, skipped=after < before)
-            for (_, before), (step, after) in pairs
+            ScaleEvent(max(0, step - 1), BY_HAND, before, after, skipped=dropped or after < before)
+            for (_, before, _), (step, after, dropped) in pairs
         )
 
 

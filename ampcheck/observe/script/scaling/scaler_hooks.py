@@ -7,6 +7,7 @@ not: ZeRO moves gradients elsewhere.
 import functools
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from threading import get_ident
 from typing import Any
 
@@ -57,9 +58,14 @@ def once(
 
 
 def _scale(watcher: Watcher, original: Original, self: Any, outputs: Any) -> Any:
-    watcher.scale(self, outputs)
-    out = original(self, outputs)
-    watcher.scaled(self, out)
+    now = watcher.tape.now
+    lanes = None if now is None else now.recorder.lanes
+    with (
+        nullcontext() if lanes is None else lanes.turn()
+    ):  # FP32's scale is another while the loss is multiplied
+        watcher.scale(self, outputs)
+        out = original(self, outputs)
+        watcher.scaled(self, out)
     return out
 
 

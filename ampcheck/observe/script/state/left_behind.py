@@ -7,6 +7,7 @@ import torch
 
 from ampcheck.observe.model.structure import in_table, named_modules
 from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.statistics.memory import version_of
 from ampcheck.observe.unusual import in_memory, plain
 
 
@@ -14,13 +15,15 @@ class LeftBehind:
     """Looks at the tensors of models twice: when a model is first called, and at the end."""
 
     def __init__(self) -> None:
-        self._models: list[tuple[weakref.ref[torch.nn.Module], str, frozenset[str]]] = []
+        self._models: list[tuple[weakref.ref[torch.nn.Module], str, dict[str, int]]] = []
         #: Names of tensors that were finite at first, and are not at the end.
         self.ruined: tuple[str, ...] = ()
 
     def first_seen(self, model: torch.nn.Module, name: str) -> None:
-        """Take note of a model, and of its buffers that are not finite from the start: masks are like that."""
-        self._models.append((weakref.ref(model), name, frozenset(_not_finite(model, ("_buffers",)))))
+        """Take note of a model, and of its buffers that are not finite from the start: masks are never written."""
+        written = {at: version_of(tensor) for at, tensor in _tensors(model, ("_buffers",))}
+        masks = {at: written[at] for at in _not_finite(model, ("_buffers",))}
+        self._models.append((weakref.ref(model), name, masks))
 
     def end(self) -> None:
         """Look at what is there now."""
@@ -28,7 +31,10 @@ class LeftBehind:
         for known, name, before in self._models:
             model = known()
             now = () if model is None else _not_finite(model, ("_parameters", "_buffers"))
-            found |= {f"{name}.{tensor}": None for tensor in now if tensor not in before}
+            written = (
+                {} if model is None else {at: version_of(one) for at, one in _tensors(model, ("_buffers",))}
+            )
+            found |= {f"{name}.{at}": None for at in now if at not in before or written[at] != before[at]}
         self.ruined = tuple(found)
 
 

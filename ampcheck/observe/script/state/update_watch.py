@@ -19,6 +19,7 @@ from ampcheck.observe.script.optimizers import parameters_of
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.naming import Named
 from ampcheck.observe.script.state.own_updates import OwnUpdates
+from ampcheck.observe.script.state.refilled import Refilled
 from ampcheck.observe.source import running_line
 from ampcheck.observe.unusual import plain
 from ampcheck.values.trace import UpdateLoss
@@ -44,18 +45,20 @@ class UpdateWatch:
         self._tried: dict[int, tuple[str, list[_Three]]] = {}
         self._places: dict[str, tuple[str, int]] = {}  #: by optimizer, the line that steps it
         self._losses: dict[str, dict[str, UpdateLoss]] = {}
-        self._own = OwnUpdates(named)
+        self._own, self._refilled = OwnUpdates(named), Refilled(named)
         self.untried: dict[str, str] = {}  #: by optimizer, its class: its updates could not be taken in FP32
 
     @property
     def losses(self) -> tuple[UpdateLoss, ...]:
         """Return what was lost, by parameter."""
-        return (*(loss for held in self._losses.values() for loss in held.values()), *self._own.losses)
+        tried = (loss for held in self._losses.values() for loss in held.values())
+        return (*tried, *self._own.losses, *self._refilled.losses)
 
     def begins(self, label: str, optimizer: Any, parameters: Iterable[Any]) -> None:
         """Take an optimizer's step in FP32 where that would show more than its steps before."""
         held = list(parameters)
         self._tried.pop(get_ident(), None)
+        self._refilled.begins(label, held, running_line)
         if not _known(optimizer):
             self._own.begins(label, optimizer, held)
         low = [p for p in held if isinstance(p, torch.Tensor) and p.dtype in HALVES and p.grad is not None]
@@ -79,8 +82,9 @@ class UpdateWatch:
         elif event == "step_ends":
             self._compare()
 
-    def ends(self) -> None:
+    def ends(self, label: str) -> None:
         """Compare what the optimizer has done with FP32's step."""
+        self._refilled.ends(label)
         if self._own.follows:
             self._own.ends()
         self._compare()
