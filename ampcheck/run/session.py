@@ -245,8 +245,8 @@ def _searching(step: Recorded, loop: Loop, recorded: Sequence[Recorded]) -> bool
     losses = step.losses if step.beside is not None else step.losses[:1]
     if not step.overflowed or not all(map(math.isfinite, losses)):
         return False
-    if not loop.count(
-        Kind.STEP
+    if not loop.count(Kind.STEP) + loop.count(
+        Kind.SCALER_STEP
     ):  # weights moved by hand, which would not be finite in a later step if this one counted
         later = recorded[recorded.index(step) + 1 :]
         return any(not one.overflowed and math.isfinite(one.losses[0]) for one in later)

@@ -268,7 +268,7 @@ def test_a_weight_of_the_loss_is_no_scale():
 
 def test_a_scale_whose_division_is_not_seen_is_unknown():
     report = by_hand(2.0**14, elsewhere)
-    assert "16,384" in report.loop.scaling
+    assert "2^14" in report.loop.scaling
     assert any(note.startswith("loss scaling unknown") for note in report.notes)
 
 

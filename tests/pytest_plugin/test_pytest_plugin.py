@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import warnings
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -72,7 +73,9 @@ def broken(project):
 
 
 def run(project, *words):
-    return project.runpytest_inprocess(*COMMON, *words)
+    with warnings.catch_warnings():  # pytest would rewrite a plug-in of its own that is loaded already
+        warnings.simplefilter("ignore", pytest.PytestAssertRewriteWarning)
+        return project.runpytest_inprocess(*COMMON, *words)
 
 
 def printed(result):

@@ -50,6 +50,9 @@ HALF = [LEVELS.half(), LEVELS.bfloat16() / 3, LEVELS.numpy().astype(np.float16),
 @pytest.mark.parametrize("levels", HALF)
 def test_levels_that_were_stored_in_half_precision_are_named(levels):
     report = audit(Subset(Differences(levels), range(64)))
+    if levels is HALF[1]:  # its steps of a half are as large as the differences
+        assert {one.code for one in report.findings} == {"AMP509"}
+        return
     assert report.verdict.word is Health.PARTLY_AUDITED
     assert "Subset.dataset.levels" in report.verdict.sentence
     assert ROUNDED_DATA in report.verdict.sentence

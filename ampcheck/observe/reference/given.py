@@ -18,6 +18,8 @@ from ampcheck.observe.reference.effects import Effects
 from ampcheck.observe.reference.lineage import MOVES
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of, version_of
+from ampcheck.observe.statistics.units import GRIDS, is_grid
+from ampcheck.observe.unusual import in_memory
 from ampcheck.values.trace import Site, rounds_inputs
 from ampcheck.values.wording import some
 
@@ -65,6 +67,7 @@ class Given:
         self.found: dict[
             int, TakenAsIs | None
         ] = {}  #: by storage that was computed with; None for one not looked up
+        self._numbers: dict[int, torch.Tensor] = {}  #: the same themselves, as they were when they were read
         #: By storage that holds copies, what was copied.
         self._from: dict[int, weakref.ref[torch.Tensor]] = {}
         self._copied: torch.Tensor | None = None
@@ -118,9 +121,14 @@ class Given:
             self.found[place] = (
                 TakenAsIs(self._called(self._first(tensor)), *running_line()) if named else None
             )
+            self._numbers[place] = tensor.detach()
 
     def missed(self, versions: dict[int, int]) -> dict[str, int]:
         """Return what is not audited; `versions` keeps how often buffers were written, from step to step."""
+        for place, numbers in self._numbers.items():
+            if in_memory(numbers) and is_grid(numbers, GRIDS[numbers.dtype]):
+                del self.found[place]  # codes, counts and images were exact from the start
+        self._numbers.clear()
         for name, buffer in self._buffers():
             if buffer.dtype not in HALVES or not readable(buffer):
                 continue

@@ -36,6 +36,8 @@ from ampcheck.values.trace import Site, summed_up
 
 #: Octaves that gradients may be away from a loss scale that has multiplied them.
 _NEAR = 0.4
+#: A scale of so many octaves up or down takes numbers out of FP32's range.
+_FAR = 64
 
 
 _current_node = torch._C._current_autograd_node
@@ -110,8 +112,9 @@ class Compared(Recording):
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         self._before(func, args)
-        if self.scale != 1.0 and (self._has_returned or _current_node() is not None):
-            by = self.scale, 1.0 / self.scale if self.scale else 0.0
+        within = _current_node() is not None
+        if self.scale not in {0.0, 1.0} and (within or self._has_returned):
+            by = (self.scale,) if within else (self.scale, 1.0 / self.scale)
             self.takes_scale = self.takes_scale or any(type(one) is float and one in by for one in args)
         if self._rows.touches(func, args):
             with unseen():
@@ -288,8 +291,7 @@ class Compared(Recording):
             given | {f"{one.words} {WORSE}": 1 for one in picks if one.far} | self._returned.missed() | read
         )
         trace = replace(trace, not_audited={**trace.not_audited, **failed}, integers=integers)
-        precision = trace.precision(self.autocast)
-        by = self.scaling.scale or 1.0
+        precision, by = trace.precision(self.autocast), self.scaling.scale or 1.0
         losses = (math.inf if lost else sum(fetched.losses) / by, sum(reference.losses) / by)
         kept = by > 1.0 or self._keeps_scale
         # A scale that is applied by hand multiplies FP32's loss too, so both are compared as they are.
@@ -305,7 +307,8 @@ class Compared(Recording):
         for shadow in self._shadows:
             shadow.clear()
         down, sites = -log2_scale, reference.sites
-        sites = {s: stats.scaled(down) if kept and s.scaled else stats for s, stats in sites.items()}
+        moves = kept and abs(down) < _FAR
+        sites = {s: stats.scaled(down) if moves and s.scaled else stats for s, stats in sites.items()}
         wide = replace(trace, sites=sites, casts={}, not_audited={}, constants=(), integers=(), caught=())
         wide = replace(wide, steps=(summed_up(wide, losses[1], 0, "float32"),))
         look, second_rows, loss = (None, {}, 0.0) if self._second is None else self._second.fetch()

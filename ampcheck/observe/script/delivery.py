@@ -110,8 +110,9 @@ class Delivery:
                 pairs.append((name, parameter, grad.detach(), wide))
         length = _length([one[2:] for one in pairs]) if self.shortened else 1.0
         for name, parameter, grad, wide in pairs:
-            other = 1.0 / (self._scale() or 1.0) if self._kept else self._scale()
-            by = length * _factor(grad.double() / length, wide.double(), other)
+            scale, again = self._scale() or 1.0, id(parameter) in self.compared
+            others = (1.0 / scale,) if self._kept else (scale, 1.0 / scale) if again else (scale,)
+            by = length * _factor(grad.double() / length, wide.double(), others)
             self.rows[name] = self._compare(wide, grad.to(wide.dtype) / by, 0).tolist()
             self.compared.add(id(parameter))
             self.places[name] = getattr(self.runs[0], "places", {}).get(
@@ -136,10 +137,10 @@ def _length(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
     return along / whole if 0.0 < along < inf and 0.0 < whole < inf else 1.0
 
 
-def _factor(grad: torch.Tensor, wide: torch.Tensor, other: float) -> float:
-    """Return by what a gradient is multiplied: nothing, or another factor that is possible.
+def _factor(grad: torch.Tensor, wide: torch.Tensor, others: tuple[float, ...]) -> float:
+    """Return by what a gradient is multiplied: nothing, or one of the other factors that are possible.
 
     Whether each is divided by the loss scale that was multiplied by it, and once, is judged elsewhere.
     """
-    errors = {by: float((grad / by - wide).square().sum()) for by in (1.0, other)}
+    errors = {by: float((grad / by - wide).square().sum()) for by in (1.0, *others)}
     return min(errors, key=lambda by: errors[by] if errors[by] == errors[by] else inf)

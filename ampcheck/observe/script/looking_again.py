@@ -14,6 +14,7 @@ from ampcheck.observe.script.second_run import Look
 from ampcheck.observe.script.state.carried import Numbers, stands_still
 from ampcheck.observe.statistics.memory import half_leaves, readable
 from ampcheck.observe.statistics.units import GRIDS, is_grid
+from ampcheck.observe.unusual import in_memory
 from ampcheck.values.parts import off_by_itself
 
 #: Of a parameter's gradient, what is newly zero where a step makes the next one worth comparing.
@@ -69,7 +70,10 @@ def keeps_half() -> bool:
     """Tell whether a script keeps numbers in half precision that are no weights."""
     with unseen():
         kept = (tensor for tensor in half_leaves() if not isinstance(tensor, torch.nn.Parameter))
-        return any(not (readable(tensor) and is_grid(tensor, GRIDS[tensor.dtype])) for tensor in kept)
+        return any(
+            not readable(tensor) or (in_memory(tensor) and not is_grid(tensor, GRIDS[tensor.dtype]))
+            for tensor in kept
+        )
 
 
 #: Looks at steps that overflow that are tried again.

@@ -304,9 +304,9 @@ class LoopWatcher:
     def zeroed(self, owner: Any, family: str) -> None:
         """Take note of gradients that are cleared."""
         self._asked_again()
-        label = self.journal.label(owner, family)
-        self.leftovers.zeroed(label)
-        self.hand.clears(unused=self._pending and self.turns.count <= 1 and not self.journal.inside)
+        self.leftovers.zeroed(label := self.journal.label(owner, family))
+        if self._pending:
+            self.hand.clears(unused=self.turns.count <= 1 and not self.journal.inside)
         self.journal.note(Kind.ZERO_GRAD, label)
 
     @guarded

@@ -15,6 +15,7 @@ from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.statistics.memory import instances, readable, version_of
 from ampcheck.observe.statistics.units import unit_of
+from ampcheck.observe.unusual import in_memory
 from ampcheck.values.trace import Site
 
 #: By name, what a script has in half precision, and FP32 in its place.
@@ -114,5 +115,5 @@ def stands_still(before: Numbers, after: Numbers) -> list[str]:
 def _half() -> Iterator[tuple[torch.Tensor, int]]:
     """Yield the tensors in half precision that are there, and their storages."""
     for tensor in instances(torch.Tensor, torch.nn.Parameter):
-        if tensor.dtype in HALVES and readable(tensor):
+        if tensor.dtype in HALVES and readable(tensor) and in_memory(tensor):
             yield tensor, tensor.untyped_storage()._cdata

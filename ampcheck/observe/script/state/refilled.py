@@ -10,7 +10,8 @@ from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.naming import Named
-from ampcheck.observe.unusual import plain
+from ampcheck.observe.statistics.memory import instances
+from ampcheck.observe.unusual import in_memory, plain
 
 if TYPE_CHECKING:
     from ampcheck.values.trace import UpdateLoss
@@ -25,19 +26,22 @@ class Refilled:
     def __init__(self, named: Named) -> None:
         """Begin with none; `named` says what a parameter is called."""
         self._named = named
-        #: By optimizer, its weights before and after its first step.
-        self._kept: dict[str, list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]] = {}
+        #: By optimizer, its weights before and after its first step, until its second one.
+        self.kept: dict[str, list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]] = {}
         self.losses: list[UpdateLoss] = []
 
     def begins(self, label: str, parameters: Iterable[Any], place: Callable[[], tuple[str, int]]) -> None:
         """Compare what a second step finds with what the first has left; `place` says where it is taken."""
         with unseen():
-            if label not in self._kept:
-                self._kept[label] = [(one, held.clone(), None) for one, held in _chosen(parameters)]
+            if label not in self.kept:
+                lowered = any(one.dtype in HALVES for one in instances(torch.nn.Parameter))
+                chosen = _chosen(parameters) if lowered else ()
+                self.kept[label] = [(one, held.clone(), None) for one, held in chosen]
                 return
-            kept, self._kept[label] = self._kept[label], []
+            kept, self.kept[label] = self.kept[label], []
             for parameter, before, after in kept:
                 now = plain(parameter)
+                now = None if now is None or not in_memory(now) else now
                 known = after is not None and now is not None and now.shape == before.shape
                 if after is None or now is None or not known or not _was_rounded(now.detach(), after):
                     continue
@@ -47,15 +51,13 @@ class Refilled:
 
     def ends(self, label: str) -> None:
         """Keep what the first step has left."""
-        kept = self._kept.get(label, [])
-        if kept and kept[0][2] is None:
-            with unseen():
-                self._kept[label] = [(one, before, _copy(one)) for one, before, _ in kept]
+        with unseen():
+            self.kept[label] = [(one, before, _copy(one)) for one, before, _ in self.kept[label]]
 
 
 def _copy(parameter: torch.Tensor) -> torch.Tensor | None:
     held = plain(parameter)
-    return None if held is None else held.detach().clone()
+    return None if held is None or not in_memory(held) else held.detach().clone()
 
 
 def _chosen(parameters: Iterable[Any]) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
@@ -66,6 +68,8 @@ def _chosen(parameters: Iterable[Any]) -> Iterable[tuple[torch.Tensor, torch.Ten
         if held is None or held.dtype is not torch.float32 or elements + held.numel() > _MOST:
             continue
         elements += held.numel()
+        if not in_memory(held) or held.is_meta:
+            continue
         if held.layout is torch.strided and held.numel() and _is_half(held.detach()):
             yield parameter, held.detach()
 

@@ -58,7 +58,8 @@ class UpdateWatch:
         """Take an optimizer's step in FP32 where that would show more than its steps before."""
         held = list(parameters)
         self._tried.pop(get_ident(), None)
-        self._refilled.begins(label, held, running_line)
+        if self._refilled.kept.get(label, True):
+            self._refilled.begins(label, held, running_line)
         if not _known(optimizer):
             self._own.begins(label, optimizer, held)
         low = [p for p in held if isinstance(p, torch.Tensor) and p.dtype in HALVES and p.grad is not None]
@@ -84,7 +85,8 @@ class UpdateWatch:
 
     def ends(self, label: str) -> None:
         """Compare what the optimizer has done with FP32's step."""
-        self._refilled.ends(label)
+        if self._refilled.kept.get(label):
+            self._refilled.ends(label)
         if self._own.follows:
             self._own.ends()
         self._compare()
