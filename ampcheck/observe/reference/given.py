@@ -18,7 +18,7 @@ from ampcheck.observe.reference.effects import Effects
 from ampcheck.observe.reference.lineage import MOVES
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of, version_of
-from ampcheck.observe.statistics.units import GRIDS, is_grid
+from ampcheck.observe.statistics.units import GRIDS, is_grid, whole
 from ampcheck.observe.unusual import in_memory
 from ampcheck.values.trace import Site, rounds_inputs
 from ampcheck.values.wording import some
@@ -121,7 +121,7 @@ class Given:
             self.found[place] = (
                 TakenAsIs(self._called(self._first(tensor)), *running_line()) if named else None
             )
-            self._numbers[place] = tensor.detach()
+            self._numbers[place] = whole(self._first(tensor).detach())
 
     def missed(self, versions: dict[int, int]) -> dict[str, int]:
         """Return what is not audited; `versions` keeps how often buffers were written, from step to step."""

@@ -14,10 +14,8 @@ from ampcheck.observe.reference.effects import Effects
 from ampcheck.observe.reference.given import Given
 from ampcheck.observe.reference.picks import CONVERTS
 from ampcheck.observe.reference.shadow import Shadow
-from ampcheck.observe.statistics.units import GRIDS, is_grid, last_bit, unit_of
+from ampcheck.observe.statistics.units import GRIDS, is_grid, last_bit, unit_of, whole
 
-#: Elements of a storage that are moved as a whole; of a larger one only what is read.
-_WHOLE = 2**24
 _INTEGERS = frozenset({torch.int64, torch.int32})
 
 
@@ -53,14 +51,10 @@ class Moved(Given):
         return (out + moved.to(out.dtype)).clamp(out.min(), out.max())
 
     def _computes_with(self, tensor: torch.Tensor) -> None:
-        whole = tensor
-        if tensor.untyped_storage().nbytes() <= _WHOLE * tensor.element_size():
-            size = tensor.untyped_storage().nbytes() // tensor.element_size()
-            whole = tensor.detach().as_strided((size,), (1,), 0)
-        if not is_grid(whole, GRIDS[tensor.dtype]):
-            self._shadow.replace(
-                whole, whole.float() + self._part(whole.shape, tensor.device) * unit_of(whole)
-            )
+        numbers = whole(tensor.detach())
+        if not is_grid(numbers, GRIDS[tensor.dtype]):
+            parts = self._part(numbers.shape, tensor.device)
+            self._shadow.replace(numbers, numbers.float() + parts * unit_of(numbers))
 
     def _part(self, shape: torch.Size, device: torch.device) -> torch.Tensor:
         """Return parts of a unit, from -0.5 to 0.5; the script's random numbers stay its own."""

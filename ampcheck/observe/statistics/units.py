@@ -6,6 +6,16 @@ import torch
 GRIDS = {torch.float16: 9, torch.bfloat16: 7}
 
 
+#: Elements of a storage that are looked at as a whole; of a larger one only what is read.
+_WHOLE = 2**24
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return all that a tensor's storage holds, where that is not too much."""
+    size = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.as_strided((size,), (1,), 0) if size <= _WHOLE else tensor
+
+
 def unit_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return what one unit in the last place is worth, element by element."""
     info = torch.finfo(tensor.dtype)
