@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import warnings
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -73,9 +72,8 @@ def broken(project):
 
 
 def run(project, *words):
-    with warnings.catch_warnings():  # pytest would rewrite a plug-in of its own that is loaded already
-        warnings.simplefilter("ignore", pytest.PytestAssertRewriteWarning)
-        return project.runpytest_inprocess(*COMMON, *words)
+    # pytest would rewrite a plug-in that is loaded already
+    return project.runpytest_inprocess("-W", "ignore::pytest.PytestAssertRewriteWarning", *COMMON, *words)
 
 
 def printed(result):
