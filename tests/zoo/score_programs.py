@@ -55,8 +55,8 @@ Who wrote the programs had not looked at ampcheck's code, and each round was sco
 - Tenth round, of 40 failures and 19 look-alikes at commit 5d99422: 26 of 40 found, 18 in the right place, 11 PARTLY
   AUDITED, RISK or UNKNOWN, **3 called SAFE**, one of the UNKNOWN ended by an error of ampcheck's own; no error on a
   look-alike. Twenty-nine of its programs are here (k): those that were missed or wrongly placed, and look-alikes.
-- Eleventh round, of 40 failures and 20 look-alikes at commit 8a7fcfa, written for the seven kinds above as they occur in
-  people's work, not for the cunning of the cases: 38 of 40 found, 30 with the first error in the right place, 2 PARTLY
+- Eleventh round, of 40 failures and 20 look-alikes at commit 8a7fcfa, of the kinds above as they occur in people's
+  work, not for the cunning of the cases: 38 of 40 found, 30 with the first error in the right place, 2 PARTLY
   AUDITED, none called SAFE; **1 error on a look-alike**. Thirteen of its programs are here (m).
 - Twelfth round, of 39 failures and 19 look-alikes at commit 7888035, from the same brief, after the eleventh was worked
   through: 32 of 39 found, 30 with the first error in the right place, 3 PARTLY AUDITED or UNKNOWN, **4 called SAFE**;
