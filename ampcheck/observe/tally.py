@@ -205,12 +205,13 @@ class Tally:
         """Tell whether a tensor has been measured already, as it is now."""
         return self._row(tensor) is not None
 
-    def left(self) -> dict[int, Site]:
-        """Return by storage what has made it, of those in half precision that are still there."""
-        names, found = self._step_record.names(), () if self.lineage is None else self.lineage.left()
+    def made(self, found: Iterable[tuple[torch.Tensor, int]]) -> dict[int, Site]:
+        """Return by storage what has made it, of those in half precision."""
+        names = self._step_record.names()
         return {
             tensor.untyped_storage()._cdata: names[number]
             for tensor, number in found
+            if type(tensor) in _PLAIN and tensor.layout is _STRIDED
             if tensor.dtype in HALVES and in_memory(tensor)
         }
 

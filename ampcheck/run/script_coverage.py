@@ -20,7 +20,7 @@ from ampcheck.observe.threads import THREADS
 from ampcheck.run.wishes import Wish
 from ampcheck.values.doubts import Doubt, DoubtKind
 from ampcheck.values.formats import SHORT_DTYPE
-from ampcheck.values.loop import Kind, Loop
+from ampcheck.values.loop import GAVE_IN, Kind, Loop
 from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW, MAGNIFIES, Outcome
 from ampcheck.values.parts import dead_parts, faint_parts, harmed_parts, outcome_of
 from ampcheck.values.report import Report
@@ -87,6 +87,7 @@ def _missed(report: Report) -> Iterator[str]:
     """Yield what was not seen of a step, or not understood."""
     if report.loop is not None and report.loop.scaling:
         yield f"the loss scale is unknown: {report.loop.scaling}"
+    yield from (clean(what) for what in report.low.not_audited if what.startswith(GAVE_IN))
     for what in (FORWARD_UNSEEN, THREADS, GRAPHS, OTHER_THREADS):
         if what in report.low.not_audited:
             yield f"{report.low.not_audited[what]} {what}"

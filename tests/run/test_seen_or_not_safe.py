@@ -342,3 +342,19 @@ def test_a_function_that_training_is_within_has_run():
     assert asked.one({(5, "main")}).place == "bf16=True at train.py:6"
     assert asked.one({(1, "never")}).place == "bf16=True at train.py:3"
     assert asked.one({(2, "main")}) is None
+
+
+def test_what_comes_after_an_error_of_our_own_is_not_safe():
+    watching = ampcheck.watch(as_cuda=True)
+
+    def ends(_):
+        if watching.watcher.steps == 4:
+            raise RuntimeError("ours")
+
+    with watching:
+        watching.watcher._on_step = ends
+        healthy()
+    report = watching.report()
+    assert watching.watcher.broken
+    assert report.verdict.word is Health.PARTLY_AUDITED
+    assert "after an internal error of ampcheck: RuntimeError: ours" in report.verdict.sentence

@@ -88,6 +88,7 @@ def audit(*given, **named):
     session = Session(Schedule(), as_cuda=True)
     with session.watching():
         weights = train(*given, **named)
+    assert not session.watcher.broken, session.watcher.not_seen
     return session.report("script.py"), weights
 
 

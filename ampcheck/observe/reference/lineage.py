@@ -1,7 +1,7 @@
 """Which results an operation's inputs came from, so that an error can be followed to where it begins."""
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
@@ -61,10 +61,15 @@ class Lineage:
         hit = self._makers.get(id(tensor))
         return hit[1] if hit is not None and hit[0]() is tensor else _NOTHING
 
-    def left(self) -> list[tuple[torch.Tensor, int]]:
-        """Return the tensors that are still there, and for each a site that has made it."""
-        held = [(made(), min(numbers, default=-1)) for made, numbers in self._makers.values()]
-        return [(tensor, number) for tensor, number in held if tensor is not None and number >= 0]
+    def left(self) -> Callable[[], list[tuple[torch.Tensor, int]]]:
+        """Return what tells, once nothing is recorded any more, which tensors are still there, and a site for each."""
+        makers = self._makers  # other threads may add to them until then
+
+        def tell() -> list[tuple[torch.Tensor, int]]:
+            held = [(made(), min(numbers, default=-1)) for made, numbers in makers.values()]
+            return [(tensor, number) for tensor, number in held if tensor is not None and number >= 0]
+
+        return tell
 
 
 def error_jumps(

@@ -186,9 +186,11 @@ class Compared(Recording):
 
     def close(self) -> None:
         """Stop recording; keep in mind what has made what is left."""
-        with unseen():
-            self._made = self.recorder.tally.left()
+        lineage = self.recorder.tally.lineage
+        left = None if lineage is None else lineage.left()
         super().close()
+        with unseen():
+            self._made = {} if left is None else self.recorder.tally.made(left())
 
     def keep_loss(self, loss: torch.Tensor) -> None:
         """Keep a loss, as it is before it is scaled."""
