@@ -1,15 +1,19 @@
 """What was not seen of a program, in words, and what the traces of a report say was seen."""
 
 from collections.abc import Iterable, Mapping
+from math import frexp
 
 from ampcheck.diagnose.tables import TROUBLE_SHARE, first_overflow, measured_loss
+from ampcheck.values.formats import BY_DTYPE, FP32
 from ampcheck.values.modules import above
 from ampcheck.values.outcome import MOVES_NOTHING
-from ampcheck.values.report import Report
+from ampcheck.values.report import Report, by_place
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.verdict import Coverage
 from ampcheck.values.wording import clean, location, percent, place, plural, some
 
+#: Operations that keep a number away from zero.
+_LIMITED = frozenset({"add", "clamp", "clamp_min", "maximum"})
 _NOT_TRIED = "ampcheck did not test whether that does harm"
 
 
@@ -27,7 +31,7 @@ def told_gaps(report: Report) -> list[str]:
             f"the script ended with {clean(coverage.raised)} after {plural(coverage.completed, 'step')}"
         )
     shown += _in_eight_bits(report)
-    return shown + unjudged(report) + _too_small(report)
+    return shown + unjudged(report) + _too_small(report) + _own_limits(report)
 
 
 def unjudged(report: Report) -> list[str]:
@@ -61,6 +65,23 @@ def _too_small(report: Report) -> list[str]:
     return [
         f"the largest gradient is {largest:.2g}, which moves no weight in FP32 either: audit an earlier step"
     ]
+
+
+def _own_limits(report: Report) -> list[str]:
+    """Return the lines where a limit of half precision's own, as finfo gives it, is most of what FP32 has, too."""
+    reference, found = by_place(report.reference), {}
+    for constant in report.low.constants:
+        wide, held = reference.get(constant.site.place), BY_DTYPE[constant.site.dtype]
+        limits = {held.smallest_normal, held.epsilon} - {FP32.smallest_normal}
+        if wide is None or constant.site.op not in _LIMITED or constant.value not in limits:
+            continue
+        if 2 * dict(wide.exponents()).get(frexp(constant.value)[1] - 1, 0) > wide.numel:
+            at = location(constant.site.file, constant.site.line)
+            found[at] = (
+                f"{constant.site.op} at {at} gives {constant.value:.4g}, a limit of {held.name}, for most numbers: "
+                "FP32 would have a limit of its own"
+            )
+    return list(found.values())
 
 
 def unseen_words(coverage: Coverage) -> str:

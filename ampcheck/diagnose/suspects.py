@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
 
-from ampcheck.values.formats import BY_DTYPE
+from ampcheck.values.formats import BY_DTYPE, HALVES, Format
 from ampcheck.values.modules import within
 from ampcheck.values.report import Report, by_place
 from ampcheck.values.stats import TensorStats
@@ -157,7 +157,12 @@ def _without_absorbed(report: Report, bad: list[Site]) -> list[Site]:
 def _can_begin(report: Report, site: Site, stats: TensorStats) -> bool:
     scale = report.log2_scale if site.phase is Phase.BACKWARD else 0
     held = BY_DTYPE.get(site.dtype)
-    over = held is not None and held.overflows(stats.amax * DRIFT * 2.0**scale)
+    largest = stats.amax * DRIFT * 2.0**scale
+    over = held is not None and held.overflows(largest)
+    # what is cast up was in half precision before
+    over = over or (
+        site.op == "_to_copy" and site.phase is Phase.FORWARD and report.format.overflows(largest)
+    )
     return over or site.op.rstrip("_") in _WITH_POLES | _WITH_EDGES
 
 
@@ -176,10 +181,15 @@ def leaves_domain(report: Report, site: Site, reference: dict[Site, TensorStats]
     return low.nans > wide.nans and low.infs <= wide.infs
 
 
+def held_in(report: Report, site: Site) -> Format:
+    """Return the format of a result: a script may hold fp16 beside a step in bf16."""
+    return BY_DTYPE[site.dtype] if site.dtype in HALVES else report.format
+
+
 def beginning(report: Report, jump: ErrorJump) -> Site:
     """Return where the bits were lost that an error needs: not where a result is exact anyway."""
     pair = report.errors.get(jump.dropped)
-    return jump.site if pair is not None and pair.sampled and not pair.error_squares else jump.dropped
+    return jump.site if pair is not None and pair.is_exact else jump.dropped
 
 
 def _origins(report: Report, reference: dict[Site, TensorStats], phase: Phase) -> Iterable[Site]:

@@ -6,6 +6,7 @@ from ampcheck.diagnose.gaps import of_trace, told_gaps, unjudged, unseen_words
 from ampcheck.diagnose.recipe_sentence import recipe_sentence
 from ampcheck.diagnose.rules import diagnose
 from ampcheck.diagnose.subjects import place_with_class
+from ampcheck.diagnose.suspects import held_in
 from ampcheck.diagnose.tables import Loss, measured_loss, scale_curve
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import GAVE_IN
@@ -95,14 +96,15 @@ def _unsafe(report: Report) -> Answer | None:
 
 
 def _forward_overflow(report: Report, site: Site) -> str:
-    what = f"exceeds {report.format.max:.5g}" if report.low.sites[site].infs else "is the first to give NaN"
+    held = held_in(report, site)
+    what = f"exceeds {held.max:.5g}" if report.low.sites[site].infs else "is the first to give NaN"
     wide = by_place(report.reference).get(site.place)
-    if report.low.sites[site].infs and wide is not None and wide.amax <= report.format.max:
+    if report.low.sites[site].infs and wide is not None and wide.amax <= held.max:
         what = "is the first to give inf"
     at = f" ({location(site.file, site.line)})" if site.file else ""
     scaled = report.precision == "fp16" and report.mode == "train"
     helps = "; a loss scale alone cannot prevent it" if scaled else ""
-    return f"{report.precision} overflows in the forward: {place_with_class(report, site)} {what}{at}{helps}"
+    return f"{held.name} overflows in the forward: {place_with_class(report, site)} {what}{at}{helps}"
 
 
 def _blamed(report: Report, worst: Finding) -> str:

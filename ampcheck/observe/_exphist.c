@@ -223,8 +223,30 @@ static PyObject *force_isa(PyObject *self, PyObject *name)
     return PyErr_Format(PyExc_ValueError, "expected one of isas(), got %R", name);
 }
 
+/* What a call lists, of some types or of types made of them. No other thread runs before the rest is let go: whoever
+ * holds a tuple that another thread is still filling breaks that thread, since only one that is referred to once may
+ * be resized. */
+static PyObject *of_types(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    if (n != 3 || !PyTuple_Check(args[1]) || !PyTuple_Check(args[2]))
+        return PyErr_Format(PyExc_TypeError, "expected (call, arguments, types)");
+    PyObject *found = PyList_New(0), *all = found ? PyObject_CallObject(args[0], args[1]) : NULL;
+    Py_ssize_t kinds = PyTuple_Size(args[2]), size = all && PyList_Check(all) ? PyList_Size(all) : 0;
+    for (Py_ssize_t i = 0; found && i < size; i++) {
+        PyObject *one = PyList_GetItem(all, i);
+        for (Py_ssize_t k = 0; k < kinds; k++) {
+            if (!PyType_IsSubtype(Py_TYPE(one), (PyTypeObject *)PyTuple_GetItem(args[2], k))) continue;
+            if (PyList_Append(found, one)) Py_CLEAR(found);
+            break;
+        }
+    }
+    if (!all) Py_CLEAR(found);
+    Py_XDECREF(all);
+    return found;
+}
+
 /* What native.py asks for; one more whenever a function or Path takes or returns something else. */
-enum { INTERFACE = 6 };
+enum { INTERFACE = 7 };
 
 static PyMethodDef METHODS[] = {
     {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL,
@@ -238,6 +260,8 @@ static PyMethodDef METHODS[] = {
     {"compare", (PyCFunction)(void (*)(void))py_compare, METH_FASTCALL,
      "compare(before_ptr, scaled_ptr, n, unscale, share): error energy, reference energy, non-finites, elements lost "
      "and elements that matter, of float32."},
+    {"of_types", (PyCFunction)(void (*)(void))of_types, METH_FASTCALL,
+     "of_types(call, arguments, types): what a call lists, of these types or of types made of them."},
     {"isas", isas, METH_NOARGS, "isas(): the instruction sets that this machine can run, best first."},
     {"force_isa", force_isa, METH_O, "force_isa(name): measures with that instruction set from now on."},
     {NULL, NULL, 0, NULL},

@@ -9,7 +9,7 @@ import warnings
 from typing import Any, Final
 
 #: As in _exphist.c: one more whenever what the extension takes or returns changes.
-INTERFACE: Final = 6
+INTERFACE: Final = 7
 
 
 def load() -> Any:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from ampcheck.diagnose.caveats import settled
 from ampcheck.diagnose.rules.installed import in_installed, own_line
+from ampcheck.diagnose.rules.lines_to_change import CASTS
 from ampcheck.diagnose.savings import forward_bytes
 from ampcheck.diagnose.subjects import with_class
 from ampcheck.renderers.words import scaler_call
@@ -20,8 +21,6 @@ LABEL, WHY, BUYS, UNSEEN = "Do this:", "Why:", "What it buys:", "Not seen:"
 LISTED = 60
 #: What running the operation in FP32 prevents.
 _BY_FP32 = frozenset({"AMP101", "AMP103", "AMP501"})
-#: Operations that only change the dtype.
-_CASTS = frozenset({"_to_copy", "copy_", "to"})
 
 
 def answer_lines(report: Report) -> Iterator[tuple[str, str]]:
@@ -158,8 +157,8 @@ def _mended(report: Report, finding: Finding) -> str:
     own = own_line(report) if at and in_installed(at) else ""
     where = f" at {at}{f', which {clean(own)} runs' if own else ''}" if at else ""
     how = "the lines below show how" if finding.fix else f"see ampcheck explain {clean(finding.code)}"
-    if not finding.fix and finding.code in _BY_FP32 and where and finding.origin and finding.origin.op:
-        if finding.origin.op in _CASTS:
+    if finding.code in _BY_FP32 and where and finding.origin and finding.origin.op:
+        if finding.origin.op in CASTS:
             return f"do not cast to {clean(report.precision)}{where}: {how}"
         return f"run {clean(finding.origin.op)}{where} in FP32: {how}"
     return f"fix {clean(finding.code)} {clean(finding.name)}{where}: {how}"

@@ -1,6 +1,6 @@
 """How much of a watched script was seen."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from math import fsum, inf, isfinite, sqrt
 
@@ -22,7 +22,7 @@ from ampcheck.values.doubts import Doubt, DoubtKind
 from ampcheck.values.formats import SHORT_DTYPE
 from ampcheck.values.loop import GAVE_IN, Kind, Loop
 from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW, MAGNIFIES, Outcome
-from ampcheck.values.parts import dead_parts, faint_parts, harmed_parts, outcome_of
+from ampcheck.values.parts import by_chance, dead_parts, faint_parts, harmed_parts, outcome_of
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Coverage
 from ampcheck.values.wording import clean, percent, plural, some
@@ -104,7 +104,7 @@ def _missed(report: Report) -> Iterator[str]:
 
 def _untried(watcher: Watcher) -> Iterator[str]:
     """Yield the optimizers whose updates of half-precision weights nothing was compared with."""
-    for kind in sorted(set(watcher.updates.untried.values())):
+    for kind in sorted(set(watcher.updates.untried.values()) - watcher.averages.judged):
         yield f"the updates of half-precision weights by {kind} were not compared with FP32's"
 
 
@@ -195,11 +195,17 @@ def _switched_off(loop: Loop) -> tuple[str, str]:
 def script_outcomes(judged: Sequence[Recorded]) -> dict[str, Outcome]:
     """Return the worst that the steps came to, and what rounding their weights alone comes to where that was tried."""
     tried = _tried(judged)
-    found = [_outcome(step.beside, step, tried) for step in judged if step.beside is not None]
+    full = [(step.beside, step) for step in judged if step.beside is not None]
+    chance = by_chance([beside.untouched or beside.rows for beside, _ in full])
+    found = [_without(_outcome(beside, step, tried), chance) for beside, step in full]
     outcomes = {"settled": max(found, key=_badness)} if found else {}
     if tried is not None:
         outcomes["rounded"] = _rounding(tried)
     return outcomes
+
+
+def _without(outcome: Outcome, parts: Collection[str]) -> Outcome:
+    return replace(outcome, parts={name: off for name, off in outcome.parts.items() if name not in parts})
 
 
 def _tried(steps: Sequence[Recorded]) -> Beside | None:

@@ -16,6 +16,7 @@ from ampcheck.observe.cuda_on_cpu.wide import execute
 from ampcheck.observe.dtypes import DTYPES
 from ampcheck.observe.execution import Execute, run_op
 from ampcheck.observe.model.depth import room
+from ampcheck.observe.model.held import held
 from ampcheck.observe.script.cuda.as_cuda import AsCuda
 from ampcheck.observe.script.hooks import Hooks
 from ampcheck.observe.script.recorded import Beside, Recorded
@@ -155,7 +156,7 @@ class Session:
                 for layer in watcher.tape.in_use.values()
             ),
             doubts=script_doubts(judged),
-            updates=(*watcher.updates.losses, *_written(full), *watcher.averages.losses),
+            updates=(*watcher.updates.losses, *_written(watcher, full), *watcher.averages.losses),
         )
         return diagnosed(
             report,
@@ -184,9 +185,19 @@ class Session:
                 yield f"audited as if mixed precision were added to it: --what-if fp16, or bf16{gpu}"
 
 
-def _written(full: Sequence[tuple[Recorded, Beside]]) -> Iterable[UpdateLoss]:
-    """Return what was lost of what steps write into tensors that modules hold, each in the last of them."""
-    return {loss.name: loss for _, beside in full for loss in beside.updates}.values()
+def _written(watcher: Watcher, full: Sequence[tuple[Recorded, Beside]]) -> Iterable[UpdateLoss]:
+    """Return what was lost of what steps write into tensors that modules hold, each in the last of them.
+
+    Not where it was found that it adds up over many steps, as it does where a script compensates for rounding.
+    """
+    found = {loss.name: loss for _, beside in full for loss in beside.updates}
+    held_now = (
+        (f"{name}.{path}", one.tensor)
+        for name, model in watcher.tape.models()
+        for path, one in held(model).items()
+    )
+    kept = {path for path, tensor in held_now if path in found and watcher.averages.keeps(tensor)}
+    return [loss for name, loss in found.items() if name not in kept]
 
 
 def _uncalled(watcher: Watcher) -> dict[str, int]:

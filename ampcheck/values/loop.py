@@ -57,6 +57,8 @@ RETURNED = "autograd.grad"
 NOT_FINITE = "not finite"
 #: Name of the same backward where such gradients were stepped, and are in the weights.
 SPOILT = "weights not finite"
+#: Name of a backward that adds to gradients of a loss that was multiplied by another scale.
+RESCALED = "another scale"
 #: Whether what gradients are clipped to is multiplied by the loss scale: it is, and perhaps it is.
 IN_SCALE, PERHAPS = "in scale", "perhaps"
 #: End of the name of a region of autocast that keeps no casts of weights.

@@ -19,6 +19,9 @@ from ampcheck.values.outcome import (
 #: Error of a parameter's gradient with rounded weights below which it is more than noise.
 STEADY = 0.1
 
+#: A part of so many numbers may be far off in one step by chance.
+FEW_NUMBERS = 4
+
 #: By parameter: energies of the error and of FP32's gradient, new non-finites, elements lost, and those that matter.
 Rows = Mapping[str, Sequence[float]]
 
@@ -68,6 +71,23 @@ def harmed_parts(rows: Rows, rounded: Rows) -> dict[str, float]:
 def faint_parts(rows: Rows, rounded: Rows) -> dict[str, float]:
     """Return the parts that are as far off, and so small beside the others that it may do no harm."""
     return {name: part.error for name, part in _off(rows, rounded) if part.faint}
+
+
+def by_chance(steps: Sequence[Rows]) -> frozenset[str]:
+    """Return the parts of a few numbers that are right over all of some steps, however far off they are in one.
+
+    The gradient of a temperature or a gate is one number that changes its sign now and then: near zero it is rounding.
+    """
+    by_part: dict[str, list[Sequence[float]]] = {}
+    for rows in steps:
+        for name, row in _sums(rows).items():
+            by_part.setdefault(name, []).append(row)
+    few = {
+        name: [sum(column) for column in zip(*found, strict=True)]
+        for name, found in by_part.items()
+        if len(found) > 1 and max(row[4] for row in found) <= FEW_NUMBERS
+    }
+    return frozenset(name for name, (error, norm, *_) in few.items() if error <= PART_ERROR**2 * norm)
 
 
 def off_by_itself(rows: Rows) -> bool:
@@ -126,12 +146,18 @@ def _parameters(rows: Rows) -> dict[str, _Part]:
 
 def _parts(rows: Rows) -> dict[str, _Part]:
     """Return the modules."""
-    sums: dict[str, list[float]] = {}
-    for name, row in _that_move(rows).items():
-        known = sums.setdefault(name.rpartition(".")[0], [0.0] * len(row))
-        known[:] = map(add, known, row)
+    sums = _sums(_that_move(rows))
     whole = sum(norm for _, norm, *_ in sums.values())
     return {name: _part(row, whole) for name, row in sums.items()}
+
+
+def _sums(rows: Rows) -> dict[str, list[float]]:
+    """Return what the comparisons of each module's own parameters come to together."""
+    sums: dict[str, list[float]] = {}
+    for name, row in rows.items():
+        known = sums.setdefault(name.rpartition(".")[0], [0.0] * len(row))
+        known[:] = map(add, known, row)
+    return sums
 
 
 def _part(row: Sequence[float], whole: float) -> _Part:

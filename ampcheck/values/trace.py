@@ -138,6 +138,11 @@ class PairError:
         return PairError(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
 
     @property
+    def is_exact(self) -> bool:
+        """Whether all of some pairs are finite and the same."""
+        return self.sampled > 0 and not self.error_squares and not self.nonfinite
+
+    @property
     def relative_rms(self) -> float:
         """Return the RMS of the error over the RMS of the reference; inf where only the reference is 0."""
         if self.error_squares == 0.0:
@@ -167,6 +172,12 @@ class StepSummary:
     log2_scale: int
     grad_amax: float  #: largest finite magnitude in a low-precision backward tensor, scaled
     nonfinite: bool  #: a parameter gradient held an inf or NaN
+
+
+#: A result this far off, from inputs that are not, is where an error begins.
+LEAP_ERROR = 0.05
+#: How many times the error of its inputs an operation must show to be called the one that magnifies it.
+LEAP_FACTOR = 8.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -466,3 +466,29 @@ def test_what_is_remembered_of_a_state_is_not_found_as_another(dtype):
     found = {id(tensor) for tensor in _beside()[0]}
     assert id(state) in found
     assert id(remembered) not in found
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_sum_that_overflows_long_after_it_was_fine_is_lost(dtype):
+    """It is followed now and then; the step in which it overflows is hardly among those."""
+    sums = torch.zeros(32, dtype=dtype)
+
+    def add(*_):
+        sums.add_(torch.full((32,), 300.0, dtype=dtype))
+
+    _, _, report = trained(add, torch.float32, 300)
+    errors = [(one.code, one.sites[0].slot) for one in report.findings if one.severity is Severity.ERROR]
+    overflows = dtype is torch.float16
+    assert bool(sums.isinf().all()) is overflows
+    assert errors == ([("AMP504", "param[sums]")] if overflows else [])
+
+
+def test_numbers_that_are_set_to_infinity_are_no_sums():
+    """As a beam sets what it does not go on with."""
+    scores = torch.zeros(32, dtype=torch.float16)
+
+    def mask(*_):
+        scores.normal_().masked_fill_(torch.rand(32) > 0.5, float("-inf"))
+
+    _, _, report = trained(mask, torch.float32, 300)
+    assert not [one for one in report.findings if one.severity is Severity.ERROR]

@@ -64,6 +64,37 @@ class Graph(nn.Module):
         return torch.spmm(near, self.second(torch.spmm(near, self.first(x)).relu()))
 
 
+class Spectral(nn.Module):
+    """A Fourier layer with complex weights, as neural operators have them, and a spectrum of what comes of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 4)
+        self.modes = nn.Parameter(torch.randn(9, dtype=torch.complex64))
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            modes = torch.fft.rfft(self.first(x).float()) * self.modes
+            turned = torch.view_as_complex(x.view(4, 8, 2)) * torch.polar(torch.ones(8), torch.arange(8.0))
+            parts = torch.view_as_real(turned * modes[:, :8].conj()).flatten(1)
+            power = modes.real.square() + modes.imag.square() + modes.conj().imag
+        return self.second(parts + torch.fft.irfft(modes)) + power.sum(1, keepdim=True)
+
+
+class Vocoder(nn.Module):
+    """A wave whose spectrum the loss is made of."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 64), nn.Linear(9, 4)
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            wave = self.first(x).float()
+            spectrum = torch.stft(wave, 16, 8, window=torch.hann_window(16), return_complex=True)
+        return self.second((spectrum.abs() + 1e-2).log().mean(2))
+
+
 MODELS = {
     "convolutions": (
         lambda: nn.Sequential(
@@ -81,6 +112,8 @@ MODELS = {
     "in place": (InPlace, lambda: torch.randn(4, 16)),
     "recurrent": (Recurrent, lambda: torch.randint(0, 32, (5, 4))),
     "sparse": (Graph, lambda: torch.randn(4, 16)),
+    "spectral": (Spectral, lambda: torch.randn(4, 16)),
+    "vocoder": (Vocoder, lambda: torch.randn(4, 16)),
 }
 
 
@@ -280,6 +313,39 @@ def test_parts_of_one_memory_are_what_fp32_makes_of_them(seed):
     assert not torch.equal(low.float(), wide)
 
 
+@pytest.mark.parametrize("partly", [False, True])
+def test_complex_numbers_and_their_parts_are_one_memory(partly):
+    shadow, aten = Shadow(run_op), torch.ops.aten
+    low = torch.randn(16, dtype=torch.complex64)
+    wide = low * 3 if not partly else low.clone()
+    if partly:  # only some of the memory was used when it is seen otherwise
+        factor = shadow.run(aten._to_copy.default, (torch.full((), 1 / 3),), {"dtype": torch.bfloat16})
+        shadow.run(aten.mul_.Tensor, (low[4:6], factor), {})
+        wide[4:6] *= 1 / 3
+    else:
+        shadow.keep(low, wide)
+    seen = {
+        "parts": torch.view_as_real(low),
+        "real": low.real,
+        "conjugate": low.conj()[3:],
+        "negative": low.conj().imag,
+        "again": torch.view_as_complex(torch.view_as_real(low).flip(0)),
+    }
+    truth = {
+        "parts": torch.view_as_real(wide),
+        "real": wide.real,
+        "conjugate": wide.conj()[3:],
+        "negative": wide.conj().imag,
+    }
+    for name, expected in truth.items():
+        torch.testing.assert_close(shadow.of(seen[name]), expected)
+        torch.testing.assert_close(shadow.of(low), wide)
+    assert shadow.of(seen["again"]) is None  # of another memory
+    shadow.run(aten.mul_.Tensor, (low.imag, 2.0), {})
+    wide.imag.mul_(2.0)
+    torch.testing.assert_close(shadow.of(low), wide)
+
+
 def test_of_a_large_memory_only_what_is_used_is_filled_in():
     low, shadow = torch.zeros(10_000, dtype=torch.bfloat16), Shadow(run_op)
     for start in (500, 400, 700):
@@ -290,3 +356,19 @@ def test_of_a_large_memory_only_what_is_used_is_filled_in():
     assert held.known == range(400, 710)
     assert shadow.of(low).sum().item() == pytest.approx(10.0)
     assert held.known == range(10_000)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_the_largest_number_of_half_precision_limits_is_not_limited_in_fp32(dtype):
+    """A script asks torch.finfo of the dtype that it holds: in FP32 it would be given another limit."""
+    limit, aten = torch.finfo(dtype).max, torch.ops.aten
+    shadow, low, wide = Shadow(run_op), torch.tensor([2.0, 3.0], dtype=dtype), torch.tensor([2.0, 1e38])
+    shadow.keep(low, wide)
+    for func, args in (
+        (aten.clamp.default, (-limit, limit)),
+        (aten.clamp_max.default, (limit,)),
+        (aten.hardtanh.default, (-limit, limit)),
+    ):
+        assert torch.equal(shadow.of(shadow.run(func, (low, *args), {})), wide.clamp(max=torch.finfo().max))
+    other = shadow.run(aten.clamp.default, (low, 0.0, 2.5), {})
+    assert torch.equal(shadow.of(other), wide.clamp(0.0, 2.5))

@@ -60,6 +60,32 @@ def test_an_overflow_that_begins_late_is_looked_into():
     assert report.verdict.word is Health.UNSAFE
 
 
+def test_a_scale_that_other_batches_bring_down_later_has_their_operation():
+    torch.manual_seed(0)
+    critic, actor = Net(), nn.Linear(8, 2)
+    optimizers = [torch.optim.SGD(model.parameters(), 0.01) for model in (critic, actor)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    target, overflowed = torch.ones(6).long(), 0
+    with ampcheck.watch() as watching:
+        for step in range(120):
+            critic.overflows_from = 0 if step > 20 and step % 3 == 0 else 10**9
+            with torch.autocast("cpu", torch.float16):
+                x = torch.randn(6, 8)
+                losses = [nn.functional.cross_entropy(model(x).float(), target) for model in (critic, actor)]
+            overflowed += not losses[0].isfinite()
+            for optimizer, loss in zip(optimizers, losses, strict=True):
+                optimizer.zero_grad()
+                scaler.scale(loss).backward()
+            for optimizer in optimizers:
+                scaler.step(optimizer)
+            scaler.update()
+    report = watching.report()
+    assert overflowed == len(report.loop.skips("scaler 1")) > 30
+    (collapse,) = [finding for finding in report.findings if finding.code == "AMP206"]
+    assert collapse.message.endswith("begins in pow")
+    assert report.verdict.word is Health.UNSAFE
+
+
 def test_a_buffer_that_is_ruined_late_keeps_a_report_from_being_safe():
     model = Net(by=1200.0)
     report = watched(model)

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 import torch
+from code_lines import line_of
 from torch import nn
 from torch.nn import functional as F
 
@@ -22,15 +23,6 @@ def watched(loop):
         loop()
     assert not session.watcher.broken, session.watcher.not_seen
     return session.report("script.py")
-
-
-def line_of(function, text):
-    """Return the line of a function that holds a text."""
-    source = function.__code__
-    with open(source.co_filename, encoding="utf-8") as file:
-        lines = file.read().splitlines()
-    first = source.co_firstlineno
-    return next(number for number, line in enumerate(lines[first - 1 :], first) if text in line)
 
 
 def trains(model, batches, steps=12):
@@ -102,11 +94,20 @@ def ships(dtype, into):
         into.put(TICKS.float().to(dtype))
 
 
+def ships_parts(dtype, into):
+    for _ in range(12):
+        parts = [tick.to(dtype) for tick in TICKS.float().chunk(4)]
+        into.put(torch.cat(parts).clone())
+
+
+@pytest.mark.parametrize("by", [ships, ships_parts])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_the_line_of_a_thread_that_rounds_what_a_step_needs_is_named(dtype):
+def test_the_line_of_a_thread_that_rounds_what_a_step_needs_is_named(dtype, by):
+    """Not one that puts what was rounded together, or copies it."""
+
     def loop():
         batches = queue.Queue(2)
-        feeder = threading.Thread(target=ships, args=(dtype, batches))
+        feeder = threading.Thread(target=by, args=(dtype, batches))
         feeder.start()
         trains(Waves(), iter(batches.get, None))
         feeder.join()
@@ -116,7 +117,7 @@ def test_the_line_of_a_thread_that_rounds_what_a_step_needs_is_named(dtype):
     assert (not torch.equal(TICKS.float(), TICKS.to(dtype).float())) is rounded
     assert report.verdict.word is (Health.UNSAFE if rounded else Health.SAFE), report.verdict.sentence
     if rounded:
-        assert report.findings[0].sites[0].line == line_of(ships, ".to(dtype)")
+        assert report.findings[0].sites[0].line == line_of(by, ".to(dtype)")
 
 
 # -- attempts whose gradients overflow, and are dropped by the script

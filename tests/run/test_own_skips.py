@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from ampcheck.observe.script.scaling.losses import factor
 from ampcheck.observe.script.scaling.scaled_by_hand import ScaleByHand
 from ampcheck.run.session import Session
 from ampcheck.saved.report_json import read
@@ -51,6 +52,57 @@ def gradients(_, model):
 
 def of_the_loss(loss, _):
     return not bool(loss.isfinite())
+
+
+@pytest.mark.parametrize(
+    "scaled",
+    [
+        lambda one, two: one * 1024.0 + two * 1024.0,
+        lambda one, two: sum(1024.0 * loss for loss in (one, two)),
+        lambda one, two: (one * 1024.0 + two * 1024.0) / 4,
+    ],
+)
+def test_a_sum_of_losses_is_multiplied_by_what_each_of_them_is(scaled):
+    weights = torch.randn(3, requires_grad=True)
+    one, two = (weights * 2).sum(), weights.square().sum()
+    loss = scaled(one, two)
+    found = factor(loss)
+    by_autograd = torch.autograd.grad(loss, weights, retain_graph=True)[0]
+    bare = torch.autograd.grad(one + two, weights)[0]
+    assert torch.allclose(by_autograd, bare * found, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "scaled",
+    [
+        lambda one, two: one * 1024.0 + two * 128.0,
+        lambda one, two: torch.add(one * 1024.0, two * 1024.0, alpha=2),
+        lambda one, two: one * 1024.0 + two,
+    ],
+)
+def test_losses_that_are_multiplied_differently_have_no_scale_in_common(scaled):
+    weights = torch.randn(3, requires_grad=True)
+    assert factor(scaled((weights * 2).sum(), weights.square().sum())) == 1.0
+
+
+def test_two_losses_that_are_scaled_one_by_one_have_a_known_scale():
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+        optimizer, scale = torch.optim.SGD(model.parameters(), 0.01), 1024.0
+        for _ in range(6):
+            with torch.autocast("cuda", torch.float16):
+                out, target = model(torch.randn(16, 8)), torch.randint(2, (16,))
+            losses = nn.functional.cross_entropy(out, target), out.square().mean()
+            sum(loss * scale for loss in losses).backward()
+            for parameter in model.parameters():
+                parameter.grad.div_(scale)
+            optimizer.step()
+            optimizer.zero_grad()
+    report = session.report("script.py")
+    assert report.verdict.word is Health.SAFE
+    assert "2^10" in report.verdict.sentence
 
 
 def test_a_check_of_the_loss_alone_lets_infinite_gradients_into_the_weights():
@@ -272,6 +324,7 @@ class Norms:
 def test_a_number_that_is_none_since_a_step_was_skipped_is_never_safe(forgets):
     torch.manual_seed(0)
     session, norms = Session(Schedule(), as_cuda=True), Norms(forgets)
+    unset = {"best": math.nan}  # of the script's own, before any step
     with session.watching():
         model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
         optimizer, scaler = torch.optim.SGD(model.parameters(), 0.01), torch.amp.GradScaler("cuda", 2.0**24)
@@ -290,3 +343,77 @@ def test_a_number_that_is_none_since_a_step_was_skipped_is_never_safe(forgets):
     named = any(gap.startswith("norms.usual is NaN") for gap in verdict.coverage.gaps)
     assert named is math.isnan(norms.usual)
     assert (verdict.word is Health.SAFE) is forgets
+    assert math.isnan(unset["best"])
+    assert not any("unset" in gap for gap in verdict.coverage.gaps)
+
+
+def accumulate(scales, *, apart=False, steps=8):
+    """Train on sums of gradients of two batches whose losses are multiplied by these; `apart` divides each by its own.
+
+    Return the error of the gradients that were stepped last, and what is said to be wrong.
+    """
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+        parameters = list(model.parameters())
+        optimizer = torch.optim.SGD(parameters, 0.01)
+        for step in range(steps):
+            plain, done = [torch.zeros_like(one) for one in parameters], [0.0] * len(parameters)
+            for at in range(2):
+                x, target = torch.randn(16, 8), torch.randint(2, (16,))
+                alone = torch.autograd.grad(nn.functional.cross_entropy(model(x), target), parameters)
+                plain = [a + b for a, b in zip(plain, alone, strict=True)]
+                with torch.autocast("cuda", torch.float16):
+                    loss = nn.functional.cross_entropy(model(x), target)
+                scale = scales(step, at)
+                (loss * scale).backward()
+                if apart:
+                    done = [
+                        one + parameter.grad / scale for one, parameter in zip(done, parameters, strict=True)
+                    ]
+                    optimizer.zero_grad()
+            for parameter, summed in zip(parameters, done, strict=True):
+                parameter.grad = summed if apart else parameter.grad / scale
+            off = [
+                (one.grad - exact).norm() / exact.norm() for one, exact in zip(parameters, plain, strict=True)
+            ]
+            optimizer.step()
+            optimizer.zero_grad()
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    return max(map(float, off)), errors
+
+
+def test_a_scale_that_changes_within_an_accumulation_is_an_error_at_the_backward_that_adds():
+    off, errors = accumulate(lambda step, at: 2.0 ** (10 + 2 * at))
+    assert off > 0.3
+    assert [one.code for one in errors] == ["AMP418"]
+    assert "changes its loss scale" in errors[0].message
+    assert errors[0].sites[0].file.endswith("test_own_skips.py")
+
+
+@pytest.mark.parametrize(
+    ("scales", "apart"),
+    [(lambda step, _: 2.0 ** (10 + step // 4), False), (lambda _, at: 2.0 ** (10 + 2 * at), True)],
+)
+def test_a_scale_that_changes_between_steps_or_is_divided_away_each_time_is_none(scales, apart):
+    off, errors = accumulate(scales, apart=apart)
+    assert off < 0.03
+    assert errors == []
+
+
+@pytest.mark.parametrize(
+    ("scales", "dynamic"),
+    [
+        ([256, 1024, 4096, 16384, 4096, 16384, 4096], True),
+        ([1024, 512, 256, 128, 64, 32], False),  # which may be a weight of the loss that is lowered
+        ([1024, 700, 1024, 700, 1024, 700], False),  # weights of two losses
+        ([1024, 4096] * 3, False),
+        ([1024] * 6, False),
+    ],
+)
+def test_what_rises_and_falls_by_powers_of_two_is_a_loss_scale(scales, dynamic):
+    scale = ScaleByHand()
+    for step, by in enumerate(scales):
+        scale.multiplied(step, float(by), list)
+    assert scale.is_dynamic is dynamic

@@ -111,3 +111,13 @@ def test_a_grid_is_measured_in_bits(number, bits):
     assert not is_grid(held, bits)
     assert is_grid(torch.tensor([number]), bits)
     assert is_grid(torch.tensor([number * 2.0**-20]), bits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_multiples_of_the_smallest_number_are_no_grid_rounding_leaves_nothing_else(dtype):
+    smallest = torch.finfo(dtype).tiny * torch.finfo(dtype).eps
+    rounded = (smallest * torch.tensor([0.3, 1.2, 2.7], dtype=torch.float64)).to(dtype)
+    assert torch.equal(rounded.double(), smallest * torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64))
+    assert not is_grid(rounded, 7)
+    assert is_grid(2 * rounded, 7)
+    assert is_grid(torch.zeros(3, dtype=dtype), 7)

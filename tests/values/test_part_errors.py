@@ -5,7 +5,7 @@ import torch
 
 from ampcheck.fix.verify import comparison
 from ampcheck.values.outcome import FAINT, PART_FLOOR
-from ampcheck.values.parts import dead_parts, faint_parts, harmed_parts, off_by_itself
+from ampcheck.values.parts import by_chance, dead_parts, faint_parts, harmed_parts, off_by_itself
 
 LARGE = torch.randn(4096, generator=torch.Generator().manual_seed(0), dtype=torch.float64).float()
 SMALL = torch.randn(64, generator=torch.Generator().manual_seed(1), dtype=torch.float64).float()
@@ -105,3 +105,22 @@ def test_a_parameter_is_judged_by_itself_only_where_it_became_zero(seen, counts)
         for name, one in (("body.weight", LARGE), ("body.step", number))
     }
     assert harmed_parts(found, known) == ({"body.step": pytest.approx(1.0)} if counts else {})
+
+
+@pytest.mark.parametrize("size", [1, 64])
+@pytest.mark.parametrize("always", [False, True])
+def test_one_number_is_off_by_chance_where_it_is_right_over_all_steps(size, always):
+    """A temperature's gradient crosses zero: there rounding is as large as it is itself."""
+    wide = torch.linspace(-1.0, 1.0, 21).double() * 0.1 + 0.003
+    error = 0.5 * wide if always else torch.full_like(wide, 0.002)
+    steps = [
+        {"scale.value": comparison(one.repeat(size).float(), (one + off).repeat(size).float(), 0).tolist()}
+        for one, off in zip(wide, error, strict=True)
+    ]
+    alone = [name for rows in steps for name in harmed_parts(rows, {})]
+    assert alone == ["scale"] * len(alone)
+    assert alone
+    total = float(error.norm() / wide.norm())
+    assert (total > 0.25) is always
+    assert by_chance(steps) == (frozenset() if always or size > 1 else {"scale"})
+    assert not by_chance(steps[:1])

@@ -7,6 +7,7 @@ write the function and put it into RULES.
 from collections.abc import Callable
 
 from ampcheck.diagnose.rules.aftermath import state_left_behind, training_apart
+from ampcheck.diagnose.rules.backward_unscaled import unscaled_backward
 from ampcheck.diagnose.rules.casts import cast_ping_pong
 from ampcheck.diagnose.rules.causes import by_cause
 from ampcheck.diagnose.rules.constants import lost_constant
@@ -21,6 +22,7 @@ from ampcheck.diagnose.rules.half import half_precision_parameters, half_precisi
 from ampcheck.diagnose.rules.harm import with_harm
 from ampcheck.diagnose.rules.installed import overridden
 from ampcheck.diagnose.rules.integers import wrong_integers
+from ampcheck.diagnose.rules.lines_to_change import with_lines
 from ampcheck.diagnose.rules.loop_order import (
     clip_after_step,
     clip_before_unscale,
@@ -34,7 +36,6 @@ from ampcheck.diagnose.rules.loop_regions import (
     backward_inside_autocast,
     forward_outside_autocast,
     stale_weight_cast,
-    unscaled_backward,
     validated_in_another_precision,
 )
 from ampcheck.diagnose.rules.loop_rest import (
@@ -149,4 +150,5 @@ def diagnose(report: Report) -> tuple[Finding, ...]:
     if not report.judgeable:  # FP32 has no finite loss, so nothing proves an error
         found = [finding for finding in found if finding.severity is not Severity.ERROR]
     shown = sorted(with_harm(report, found), key=lambda finding: finding.severity.rank)
-    return tuple(overridden(report, classed(report, finding)) for finding in by_cause(report, shown))
+    named = (overridden(report, classed(report, finding)) for finding in by_cause(report, shown))
+    return tuple(with_lines(report, finding) for finding in named)

@@ -1,10 +1,13 @@
 """Where a backward loses bits."""
 
-from math import inf
+from math import inf, sqrt
 
+from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import FP32
+from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.report import Report
-from ampcheck.values.trace import Phase, Site
+from ampcheck.values.trace import PairError, Phase, Site
+from ampcheck.values.wording import clean, percent, power
 
 #: A gradient this far off, and so many times further than all results before it, is where the backward loses bits.
 BACKWARD_ERROR = 0.05
@@ -13,6 +16,10 @@ BACKWARD_FACTOR = 8.0
 ALL_LOST = 1.0
 #: Operations that add to a sum of many.
 _SUMS = frozenset({"add", "add_", "sum"})
+#: Operations that undo an addition or a product.
+_REBUILDS = frozenset({"sub", "rsub", "div"})
+#: Operations that limit numbers.
+_LIMITS = frozenset({"clamp", "clamp_min", "clamp_max", "minimum", "maximum"})
 #: Share of FP32's result that is rounding of its own from which on it says nothing about another precision.
 NOISE = 1 / 16
 
@@ -24,16 +31,85 @@ def lost_in_backward(report: Report) -> tuple[Site, float] | None:
     gradient does not, it is the sum of many in low precision that has lost them.
     """
     known, noise = 0.0, _noise_error(report)
+    if rebuilt := _first_rebuilt(report, noise):
+        return rebuilt, report.errors[rebuilt].relative_rms
     for site, pair in report.errors.items():
         error = pair.relative_rms
         if known > ALL_LOST:
             return None
         if not site.op or site.phase not in {Phase.FORWARD, Phase.BACKWARD} or noise < error < inf:
             continue
+        if _goes_under(report, site):
+            continue
         if site.phase is Phase.BACKWARD and inf > error > max(BACKWARD_ERROR, BACKWARD_FACTOR * known):
             return _summed_before(report, site), error
         known = max(known, error) if error < inf else known
     return _summed_in_low_precision(report, known)
+
+
+def is_rebuilt(report: Report, site: Site) -> bool:
+    """Tell whether a backward of the script's own computes numbers again from others, as reversible layers do."""
+    forward = {one.location for one in report.low.sites if one.phase is Phase.FORWARD and one.op}
+    return site.phase is Phase.BACKWARD and site.op in _REBUILDS and site.location not in forward
+
+
+def _first_rebuilt(report: Report, noise: float) -> Site | None:
+    """Return the first number that is rebuilt far worse than the forward was, and than gradients were before it."""
+    right = wrong = 0.0
+    for site, pair in report.errors.items():
+        error = pair.relative_rms
+        if site.op and error <= noise:
+            if is_rebuilt(report, site) and error > max(HARM_ERROR, BACKWARD_FACTOR * right, 2.0 * wrong):
+                return site
+            right = max(right, error) if site.phase is Phase.FORWARD else right
+            wrong = max(wrong, error) if site.phase is Phase.BACKWARD else wrong
+    return None
+
+
+def _goes_under(report: Report, site: Site) -> bool:
+    """Tell whether a result of the backward is added to something so much larger that its error shows no more."""
+    if site.phase is not Phase.BACKWARD or not BACKWARD_ERROR < report.errors[site].relative_rms < inf:
+        return False
+    sites = list(report.errors)
+    later = [one for one in sites[sites.index(site) :] if one.phase is Phase.BACKWARD]
+    first_right = next((at for at, one in enumerate(later) if not _is_off(report, one)), len(later))
+    own = report.errors[later[first_right - 1]]  # the last of those that are off, one after another
+    return any(
+        one.module == site.module
+        and one.op in _SUMS
+        and BACKWARD_FACTOR * report.errors[one].relative_rms < own.relative_rms
+        and BACKWARD_FACTOR * _size(own) < _size(report.errors[one])
+        for one in later[first_right:]
+    )
+
+
+def _is_off(report: Report, site: Site) -> bool:
+    return report.errors[site].relative_rms > BACKWARD_ERROR
+
+
+def _size(pair: PairError) -> float:
+    return sqrt(pair.reference_squares / max(1, pair.sampled))
+
+
+def limited_scaled(report: Report, site: Site, error: float) -> Finding | None:
+    """Return what is wrong where a hook limits gradients that are multiplied by a loss scale: in FP32 none is."""
+    if report.loop is None or report.log2_scale <= 0 or site.phase is not Phase.BACKWARD:
+        return None
+    if site.op.rstrip("_") not in _LIMITS:
+        return None
+    return Finding(
+        "AMP401",
+        "clip-before-unscale",
+        "training-loop",
+        Severity.ERROR,
+        f"{clean(site.op)} in the backward limits gradients that are still multiplied by the loss scale "
+        f"({power(report.log2_scale)}): what it gives is off by {percent(error)}",
+        (site,),
+        {"error": error},
+        fix=(
+            "# within a backward, gradients are multiplied by the loss scale: multiply the limit by it as well",
+        ),
+    )
 
 
 def _noise_error(report: Report) -> float:

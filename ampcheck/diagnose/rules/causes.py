@@ -9,7 +9,8 @@ from ampcheck.diagnose.suspects import Suspect
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW
 from ampcheck.values.report import Report, by_place
-from ampcheck.values.trace import ErrorJump
+from ampcheck.values.trace import LEAP_ERROR, LEAP_FACTOR, ErrorJump, Phase, Site
+from ampcheck.values.wording import clean
 
 #: What can be wrong by itself and break what comes after it, in the order of execution.
 _CAUSES = (
@@ -34,6 +35,8 @@ _OF_SCALES = frozenset({"AMP418", "AMP416", "AMP408"})
 _ON_THE_WAY = frozenset({"AMP401", "AMP403", "AMP404", "AMP408", "AMP416", "AMP418", "AMP419"})
 #: What may only follow from one of these.
 _FOLLOWERS = frozenset({"AMP202", "AMP203", "AMP506"})
+#: What may make infinite numbers finite.
+_TO_FINITE = frozenset({"nan_to_num", "where", "masked_fill", "index_put", "clamp"})
 #: What casting stored numbers explains, and what follows from it.
 _OF_CAST = frozenset({"AMP105", "AMP505"})
 _BY_CAST = frozenset({"AMP101", "AMP103", "AMP501"})
@@ -41,7 +44,7 @@ _BY_CAST = frozenset({"AMP101", "AMP103", "AMP501"})
 
 def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings with those that one cause explains listed below it instead of beside it."""
-    findings = _after_updates(report, _named_rather(tuple(found)))
+    findings = _after_updates(report, _named_rather(_hidden_there(report, tuple(found))))
     errors = [f for code in _CAUSES for f in findings if (f.code, f.severity) == (code, Severity.ERROR)]
     errors = [f for f in errors if f.code != "AMP206" or f.numbers["lowest"] >= 1]  # else it follows itself
     if not errors:
@@ -57,6 +60,39 @@ def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     if cause.code in _OF_SCALES | _OF_OVERFLOW:  # before the collapse of the scale, which is what it leads to
         findings = (cause, *(f for f in findings if f is not cause))
     return tuple(shown if f is cause else f for f in findings if f not in below)
+
+
+def _hidden_there(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return findings with gradients that overflow named where a line behind the backward makes them finite."""
+    over = next((f for f in findings if (f.code, f.severity) == ("AMP202", Severity.ERROR)), None)
+    behind = _behind_backward(report)
+    hides = next((site for site in behind if _makes_finite(report, site)), None)
+    skips = report.loop is not None and any(event.skipped for event in report.loop.scales)
+    if over is None or hides is None or skips:
+        return findings
+    says = f"{over.message}; {clean(hides.op)} here makes it finite, so that no step is skipped"
+    named = replace(over, message=says, sites=(hides, *over.sites))
+    lost = [f for f in findings if f.code == "AMP501" and f.origin in behind]
+    return tuple(named if f is over else f for f in findings if f not in lost)
+
+
+def _makes_finite(report: Report, site: Site) -> bool:
+    """Tell whether an operation may make numbers finite, and gives something else than in FP32, or nothing but zeros.
+
+    A mask is the script's decision: FP32 is given the same, and shows no error.
+    """
+    pair = report.errors.get(site)
+    off = pair is not None and (
+        pair.relative_rms > HARM_ERROR or (pair.sampled > 0 and not pair.reference_squares)
+    )
+    return off and site.op.rstrip("_") in _TO_FINITE and not report.low.sites[site].nonfinite
+
+
+def _behind_backward(report: Report) -> list[Site]:
+    """Return the operations that come behind the whole backward."""
+    order = list(report.low.sites)
+    last = max((at for at, one in enumerate(order) if one.phase is Phase.BACKWARD), default=len(order))
+    return [site for site in order[last + 1 :] if site.op]
 
 
 def _named_rather(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -119,7 +155,15 @@ def begun_by_rounding(report: Report) -> list[ErrorJump]:
     """Return where rounding begins to show, nothing where a result that was underflowed before explains it."""
     begun = [jump for jump in report.error_jumps if not underflowed(report, jump)]
     before = report.error_jumps[: report.error_jumps.index(begun[0])] if begun else ()
-    return [] if any(jump.error > HARM_ERROR for jump in before) else begun
+    return [] if any(jump.error > HARM_ERROR for jump in before) else _largest_first(begun)
+
+
+def _largest_first(begun: list[ErrorJump]) -> list[ErrorJump]:
+    """Return jumps in order of execution, but one of many times the first one's error, of right numbers, before it."""
+    far = [
+        jump for jump in begun if jump.error > LEAP_FACTOR * begun[0].error and jump.error_before < LEAP_ERROR
+    ]
+    return [*far[:1], *(jump for jump in begun if jump not in far[:1])]
 
 
 def lost_in_forward(report: Report) -> bool:

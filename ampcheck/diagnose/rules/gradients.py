@@ -1,12 +1,14 @@
 """Gradients that low precision cannot hold, and what a loss scale does for them."""
 
 from ampcheck.diagnose.rules.causes import lost_in_forward
+from ampcheck.diagnose.rules.first_places import at_the_scale, first_flushed, first_zeroed
 from ampcheck.diagnose.rules.loop_order import step_beside_scaler
-from ampcheck.diagnose.rules.scales_tried import fitting, over_in_loop, predicted_scale
+from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, over_in_loop, predicted_scale
 from ampcheck.diagnose.scaling.gradients import gradient_tensors
 from ampcheck.diagnose.scaling.window import ScaleLimits, scale_window
 from ampcheck.diagnose.suspects import healthy_forward, hidden_overflow, newly_nonfinite, origin_first
 from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.formats import HALVES
 from ampcheck.values.outcome import HARM_UNDERFLOW, Outcome
 from ampcheck.values.report import Report, by_place, low_backward
 from ampcheck.values.trace import Phase, Site
@@ -47,15 +49,9 @@ def gradient_underflow(report: Report) -> list[Finding]:
     remedy = predicted_scale(report, settled) if report.loop is not None else remedy
     if rescaled is not None:
         remedy = f"a loss scale of 2^{rescaled.log2_scale} heals it"
-    if _divided_in_half(report, settled):
+    if divided_in_half(report, settled):
         remedy = "these float16 gradients are divided by the scale in place: keep the weights in FP32"
     return [_underflow(report, settled, "AMP201", remedy)]
-
-
-def _divided_in_half(report: Report, settled: Outcome) -> bool:
-    """Tell whether a loss scale cannot help, since gradients are held in float16 when they are divided by it."""
-    held = {site.dtype for site in report.low.sites if site.slot.startswith("param_grad[")}
-    return report.loop is not None and settled.log2_scale > 0 and held == {"float16"}
 
 
 def scaler_missing(report: Report) -> list[Finding]:
@@ -112,7 +108,10 @@ def _parts(report: Report) -> list[list[str]]:
 def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Finding:
     worst = _first_lost(report, outcome)
     scale = f"at loss scale 2^{outcome.log2_scale}" if outcome.log2_scale else "without a loss scale"
-    begins = _first_flushed(report, outcome.log2_scale)
+    begins = first_flushed(report, outcome.log2_scale)
+    zeroed = () if begins or report.loop is None else first_zeroed(report)
+    if zeroed and zeroed[0].dtype not in HALVES:
+        remedy = "what this line saves for its backward is zero in half precision: save it in FP32 or bf16"
     return Finding(
         code,
         "gradient-underflow" if code == "AMP201" else "scaler-missing",
@@ -121,7 +120,7 @@ def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Find
         f"{percent(outcome.underflow)} of the gradient that matters becomes zero {scale} "
         f"({percent(outcome.underflow_by[worst])} of {worst}{_others_lost(outcome, worst)})"
         f"{'; ' if remedy else ''}{remedy}",
-        (_parameter(report, worst), *begins),
+        (*zeroed, _parameter(report, worst), *begins),
         {
             "underflow": outcome.underflow,
             "log2_scale": outcome.log2_scale,
@@ -168,18 +167,6 @@ def _parameter(report: Report, name: str) -> Site:
     return place if line is None else place._replace(file=line.file, line=line.line)
 
 
-def _first_flushed(report: Report, log2_scale: int) -> tuple[Site, ...]:
-    """Return the backward operation, in order of execution, at which most of a gradient first becomes zero."""
-    known = low_backward(report)
-    for site in report.low.sites:
-        stats = known.get(site.place)
-        if stats is None or site.phase is not Phase.BACKWARD or site.dtype != report.dtype:
-            continue
-        if stats.nonzero and 2 * stats.underflowed(report.format, log2_scale).low > stats.nonzero:
-            return (site,)
-    return ()
-
-
 def gradient_overflow(report: Report) -> list[Finding]:
     """Gradients become inf or NaN in low precision although the forward was healthy.
 
@@ -217,7 +204,8 @@ def gradient_overflow(report: Report) -> list[Finding]:
         if rescaled is not None:
             where = f"at loss scale 2^{report.log2_scale}; a loss scale of 2^{rescaled.log2_scale} heals it"
         found = _found_below(report) or _past_the_scaler(report, settled, fits)
-        return [_overflow(bad, Severity.WARNING if found else Severity.ERROR, found or where, report)]
+        severity = Severity.WARNING if found else Severity.ERROR
+        return [_overflow(at_the_scale(report, bad), severity, found or where, report)]
     if len(report.refused_scales) >= MANY_SKIPS:
         bad = overflowing(report, min(report.refused_scales)) or overflowing(
             report, max(report.refused_scales)
@@ -271,6 +259,8 @@ def _overflow(bad: list[Site], severity: Severity, where: str, report: Report) -
     place = (
         f"{bad[0].op} in the backward of {bad[0].module or 'the root or the loss'}" if bad else "the backward"
     )
+    by_hand = report.loop is not None and bool(report.loop.scaling)
+    lower = "# where a gradient is not finite: clear the gradients, leave out the step and halve the scale"
     return Finding(
         "AMP202",
         "gradient-overflow",
@@ -279,6 +269,7 @@ def _overflow(bad: list[Site], severity: Severity, where: str, report: Report) -
         f"{place} overflows {where}",
         tuple(bad),
         {"log2_scale": report.log2_scale, "refused_scales": len(report.refused_scales)},
+        fix=(lower,) if by_hand else (),
     )
 
 

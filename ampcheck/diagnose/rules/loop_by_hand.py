@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ampcheck.diagnose.rules.loop_state import first_by_place, line_of, loop_finding, rounds_of
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import IN_SCALE, NOT_FINITE, SPOILT, Event, Kind, Loop
+from ampcheck.values.loop import IN_SCALE, NOT_FINITE, RESCALED, RETURNED, SPOILT, Event, Kind, Loop
 from ampcheck.values.wording import clean
 
 #: Optimizers without an eps whose steps are as long whatever the gradients are multiplied by.
@@ -110,6 +110,30 @@ def divided_again(loop: Loop) -> list[Finding]:
             )
             for event in first_by_place(twice)
         ),
+    ]
+
+
+def rescaled_by_hand(loop: Loop) -> list[Finding]:
+    """Return findings on a scale that the script changes between backwards whose gradients add up."""
+    several = sum(thing.family == "optimizer" for thing in loop.things) > 1
+    if several or not loop.first_scales:
+        return []
+    bad, last = [], ["", ""]  # places of backwards: two of different losses may have weights of their own
+    for _, event in loop.sequence(1):
+        if event.kind is Kind.BACKWARD and event.name != RETURNED:
+            last = [last[1], event.location]
+        elif (event.kind, event.name) == (Kind.GROWN, RESCALED) and last[0] == last[1]:
+            bad.append(event)
+    return [
+        loop_finding(
+            "AMP418 unscaled-in-part",
+            Severity.ERROR,
+            "the script changes its loss scale between this backward and the one before it, and the gradients of both "
+            "add up: the sum is divided by one scale, so the batches of a step count differently",
+            [event],
+            ["# after the step, not between its backwards: the lines that change the scale"],
+        )
+        for event in first_by_place(bad)
     ]
 
 

@@ -28,14 +28,17 @@ from ampcheck.values.loop import GIVEN, IN_SCALE, Event, Kind, Loop
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean
 
+#: Steps for each change of the scale from which on it changes rarely.
+FEW_CHANGES = 50
+
 
 def clip_before_unscale(report: Report) -> list[Finding]:
     """Gradients are clipped while they are still multiplied by the loss scale.
 
     What it finds: torch.nn.utils.clip_grad_norm_ or clip_grad_value_ on gradients of a scaled loss, before
     scaler.unscale_(optimizer), or before the script divides them by a scale of its own; also where it has left out
-    some of them. A limit that is far larger than anybody's, and a usual one times the scale, is taken to be multiplied
-    by it, and no finding.
+    some of them; and a hook that clamps a gradient within the backward. A limit that is far larger than anybody's, and
+    a usual one times the scale, is taken to be multiplied by it, and no finding.
 
     Why it matters: the limit is compared with gradients that are 65536 times too large, so that nearly every step is
     clipped, and to a length divided by the scale: training slows down without any message, and changes whenever
@@ -79,10 +82,18 @@ def _unscaled_first(loop: Loop, moment: Moment) -> Sequence[str]:
     known = clipping_of_library(event.code, library_of(theirs)) if theirs and not event.caller else ()
     return known or [
         line_of(loop, Kind.BACKWARD, "scaler.scale(loss).backward()"),
+        *_other_unscaling(loop, moment),
         f"{unscaling(loop, set(event.targets) & moment.scaled)}  # before clipping",
         event.code or f"{event.name}(...)",
         line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
     ]
+
+
+def _other_unscaling(loop: Loop, moment: Moment) -> list[str]:
+    """Return the lines that unscale other gradients before a clipping: they stay."""
+    targets = set(moment.event.targets) & moment.scaled
+    events = (event for _, event in loop.sequence(1) if event.kind is Kind.UNSCALE and event.code)
+    return list(dict.fromkeys(event.code for event in events if targets.isdisjoint(event.targets)))
 
 
 def clip_after_step(report: Report) -> list[Finding]:
@@ -222,14 +233,22 @@ def scale_not_updated(report: Report) -> list[Finding]:
 
     Example: scaler.step(opt_d); scaler.update(); scaler.step(opt_g); scaler.update(), after both backwards.
 
-    When to ignore it: never where torch raises; else where each optimizer has a scaler of its own.
+    When to ignore it: never where torch raises; else where each optimizer has a scaler of its own. An update between
+    two optimizers is a warning where the scale changes in one of 50 steps at most.
     """
     loop = loop_of(report)
     scalers = active_scalers(loop)
-    found = [*_missing(loop, scalers), *_doubled(loop, scalers), *_between(loop, scalers)]
+    found = [*_missing(loop, scalers), *_doubled(loop, scalers)]
+    between = updated_between(loop)
+    changes = sum(event.before != event.after for event in loop.scales)
+    # Only a step in which the scale changes is harmed.
+    rarely = loop.steps >= FEW_CHANGES * max(changes, 1)
+    severities = [Severity.ERROR] * len(found) + [Severity.WARNING if rarely else Severity.ERROR] * len(
+        between
+    )
     return [
-        loop_finding("AMP405 scale-not-updated", Severity.ERROR, message, [event], _updated_once(loop, event))
-        for message, event in found
+        loop_finding("AMP405 scale-not-updated", severity, message, [event], _updated_once(loop, event))
+        for severity, (message, event) in zip(severities, [*found, *between], strict=True)
     ]
 
 
@@ -272,9 +291,9 @@ def _doubled(loop: Loop, scalers: frozenset[str]) -> list[tuple[str, Event]]:
     return [(f"scaler.update() is called {first[event]}", event) for event in first_by_place(first)]
 
 
-def _between(loop: Loop, scalers: frozenset[str]) -> list[tuple[str, Event]]:
+def updated_between(loop: Loop) -> list[tuple[str, Event]]:
     """Return updates after which an optimizer is stepped with gradients from before."""
-    found = []
+    found, scalers = [], active_scalers(loop)
     for events in rounds_of(loop).values():
         updated: dict[str, Event] = {}
         stepped: set[str] = set()

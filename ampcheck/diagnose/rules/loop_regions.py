@@ -9,13 +9,11 @@ from ampcheck.diagnose.rules.loop_state import (
     loop_finding,
     loop_of,
     rounds_of,
-    uncleared,
 )
 from ampcheck.diagnose.subjects import place_with_class
 from ampcheck.diagnose.suspects import recomputed_lower
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import Event, Kind, Loop
-from ampcheck.values.outcome import DEAD_SHARE
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import clean
@@ -144,18 +142,21 @@ def stale_weight_cast(report: Report) -> list[Finding]:
     """
     loop = loop_of(report)
     open_regions: list[Event] = []
+    forwards: list[Event] = []  # where it began before anybody listened
     for _, event in loop.sequence(1):
         if event.kind is Kind.AUTOCAST and event.autocast:
             open_regions.append(event)
+        elif event.kind is Kind.FORWARD:
+            forwards = [event]
         elif event.kind is Kind.AUTOCAST_END and open_regions:
             open_regions.pop()
         elif event.kind is Kind.STALE_CAST:
             what = clean(event.name) or "a weight"
-            region = f"the region of autocast around it ({event.autocast})"
+            region = f"the region of autocast around it{f' ({event.autocast})' if event.autocast else ''}"
             said = (
                 f"{what} as it was before the optimizer changed it: {region} lasts over optimizer steps and"
             )
-            return [_stale(report, said, [*open_regions[:1], event])]
+            return [_stale(report, said, [*(open_regions[:1] or forwards), event])]
     around = around_closures(loop)
     if around is None:
         return []
@@ -185,67 +186,6 @@ def _harm(report: Report, again: Site | None) -> str:
     return (
         f": {place_with_class(report, again)}{at} runs again there, in {again.dtype}, and exceeds its range; "
         "in the forward it is in float32"
-    )
-
-
-def unscaled_backward(report: Report) -> list[Finding]:
-    """A float16 loop calls backward on a loss that was not scaled.
-
-    What it finds: a backward of a loss that has not gone through scaler.scale, in a step that ran under float16
-    autocast.
-
-    Why it matters: gradients below 2^-24 become zero. Where scaler.step still follows, gradients are divided by
-    a scale that they never had, and the weights hardly move.
-
-    What to do: scaler.scale(loss).backward().
-
-    Example: loss.backward(); scaler.step(optimizer); scaler.update().
-
-    When to ignore it: when the gradients are known to be large enough: see the report's loss-scale curve.
-    """
-    loop = loop_of(report)
-    found, mixed = [], set()
-    # A scale of the script's own may have come down to 1.
-    by_hand = {
-        event.location for _, event in loop.sequence() if event.kind is Kind.BACKWARD and event.by_hand
-    }
-    for events in rounds_of(loop).values():
-        half = any(e.kind is Kind.FORWARD and e.autocast == "float16" and e.grad for e in events)
-        backwards = [event for event in uncleared(loop, events) if event.kind is Kind.BACKWARD]
-        steps = [e for e in events if e.kind is Kind.SCALER_STEP and e.thing in active_scalers(loop)]
-        plain = [e for e in backwards if not e.scaled and (steps or e.location not in by_hand)]
-        if plain and (steps or half):
-            found += [(event, bool(steps)) for event in plain]
-        if any(event.kind is Kind.MIXED for event in events):
-            mixed |= {event.location for event in plain}
-    divided = {event.location for event, steps in found if steps}
-    dead = _dead(report)
-    lost = f", as most of the gradient of {dead} does" if dead else ""
-    return [
-        loop_finding(
-            "AMP408 unscaled-backward",
-            Severity.ERROR if dead or event.location in divided | mixed else Severity.WARNING,
-            "the loss was not scaled, but scaler.step divides its gradients by the scale"
-            if event.location in divided
-            else "the loss was not scaled, but the script divides its gradients by the scale of another loss"
-            if event.location in mixed
-            else f"float16 gradients without a loss scale: what lies below 2^-24 becomes zero{lost}",
-            [event],
-            ["(loss * scale).backward()  # by the scale of the other loss"]
-            if event.location in mixed
-            else ['scaler = torch.amp.GradScaler("cuda")  # once', "scaler.scale(loss).backward()"],
-        )
-        for event in first_by_place(event for event, _ in found)
-    ]
-
-
-def _dead(report: Report) -> str:
-    """Return a parameter of a harmed part most of whose gradient has become zero, '' where there is none."""
-    settled = report.outcomes.get("settled")
-    shares = settled.underflow_by if settled is not None else {}
-    names = (name for name, share in shares.items() if settled and name.rpartition(".")[0] in settled.parts)
-    return clean(
-        max((name for name in names if shares[name] > DEAD_SHARE), key=shares.__getitem__, default="")
     )
 
 

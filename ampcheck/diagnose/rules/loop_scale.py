@@ -6,6 +6,7 @@ from ampcheck.diagnose.rules.gradients import no_scale_fits
 from ampcheck.diagnose.rules.loop_state import active_scalers, device_of, line_of, loop_finding, loop_of
 from ampcheck.diagnose.suspects import recomputed_lower
 from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.formats import HALVES
 from ampcheck.values.loop import NOT_FINITE, Cause, Event, Kind, Loop, ScaleEvent
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean, plural, scale_words
@@ -24,7 +25,8 @@ def scale_collapse(report: Report) -> list[Finding]:
     What it finds: a scale that has fallen below 1 and has not come to rest there (no more steps have been taken since
     the last skip than were skipped), loops whose last four steps at least were all skipped, and scales that grow into
     the next overflow so often that a twentieth of the steps is skipped, which is an error from a quarter on. And a
-    scale that comes down so slowly that more than 32 steps, and more than were taken, are skipped.
+    scale that comes down so slowly that more than 32 steps, and more than were taken, are skipped. A scale that the
+    script keeps by hand is judged by the steps that the script then leaves out.
 
     Why it matters: the scaler halves its scale at each overflow. Where gradients are only large, it comes to rest; it
     goes on falling where they are not finite at any scale: a NaN or an inf comes from the forward or from the data, or
@@ -102,13 +104,16 @@ def _grows_too_often(loop: Loop, label: str, events: list[ScaleEvent]) -> Findin
     ends = loop.updates(label)
     first = bisect_left(ends, grown)
     steps, skips = len(ends) - first, sum(at >= first for at in loop.skips(label))
+    if not ends:  # by hand
+        steps, skips = loop.count(Kind.BACKWARD), sum(event.skipped for event in events)
     if skips < FEW or skips < OFTEN * steps:
         return None
     times = sum(event.after > event.before for event in events)
+    all_of_them = plural(steps, "step" if ends else "backward")
     return loop_finding(
         "AMP206 scale-collapse",
         Severity.ERROR if skips > TOO_OFTEN * steps else Severity.WARNING,
-        f"{skips} of {plural(steps, 'step')} are skipped: the loss scale grew {times:,} times, each time until "
+        f"{skips} of {all_of_them} are skipped: the loss scale grew {times:,} times, each time until "
         "gradients overflow again",
         [_made(loop, label)],
         [
@@ -141,7 +146,8 @@ def _rests(loop: Loop, events: list[ScaleEvent]) -> bool:
 def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: float) -> Finding:
     loop = loop_of(report)
     skips = [event for event in events if event.skipped]
-    known = [event for event in (*_last_in_a_row(skips), *skips) if event.cause and event.cause.file]
+    lowest_first = sorted(skips, key=lambda event: event.before)
+    known = [event for event in (*_last_in_a_row(skips), *lowest_first) if event.cause and event.cause.file]
     told_of = next(iter([*known, *skips]), None)
     cause = told_of.cause if told_of else None
     fits = "; no scale fits (AMP203)" if no_scale_fits(report) else ""
@@ -152,7 +158,7 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
         fix = [f"{line_of(loop, Kind.ZERO_GRAD, 'optimizer.zero_grad()')}  # where a step is skipped, too"]
         places = kept[:1]
     else:
-        why, fix = f"{_why(cause)}{fits}", _kept_in_fp32(report, cause)
+        why, fix = f"{_why(cause, _changes_half(report, cause))}{fits}", _kept_in_fp32(report, cause)
         places = [_place(loop, label, told_of)]
     fell = f"fell from {scale_words(loop.first_scales[label])} to {scale_words(lowest)}"
     of = f" of {steps}" if (steps := loop.count(Kind.SCALER_STEP)) else ""
@@ -166,7 +172,19 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
     )
 
 
-def _why(cause: Cause | None) -> str:
+def _changes_half(report: Report, cause: Cause | None) -> str:
+    """Return the dtype of the half precision that an operation changes in place, '' where it does not."""
+    if cause is None or not cause.op.endswith("_"):
+        return ""
+    same = (
+        site
+        for site in report.low.sites
+        if (site.op, site.file, site.line) == (cause.op, cause.file, cause.line)
+    )
+    return next((site.dtype for site in same if site.dtype in HALVES), "")
+
+
+def _why(cause: Cause | None, half: str = "") -> str:
     """Return where a gradient that is not finite comes from, as part of a sentence."""
     if cause is None:
         return ""
@@ -174,7 +192,12 @@ def _why(cause: Cause | None) -> str:
         return f"; the input of {clean(cause.given)} is not finite already"
     found = f"; the gradient of {clean(cause.parameter)} is not finite" if cause.parameter else ""
     begins = f", which begins in {clean(cause.op)}" if cause.op else ""
-    return f"{found}{begins}{', in FP32 too: an earlier step or the data brought it' if cause.given else ''}"
+    before = ", in FP32 too: an earlier step or the data brought it" if cause.given else ""
+    if before and half:
+        before = (
+            f", which changes a {half} tensor that may have overflowed in an earlier step: keep it in FP32"
+        )
+    return f"{found}{begins}{before}"
 
 
 def _last_in_a_row(skips: list[ScaleEvent]) -> list[ScaleEvent]:

@@ -1,6 +1,7 @@
 """Gradients that a loop unscales twice, goes on adding to, or unscales in part."""
 
-from ampcheck.diagnose.rules.loop_by_hand import divided_again
+from ampcheck.diagnose.rules.loop_by_hand import divided_again, rescaled_by_hand
+from ampcheck.diagnose.rules.loop_order import updated_between
 from ampcheck.diagnose.rules.loop_state import (
     Moment,
     first_by_place,
@@ -14,7 +15,7 @@ from ampcheck.diagnose.rules.loop_state import (
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import Event, Kind, Loop, LoopObject
 from ampcheck.values.report import Report
-from ampcheck.values.wording import clean, scale_words
+from ampcheck.values.wording import clean, plural, scale_words
 
 
 def unscaled_twice(report: Report) -> list[Finding]:
@@ -72,8 +73,9 @@ def unscaled_in_part(report: Report) -> list[Finding]:
     """A scaler leaves some gradients multiplied by the loss scale, or divides them by the scale of another one.
 
     What it finds: a subclass of GradScaler that unscales gradients with code of its own, after which some of them
-    are as large as before; and a scaler that steps an optimizer whose gradients came from a loss that another scaler
-    has multiplied, by another scale, as comparing them with FP32's shows.
+    are as large as before; a scaler that steps an optimizer whose gradients came from a loss that another scaler
+    has multiplied, by another scale, as comparing them with FP32's shows; a scale that a script keeps by hand and
+    changes between two backwards of one step; and a scaler that makes infinite gradients finite before it looks.
 
     Why it matters: the optimizer applies gradients that are many times too large or too small. The loss may still
     fall, since the other parameters train as they should.
@@ -88,8 +90,17 @@ def unscaled_in_part(report: Report) -> list[Finding]:
     """
     loop = loop_of(report)
     bad = [thing for thing in loop.things if thing.settings.get("left_scaled")]
+    known = {
+        event.thing for _, event in updated_between(loop)
+    }  # AMP405: its scale changes before a second step
     return [
-        *(_crossed(loop, thing) for thing in loop.things if thing.settings.get("multiplied_by")),
+        *rescaled_by_hand(loop),
+        *(_made_finite(thing) for thing in loop.things if _hides(loop, thing)),
+        *(
+            _crossed(loop, thing)
+            for thing in loop.things
+            if thing.settings.get("multiplied_by") and thing.label not in known
+        ),
         *(
             loop_finding(
                 "AMP418 unscaled-in-part",
@@ -118,6 +129,28 @@ def _crossed(loop: Loop, scaler: LoopObject) -> Finding:
         f"{scaler.label} divides these gradients by {scale_words(own)}, but their loss was multiplied by "
         f"{scale_words(by)}: they are {by / own:.3g} times as large as they should be",
         [event for event in steps if event.thing == scaler.label][:1],
+    )
+
+
+def _hides(loop: Loop, scaler: LoopObject) -> bool:
+    """Tell whether a scaler takes infinities out of gradients, and no overflow lowers its scale."""
+    own = (event for event in loop.scales if event.scaler == scaler.label)
+    return bool(scaler.settings.get("made_finite")) and all(event.after >= event.before for event in own)
+
+
+def _made_finite(thing: LoopObject) -> Finding:
+    """Return what is wrong where a scaler takes infinities out of gradients before it looks for them."""
+    return loop_finding(
+        "AMP418 unscaled-in-part",
+        Severity.ERROR,
+        f"{clean(thing.kind)} makes overflowed gradients finite "
+        f"({plural(int(thing.settings['made_finite']), 'parameter')}): no step is skipped, the scale does not fall, "
+        "and the optimizer applies what is left",
+        [_unscaling_code(thing)],
+        [
+            f"class {clean(thing.kind)}(torch.amp.GradScaler):",
+            "    ...  # remove what makes gradients finite: a step that overflows must be skipped",
+        ],
     )
 
 

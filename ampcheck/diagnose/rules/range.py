@@ -2,8 +2,9 @@
 
 from ampcheck.diagnose.rules.causes import underflowed
 from ampcheck.diagnose.rules.constants import rounded
-from ampcheck.diagnose.suspects import leaves_domain, meets_zero, newly_nonfinite, origin_first
+from ampcheck.diagnose.suspects import held_in, leaves_domain, meets_zero, newly_nonfinite, origin_first
 from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.formats import HALVES, Format
 from ampcheck.values.outcome import magnified
 from ampcheck.values.report import Report, by_place
 from ampcheck.values.stats import TensorStats
@@ -33,36 +34,45 @@ def forward_overflow(report: Report) -> list[Finding]:
     bad, reference = _bad_forward(report)
     if not bad or meets_zero(report, bad[0], reference) or leaves_domain(report, bad[0], reference):
         return []
-    first, wide = bad[0], reference.get(bad[0].place)
+    first, wide, held = bad[0], reference.get(bad[0].place), held_in(report, bad[0])
     numbers = {"elements": _count(first, report, reference), "spreads_to": len(bad) - 1}
+    cast = _cast_before(report, bad)
+    what = _overflowing(first, held, None if cast else wide)
     return [
         Finding(
             "AMP101",
             "forward-overflow",
             "forward-overflow",
             _harm(report),
-            f"{_overflowing(first, report, wide)}: {_elements(numbers['elements'], 'is', 'are')} finite in FP32"
-            f"{'' if wide is None else f' (largest {wide.amax:.4g})'}; {report.precision} holds at most "
-            f"{report.format.max:.5g}{_before(report, wide)}{_absorbed(report)}",
-            tuple(bad),
+            f"{what}: {_elements(numbers['elements'], 'is', 'are')} finite in FP32"
+            f"{'' if wide is None else f' (largest {wide.amax:.4g})'}; {held.name} holds at most "
+            f"{held.max:.5g}{_before(held, wide)}{_absorbed(report)}",
+            (*cast, *bad),
             numbers if wide is None else numbers | {"largest_fp32_value": wide.amax},
         )
     ]
 
 
-def _before(report: Report, wide: TensorStats | None) -> str:
+def _cast_before(report: Report, bad: list[Site]) -> list[Site]:
+    """Return the line outside of the step that has cast what overflows, where there is one."""
+    made = (jump.dropped for jump in report.error_jumps if jump.dropped not in report.low.sites)
+    read = bad[0].op == "_to_copy" and bad[0].dtype not in HALVES  # cast up, and infinite before that
+    return [site for site in made if read and site.op == "_to_copy"][:1]
+
+
+def _before(held: Format, wide: TensorStats | None) -> str:
     """Return where an overflow begins of which the result would fit."""
-    fits = wide is not None and wide.amax <= report.format.max
+    fits = wide is not None and wide.amax <= held.max
     return (
         ", which something exceeds on the way there: an input that is cast, or a partial sum" if fits else ""
     )
 
 
-def _overflowing(site: Site, report: Report, wide: TensorStats | None) -> str:
+def _overflowing(site: Site, held: Format, wide: TensorStats | None) -> str:
     """Return what overflows: an operation, or a cast, which FP32 does not have."""
     if wide is not None:
-        return f"{site.op} in {_place(site)} overflows {report.precision}"
-    return f"a cast to {report.precision} in {_place(site)} overflows"
+        return f"{site.op} in {_place(site)} overflows {held.name}"
+    return f"a cast to {held.name} in {_place(site)} overflows"
 
 
 def forward_underflow(report: Report) -> list[Finding]:

@@ -1,10 +1,10 @@
 """Results that are finite and wrong: rounding that an operation magnifies, updates that rounding swallows."""
 
-from ampcheck.diagnose.rules.backward import lost_in_backward
+from ampcheck.diagnose.rules.backward import limited_scaled, lost_in_backward
+from ampcheck.diagnose.rules.backward_unscaled import unscaled_backward
 from ampcheck.diagnose.rules.causes import begun_by_rounding, lost_in_forward
 from ampcheck.diagnose.rules.faint import faint_gradient
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
-from ampcheck.diagnose.rules.loop_regions import unscaled_backward
 from ampcheck.diagnose.rules.loop_state import last_step
 from ampcheck.diagnose.rules.optimizer_eps import vanishing_eps
 from ampcheck.diagnose.suspects import (
@@ -64,7 +64,7 @@ def precision_loss(report: Report) -> list[Finding]:
     healing = _healing(report)
     few = 0 < len(healing) <= FEW_PLACES and (_points(report) or _pinned(report))
     numbers = {"grad_error": settled.grad_error, "loss_error": settled.loss_error}
-    sites, where = _harmed(report), ""
+    sites, where, limited = _harmed(report), "", None
     if begun:
         sites = tuple(dict.fromkeys((report.placed or beginning(report, begun[0]), begun[0].site)))
         numbers["error"] = begun[0].error
@@ -73,15 +73,15 @@ def precision_loss(report: Report) -> list[Finding]:
         numbers = {"output_error": settled.error}
         sites = _kept_site(report) if not begun else sites
     elif backward := lost_in_backward(report):
-        site, error = backward
-        sites = (site,)
-        numbers["error"] = error
-        where = f"; the bits are lost in the backward{_told_site(site, error)}"
+        limited = limited_scaled(report, *backward)
+        sites, numbers["error"] = (backward[0],), backward[1]
+        where = f"; the bits are lost in the backward{_told_site(*backward)}"
     elif report.loop is not None and unscaled_backward(report):
         return []  # nothing else is known of it, and AMP408 says it
     remedy = _remedy(report, healing) if few else _unhealed(report)
     return [
-        Finding(
+        limited
+        or Finding(
             "AMP501",
             "precision-loss",
             "precision-loss",
@@ -217,9 +217,11 @@ def lost_update(report: Report) -> list[Finding]:
 
     What it finds: tensors in half precision of which more than half of the elements that FP32 would change in
     the first optimizer steps keep their old value or move more than twice as far, or any become infinite or NaN. What a
-    script changes beside its training, averages, counters, banks and buffers, is followed in FP32 over many steps:
-    there an element counts once FP32 has moved it by eight units in the last place, or has moved steadily while all of
-    its changes are rounded away and will be for so long, and is lost if most of that is missing.
+    script changes beside its training, averages, counters, banks and buffers, and weights that an optimizer of its own
+    steps, is followed in FP32 over many steps: there an element counts once FP32 has moved it by eight units in the
+    last place, or has moved steadily while all of its changes are rounded away and will be for so long, and is lost if
+    most of that is missing; so is a sum that grows infinite. FP32 weights that a
+    script fills from half-precision copies before a step lose what the step before added.
 
     Why it matters: a change below half a unit in the last place is rounded away every time, so it never adds
     up; training stands still, or an averaged copy never follows. A second moment or an eps that is zero in half
@@ -248,7 +250,7 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     first = bad[0]
     own = _by_script(first)
     many = report.cast == "weights" or own  # changes, of which some may have been kept
-    moved = sum(loss.moved for loss in (bad if many else report.updates))
+    moved = sum(loss.moved for loss in bad)
     stuck, wrong = sum(loss.stuck for loss in bad), sum(loss.wrong for loss in bad)
     share = percent(max(stuck, wrong) / moved)
     parent = _common([loss.name.rpartition(".")[0] for loss in bad])

@@ -2,6 +2,7 @@
 
 from math import inf
 
+from ampcheck.diagnose.rules.loop_state import active_scalers
 from ampcheck.diagnose.tables import SCALES, best_scale, scale_curve
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.report import Report
@@ -34,14 +35,34 @@ def over_in_loop(report: Report, fit: int) -> str:
     return f"at {at}; {power(fit)} is the largest that is predicted to fit"
 
 
-def predicted_scale(report: Report, settled: Outcome) -> str:
-    """Return the loss scale that suits a script's gradients better by their range in FP32; nothing was run again."""
+def divided_in_half(report: Report, settled: Outcome) -> bool:
+    """Tell whether a loss scale cannot help, since what it multiplies is held in float16 when it is divided by it.
+
+    A scaler divides what optimizers are given; a script by itself may copy gradients to FP32 first.
+    """
+    if report.loop is None or settled.log2_scale <= 0:
+        return False
+    held = {
+        f"{site.module}.{site.slot.removeprefix('param_grad[').removesuffix(']')}".lstrip("."): site.dtype
+        for site in report.low.sites
+        if site.slot.startswith("param_grad[")
+    }
+    lost = settled.underflow_by if active_scalers(report.loop) else held
+    return {dtype for name, dtype in held.items() if name in lost} == {"float16"}
+
+
+def larger_scale(report: Report, settled: Outcome) -> int | None:
+    """Return log2 of the loss scale that suits a script's gradients better by their range in FP32, if one does."""
     points = scale_curve(report, range(settled.log2_scale, SCALES.stop))
     best = best_scale(points)
-    if (
-        best is None
-        or best.log2_scale == settled.log2_scale
-        or 2 * best.underflowed.low > points[0].underflowed.low
-    ):
+    if best is None or best.log2_scale == settled.log2_scale:
+        return None
+    return best.log2_scale if 2 * best.underflowed.low <= points[0].underflowed.low else None
+
+
+def predicted_scale(report: Report, settled: Outcome) -> str:
+    """Return in words which larger loss scale suits a script's gradients better; nothing was run again."""
+    larger = larger_scale(report, settled)
+    if larger is None:
         return "no larger loss scale is predicted to heal it"
-    return f"at {power(best.log2_scale)} the fewest are predicted to underflow: init_scale=2.0**{best.log2_scale}"
+    return f"at {power(larger)} the fewest are predicted to underflow: init_scale=2.0**{larger}"

@@ -1,5 +1,6 @@
 """What half precision has done to a script's numbers before the step, or to its choices: FP32 cannot tell by itself."""
 
+from ampcheck.diagnose.rules.loop_state import active_scalers, device_of
 from ampcheck.values.doubts import Doubt, DoubtKind
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.report import Report
@@ -12,7 +13,8 @@ def rounded_before(report: Report) -> list[Finding]:
 
     What it finds: numbers that a script keeps in half precision, in a replay buffer, a data set or a queue, and
     computes with. A second FP32 run gets them moved at random, by up to half a unit in the last place, which is how
-    far rounding may have moved them. Its gradients differ far more than rounding the weights explains.
+    far rounding may have moved them. Its gradients differ far more than rounding the weights explains. And ids that
+    become other ids, because half precision does not hold every integer.
 
     Why it matters: fp16 has 11 bits and bf16 has 8. Of an altitude of 8,000 m fp16 keeps steps of 4 m; the difference
     of two such numbers is rounding, and a model that is given it learns rounding. Casting up brings nothing back.
@@ -24,7 +26,6 @@ def rounded_before(report: Report) -> list[Finding]:
 
     When to ignore it: when the numbers were never known better than that.
     """
-    fix = "keep these numbers in FP32, or subtract what they have in common before they are rounded"
     return [
         _finding(
             report,
@@ -33,7 +34,7 @@ def rounded_before(report: Report) -> list[Finding]:
             f"{some(found.names, 2)} {'were' if len(found.names) > 1 else 'was'} rounded before the step, and the step "
             f"depends on the bits that were lost: a change of up to half a unit in the last place changes the gradient"
             f"{_where(found)} by {percent(found.error)}",
-            fix,
+            f"# keep {some(found.names, 2)} in FP32, or subtract what its numbers have in common before they are cast",
         )
         for found in _harmful(report, DoubtKind.GIVEN)
     ]
@@ -56,7 +57,7 @@ def wrong_picks(report: Report) -> list[Finding]:
 
     When to ignore it: when any choice will do.
     """
-    fix = "compute the numbers that are compared in FP32"
+    region = f"with torch.autocast({device_of(report)}, enabled=False):"
     return [
         _finding(
             report,
@@ -64,7 +65,8 @@ def wrong_picks(report: Report) -> list[Finding]:
             found,
             f"{clean(found.names[0])} picks otherwise than FP32 would: with FP32's picks the gradient"
             f"{_where(found)} differs by {percent(found.error)}",
-            fix,
+            region,
+            "    ...  # what is compared here is computed in FP32, with .float() on what it is made of",
         )
         for found in _harmful(report, DoubtKind.PICKED)
     ]
@@ -92,7 +94,9 @@ def changed_gradients(report: Report) -> list[Finding]:
             found,
             f"the gradient{_where(found)} is right after the backward and off by {percent(found.error)} when the "
             "optimizer is given it: FP32's, treated the same way, is another",
-            "scaler.unscale_(optimizer)  # before the gradients are changed",
+            "scaler.unscale_(optimizer)  # before the gradients are changed"
+            if report.loop is not None and active_scalers(report.loop)
+            else "# divide the gradients by the loss scale before they are changed, in FP32",
         )
         for found in _harmful(report, DoubtKind.CHANGED)
     ]
@@ -108,7 +112,7 @@ def _where(found: Doubt) -> str:
     return f" of {clean(found.part)}" if found.part else ""
 
 
-def _finding(report: Report, rule: tuple[str, str, str], found: Doubt, message: str, fix: str) -> Finding:
+def _finding(report: Report, rule: tuple[str, str, str], found: Doubt, message: str, *fix: str) -> Finding:
     code, name, op = rule
     site = Site(found.part, op, "output", Phase.FORWARD, report.dtype, found.file, found.line)
     known = "rounded" in report.outcomes
@@ -120,5 +124,5 @@ def _finding(report: Report, rule: tuple[str, str, str], found: Doubt, message: 
         message if known else f"{message}; ampcheck did not test whether any rounding would do the same",
         (site,),
         {"error": found.error},
-        fix=(fix,),
+        fix=fix,
     )

@@ -1,7 +1,7 @@
 """Which results an operation's inputs came from, so that an error can be followed to where it begins."""
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
 from typing import Any
 
@@ -9,12 +9,17 @@ import torch
 
 from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.values.formats import BY_DTYPE, FP32
-from ampcheck.values.trace import ErrorJump, PairError, Phase, Site, Trace, rounds_inputs
+from ampcheck.values.trace import (
+    LEAP_ERROR,
+    LEAP_FACTOR,
+    ErrorJump,
+    PairError,
+    Phase,
+    Site,
+    Trace,
+    rounds_inputs,
+)
 
-#: A result this far off, from inputs that are not, is where an error begins.
-LEAP_ERROR = 0.05
-#: How many times the error of its inputs an operation must show to be called the one that magnifies it.
-LEAP_FACTOR = 8.0
 #: ErrorJumps kept; the first in order of execution are the ones that later ones follow from.
 MOST_LEAPS = 16
 
@@ -90,7 +95,8 @@ def error_jumps(
         level[site] = errors[site].relative_rms if site in errors else before
         leapt = level[site] > max(LEAP_ERROR, LEAP_FACTOR * before)
         if site.phase is Phase.FORWARD and leapt and not _arbitrary(level[site], dtype):
-            dropped = _dropped(site, sources, dtype, outside or {})
+            exact = {one for one, pair in errors.items() if pair.is_exact}
+            dropped = _dropped(site, sources, dtype, outside or {}, exact)
             found.append(ErrorJump(site, before, level[site], dropped))
     return tuple(found[:MOST_LEAPS])
 
@@ -130,9 +136,16 @@ def _arbitrary(error: float, dtype: str) -> bool:
 
 
 def _dropped(
-    site: Site, sources: Sources, dtype: str, outside: Mapping[tuple[str, int], Site | None]
+    site: Site,
+    sources: Sources,
+    dtype: str,
+    outside: Mapping[tuple[str, int], Site | None],
+    exact: Collection[Site],
 ) -> Site:
-    """Return the nearest result upstream that was held in low precision; the site itself where there is none."""
+    """Return the nearest result upstream that was held in low precision, one that is not `exact` if there is.
+
+    The site itself where there is none.
+    """
     level, seen = [site], {site}
     while level:
         made = [outside.get((one.file, one.line)) for one in level]
@@ -141,7 +154,7 @@ def _dropped(
         above = [source for one in level for source in sources.get(one, ()) if source not in seen]
         low = [source for source in above if source.dtype == dtype and source.op not in MOVES]
         if low:
-            return low[0]
+            return next((one for one in low if one not in exact), low[0])
         seen.update(above)
         level = above
     return site

@@ -8,12 +8,13 @@ decides for both. Nothing here is visible to the script: no autograd, no random 
 """
 
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.dtypes import HALVES, WIDE
 from ampcheck.observe.execution import Args, Kwargs
 from ampcheck.observe.reference.effects import Effects, dropped, effects, repeatable, written
 from ampcheck.observe.reference.picks import CONVERTS, PICKS, Picks
@@ -30,6 +31,9 @@ Follow = Callable[[Any], None]
 _NO_MODES = torch._C._DisableTorchDispatch
 _NO_FUNCTIONS = torch._C.DisableTorchFunction
 _NO_SUBCLASSES = torch._C.DisableTorchFunctionSubclass
+#: What half precision's own largest number limits is not limited in FP32.
+_UNLIMITED = {sign * torch.finfo(dtype).max: sign * inf for dtype in HALVES for sign in (1.0, -1.0)}
+_LIMITS = frozenset("clamp clamp_ clamp_max clamp_max_ clamp_min clamp_min_ hardtanh hardtanh_".split())
 #: Twins held before the ones whose tensors are gone are looked for.
 _SWEEP = 16
 
@@ -66,11 +70,7 @@ class Shadow:
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return what stands here in FP32; None where that is the tensor itself."""
         found = self._beside(tensor)
-        if found is None:
-            return None
-        if found.known is not None and tensor.numel():
-            found.fill(tensor)
-        return found.flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+        return None if found is None else found.of(tensor)
 
     def _beside(self, tensor: torch.Tensor) -> Reference | None:
         """Return the reference of a tensor's whole storage."""
@@ -81,9 +81,7 @@ class Shadow:
         if message is not None and (has_arrived(message.out) or not in_backward()):
             self._arrived(storage._cdata)
         reference = self._references.get(storage._cdata)
-        if reference is None or reference.flat.numel() != storage.nbytes() // tensor.element_size():
-            return None  # the second: seen as another dtype, or given other memory
-        return reference
+        return reference if reference is not None and reference.covers(tensor) else None
 
     def keep(self, tensor: torch.Tensor, wide: torch.Tensor) -> None:
         """Say what stands here in FP32."""
@@ -148,6 +146,8 @@ class Shadow:
         moves = self.given is not None and self.given.read(rule, (*args, *kwargs.values()), targets, self.of)
         self._begin_beside(targets)
         wide_args = tuple(self._wide(value) for value in args)
+        if rule.name in _LIMITS:
+            wide_args = tuple(_UNLIMITED.get(one, one) if type(one) is float else one for one in wide_args)
         wide_kwargs = {name: self._wide(value) for name, value in kwargs.items()}
 
         return lambda out: self._mirror(rule, func, out, (args, wide_args, wide_kwargs, moves), targets)
@@ -259,7 +259,8 @@ class Shadow:
         inputs = {one.untyped_storage()._cdata for one in tensors_of(wide_args) if readable(one)}
         pairs = zip(tensors_of((out,)), tensors_of((wide,)), strict=False)
         for tensor, reference in ((memory_of(low), memory_of(high)) for low, high in pairs):
-            fresh = (tensor.is_floating_point() or self.decides) and readable(tensor)
+            numbers = tensor.is_floating_point() or tensor.is_complex()
+            fresh = (numbers or self.decides) and readable(tensor)
             if fresh and tensor.untyped_storage()._cdata not in held:
                 own = reference.untyped_storage()._cdata not in inputs
                 self._keep(tensor, reference if own else reference.clone())
@@ -268,12 +269,12 @@ class Shadow:
         """Tell whether a reference or a half-precision tensor or dtype is among the inputs."""
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, torch.Tensor):
-                if value.dtype in HALVES or self._beside(memory_of(value)) is not None:
+                if value.dtype in WIDE or self._beside(memory_of(value)) is not None:
                     return True
             elif isinstance(value, (list, tuple)):
                 if self._differs(value, None):
                     return True
-            elif isinstance(value, torch.dtype) and value in HALVES:
+            elif isinstance(value, torch.dtype) and value in WIDE:
                 return True
         return False
 
@@ -284,12 +285,10 @@ class Shadow:
             reference = self.of(value)
             if reference is not None:
                 return reference
-            if value.dtype in HALVES and readable(value):
-                return value.to(torch.float32)
-            return value
+            return value.to(WIDE[value.dtype]) if value.dtype in WIDE and readable(value) else value
         if isinstance(value, (list, tuple)):
             return [self._wide(item) for item in value]
-        return torch.float32 if isinstance(value, torch.dtype) and value in HALVES else value
+        return WIDE.get(value, value) if isinstance(value, torch.dtype) else value
 
     def _take(self, out: Any) -> None:
         """Let FP32 go on from what the script has."""
@@ -297,15 +296,14 @@ class Shadow:
             reference = self.of(tensor)
             if reference is not None:
                 reference.copy_(tensor)
-            elif tensor.dtype in HALVES and readable(tensor):
+            elif tensor.dtype in WIDE and readable(tensor):
                 self._adopt(tensor)
 
     def _adopt(self, tensor: torch.Tensor) -> torch.Tensor:
         """Give a storage a reference that holds the same numbers; return the tensor's part of it."""
         storage = tensor.untyped_storage()
         size = storage.nbytes() // tensor.element_size()
-        dtype = torch.float32 if tensor.dtype in HALVES else tensor.dtype
-        flat = torch.empty(size, dtype=dtype, device=tensor.device)
+        flat = torch.empty(size, dtype=WIDE.get(tensor.dtype, tensor.dtype), device=tensor.device)
         self._hold(Reference(storage, flat, range(0)))
         reference = self.of(tensor)
         return tensor if reference is None else reference
@@ -319,6 +317,7 @@ class Shadow:
         size = storage.nbytes() // tensor.element_size()
         dense = wide.untyped_storage()
         same = wide.stride() == tensor.stride() and not wide.storage_offset() and not tensor.storage_offset()
+        same = same and not any(one.is_conj() or one.is_neg() for one in (tensor, wide))
         if same and dense.nbytes() == size * wide.element_size():
             self._hold(Reference(storage, wide.as_strided((size,), (1,))))
         else:

@@ -24,6 +24,21 @@ class Reference:
         self.known = known  #: the elements that are filled in, None for all
         self.made: Site | None = None  #: what has made the storage, where that was outside of the step
 
+    def covers(self, tensor: torch.Tensor) -> bool:
+        """Tell whether it has as many elements as a tensor's storage: that may be seen as another dtype."""
+        held, seen = self.flat.numel(), tensor.untyped_storage().nbytes() // tensor.element_size()
+        return held == seen or _parts(self.flat, held) == _parts(tensor, seen)
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what stands beside a tensor of this storage: complex numbers or their parts, as the tensor has."""
+        if tensor.is_complex() != self.flat.is_complex():
+            self._turn(tensor)
+        if self.known is not None and tensor.numel():
+            self.fill(tensor)
+        found = self.flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+        found = found.conj() if tensor.is_conj() else found
+        return torch._neg_view(found) if tensor.is_neg() else found
+
     def fill(self, tensor: torch.Tensor) -> None:
         """Fill in what is not known yet of a tensor, and of what lies between: the numbers that it holds."""
         assert self.known is not None
@@ -32,13 +47,38 @@ class Reference:
         if not self.known:
             self.known = range(start, start)
         low, high = min(start, self.known.start), max(start + reach + 1, self.known.stop)
+        memory = _in_memory(tensor, self.flat.numel())
         for missing in (range(low, self.known.start), range(self.known.stop, high)):
             if missing:
-                size = (len(missing),)
-                self.flat[missing.start : missing.stop] = tensor.detach().as_strided(
-                    size, (1,), missing.start
-                )
+                self.flat[missing.start : missing.stop] = memory[missing.start : missing.stop]
         self.known = range(low, high)
+
+    def _turn(self, tensor: torch.Tensor) -> None:
+        """See complex numbers as their parts, or the other way round, as a tensor of this storage has them."""
+        if self.known is not None:
+            size = tensor.untyped_storage().nbytes() // tensor.element_size()
+            self.fill(_turned(_in_memory(tensor, size)))
+        self.flat, self.known = _turned(self.flat), None
+
+
+def _parts(tensor: torch.Tensor, elements: int) -> int:
+    """Return how many real numbers some of a tensor's elements are."""
+    return 2 * elements if tensor.is_complex() else elements
+
+
+def _turned(numbers: torch.Tensor) -> torch.Tensor:
+    """Return complex numbers as their parts one after another, or the other way round."""
+    if numbers.is_complex():
+        return torch.view_as_real(numbers).view(-1)
+    return torch.view_as_complex(numbers.view(-1, 2))
+
+
+def _in_memory(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    """Return so many elements of a tensor's storage, as they lie there."""
+    held = tensor.detach()
+    held = held.conj() if held.is_conj() else held
+    held = torch._neg_view(held) if held.is_neg() else held
+    return held.as_strided((size,), (1,), 0)
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:

@@ -23,7 +23,6 @@ from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.delivery import Delivery
 from ampcheck.observe.script.gradient_rows import Compare, GradientRows
 from ampcheck.observe.script.held_state import HeldState, Models
-from ampcheck.observe.script.optimizers import have_gradients
 from ampcheck.observe.script.recorded import Beside, Recorded
 from ampcheck.observe.script.recording import Named, Recording, Used, unseen
 from ampcheck.observe.script.second_run import Look, SecondRun
@@ -243,9 +242,8 @@ class Compared(Recording):
         """Tell whether its gradients overflowed and are gone again, without an optimizer."""
         if not self.backwards or self.given or not self._rows.seen:
             return False
-        held = (parameter for _, _, parameter in self.recorder.tracker.parameters())
         with unseen():
-            self.dropped = not have_gradients(held) and self._rows.overflowed()
+            self.dropped = self._rows.gone() and self._rows.overflowed()
         return self.dropped
 
     def overflowed(self) -> bool:

@@ -15,7 +15,7 @@ from ampcheck.observe.execution import Args, Kwargs, run_op
 from ampcheck.observe.reference.beside_mode import BesideMode
 from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.shadow import Follow, Shadow
-from ampcheck.observe.script.gradient_rows import Compare
+from ampcheck.observe.script.gradient_rows import Compare, in_parts
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 from ampcheck.observe.unusual import plain
@@ -107,7 +107,7 @@ class Delivery:
             grad = plain(parameter.grad)
             wide = None if grad is None else self.runs[0].of(grad)
             if grad is not None and wide is not None and grad.layout is torch.strided:
-                pairs.append((name, parameter, grad.detach(), wide))
+                pairs.append((name, parameter, in_parts(grad.detach()), in_parts(wide)))
         length = _length([one[2:] for one in pairs]) if self.shortened else 1.0
         for name, parameter, grad, wide in pairs:
             scale, again = self._scale() or 1.0, id(parameter) in self.compared
@@ -119,7 +119,7 @@ class Delivery:
                 grad.untyped_storage()._cdata, ("", 0)
             )
             if len(self.runs) > 1 and (own := self.runs[-1].of(grad)) is not None:
-                self.second[name] = self._compare(wide, own, 0).tolist()
+                self.second[name] = self._compare(wide, in_parts(own), 0).tolist()
 
     def end(self) -> None:
         """Stop following: the next step begins."""

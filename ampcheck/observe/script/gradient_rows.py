@@ -51,7 +51,7 @@ class GradientRows:
 
     def add(self, name: str, parameter: int, grad: torch.Tensor) -> None:
         """Compare a gradient, as it is used."""
-        if grad.layout is not torch.strided or grad.is_complex():
+        if grad.layout is not torch.strided:
             return
         wide, self._rows[name] = self._row(parameter, grad)
         self.seen.add(parameter)
@@ -59,7 +59,7 @@ class GradientRows:
             self.both.add(parameter)
         if self._second is not None and (own := self._second.of(grad)) is not None:
             by = self._scale() if self._kept else 1.0
-            self._second.rows[name] = self._compare(wide, own / by, 0)
+            self._second.rows[name] = self._compare(wide, in_parts(own) / by, 0)
 
     def wait(self, parameters: Iterable[torch.Tensor]) -> None:
         """Wait for the first operation on gradients: a backward has just left them."""
@@ -70,6 +70,10 @@ class GradientRows:
         ]
         self._waiting = True
         self._places = frozenset(grad.untyped_storage()._cdata for _, grad, _ in self._left)
+
+    def gone(self) -> bool:
+        """Tell whether no parameter has the gradient any more that a backward left."""
+        return not any(one.grad is grad for one, grad, _ in self._left)
 
     def touches(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Tell whether an operation with these arguments is the first; note the line of the first that changes some."""
@@ -93,13 +97,14 @@ class GradientRows:
         """Compare gradients as the backward has left them."""
         for module, name, parameter in parameters:
             grad = plain(parameter.grad)
-            if grad is not None and grad.layout is torch.strided and not grad.is_complex():
+            if grad is not None and grad.layout is torch.strided:
                 _, self._untouched[f"{module}.{name}".lstrip(".")] = self._row(id(parameter), grad)
 
     def _row(self, parameter: int, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what FP32 has as the gradient of a parameter, and how the script's compares with it."""
         reference, scale = self._shadow.of(grad), self._scale()
-        wide = grad.detach().to(torch.promote_types(grad.dtype, torch.float32))
+        reference = None if reference is None else in_parts(reference)
+        wide = in_parts(grad.detach().to(torch.promote_types(grad.dtype, torch.float32)))
         if grad.dtype in HALVES and parameter in self.divided:  # in place: what is too small is lost
             wide = (wide / scale).to(grad.dtype).to(wide.dtype) * scale
         before = wide / scale if reference is None else reference / (scale if self._kept else 1.0)
@@ -120,6 +125,11 @@ class GradientRows:
         """Return the comparisons of what is used, and of what the backward left where the script has changed that."""
         changed = any(one.grad is not grad or version_of(grad) != was for one, grad, was in self._left)
         return _listed(self._rows), _listed(self._untouched if changed else {})
+
+
+def in_parts(numbers: torch.Tensor) -> torch.Tensor:
+    """Return numbers, complex ones as their real and imaginary parts."""
+    return torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else numbers
 
 
 def _listed(rows: dict[str, torch.Tensor]) -> dict[str, Sequence[float]]:

@@ -35,7 +35,7 @@ class Journal:
         self._labels: dict[int, tuple[Any, str]] = {}
         self._counts: dict[str, int] = {}
         self.things: dict[str, LoopObject] = {}
-        self._updated = False
+        self._updated = self._partial = False
         self._inside: list[str] = []  #: labels of the objects in whose methods the script is
 
     def note(self, kind: Kind, thing: str = "", **said: Any) -> None:
@@ -89,6 +89,9 @@ class Journal:
     def turn(self) -> None:
         """End a round."""
         events, self._now, self._updated = tuple(self._now), [], False
+        if self._partial:
+            self._partial = False
+            return
         if not events or (events not in self._rounds and len(self._rounds) >= MOST_ROUNDS):
             return
         which = self._rounds.setdefault(events, len(self._rounds))
@@ -96,6 +99,10 @@ class Journal:
             self._order[-1][1] += 1
         elif len(self._order) < MOST_RUNS:
             self._order.append([which, 1])
+
+    def joins(self) -> None:
+        """Say that the running round began unheard: it is dropped."""
+        self._partial = True
 
     def enter(self, label: str) -> None:
         """Say that what follows happens in a method of an object."""

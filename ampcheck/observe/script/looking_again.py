@@ -226,10 +226,6 @@ class EarlyLook:
             self.step = done.last + 2  # right after a recorded step, scripts validate
         return due
 
-    def done(self, done: Recorded) -> Recorded:
-        """Return a step as it is to be judged: what is kept is followed from step to step, by itself."""
-        return _without_given(done) if done.step == self.step else done
-
 
 class Looks:
     """Finds out which step is worth recording in full after one that is done."""
@@ -238,7 +234,9 @@ class Looks:
         self.missed = -1  #: a step to record from its beginning, unless calls tell of it
         self.early, self.carried, self.closer = EarlyLook(), CarriedOn(), CloserLook()
         self._casts_before = CastsBefore()
-        self._early_too = -1  #: a step that looks closer at one which began before its calls
+        #: A step that looks closer at one which began before its calls, or may have had to.
+        self._early_too = -1
+        self.keeps_half = False  #: the script keeps numbers in half precision
 
     def is_early(self, step: int) -> bool:
         """Tell whether a step is recorded from where it begins, whatever its calls tell."""
@@ -248,7 +246,8 @@ class Looks:
         """Look again, if there is a reason."""
         self._again(tape, done, recording)
         # What a script keeps it may read before a call.
-        early = recording.before_calls or (len(tape.recorded) == 1 and keeps_half())
+        self.keeps_half = keeps_half() if len(tape.recorded) == 1 else self.keeps_half
+        early = recording.before_calls or self.keeps_half
         self._early_too = max(self.closer.step, done.last + 1) if early else -1
 
     def delivered(self, tape: Any, done: Recorded) -> None:
@@ -267,7 +266,7 @@ class Looks:
             self.closer.tries(done, Look.ROUNDED)
         elif looks and self.closer.repeats(done):
             return
-        elif done.beside is None and strange(done, tape.recorded):
+        elif done.beside is None and (strange(done, tape.recorded) or self._may_read_half(tape, done)):
             self.closer.step = done.step + tape.in_turn
         elif len(alike := _alike(done, tape.recorded)) <= _TRIES and all(one.overflowed for one in alike):
             tape.look_at(done.last + 2 ** len(alike))  # the scale may still come to rest
@@ -275,6 +274,14 @@ class Looks:
             return
         elif self.early.due(done, tape.schedule.every):
             tape.look_at(self.early.step)
+
+    def _may_read_half(self, tape: Any, done: Recorded) -> bool:
+        """Tell, ever more rarely, whether a script keeps numbers in half precision: it may have made them of late."""
+        turn = tape.schedule.every * tape.in_turn
+        if turn and (done.step // turn).bit_count() == 1:
+            self.keeps_half = keeps_half()
+            return self.keeps_half
+        return False
 
 
 def _given(done: Recorded) -> bool:

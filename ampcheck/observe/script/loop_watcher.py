@@ -50,7 +50,7 @@ class LoopWatcher:
         self.trained = Trained(self.tape.name, self.tape.know)
         self.late, self.leftovers = LateSkips(), Leftovers()
         self.error: BaseException | None = None  #: what ended the script
-        self.thread = WatchedThread()
+        self.thread = WatchedThread(self.journal.joins)
         self.roots = RootFinder(self.called, self.thread)
         self.compiler, self.hand = Compiler(), ScaleByHand()
         self.within: set[tuple[int, int, str]] = set()  #: methods of scalers that run, by thread
@@ -334,7 +334,7 @@ class LoopWatcher:
         scaling = worst(recorded.scaling for recorded in self.tape.recorded)
         full = tuple(recorded.step for recorded in self.tape.recorded if recorded.beside is not None)
         first = dict(self.scales.first)
-        if scaling.known and not first:
+        if (scaling.known or self.hand.is_dynamic) and not first:
             first, scales = self.hand.first(), self.hand.events()
         loop = (*self.journal.rounds(), things, scales, first, self.steps, full, self.children)
         return Loop(*loop, scaling=scaling.words)

@@ -79,7 +79,9 @@ class Tape(Models):
 
     def _is_early(self, step: int) -> bool:
         """Tell whether a step is recorded from where it begins, whatever its calls tell."""
-        return self.before_calls or self.looks.is_early(step)
+        if self.before_calls or self.looks.is_early(step):
+            return True
+        return self.looks.keeps_half and self.wants(step) and self.schedule.compares(step, self.in_turn)
 
     def begins(self, step: int, parameters: Callable[[], Iterable[Any]] = tuple) -> None:
         """Record a step from where it begins, before any call, where calls do not tell of all that it does."""
@@ -277,7 +279,7 @@ class Tape(Models):
         if self.what_if is not None and isinstance(recording, Compared):
             self.what_if.settle(recording)
         recording.leaves(self.models())
-        done = self.looks.early.done(recording.finish())
+        done = recording.finish()
         self.workers.recorded(recording)
         self._in_threads = self._in_threads or recording.recorder.heard_threads
         if isinstance(recording, Compared):

@@ -4,7 +4,6 @@ A call is what a recording begins with and what names its parts. Where there is 
 memory and the tensors among the script's variables.
 """
 
-import gc
 import weakref
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -16,6 +15,7 @@ from ampcheck.observe.model.structure import named_modules, own_parameters
 from ampcheck.observe.script.roots import name_in_script
 from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.source import script_frames
+from ampcheck.observe.statistics.memory import instances_of
 
 _TABLES = (dict, list, tuple)
 
@@ -60,11 +60,7 @@ class Uncalled:
 def _holders(wanted: Iterable[int]) -> list[torch.nn.Module]:
     """Return the outermost modules in memory that hold tensors with these identities."""
     keys = set(wanted)
-    objects = gc.get_objects()
-    # A process may hold millions of objects: their types are few.
-    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.nn.Module)}
-    modules = [one for one in objects if type(one) in kinds]
-    del objects
+    modules = instances_of(torch.nn.Module)
     above: dict[int, list[torch.nn.Module]] = {}
     for module in modules:
         for child in (module.__dict__.get("_modules") or {}).values():

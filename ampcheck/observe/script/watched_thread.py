@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 #: What is not audited beside it.
 OTHER_THREADS = "steps of training in other threads"
@@ -10,8 +11,9 @@ OTHER_THREADS = "steps of training in other threads"
 class WatchedThread:
     """The thread that a watch began in, or the one that turns out to be the one that trains."""
 
-    def __init__(self) -> None:
-        self.ident = threading.get_ident()
+    def __init__(self, moved: Callable[[], None] = lambda: None) -> None:
+        """Begin in the running thread; `moved` is called where it turns out to be another, in the middle of a step."""
+        self.ident, self._moved = threading.get_ident(), moved
         self.follows = False  #: whether it may turn out to be another
         self._steps: Counter[int] = Counter()  #: of others
 
@@ -36,6 +38,7 @@ class WatchedThread:
             # once: of threads that train beside each other, one is watched and the others are not.
             if self.follows and idle and self._steps[running] > 1:
                 self.ident, self.follows = running, False
+                self._moved()
                 return False
         return True
 

@@ -42,25 +42,25 @@ class Watcher(LoopWatcher):
         self.unscaling = OwnUnscaling()
         self.division, self.shared = Division(), SharedGradients()
         self._divides_at: Spot | None = None  #: the line that has divided gradients since the last backward
-        #: the line that took such gradients, if nothing has divided them yet
-        self._scaled_at: Spot | None = None
+        self._scaled_at: Spot | None = None  #: the line that took such gradients, before any division
 
     @guarded
     def scale(self, scaler: Any, outputs: Any) -> None:
         """Take note of a loss about to be scaled."""
-        loss = outputs if isinstance(outputs, torch.Tensor) else None
-        dtype = "" if loss is None else str(loss.dtype)[6:]
-        self.journal.note(Kind.SCALE, self.journal.label(scaler, "scaler"), dtype=dtype)
-        if self.tape.now is not None and loss is not None:
-            self.tape.now.keep_loss(loss)
+        label = self.journal.label(scaler, "scaler")
+        self.journal.note(Kind.SCALE, label, dtype=str(getattr(outputs, "dtype", ""))[6:])
+        if not self._scales:
+            self.scales.spoilt.begins()
+        if self.tape.now is not None and isinstance(outputs, torch.Tensor):
+            self.tape.now.keep_loss(outputs)
             if isinstance(getattr(scaler, "_scale", None), torch.Tensor):
                 self.tape.now.scales(scaler._scale)
 
     @guarded
     def scaled(self, scaler: Any, outputs: Any) -> None:
         """Remember that this loss was scaled."""
-        asked = self.journal.things[self.journal.label(scaler, "scaler")].settings
-        if asked.get("enabled") is False:  # by the script, not for want of a GPU
+        asked = self.journal.things[self.journal.label(scaler, "scaler")].settings.get("enabled")
+        if asked is False:  # by the script, not for want of a GPU
             return
         self._scales = True
         if self.tape.now is not None and scaler.is_enabled() and scaler._scale is not None:
@@ -123,7 +123,7 @@ class Watcher(LoopWatcher):
         """Take note of gradients that have been unscaled: in FP32 they never were."""
         self.tape.delivery.resume()
         self._shared_end()
-        if (found := self.unscaling.ends()) is not None:
+        if (found := self.unscaling.ends(scaler)) is not None:
             self.journal.describe(self.journal.label(scaler, "scaler"), **found)
         if self._scaler_step is None:
             self.tape.resume()
@@ -154,7 +154,7 @@ class Watcher(LoopWatcher):
             skips = not update.reached or overflowed(scaler, optimizer)
         if update is not None and skips:
             self.scales.skipped(self.steps, update.label, parameters_of(optimizer))
-        if self.late.second_skip(skips=skips):
+        if self.late.one_too_many(skips=skips):
             self.tape.look_at(self.steps + 1)
         if update is not None:
             if scaler.is_enabled():

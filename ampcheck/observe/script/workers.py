@@ -59,6 +59,7 @@ class _Results(Shadow):
         self._versions: dict[int, int | None] = {}  #: by storage; None while it is written
         self._made: set[int] = set()  #: storages
         self._op = ""  #: that runs
+        self._moved: Site | None = None  #: what has made the numbers that it moves
         self._begun: dict[int, int] = {}  #: by storage, how many steps the script had taken
         self.steps = 0  #: how many it has taken now
         self.gave_way = self._gives_way
@@ -84,6 +85,7 @@ class _Results(Shadow):
             targets = [tensor for tensor in tensors_of(written(rule, args, kwargs)) if readable(tensor)]
             places = {tensor.untyped_storage()._cdata: version_of(tensor) for tensor in targets}
             self._versions.update(dict.fromkeys(places))
+            moved = self._made_of(args) if rule.name in MOVES else None
             states = [] if rule.name in _STORES else [one for one in targets if self._is_state(one)]
         self._looked_at += 1
         self._spent += perf_counter() - began
@@ -94,7 +96,7 @@ class _Results(Shadow):
             began = perf_counter()
             with self.lock, torch._C._DisableTorchDispatch():
                 if follow is not None and not any(map(_is_large, tensors_of((out,)))):
-                    self._op = rule.name
+                    self._op, self._moved = rule.name, moved
                     follow(out)
                 for tensor in states:
                     self.forget(tensor)
@@ -118,6 +120,13 @@ class _Results(Shadow):
             return None
         return found
 
+    def _made_of(self, args: Args) -> Site | None:
+        """Return what has made the first of some tensors in half precision of which that is known."""
+        held = (
+            self._references.get(one.untyped_storage()._cdata) for one in tensors_of(args) if readable(one)
+        )
+        return next((one.made for one in held if one is not None and one.made is not None), None)
+
     def _is_state(self, tensor: torch.Tensor) -> bool:
         """Tell whether a tensor is changed from step to step: what it has lost by then is judged as a state's."""
         return self._begun.get(tensor.untyped_storage()._cdata, self.steps) < self.steps - 1
@@ -137,7 +146,7 @@ class _Results(Shadow):
         super()._keep(tensor, wide)
         if tensor.dtype in HALVES and place in self._references:
             made = Site("", self._op, "output", Phase.FORWARD, str(tensor.dtype)[6:], *running_line())
-            self._references[place].made = made
+            self._references[place].made = self._moved or made
 
     def _hold(self, reference: Reference) -> None:
         self.heard = True

@@ -1,12 +1,16 @@
 """Which tensors can be read as they lie in memory."""
 
 import gc
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain, starmap
 from typing import Any
 
 import torch
 
 from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.native import NATIVE
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _transformed = torch._C._functorch.is_functorch_wrapped_tensor
@@ -49,7 +53,32 @@ def version_of(tensor: torch.Tensor | None) -> int:
 
 def instances(*kinds: type) -> list[Any]:
     """Return the objects of just these types: they refer to them, and looking at all objects takes twice as long."""
-    return [one for one in gc.get_referrers(*kinds) if type(one) in kinds]
+    return [one for one in _of_types(gc.get_referrers, kinds, kinds) if type(one) in kinds]
+
+
+def instances_of(kind: type) -> list[Any]:
+    """Return the objects of a type, and of all types that are made of it."""
+    return _of_types(gc.get_objects, (), (kind,))
+
+
+def _of_types(
+    listed: Callable[..., list[Any]], given: tuple[type, ...], kinds: tuple[type, ...]
+) -> list[Any]:
+    """Return what a call lists, of some types.
+
+    The rest must be let go before another thread runs: it may list a tuple that a thread is still filling, and breaks
+    that thread if it holds it.
+    """
+    if NATIVE is not None:
+        found: list[Any] = NATIVE.of_types(listed, given, kinds)
+        return found
+    kept: list[Any] = []
+    with warnings.catch_warnings(action="ignore"):  # some objects warn when they are asked what they are
+        for kind in kinds:  # no step within this line is Python's
+            kept += filter(
+                partial(type.__instancecheck__, kind), chain.from_iterable(starmap(listed, [given]))
+            )
+    return kept
 
 
 def half_leaves() -> list[torch.Tensor]:

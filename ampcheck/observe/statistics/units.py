@@ -35,7 +35,13 @@ def last_bit(tensor: torch.Tensor) -> float:
 
 
 def is_grid(tensor: torch.Tensor, bits: int) -> bool:
-    """Tell whether all numbers are integers of so many bits, times one power of two."""
+    """Tell whether all numbers are integers of so many bits, times one power of two.
+
+    Not where that is the smallest number of their format: rounding leaves multiples of it of whatever was there.
+    """
     finite = tensor.detach().double().abs().flatten()
     finite = finite[finite.isfinite()]
-    return not finite.numel() or float(finite.max()) < 2.0**bits * last_bit(tensor) or not finite.any()
+    if not finite.any():
+        return True
+    info, step = torch.finfo(tensor.dtype), last_bit(tensor)
+    return info.tiny * info.eps < step and float(finite.max()) < 2.0**bits * step

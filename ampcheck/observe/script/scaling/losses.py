@@ -7,6 +7,8 @@ import torch
 _MARK = "ampcheck.scaled"
 #: Nodes behind a loss that are looked at.
 _NEAR = 64
+#: Nodes that may hand on what a loss is multiplied by.
+_MULTIPLY = ("MulBackward", "DivBackward", "ToCopyBackward", "AddBackward")
 #: Constants from which on a loss is multiplied in order to scale it: its weight is seldom as large.
 SMALLEST_SCALE = 32.0
 
@@ -45,17 +47,27 @@ def factor(loss: Any, seed: Any = None) -> float:
     """Return by what constant a loss is multiplied before its backward; 1 where none is known.
 
     That is what it starts from, and the products that made it last, up to the first that is as large as a scale: behind
-    it the loss may have weights of its own.
+    it the loss may have weights of its own. A sum is multiplied by what each of its terms is.
     """
-    node: Any = getattr(loss, "grad_fn", None)
-    product = _number(seed) or 1.0
-    for _ in range(_NEAR):
-        found = _constant(node)
-        if not found or abs(product) >= SMALLEST_SCALE:
+    node, begins = getattr(loss, "grad_fn", None), _number(seed) or 1.0
+    multiplied = node is not None and node.name().startswith(_MULTIPLY)  # most losses are not
+    return abs(_product(node, begins, [_NEAR]) if multiplied else begins)
+
+
+def _product(node: Any, product: float, left: list[int]) -> float:
+    """Return a product times what a node and those behind it multiply by; few are `left` to be looked at."""
+    while abs(product) < SMALLEST_SCALE and left[0] > 0:
+        left[0] -= 1
+        if node is not None and node.name().startswith("AddBackward"):
+            behind_it = [after for after, _ in node.next_functions if after is not None]
+            found = {_product(after, product, left) for after in behind_it}
+            return found.pop() if len(found) == 1 and node._saved_alpha == 1 else product
+        constant = _constant(node)
+        if not constant:
             break
-        product *= found
+        product *= constant
         node = node.next_functions[0][0] or node.next_functions[-1][0]
-    return abs(product)
+    return product
 
 
 def _constant(node: Any) -> float:

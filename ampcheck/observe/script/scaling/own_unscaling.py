@@ -1,17 +1,19 @@
-"""Scalers that divide gradients in a way of their own: whether they divide all of them."""
+"""Scalers that divide gradients in a way of their own: whether they divide all of them, and keep what overflowed."""
 
 import inspect
 from collections.abc import Iterable
+from math import isfinite
 from typing import Any
 
 import torch
 
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
+from ampcheck.observe.script.scaling.scales import found_overflow
 from ampcheck.observe.source import shown_path
 from ampcheck.observe.unusual import plain
 
-#: Looks at one scaler: what it leaves out, it leaves out each time.
+#: Looks at one scaler, one after the other: what it leaves out, it leaves out each time. Later ones are ever rarer.
 MOST_LOOKS = 3
 #: How far a measured division may be off, relatively, and still be the one by the scale.
 _CLOSE = 1e-3
@@ -21,7 +23,7 @@ class OwnUnscaling:
     """Measures gradients before and after a scaler's own code divides them."""
 
     def __init__(self) -> None:
-        self._looks: dict[str, int] = {}
+        self._calls: dict[str, int] = {}
         self._before: list[tuple[torch.Tensor, float]] = []
         self._scale = 1.0
         self._place = ""
@@ -30,22 +32,29 @@ class OwnUnscaling:
         """Measure what is about to be divided, where it is not torch that divides."""
         self._before = []
         code = own_code(type(scaler))
-        if code is None or self._looks.get(label, 0) >= MOST_LOOKS:
+        if code is None:
+            return
+        calls = self._calls[label] = self._calls.get(label, 0) + 1
+        if calls > MOST_LOOKS and calls & (calls - 1):
             return
         self._place = f"{shown_path(code.co_filename)}:{code.co_firstlineno}"
         scale = getattr(scaler, "_scale", None)
         if not isinstance(scale, torch.Tensor):
             return
-        self._looks[label] = self._looks.get(label, 0) + 1
         with unseen():
             self._scale = float(scale)
             self._before = [(one, size) for one in parameters if (size := _largest(one))]
 
-    def ends(self) -> dict[str, Any] | None:
-        """Return what is to be said of the scaler where gradients are still multiplied by its scale."""
+    def ends(self, scaler: Any) -> dict[str, Any] | None:
+        """Return what is to be said of the scaler where gradients are still multiplied, or no longer infinite."""
         before, self._before = self._before, []
         with unseen():
-            ratios = [was / now for one, was in before if (now := _largest(one))]
+            infinite = [one for one, was in before if not isfinite(was)]
+            hidden = infinite and all(isfinite(_largest(one)) for one in infinite)
+            if hidden and not found_overflow(scaler):
+                return {"made_finite": len(infinite), "unscales_at": self._place}
+            finite = ((one, was) for one, was in before if isfinite(was))
+            ratios = [was / now for one, was in finite if isfinite(now := _largest(one)) and now]
         left = sum(abs(ratio - 1) < _CLOSE for ratio in ratios)
         divided = any(abs(ratio / self._scale - 1) < _CLOSE for ratio in ratios)
         if not (left and divided and self._scale >= SMALLEST_SCALE):
@@ -69,9 +78,8 @@ def own_code(kind: type, names: Iterable[str] = ("_unscale_grads_", "unscale_"))
 
 
 def _largest(parameter: Any) -> float:
-    """Return the largest magnitude in a gradient, 0 where there is none or it is not finite."""
+    """Return the largest magnitude in a gradient, 0 where there is none, infinite or NaN where it is not finite."""
     grad = plain(getattr(parameter, "grad", None))
     if grad is None or grad.layout is not torch.strided or not grad.numel():
         return 0.0
-    found = float(grad.detach().abs().amax())
-    return found if found < float("inf") else 0.0
+    return float(grad.detach().abs().amax())

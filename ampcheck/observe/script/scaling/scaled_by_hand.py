@@ -9,7 +9,8 @@ are clipped to may be multiplied as they are.
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import frexp, isfinite
+from itertools import pairwise
+from math import frexp, isfinite, log2
 from statistics import median
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from ampcheck.observe import modes
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
 from ampcheck.observe.unusual import plain
-from ampcheck.values.loop import IN_SCALE, NOT_FINITE, PERHAPS, SPOILT, ScaleEvent
+from ampcheck.values.loop import IN_SCALE, NOT_FINITE, PERHAPS, RESCALED, SPOILT, ScaleEvent
 from ampcheck.values.wording import scale_words
 
 #: What a scale that is applied by hand is called where a scaler's label stands.
@@ -29,6 +30,8 @@ CLOSE = 1e-3
 _PROBES = 4
 #: Falls of a scale at which weights and gradients are looked at: some scripts lower it at every step.
 _MOST_FALLS = 32
+#: Times that what multiplies losses falls after it rose, or rises again, if it is a loss scale; and how many it takes.
+_TURNS, _SEVERAL = 3, 4
 #: Limits that people choose for gradients that are not scaled.
 _USUAL = (1e-3, 1e3)
 #: The smallest part of the scale that a limit may be and still, perhaps, be multiplied by it.
@@ -150,7 +153,7 @@ class ScaleByHand:
     def __init__(self) -> None:
         #: By step: what the loss was multiplied by from there on, and whether the gradients before were dropped.
         self._changes: list[tuple[int, float, bool]] = []
-        self._falls = 0
+        self._falls, self._step = 0, -1
         self._multiplies = self._dropped = False
         #: What the loss was multiplied by, and gradients that were clipped before that was undone.
         self._clipped: tuple[float, list[Probe]] | None = None
@@ -182,22 +185,35 @@ class ScaleByHand:
     def multiplied(
         self, step: int, by: float, models: Callable[[], Iterable[tuple[str, torch.nn.Module]]]
     ) -> str:
-        """Take note of what a loss is multiplied by; where it has fallen, return what the overflow has left."""
+        """Take note of what a loss is multiplied by; where that has changed, return what is left of before."""
         last = self._changes[-1][1] if self._changes else 0.0
         dropped, self._multiplies, self._dropped = self._dropped, True, False
+        goes_on, self._step = step == self._step and not dropped, step
         if by != last or dropped:
             self._changes.append((step, by, dropped))
-        if by >= last or self._falls == _MOST_FALLS:
+        falls = by < last and self._falls < _MOST_FALLS
+        self._falls += falls
+        if not (falls or (goes_on and by != last)):
             return ""
-        self._falls += 1
         held = [one for _, model in models() for one in model.parameters() if one.requires_grad]
-        if any(not bool(one.detach().isfinite().all()) for one in held):
+        if falls and any(not bool(one.detach().isfinite().all()) for one in held):
             return SPOILT
-        return NOT_FINITE if _not_finite(held) else ""
+        if falls and _not_finite(held):
+            return NOT_FINITE
+        return RESCALED if goes_on and any(size for _, size in all_sizes(held)) else ""
 
     def clears(self, *, unused: bool) -> None:
         """Take note of gradients that are cleared, unused where no optimizer was given them."""
-        self._dropped, self._multiplies = unused and self._multiplies, False
+        self._dropped, self._multiplies, self._step = unused and self._multiplies, False, -1
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Tell whether it is a loss scale by how it changes: by powers of two, up and down among several numbers."""
+        scales = [scale for _, scale, _ in self._changes]
+        ratios = [log2(after / before) for before, after in pairwise(scales) if after != before]
+        turns = sum(a * b < 0 for a, b in pairwise(ratios))
+        several = len(set(scales)) >= _SEVERAL and turns >= _TURNS
+        return several and all(ratio.is_integer() for ratio in ratios)
 
     def first(self) -> dict[str, float]:
         """Return the first scale, under the name that stands for it."""
@@ -205,10 +221,9 @@ class ScaleByHand:
 
     def events(self) -> tuple[ScaleEvent, ...]:
         """Return its changes; it falls where a step was skipped before, or stays where one was dropped."""
-        pairs = zip(self._changes, self._changes[1:], strict=False)
         return tuple(
             ScaleEvent(max(0, step - 1), BY_HAND, before, after, skipped=dropped or after < before)
-            for (_, before, _), (step, after, dropped) in pairs
+            for (_, before, _), (step, after, dropped) in pairwise(self._changes)
         )
 
 

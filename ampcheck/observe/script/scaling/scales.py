@@ -19,6 +19,8 @@ from ampcheck.values.loop import Cause, ScaleEvent
 
 #: Skipped steps in a row after which the next one is looked into, and how often that is done.
 IN_A_ROW, MOST_LOOKS = 2, 4
+#: The same for skipped steps with others between them.
+OF_ALL, MOST_OF_ALL = 4, 12
 #: Events put aside on a device before they are read after all.
 _MOST = 256
 
@@ -56,13 +58,16 @@ class LateSkips:
 
     def __init__(self) -> None:
         self._found = False  #: a step was let through
-        self._in_a_row = self._looks = 0
+        self._in_a_row = self._of_all = self._looks = 0
 
-    def second_skip(self, *, skips: bool) -> bool:
+    def one_too_many(self, *, skips: bool) -> bool:
         """Take note of a step; tell whether to look into the next one."""
         self._found = self._found or not skips
         self._in_a_row = self._in_a_row + 1 if skips else 0
+        self._of_all += skips and self._found
         wanted = self._found and self._in_a_row == IN_A_ROW and self._looks < MOST_LOOKS
+        alone = self._in_a_row == 1 and self._of_all > OF_ALL
+        wanted = wanted or (alone and self._looks < MOST_OF_ALL)
         self._looks += wanted
         return wanted
 
@@ -140,6 +145,12 @@ def overflowed(scaler: Any, optimizer: Any) -> bool:
     """Tell whether a gradient is known to be infinite: on a CPU, where reading costs nothing."""
     found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
     return any(value.is_cpu and float(value) for value in found)
+
+
+def found_overflow(scaler: Any) -> bool:
+    """Tell whether a scaler has found an infinity in the gradients of any optimizer, and will skip its step."""
+    states = getattr(scaler, "_per_optimizer_states", {}).values()
+    return any(float(value) for state in states for value in state["found_inf_per_device"].values())
 
 
 def is_ready(scaler: Any, optimizer: Any) -> bool:

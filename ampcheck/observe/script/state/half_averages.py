@@ -9,7 +9,8 @@ import sys
 import time
 import weakref
 from collections.abc import Container, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,15 +18,13 @@ from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.reference.sharing import among_ranks
 from ampcheck.observe.script.looking_again import EarlyLook
 from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.state.half_judged import State
 from ampcheck.observe.script.state.half_state import Following, sample
 from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.observe.statistics.memory import half_leaves, instances
 from ampcheck.values.trace import UpdateLoss
-
-if TYPE_CHECKING:
-    from ampcheck.observe.script.state.half_judged import State
 
 #: Steps of a script from which on what is written in all of them stands out.
 FEW_STEPS = 4
@@ -62,7 +61,11 @@ class HalfAverages:
         self.due = FEW_STEPS // 2  #: the step from which on there is something to do
         self._look_at = 0.0  #: the time from which on memory is looked through again
         self._seen: dict[int, _Seen] = {}
-        self._optimizers = frozenset[int]()  #: the states of a script's own
+        #: By state of an optimizer of the script's own, the parameter.
+        self._optimizers: dict[int, weakref.ref[torch.Tensor]] = {}
+        #: By parameter in half precision that an optimizer of the script's own steps, the class of that.
+        self._stepped: dict[int, str] = {}
+        self.judged = frozenset[str]()  #: classes of optimizers of which all such parameters were judged
         self.following: Following | None = None
         self._states: dict[int, State] = {}  #: the last of each tensor
         self._any = False  #: some change from step to step, or are made anew
@@ -81,7 +84,21 @@ class HalfAverages:
     @property
     def losses(self) -> tuple[UpdateLoss, ...]:
         """Return what half precision has lost."""
-        return tuple(loss for state in self._states.values() for loss in state.losses)
+        held = self._states.values()
+        return tuple(replace(loss, stepped=state.stepped) for state in held for loss in state.losses)
+
+    def keeps(self, tensor: torch.Tensor) -> bool:
+        """Tell whether half precision was found to keep what changes a tensor over many steps."""
+        state = self._known(tensor)
+        return state is not None and state.kept
+
+    def _known(self, tensor: torch.Tensor) -> State | None:
+        """Return what is known of a tensor; what has become infinite since is known then, too."""
+        state = self._states.get(id(tensor))
+        if state is None or state.tensor() is not tensor:
+            return None
+        state.becomes_infinite()
+        return state
 
     def step_ends(self, steps: int) -> None:
         """Follow what changes beside the steps, if it is time to."""
@@ -139,7 +156,7 @@ class HalfAverages:
     def _start(self, steps: int, tensors: Iterable[torch.Tensor]) -> None:
         held, elements = [], 0
         for tensor in tensors:
-            known = self._states.get(id(tensor))
+            known = self._known(tensor)
             size = tensor.untyped_storage().nbytes() // tensor.element_size()
             if (known is None or not known.losses) and elements + size <= MOST and steps >= FEW_STEPS:
                 held.append(tensor)
@@ -148,12 +165,14 @@ class HalfAverages:
             return
         names = names_of(held)
         pairs = [(names[id(tensor)], tensor) for tensor in held]
-        fine = {key for key, state in self._states.items() if state.fine}
         missed = any(state.missed for state in self._states.values())
         self.following = Following(pairs)
         self.due = 0
         for tensor, state in zip(held, self.following.states, strict=True):
-            state.fine, state.of_optimizer = id(tensor) in fine, id(tensor) in self._optimizers
+            known, state.parameter = self._known(tensor), self._optimizers.get(id(tensor))
+            state.stepped = id(tensor) in self._stepped
+            if known is not None:
+                state.fine, state.kept = known.fine, known.kept
         self._keep(self.following)
         if missed:
             self._hear_threads()
@@ -216,40 +235,56 @@ class HalfAverages:
             self._look(steps)
 
     def _beside(self) -> list[torch.Tensor]:
-        tensors, self._optimizers = _beside()
-        return [tensor for tensor in tensors if tensor not in self._trained]
+        tensors, self._optimizers, self._stepped = _beside()
+        return [one for one in tensors if one not in self._trained or id(one) in self._stepped]
 
     def _look(self, steps: int) -> None:
-        for tensor in self._beside():
-            state = self._states.get(id(tensor))
-            if state is not None and state.tensor() is tensor:
-                unjudged = not state.judged or state.outgrown()
-            else:
-                seen = self._seen.get(id(tensor))
-                rarely = seen is not None and seen.tensor() is tensor and tensor._version > seen.version + 1
-                unjudged = rarely or tensor._version - self._before.get(id(tensor), 0) >= steps
-            if unjudged:
+        tensors = self._beside()
+        open_ends = [tensor for tensor in tensors if self._is_unjudged(tensor, steps)]
+        kinds = {self._stepped[id(tensor)] for tensor in open_ends if id(tensor) in self._stepped}
+        self.judged = frozenset(self._stepped.values()) - kinds
+        for tensor in open_ends:
+            if id(tensor) not in self._stepped:
                 dtype = str(tensor.dtype).removeprefix("torch.")
                 number, elements = self.found.get(dtype, (0, 0))
                 self.found[dtype] = number + 1, elements + tensor.numel()
+
+    def _is_unjudged(self, tensor: torch.Tensor, steps: int) -> bool:
+        """Tell whether a tensor changed, and it is not known what half precision makes of that."""
+        if (state := self._known(tensor)) is not None:
+            return not state.judged or state.outgrown()
+        seen = self._seen.get(id(tensor))
+        rarely = seen is not None and seen.tensor() is tensor and tensor._version > seen.version + 1
+        return rarely or tensor._version - self._before.get(id(tensor), 0) >= steps
 
 
 def _differ(now: torch.Tensor | None, before: torch.Tensor | None) -> bool:
     return now is not None and before is not None and not torch.equal(now, before)
 
 
-def _beside() -> tuple[list[torch.Tensor], frozenset[int]]:
-    """Return tensors in half precision that no optimizer of torch's changes, and which others do."""
-    tensors = half_leaves()
-    if not tensors:
-        return [], frozenset()
-    known, own = {id(tensor.grad) for tensor in tensors if tensor.grad is not None}, set[int]()
+class _Beside(NamedTuple):
+    """Tensors in half precision that no optimizer of torch's changes."""
+
+    tensors: list[torch.Tensor]
+    states: dict[int, weakref.ref[torch.Tensor]]  #: by state of another optimizer, the parameter
+    stepped: dict[int, str]  #: by parameter of another optimizer, the class of that
+
+
+def _beside() -> _Beside:
+    """Look through memory for tensors in half precision, but for gradients."""
+    found = _Beside(half_leaves(), {}, {})
+    if not found.tensors:
+        return found
+    known = {id(tensor.grad) for tensor in found.tensors if tensor.grad is not None}
     for optimizer in instances(*_kinds(torch.optim.Optimizer)):
-        known.update(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
-        (known if type(optimizer).__module__.startswith("torch.") else own).update(
-            map(id, _states(optimizer))
-        )
-    return [tensor for tensor in tensors if id(tensor) not in known], frozenset(own)
+        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        states = {id(value): weakref.ref(parameter) for parameter, value in _states(optimizer)}
+        if type(optimizer).__module__.startswith("torch."):
+            known.update(states, map(id, held))
+        else:
+            found.states.update(states)
+            found.stepped.update(dict.fromkeys(map(id, held), type(optimizer).__name__))
+    return found._replace(tensors=[tensor for tensor in found.tensors if id(tensor) not in known])
 
 
 def _kinds(kind: type) -> set[type]:
@@ -257,7 +292,8 @@ def _kinds(kind: type) -> set[type]:
     return {kind}.union(*map(_kinds, kind.__subclasses__()))
 
 
-def _states(optimizer: Any) -> Iterator[torch.Tensor]:
-    """Yield what an optimizer holds of its parameters."""
-    for state in optimizer.state.values():
-        yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+def _states(optimizer: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield parameters with what an optimizer holds of them."""
+    for parameter, state in optimizer.state.items():
+        if isinstance(parameter, torch.Tensor) and isinstance(state, dict):
+            yield from ((parameter, value) for value in state.values() if isinstance(value, torch.Tensor))

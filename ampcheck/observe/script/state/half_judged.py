@@ -36,8 +36,10 @@ LONG_ENOUGH = 64
 _SOON = 512
 #: How much further it has come in twice the time: where it moves in one direction, and where ever faster.
 _STEADY, _FASTER = 1.5, 2.5
-#: Of a unit, a change that is kept.
-_KEPT = 0.5
+#: Of a unit, a change that is kept, and one that shows in any case.
+_KEPT, _SEEN = 0.5, 1.5
+#: Of the largest number, what is near it.
+_NEAR = 2.0**-3
 #: Of a state, what counts as nothing forgotten in all, and of a unit, as nothing moved.
 _NOTHING = 1e-3
 #: A second copy begins this far off, as a part of the largest number.
@@ -56,6 +58,7 @@ class State:
     missed: bool = False  #: others were not, or nobody knows what they do
     done: bool = False
     fine: bool = False  #: what FP32 changes, half precision changes too
+    kept: bool = False  #: and it was enough to tell: not all that FP32 changes is small
     fine_here: bool = False  #: as it was when that was looked at last, since it is followed
     rounds: int = 0  #: steps that wrote it
     counted: int = 0  #: its writes at the end of the last of them
@@ -64,12 +67,23 @@ class State:
     pace: torch.Tensor | None = None  #: how far FP32 moves it in a step that writes it
     place: tuple[str, int] = ("", 0)  #: of its first write
     losses: tuple[UpdateLoss, ...] = ()
-    of_optimizer: bool = False  #: what its zeros do to weights is judged where these are stepped
+    #: Of a state of an optimizer of the script's own: what its zeros do to that is judged where it is stepped.
+    parameter: weakref.ref[torch.Tensor] | None = None
+    stepped: bool = False  #: it is a parameter, which an optimizer of the script's own steps
 
     @property
     def judged(self) -> bool:
         """Tell whether it is known what half precision makes of its changes."""
         return self.fine or bool(self.losses)
+
+    def becomes_infinite(self) -> None:
+        """Take note of numbers that have grown too large since: they were near the largest one, and FP32 holds more."""
+        tensor = self.tensor()
+        if tensor is None or self.losses or tensor.shape != self.first.shape:
+            return
+        near = self.first.isfinite() & (self.first.abs() >= _NEAR * torch.finfo(tensor.dtype).max)
+        if bad := int((near & tensor.detach().isinf()).sum()):
+            self.losses = (UpdateLoss(self.name, tensor.numel(), 0, bad, *self.place, infinite=bad),)
 
     def outgrown(self) -> bool:
         """Tell whether its units have grown since, and its changes are no more than a few: they may be lost now."""
@@ -102,7 +116,7 @@ def compare(
     size, changes = intended.abs(), (intended != 0) & intended.isfinite()
     state.pace = size / max(1, state.rounds)
     enough = torch.maximum(need_of(tensor) * unit, SHARE * first.abs())
-    if state.of_optimizer:
+    if state.parameter is not None:
         changes, empty = changes & ~empty, torch.zeros_like(empty)
     still = still & changes & (kept == 0)
     # What is near 0 may halve.
@@ -134,12 +148,29 @@ def compare(
     elif (zeros := int((empty & changes).sum())) > MOST_LOST * tensor.numel():
         # They are smaller than half precision holds.
         state.losses = (UpdateLoss(state.name, changed, zeros, 0, *state.place),)
-    known = 2 * moved_a_little >= changed > 0 or (last and (state.fine or not changed))
-    right = known and lost_of_it <= KEPT * moved_a_little and not state.losses
+    enough_moved = 2 * moved_a_little >= changed > 0
+    right = (
+        (enough_moved or (last and (state.fine or not changed)))
+        and lost_of_it <= KEPT * moved_a_little
+        and not state.losses
+    )
     # A cast of what is kept in FP32, as of master weights, is what FP32 has, rounded once.
     right |= state.forgets and bool(changed) and torch.equal(tensor, wide.to(tensor.dtype))
-    before, state.fine, state.fine_here = state.fine_here, right, right
-    state.done = bool(state.losses) or (before and state.fine)  # what is rounded away shows in the long run
+    long = state.rounds >= LONG_ENOUGH and not state.losses
+    state.kept = (right and (enough_moved or state.kept)) or (
+        long and _where_fp32_is(state, tensor, intended)
+    )
+    # What is rounded away shows in the long run.
+    state.done, state.fine, state.fine_here = bool(state.losses) or (state.fine_here and right), right, right
+
+
+def _where_fp32_is(state: State, tensor: torch.Tensor, way: torch.Tensor) -> bool:
+    """Tell whether numbers are where FP32 has them: what moved by more than rounding is not off by more than that."""
+    unit, went = unit_of(state.first), tensor.float() - state.first.float()
+    seen = way.isfinite() & (way.abs() >= _SEEN * unit)
+    off = seen & ((went == 0) | ((way - went).abs() > torch.maximum(unit, unit_of(tensor))))
+    changed, far, wrong = torch.stack([one.sum() for one in (way != 0, seen, off)]).tolist()
+    return bool(far >= KEPT * changed > 0 and wrong <= KEPT * far)
 
 
 def _usual(size: torch.Tensor, changes: torch.Tensor) -> torch.Tensor:

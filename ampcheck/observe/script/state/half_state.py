@@ -31,6 +31,8 @@ from ampcheck.observe.script.state.half_judged import (
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 
+#: Operations that forget what a state held: they lose no change.
+_RESETS = frozenset({"zero_", "fill_"})
 _current_node = torch._C._current_autograd_node
 _FIRST, _OFTEN = 4, 64  #: steps after which everything is judged for the first time, and again
 #: Operations whose results are no state any more: what they cost, and what enters them, is the model's.
@@ -92,7 +94,8 @@ class _References(Shadow):
         states = [state for tensor in targets for state in self.held.get(_key(tensor), ())]
         for state in states:
             state.writes += 1
-            state.place = state.place if state.place[1] else running_line()
+            if not state.place[1] and rule.name not in _RESETS:
+                state.place = running_line()
             state.missed = state.missed or rule.message or rule.once
         passing = [tensor for tensor in targets if self.of(tensor) is None]
         if (not states and (passing or _is_models(rule, args))) or rule.message:
@@ -196,8 +199,10 @@ class Following:
                     first,
                     version,
                     fine=True,
+                    kept=state.kept,
                     place=state.place,
-                    of_optimizer=state.of_optimizer,
+                    parameter=state.parameter,
+                    stepped=state.stepped,
                 )
                 self._references.hold(tensor, again)
                 self.states[at] = again
@@ -208,18 +213,20 @@ class Following:
             for state in states:
                 tensor = state.tensor()
                 wide = None if tensor is None else self._references.of(tensor)
-                if tensor is not None and self._is_remainder(tensor):
+                if tensor is not None and self._is_remainder(state, tensor):
                     state.fine = state.done = True
                 if tensor is not None and wide is not None and not (state.done or state.missed):
                     still = stays(state, wide, self._probe.of(tensor), self.steps)
                     compare(state, tensor.detach(), wide, still, last=last)
 
-    def _is_remainder(self, tensor: torch.Tensor) -> bool:
+    def _is_remainder(self, state: State, tensor: torch.Tensor) -> bool:
         """Tell whether a tensor holds what another one rounds away, as Kahan's summation keeps it for the next time."""
-        others = (state.tensor() for state in self.states)
+        others = [one.tensor() for one in self.states]
+        if state.parameter is not None:
+            others.append(state.parameter())
         return any(
             other is not tensor
-            and other.shape == tensor.shape
+            and (other.shape, other.dtype) == (tensor.shape, tensor.dtype)
             and is_remainder(tensor.detach(), other.detach())
             for other in others
             if other is not None

@@ -3,7 +3,7 @@
 Optimizers of torch's keep their states as wide as their weights. One of the script's own may keep a second moment in
 fp16, where small squares are zero: the update divides by eps alone, and the weights are far away before any recorded
 step shows why. So its first steps are taken in FP32 as well, operation by operation. Whether its small updates of
-half-precision weights are lost is not judged: it may gather what is rounded away, or round at random.
+half-precision weights are lost shows over many steps: it may gather what is rounded away, or round at random.
 """
 
 from collections.abc import Iterable, Iterator

@@ -17,7 +17,13 @@ class SpoiltNumbers:
 
     def __init__(self) -> None:
         self._due, self._looks = -1, _LOOKS
+        self._known: set[str] | None = None  #: were NaN before any step
         self.found: dict[str, None] = {}  #: what the script calls the numbers
+
+    def begins(self) -> None:
+        """Look at the variables once, before the first step that may be skipped."""
+        if self._known is None:
+            self._known = set(not_a_number())
 
     def skipped(self, step: int) -> None:
         """Take note of a step that is skipped."""
@@ -27,4 +33,4 @@ class SpoiltNumbers:
         """Look at the variables, if it is time for that."""
         if 0 <= self._due <= step:
             self._due, self._looks = -1, self._looks - 1
-            self.found |= dict.fromkeys(not_a_number())
+            self.found |= dict.fromkeys(name for name in not_a_number() if name not in (self._known or ()))

@@ -1,0 +1,92 @@
+"""Backwards in float16 of losses that were not scaled."""
+
+from ampcheck.diagnose.rules.loop_state import (
+    active_scalers,
+    first_by_place,
+    loop_finding,
+    loop_of,
+    rounds_of,
+    uncleared,
+)
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.loop import RETURNED, Event, Kind
+from ampcheck.values.outcome import DEAD_SHARE, HARM_UNDERFLOW
+from ampcheck.values.report import Report
+from ampcheck.values.wording import clean
+
+
+def unscaled_backward(report: Report) -> list[Finding]:
+    """A float16 loop calls backward on a loss that was not scaled.
+
+    What it finds: a backward of a loss that has not gone through scaler.scale, in a step that ran under float16
+    autocast.
+
+    Why it matters: gradients below 2^-24 become zero. Where scaler.step still follows, gradients are divided by
+    a scale that they never had, and the weights hardly move.
+
+    What to do: scaler.scale(loss).backward().
+
+    Example: loss.backward(); scaler.step(optimizer); scaler.update().
+
+    When to ignore it: when the gradients are known to be large enough: see the report's loss-scale curve.
+    """
+    loop = loop_of(report)
+    found, mixed, early = [], set(), set()
+    # A scale of the script's own may have come down to 1.
+    by_hand = {
+        event.location for _, event in loop.sequence() if event.kind is Kind.BACKWARD and event.by_hand
+    }
+    for events in rounds_of(loop).values():
+        half = any(e.kind is Kind.FORWARD and e.autocast == "float16" and e.grad for e in events)
+        backwards = [event for event in uncleared(loop, events) if event.kind is Kind.BACKWARD]
+        steps = [e for e in events if e.kind is Kind.SCALER_STEP and e.thing in active_scalers(loop)]
+        plain = [e for e in backwards if not e.scaled and (steps or e.location not in by_hand)]
+        if plain and (steps or half):
+            found += [(event, bool(steps)) for event in plain]
+        if any(event.kind is Kind.MIXED for event in events):
+            mixed |= {event.location for event in plain}
+        if backwards and backwards[-1].scaled:
+            early |= {event.location for event in plain if event.name == RETURNED}
+    divided = {event.location for event, steps in found if steps} - early
+    dead, settled = _dead(report), report.outcomes.get("settled")
+    harmed = bool(dead) or (bool(early) and settled is not None and settled.underflow > HARM_UNDERFLOW)
+    return [
+        loop_finding(
+            "AMP408 unscaled-backward",
+            Severity.ERROR if harmed or event.location in divided | mixed else Severity.WARNING,
+            *_unscaled(event, dead, divided=divided, mixed=mixed, early=early),
+        )
+        for event in first_by_place(event for event, _ in found)
+    ]
+
+
+def _unscaled(
+    event: Event, dead: str, *, divided: set[str], mixed: set[str], early: set[str]
+) -> tuple[str, list[Event], list[str]]:
+    """Return what to say of a backward without a scale, where, and what to write instead."""
+    lost = f"what lies below 2^-24 becomes zero{f', as most of the gradient of {dead} does' if dead else ''}"
+    lines = ['scaler = torch.amp.GradScaler("cuda")  # once', "scaler.scale(loss).backward()"]
+    if event.location in divided:
+        said = "the loss was not scaled, but scaler.step divides its gradients by the scale"
+    elif event.location in mixed:
+        said = "the loss was not scaled, but the script divides its gradients by the scale of another loss"
+        lines = ["(loss * scale).backward()  # by the scale of the other loss"]
+    elif event.location in early:
+        said = f"these float16 gradients are computed before the loss that they are part of is scaled: {lost}"
+        lines = [
+            "grads = torch.autograd.grad(part * 2.0**16, ...)  # multiplied first",
+            "grads = [grad.float() / 2.0**16 for grad in grads]",
+        ]
+    else:
+        said = f"float16 gradients without a loss scale: {lost}"
+    return said, [event], lines
+
+
+def _dead(report: Report) -> str:
+    """Return a parameter of a harmed part most of whose gradient has become zero, '' where there is none."""
+    settled = report.outcomes.get("settled")
+    shares = settled.underflow_by if settled is not None else {}
+    names = (name for name, share in shares.items() if settled and name.rpartition(".")[0] in settled.parts)
+    return clean(
+        max((name for name in names if shares[name] > DEAD_SHARE), key=shares.__getitem__, default="")
+    )

@@ -1,0 +1,49 @@
+"""Where in a backward gradients first become zero or infinite."""
+
+from ampcheck.diagnose.rules.scales_tried import fitting
+from ampcheck.values.loop import Kind
+from ampcheck.values.plan import DEFAULT_SCALE
+from ampcheck.values.report import Report, by_place, low_backward
+from ampcheck.values.trace import Phase, Site
+
+
+def first_flushed(report: Report, log2_scale: int) -> tuple[Site, ...]:
+    """Return the backward operation, in order of execution, at which most of a gradient first becomes zero."""
+    known = low_backward(report)
+    for site in report.low.sites:
+        stats = known.get(site.place)
+        if stats is None or site.phase is not Phase.BACKWARD or site.dtype != report.dtype:
+            continue
+        if stats.nonzero and 2 * stats.underflowed(report.format, log2_scale).low > stats.nonzero:
+            return (site,)
+    return ()
+
+
+def first_zeroed(report: Report) -> tuple[Site, ...]:
+    """Return the backward operation at which most of a gradient is first zero and not in FP32, whatever the scale.
+
+    What it multiplies by became zero before: a tensor that the forward has saved in half precision, for one.
+    """
+    reference = by_place(report.reference)
+    for site, stats in report.low.sites.items():
+        exact = reference.get(site.place)
+        if site.phase is not Phase.BACKWARD or exact is None or not site.file:
+            continue
+        if 2 * (stats.zeros - exact.zeros) > exact.numel:
+            return (site,)
+    return ()
+
+
+def at_the_scale(report: Report, bad: list[Site]) -> list[Site]:
+    """Return what overflows, the first of it at the line that scales the loss where it is only the scale that is wrong.
+
+    That is the gradient of the loss itself, at a scale that is unknown, or larger than torch's first one, which fits.
+    """
+    loop = report.loop
+    if loop is None or not bad or bad[0].module:
+        return bad
+    if not loop.scaling and 2.0 ** max(fitting(report), default=-1) < DEFAULT_SCALE:
+        return bad
+    events = (event for _, event in loop.sequence(1) if event.kind is Kind.BACKWARD and event.line)
+    scaled = next((event for event in events if event.scaled or event.by_hand), None)
+    return bad if scaled is None else [bad[0]._replace(file=scaled.file, line=scaled.line), *bad[1:]]

@@ -1,0 +1,109 @@
+"""What to change where a script's numbers go wrong, where no rule has lines of its own: nothing was run again."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ampcheck.diagnose.rules.backward import is_rebuilt
+from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
+from ampcheck.diagnose.rules.loop_state import device_of
+from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, larger_scale
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.formats import HALVES
+from ampcheck.values.report import Report
+from ampcheck.values.trace import Phase, Site, rounds_inputs
+from ampcheck.values.wording import clean, location
+
+#: Operations that do nothing but change the dtype.
+CASTS = frozenset({"_to_copy", "copy_", "to"})
+
+
+def with_lines(report: Report, finding: Finding) -> Finding:
+    """Return an error of a script with what to change at its lines."""
+    lines = _LINES.get(finding.code)
+    if lines is None or report.loop is None or finding.fix or finding.severity is not Severity.ERROR:
+        return finding
+    return replace(finding, fix=lines(report, finding))
+
+
+def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
+    """Return a region without autocast: where autocast is on, it casts again what was kept in FP32."""
+    origin = finding.origin
+    if origin is None or not origin.file or not origin.op:
+        return ()
+    if is_rebuilt(report, origin):
+        low = clean(report.precision)
+        return (f"# rebuilt here from numbers held in {low}: hold them in FP32 where the forward makes them",)
+    region = f"with torch.autocast({device_of(report)}, enabled=False):"
+    after = next((site for site in finding.sites[1:] if _reads(site, origin)), None)
+    if not _written(report, origin):
+        until = f" to {location(after.file, after.line)}" if after else ""
+        return region, f"    ...  # this line{until}, with .float() on what is read"
+    cast = f"# without the cast to {clean(report.precision)} here"
+    if after is None:
+        return (cast,)
+    again = f"{cast}; if autocast casts again at {location(after.file, after.line)}:"
+    return again, region, "    ...  # that line, with .float() on what is read"
+
+
+def _reads(site: Site, origin: Site) -> bool:
+    """Tell whether a result of the forward comes from a later line of the same file."""
+    return (
+        site.phase is origin.phase is Phase.FORWARD and site.file == origin.file and site.line > origin.line
+    )
+
+
+def _written(report: Report, origin: Site) -> bool:
+    """Tell whether a script casts at a line, and not autocast for an operation there."""
+    place = origin.module, origin.location
+    there = [site.op for site in report.low.sites if site.op and (site.module, site.location) == place]
+    return origin.op in CASTS and not any(map(rounds_inputs, there))
+
+
+def _smaller_scale(report: Report, finding: Finding) -> tuple[str, ...]:
+    origin = finding.origin
+    lines: tuple[str, ...] = ()
+    if (
+        origin is not None and origin.op and origin.phase is not Phase.BACKWARD
+    ):  # it makes finite what has overflowed
+        lines = (f"# without {clean(origin.op)} here: a step whose gradients overflow must be skipped",)
+    fits = max(fitting(report), default=report.log2_scale)
+    if report.precision == "fp16" and fits < report.log2_scale:
+        return (*lines, f"# a smaller loss scale: init_scale=2.0**{fits} at most")
+    return lines or _in_fp32(report, finding)
+
+
+def _larger_scale(report: Report, finding: Finding) -> tuple[str, ...]:
+    settled, origin = report.outcomes["settled"], finding.origin
+    larger = larger_scale(report, settled)
+    if divided_in_half(report, settled):
+        return weights_in_fp32(report)
+    if origin is not None and origin.phase is Phase.BACKWARD and origin.dtype not in HALVES:
+        saved = _saving(report)
+        at = f" ({saved.location})" if saved is not None else ""
+        return (f"# save for the backward{at} in torch.float32 or torch.bfloat16",)
+    if larger is not None:
+        return (f"# a larger loss scale: init_scale=2.0**{larger}",)
+    underflowed = [site for site in finding.sites if site.op and site.phase is Phase.BACKWARD]
+    return _in_fp32(report, replace(finding, sites=tuple(underflowed[:1])))
+
+
+def _saving(report: Report) -> Site | None:
+    """Return the only line of the forward that does nothing but cast to half precision, as what packs tensors does."""
+    ops: dict[str, set[str]] = {}
+    packed = {}
+    for site in report.low.sites:
+        if site.op and site.file and site.phase is Phase.FORWARD:
+            ops.setdefault(site.location, set()).add(site.op)
+            if site.dtype in HALVES:
+                packed[site.location] = site
+    casts = [site for at, site in packed.items() if ops[at] == {"_to_copy"}]
+    return casts[0] if len(casts) == 1 else None
+
+
+_LINES: dict[str, Callable[[Report, Finding], tuple[str, ...]]] = {
+    "AMP101": _in_fp32,
+    "AMP103": _in_fp32,
+    "AMP201": _larger_scale,
+    "AMP202": _smaller_scale,
+    "AMP501": _in_fp32,
+}

@@ -1,0 +1,130 @@
+"""Scripts that make overflowed gradients finite, so that no step is skipped: said at the line that does so."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
+from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
+
+
+class Forgiving(torch.amp.GradScaler):
+    """Takes infinities out of gradients before it looks for them."""
+
+    def unscale_(self, optimizer):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
+        super().unscale_(optimizer)
+
+
+class Careful(torch.amp.GradScaler):
+    """Counts calls and changes nothing."""
+
+    calls = 0
+
+    def unscale_(self, optimizer):
+        self.calls += 1
+        super().unscale_(optimizer)
+
+
+def train(kind, first, repairs=None, steps=12):
+    """Train; return the report, how many gradients overflowed, and whether the weights moved in their first step."""
+    torch.manual_seed(0)
+    session, overflowed, moved = Session(Schedule(), as_cuda=True), 0, False
+    with session.watching():
+        model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+        optimizer, scaler = torch.optim.SGD(model.parameters(), 0.01), kind("cuda", first)
+        for step in range(steps):
+            with torch.autocast("cuda", torch.float16):
+                loss = nn.functional.cross_entropy(model(torch.randn(16, 8)), torch.randint(4, (16,)))
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            overflowed += sum(not np.isfinite(one.grad.numpy()).all() for one in model.parameters())
+            if repairs is not None:
+                for parameter in model.parameters():
+                    repairs(parameter)
+            scaler.unscale_(optimizer)
+            before = model[0].bias.detach().clone()
+            scaler.step(optimizer)
+            moved = moved or (step == 0 and not torch.equal(before, model[0].bias))
+            scaler.update()
+    report = session.report("script.py")
+    return report, overflowed, [one for one in report.findings if one.severity is Severity.ERROR]
+
+
+def test_a_scaler_that_takes_infinities_out_of_gradients_is_said_at_its_code():
+    report, overflowed, errors = train(Forgiving, 2.0**24)
+    assert overflowed
+    assert not any(event.skipped for event in report.loop.scales)
+    first = errors[0]
+    assert first.code == "AMP418"
+    assert first.message.startswith("Forgiving makes overflowed gradients finite")
+    assert first.origin.line == Forgiving.unscale_.__code__.co_firstlineno
+    assert report.verdict.word is Health.UNSAFE
+
+
+def by_nan_to_num(parameter):
+    parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def by_a_mask(parameter):
+    parameter.grad = torch.where(parameter.grad.isfinite(), parameter.grad, 0.0)
+
+
+@pytest.mark.parametrize("repairs", [by_nan_to_num, by_a_mask])
+def test_a_line_that_takes_infinities_out_of_gradients_is_said_with_the_overflow(repairs):
+    report, overflowed, errors = train(torch.amp.GradScaler, 2.0**24, repairs)
+    assert overflowed
+    assert not any(event.skipped for event in report.loop.scales)
+    first = errors[0]
+    assert first.code == "AMP202"
+    assert "makes it finite" in first.message
+    assert first.origin.line == repairs.__code__.co_firstlineno + 1
+    assert [one.code for one in errors].count("AMP501") == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "repairs"),
+    [
+        (Careful, 2.0**20, None),
+        (Forgiving, 2.0**10, None),
+        (torch.amp.GradScaler, 2.0**10, by_nan_to_num),
+    ],
+)
+def test_where_nothing_is_hidden_nothing_is_said(kind, first, repairs):
+    report, overflowed, errors = train(kind, first, repairs)
+    assert errors == []
+    assert bool(overflowed) is (first > 2.0**16)
+    assert report.verdict.word is Health.SAFE
+
+
+class Clearing(torch.amp.GradScaler):
+    """Lets torch find the overflow, and clears the gradients then: the step is skipped as ever."""
+
+    def unscale_(self, optimizer):
+        super().unscale_(optimizer)
+        found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
+        if any(float(value) for value in found):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad.zero_()
+
+
+def test_a_scaler_that_skips_what_it_clears_hides_nothing():
+    report, overflowed, errors = train(Clearing, 2.0**20)
+    assert overflowed
+    assert any(event.skipped for event in report.loop.scales)
+    assert errors == []
+
+
+def test_a_mask_of_something_else_hides_nothing():
+    def counts_hits(parameter):
+        torch.where(torch.ones(4) > 0, torch.arange(4.0), torch.zeros(4))
+
+    _, overflowed, errors = train(torch.amp.GradScaler, 2.0**20, counts_hits)
+    assert overflowed
+    assert not any("makes it finite" in one.message for one in errors)

@@ -1,0 +1,157 @@
+"""What a script's report says to change at a line, made in the script: nothing is wrong then."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from code_lines import line_of
+from torch import nn
+
+from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
+from ampcheck.values.settings import Schedule
+
+
+def watched(loss_of, *, init=2.0**10, steps=6, repairs=None, around=nullcontext):
+    """Train with a loss; return the report and its errors."""
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4))
+        optimizer, scaler = torch.optim.SGD(model.parameters(), 0.01), torch.amp.GradScaler("cuda", init)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.float16), around():
+                loss = loss_of(model, torch.randn(16, 8))
+            scaler.scale(loss).backward()
+            if repairs is not None:
+                repairs(model)
+            scaler.step(optimizer)
+            scaler.update()
+    report = session.report("script.py")
+    return report, [one for one in report.findings if one.severity is Severity.ERROR]
+
+
+def squares(model, x):
+    out = model(x) * 3000.0
+    return (out * out).mean().sqrt()
+
+
+def squares_as_advised(model, x):
+    out = model(x) * 3000.0
+    with torch.autocast("cuda", enabled=False):
+        return (out.float() * out.float()).mean().sqrt()
+
+
+def differs(model, x):
+    far = (model(x).float() + 4000.0).half()
+    return (far.float() - 4000.0).square().mean()
+
+
+def differs_as_advised(model, x):
+    far = model(x).float() + 4000.0
+    return (far - 4000.0).square().mean()
+
+
+def overflows(model, x):
+    large = (model(x).float() * 1e6).to(torch.float16)
+    return (large @ torch.eye(4)).clamp(-1e4, 1e4).square().mean() * 1e-8
+
+
+def overflows_as_advised(model, x):
+    large = model(x).float() * 1e6
+    with torch.autocast("cuda", enabled=False):
+        return (large.float() @ torch.eye(4)).clamp(-1e4, 1e4).square().mean() * 1e-8
+
+
+REGION = 'with torch.autocast("cuda", enabled=False):'
+
+
+@pytest.mark.parametrize(
+    ("wrong", "advised", "text", "code", "says"),
+    [
+        (squares, squares_as_advised, "out * out", "AMP101", (REGION,)),
+        (differs, differs_as_advised, ".half()", "AMP501", ("# without the cast to fp16 here",)),
+        (
+            overflows,
+            overflows_as_advised,
+            ".to(torch.float16)",
+            "AMP101",
+            ("# without the cast to fp16 here", REGION),
+        ),
+    ],
+)
+def test_a_line_that_loses_is_said_with_the_lines_that_do_not(wrong, advised, text, code, says):
+    _, errors = watched(wrong)
+    first = errors[0]
+    assert (first.code, first.origin.line) == (code, line_of(wrong, text))
+    written = "\n".join(first.fix)
+    assert all(words in written for words in says)
+    if REGION in says:
+        compile("\n".join(line.split("#")[0].rstrip() or "pass" for line in first.fix), "fix", "exec")
+    _, errors = watched(advised)
+    assert errors == []
+
+
+def rates(model, x):
+    return (torch.exp(model(x).float().clamp(-2, 2) - 22.0) * 1e9).square().mean()
+
+
+def pack(tensor):
+    return tensor.dtype, tensor.to(torch.float16) if tensor.is_floating_point() else tensor
+
+
+def pack_wide(tensor):
+    return tensor.dtype, tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
+
+
+def unpack(kept):
+    dtype, tensor = kept
+    return tensor.to(dtype)
+
+
+def kept_by(packs):
+    return lambda: torch.autograd.graph.saved_tensors_hooks(packs, unpack)
+
+
+def test_tensors_that_are_zero_where_they_are_saved_for_the_backward_are_said_with_the_line_that_saves():
+    _, errors = watched(rates, around=kept_by(pack))
+    assert errors[0].code == "AMP201"
+    assert f"test_lines_to_change.py:{line_of(pack, 'return')}" in errors[0].fix[0]
+    assert "torch.bfloat16" in errors[0].fix[0]
+    _, errors = watched(rates, around=kept_by(pack_wide))
+    assert errors == []
+
+
+def forgive(model):
+    for parameter in model.parameters():
+        parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def plain(model, x):
+    return model(x).float().square().mean() * 1e3
+
+
+def test_a_scale_that_is_too_large_is_said_with_one_that_fits():
+    report, errors = watched(plain, init=2.0**24, repairs=forgive)
+    assert errors[0].code == "AMP202"
+    hides, smaller = errors[0].fix
+    assert hides == "# without nan_to_num_ here: a step whose gradients overflow must be skipped"
+    advised = float(eval(smaller.partition("init_scale=")[2].removesuffix(" at most")))
+    assert advised < 2.0**report.log2_scale
+    _, errors = watched(plain, init=advised)
+    assert errors == []
+    _, errors = watched(plain, init=advised * 2.0**6, repairs=forgive)
+    assert errors
+
+
+def small(model, x):
+    return model(x).float().square().mean() * 1e-7
+
+
+def test_a_scale_that_is_too_small_is_said_with_one_that_keeps_most():
+    _, errors = watched(small, init=1.0)
+    assert errors[0].code == "AMP201"
+    (larger,) = errors[0].fix
+    _, errors = watched(small, init=float(eval(larger.partition("init_scale=")[2])))
+    assert errors == []

@@ -1,0 +1,215 @@
+"""The line that is named is the one that loses the bits, not one before it that does no harm."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from code_lines import line_of
+from torch import nn
+
+from ampcheck.diagnose.rules.backward import lost_in_backward
+from ampcheck.diagnose.rules.causes import _largest_first
+from ampcheck.observe.reference.lineage import error_jumps
+from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
+from ampcheck.values.formats import BF16
+from ampcheck.values.settings import Schedule
+from ampcheck.values.trace import ErrorJump, PairError, Phase, Site
+
+
+def errors(model, loss_of, dtype, *, lr=1e-3, steps=6):
+    """Train without a loss scale; return the errors of the report."""
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        optimizer = torch.optim.SGD(model.parameters(), lr)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype):
+                loss = loss_of(model)
+            loss.backward()
+            optimizer.step()
+    return [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+
+
+def gradients(model, loss_of, dtype):
+    """Return the gradients of one backward, in FP32 where no dtype is given."""
+    model.zero_grad()
+    with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+        loss = loss_of(model)
+    loss.backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+class Refiner(nn.Module):
+    """Moves positions of pixels by what it computes; only how far they have come enters the loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.moves = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 64))
+
+    def forward(self, x):
+        start = torch.arange(64.0).to(self.moves(x).dtype)
+        here = start
+        for _ in range(2):
+            way = here.detach() - start
+            here = here.detach() + 0.1 * self.moves(x) - 0.01 * way
+        return here - start
+
+
+def refined(model):
+    x = torch.randn(32, 8, generator=torch.Generator().manual_seed(1))
+    return (model(x).float() - 0.05).square().mean()
+
+
+def test_of_what_a_difference_is_made_of_the_sum_that_was_rounded_is_named():
+    torch.manual_seed(0)
+    model = Refiner()
+    low, wide = (gradients(model, refined, dtype) for dtype in (torch.bfloat16, None))
+    assert (low - wide).norm() > 0.3 * wide.norm()
+    first = errors(model, refined, torch.bfloat16)[0]
+    assert (first.code, first.origin.line) == ("AMP501", line_of(Refiner.forward, "here.detach() +"))
+
+
+class Depths(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(
+            *(layer for width in (1, 16, 16) for layer in (nn.Conv2d(width, 16, 3, padding=1), nn.Tanh())),
+            nn.Conv2d(16, 1, 3, padding=1),
+        )
+        nn.init.normal_(self.net[-1].weight, std=1e-4)
+
+
+def smooth(model):
+    """Return a small loss of many pixels, with a term for steps from pixel to pixel that is far smaller still."""
+    x = torch.randn(4, 1, 32, 32, generator=torch.Generator().manual_seed(1))
+    out = model.net(x).float()
+    return 1e-3 * ((out - 0.05 * x).square().mean() + 1e-4 * (out[..., 1:] - out[..., :-1]).abs().mean())
+
+
+def test_gradients_that_are_too_small_without_a_scale_are_said_where_the_backward_begins():
+    """The sign of a step from pixel to pixel is often wrong, and moves nothing."""
+    torch.manual_seed(0)
+    model = Depths()
+    first = errors(model, smooth, torch.float16)[0]
+    assert first.code == "AMP408"
+    assert first.origin.line == line_of(errors, "loss.backward()")
+
+
+@pytest.mark.parametrize("reset", [torch.Tensor.zero_, lambda held: held.fill_(0.0)])
+def test_what_sets_a_counter_back_is_not_what_loses_counts(reset):
+    counts = torch.zeros(4, dtype=torch.bfloat16)
+
+    def counted(model):
+        reset(counts)
+        for _ in range(300):
+            counts.add_(1.0)
+        return model(torch.randn(4, 8)).square().mean()
+
+    torch.manual_seed(0)
+    first = errors(nn.Linear(8, 4), counted, torch.bfloat16, steps=24)[0]
+    assert counts.tolist() == [256.0] * 4
+    assert math.log2(counts[0]) == torch.finfo(torch.bfloat16).bits // 2
+    assert (first.code, first.origin.line) == ("AMP504", line_of(counted, "counts.add_"))
+
+
+class Momentum(torch.autograd.Function):
+    """v <- 0.6 v + 0.4 f(x), x <- x + v in each block; the backward rebuilds x and v instead of keeping them."""
+
+    @staticmethod
+    def forward(ctx, x, v, blocks, *weights):
+        with torch.no_grad():
+            for block in blocks:
+                v = 0.6 * v + 0.4 * block(x)
+                x = x + v
+        ctx.blocks = blocks
+        ctx.save_for_backward(x, v)
+        return x, v
+
+    @staticmethod
+    def backward(ctx, gx, gv):
+        (x, v), found = ctx.saved_tensors, {}
+        for block in reversed(ctx.blocks):
+            x = x - v
+            with torch.enable_grad(), torch.autocast("cuda", torch.bfloat16):
+                begun = x.detach().requires_grad_()
+                y = block(begun)
+            gv = gv + gx
+            own = list(block.parameters())
+            grads = torch.autograd.grad(y, [begun, *own], 0.4 * gv.to(y.dtype))
+            v = (v - 0.4 * y.detach()) / 0.6
+            gx, gv = gx + grads[0], 0.6 * gv
+            found.update(zip(own, grads[1:], strict=True))
+        return (gx, gv, None, *(found[one] for block in ctx.blocks for one in block.parameters()))
+
+
+class Stream(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encode, self.decode = nn.Linear(8, 32), nn.Linear(32, 8)
+        blocks = (
+            nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.SiLU(), nn.Linear(32, 32))
+            for _ in range(16)
+        )
+        self.blocks = nn.ModuleList(blocks)
+
+
+@pytest.mark.parametrize("held", [torch.bfloat16, torch.float32])
+def test_numbers_that_a_backward_rebuilds_are_named_there_unless_they_are_held_in_fp32(held):
+    def loss_of(model):
+        x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+        begun = model.encode(x).to(held)
+        weights = [one for block in model.blocks for one in block.parameters()]
+        out, _ = Momentum.apply(begun, torch.zeros_like(begun), list(model.blocks), *weights)
+        return (model.decode(out).float() - x.sin()).square().mean()
+
+    torch.manual_seed(0)
+    found = errors(Stream(), loss_of, torch.bfloat16)
+    if held is torch.float32:
+        assert not found
+        return
+    lines = {line_of(Momentum.backward, text) for text in ("x = x - v", "v = (v -")}
+    assert found[0].code == "AMP501"
+    assert found[0].origin.line in lines
+    assert found[0].fix == (
+        "# rebuilt here from numbers held in bf16: hold them in FP32 where the forward makes them",
+    )
+
+
+def site(op, line, phase=Phase.FORWARD, module=""):
+    return Site(module, op, "output", phase, "bfloat16", "script.py", line)
+
+
+def off_by(error, size=1.0):
+    """Return a comparison of numbers of a size that are off by a part of it."""
+    return PairError(100, 100, 0, 100 * (error * size) ** 2, 0.0, 100 * size**2)
+
+
+@pytest.mark.parametrize("exact", [0.0, 0.001])
+def test_a_result_that_is_exact_has_lost_no_bits(exact):
+    start, moved, way = site("_to_copy", 1), site("add", 2), site("sub", 3)
+    errors = {start: off_by(exact), moved: off_by(0.002), way: off_by(0.5)}
+    (jump,) = error_jumps({start: (), moved: (start,), way: (start, moved)}, errors, "bfloat16")
+    assert (jump.site, jump.dropped) == (way, start if exact else moved)
+
+
+@pytest.mark.parametrize(("larger", "before", "named"), [(0.6, 0.0, 4), (0.6, 0.5, 2), (0.1, 0.0, 2)])
+def test_the_jump_of_right_numbers_that_is_many_times_the_first_one_is_the_cause(larger, before, named):
+    small = ErrorJump(site("grid_sampler_2d", 2), 0.005, 0.051, site("convolution", 1))
+    large = ErrorJump(site("sub", 4), before, larger, site("add", 3))
+    assert _largest_first([small, large])[0].site.line == named
+
+
+@pytest.mark.parametrize(("size", "error", "line"), [(1e3, 1e-4, 9), (1e3, 0.2, 1), (2.0, 1e-4, 1)])
+def test_what_goes_under_in_a_sum_is_not_where_the_backward_loses_bits(size, error, line):
+    steps = [
+        (site("mul", 1, Phase.BACKWARD), off_by(0.2)),
+        (site("sgn", 2, Phase.BACKWARD), off_by(0.3, 1e4)),
+        (site("neg", 3, Phase.BACKWARD), off_by(0.3)),
+        (site("mse_loss_backward", 4, Phase.BACKWARD), off_by(1e-4, size)),
+        (site("add", 5, Phase.BACKWARD), off_by(error, size)),
+        (site("mm", 9, Phase.BACKWARD, "net"), off_by(0.4, size)),
+    ]
+    report = SimpleNamespace(errors=dict(steps), low=SimpleNamespace(sites=dict(steps)), format=BF16)
+    assert lost_in_backward(report)[0].line == line
