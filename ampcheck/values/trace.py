@@ -174,10 +174,8 @@ class StepSummary:
     nonfinite: bool  #: a parameter gradient held an inf or NaN
 
 
-#: A result this far off, from inputs that are not, is where an error begins.
-LEAP_ERROR = 0.05
-#: How many times the error of its inputs an operation must show to be called the one that magnifies it.
-LEAP_FACTOR = 8.0
+#: An error begins in a result this far off, and this many times farther off than its inputs.
+LEAP_ERROR, LEAP_FACTOR = 0.05, 8.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,12 +43,13 @@ def train(window, steps=60):
     return left_out, loss.item(), errors
 
 
-@pytest.mark.parametrize("window", [2, 3, 5, 1000])
-def test_steps_that_are_left_out_because_they_overflow_are_no_errors(window):
+@pytest.mark.parametrize("window", [2, 3, 7, 1000])
+def test_steps_that_are_left_out_because_they_overflow_are_not_judged(window):
     left_out, loss, errors = train(window)
     assert left_out > 3
     assert loss < 0.7  # it learns
-    assert not errors
+    # A scale that grows every second or third step costs a third or a quarter of the steps: that is named.
+    assert {one.code for one in errors} <= ({"AMP206"} if window < 4 else set())
 
 
 def test_no_line_to_change_names_an_operation_that_is_not_known():

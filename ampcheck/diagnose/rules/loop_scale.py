@@ -98,14 +98,15 @@ def _made_anew(loop: Loop, file: str, line: int, labels: list[str]) -> Finding:
 
 def _grows_too_often(loop: Loop, label: str, events: list[ScaleEvent]) -> Finding | None:
     """Return a finding on a scale that grows again and again to where gradients overflow."""
-    grown = next((event.step for event in events if event.after > event.before), None)
+    grown = next((at for at, event in enumerate(events) if event.after > event.before), None)
     if grown is None:
         return None
     ends = loop.updates(label)
-    first = bisect_left(ends, grown)
+    first = bisect_left(ends, events[grown].step)
     steps, skips = len(ends) - first, sum(at >= first for at in loop.skips(label))
     if not ends:  # by hand
-        steps, skips = loop.count(Kind.BACKWARD), sum(event.skipped for event in events)
+        before = sum(event.skipped for event in events[:grown])
+        steps, skips = loop.count(Kind.BACKWARD) - before, sum(event.skipped for event in events[grown:])
     if skips < FEW or skips < OFTEN * steps:
         return None
     times = sum(event.after > event.before for event in events)
