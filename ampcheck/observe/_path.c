@@ -577,6 +577,7 @@ static PyObject *py_gradient(PyObject *self, PyObject *const *argv, Py_ssize_t c
     long long module = count == 3 ? PyLong_AsLongLong(argv[0]) : 0, place = count == 3 ? PyLong_AsLongLong(argv[1]) : 0;
     if (PyErr_Occurred()) return NULL;
     if (count != 3) return PyErr_Format(PyExc_TypeError, "expected module, place and gradient, got %zd values", count);
+    if (argv[2] == Py_None) Py_RETURN_NONE; /* of a result that nothing uses, beside one that is used */
     if (!plain(p, argv[2], &t) || !readable(&t)) {
         PyObject *done = PyObject_CallFunction(p->calls[GRADIENT], "LLO", module, place, argv[2]);
         Py_XDECREF(done);

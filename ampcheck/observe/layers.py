@@ -60,7 +60,7 @@ class LayerRecorder(Recorder):
         if result.requires_grad and self.path is not None:
             self._hooks.append(result.register_hook(functools.partial(self.path.gradient, module, place)))
 
-    def gradient(self, module: int, place: int, grad: torch.Tensor) -> None:
+    def gradient(self, module: int, place: int, grad: torch.Tensor | None) -> None:
         """Measure a gradient that C cannot read."""
         self._gradient(module, "output" if place < 0 else f"output[{place}]", grad)
 
@@ -69,7 +69,9 @@ class LayerRecorder(Recorder):
         if result.requires_grad:
             self._hooks.append(result.register_hook(functools.partial(self._gradient, module, slot)))
 
-    def _gradient(self, module: int, slot: str, grad: torch.Tensor) -> None:
+    def _gradient(self, module: int, slot: str, grad: torch.Tensor | None) -> None:
+        if grad is None:  # of a result that nothing uses, where another one of the same operation is used
+            return
         self.tally.measure_outside(self.origins.door(module), Phase.BACKWARD, BACKWARD_OP, slot, grad)
 
     def trace(self, fetched: Any) -> Trace:

@@ -22,6 +22,7 @@ from ampcheck.observe.model.modules import tensors_in
 from ampcheck.observe.model.structure import in_table, modules, named_parameters, own_tensors
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.reference.lineage import error_jumps, overflown_casts
+from ampcheck.observe.same_draws import same_draws
 from ampcheck.observe.statistics.step_record import Fetched
 from ampcheck.values.trace import ErrorJump, Failure, PairError, Site, Trace, summed_up
 
@@ -71,7 +72,8 @@ class Step:
 def casting_rules(device: torch.device, dtype: torch.dtype | None) -> Iterator[None]:
     """Let autocast mean CUDA's autocast, also on a CPU; with None every autocast is off, and TF32 too.
 
-    Compiled modules run eagerly inside, so that their operations can be seen.
+    Compiled modules run eagerly inside, so that their operations can be seen. On CUDA dropout drops the same numbers
+    with every dtype.
     """
     with ExitStack() as stack:
         stack.enter_context(_eagerly())
@@ -83,6 +85,8 @@ def casting_rules(device: torch.device, dtype: torch.dtype | None) -> Iterator[N
         if device.type == "cpu":
             # For the FP32 run too: CUDA's dropout is another operation, and both runs must name the same.
             stack.enter_context(cuda_casting())
+        elif device.type == "cuda":
+            stack.enter_context(same_draws())
         yield
 
 

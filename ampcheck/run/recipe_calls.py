@@ -191,7 +191,9 @@ def _target(name: str, trained: Trained, model: Any) -> Target:
     return Target(f"{name}: {trained.kind}", model, batches, back, trains=False, notes=(note,))
 
 
-def _arrives(call: Call, name: str, grad: torch.Tensor) -> None:
+def _arrives(call: Call, name: str, grad: torch.Tensor | None) -> None:
+    if grad is None:  # of a result that nothing uses
+        return
     with unseen():
         before = call.grads.get(name)
         call.grads[name] = grad.detach().clone() if before is None else before + grad

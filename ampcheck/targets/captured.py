@@ -109,8 +109,8 @@ class Capture:
             if one.requires_grad:
                 one.register_hook(functools.partial(self._arrived, self._number, number))
 
-    def _arrived(self, call: int, number: int, gradient: torch.Tensor) -> None:
-        if not self.done and call == self._number:
+    def _arrived(self, call: int, number: int, gradient: torch.Tensor | None) -> None:
+        if gradient is not None and not self.done and call == self._number:
             self._gradients[number] = gradient.detach().float().cpu() / self._scale()
 
     def close(self) -> bool:

@@ -9,7 +9,9 @@ import math
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -222,24 +224,29 @@ def test_observing_leaves_no_trace_on_the_tensor(device: str) -> None:
     assert torch.equal(torch.get_rng_state(), state[0])
 
 
-@pytest.fixture
-def no_syncs() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
-    yield
-    torch.cuda.set_sync_debug_mode("default")
+@contextmanager
+def no_waits() -> Iterator[None]:
+    """Have torch raise where the host waits for the device."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.gpu
 @no_device
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_nothing_waits_for_the_device(layout: str, no_syncs: None) -> None:
+def test_nothing_waits_for_the_device(layout: str) -> None:
     tensor = LAYOUTS[layout](torch.ones(1200, device="cuda"))
     large = torch.ones(3 * ALONE, device="cuda", dtype=torch.bfloat16)
     where = Arena("cuda")
-    where.add(where.row(), tensor)
-    where.add(where.row(), large)
-    where.add_all([where.row(), where.row(), where.row()], [tensor, large, large[:30]])
-    torch.cuda.set_sync_debug_mode("default")
+    with no_waits():
+        where.add(where.row(), tensor)
+        where.add(where.row(), large)
+        where.add_all([where.row(), where.row(), where.row()], [tensor, large, large[:30]])
     assert where.native()
     assert where.read()[:, CALLS].tolist() == [1] * 5
 

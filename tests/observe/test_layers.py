@@ -117,6 +117,32 @@ def test_what_modules_give_agrees_with_the_recorder_of_operations():
     assert {s: v.counts for s, v in mine.items()} == {s: v.counts for s, v in borders.items()}
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_result_that_nothing_uses_has_no_gradient(compiled):
+    """One operation may have several results, as cuDNN's recurrent layers have: an unused one's gradient is None."""
+
+    class Halves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 8)
+
+        def forward(self, x):
+            return self.linear(x).chunk(2, 1)
+
+    torch.manual_seed(0)
+    net, x = Halves(), torch.randn(5, 6)
+
+    def run():
+        return net(x)[0].square().sum().backward()
+
+    run()
+    bare, net.linear.weight.grad = net.linear.weight.grad, None
+    trace = recorded(net, run, compiled=compiled)
+    assert torch.equal(net.linear.weight.grad, bare)
+    backward = {site.op or site.slot for site in trace.sites if site.phase is Phase.BACKWARD}
+    assert backward  # of the one that is used
+
+
 def test_hooks_on_results_that_outlive_the_recording_are_gone():
     net, kept = model(), []
     recorder = LayerRecorder(net)

@@ -237,7 +237,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "expanded": lambda x: x[:20].view(20, 1).expand(20, 7),
     "one element expanded": lambda x: x[3].expand(5, 6, 7),
     "expanded and strided": lambda x: x[:40:2].view(4, 5).T[:, None].expand(5, 3, 4),
-    "specials expanded": lambda x: torch.tensor([0.0, -0.0, math.inf, math.nan, 3.0])[:, None].expand(5, 3),
+    "specials expanded": lambda x: x.new_tensor([0.0, -0.0, math.inf, math.nan, 3.0])[:, None].expand(5, 3),
     "lazily negated": torch._neg_view,
     "expanded to nothing": lambda x: x[:20].view(20, 1).expand(20, 0),
 }

@@ -10,15 +10,14 @@ state to float16.
 """
 
 import functools
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from torch.library import Library, fallthrough_kernel
+from torch.library import fallthrough_kernel
 
 from ampcheck.observe.cuda_on_cpu.casting import casting_kernel, clear_in_turn, weight_casts
-from ampcheck.observe.cuda_on_cpu.dispatcher import Kernel, install, remove
+from ampcheck.observe.cuda_on_cpu.dispatcher import Installation, Kernel
 from ampcheck.observe.cuda_on_cpu.fused import fourier_kernels, fused_kernels, reads_half
 from ampcheck.observe.cuda_on_cpu.policy import CastPolicy, casting_policy, registered
 from ampcheck.observe.patches import Patches
@@ -38,11 +37,8 @@ def cuda_casting() -> Iterator[None]:
     and concurrent uses share one installation, and the last exit removes it. Dropout and softmax take CUDA's
     kernels (`fused`): dropout outside autocast as well, so that paired steps run the same operators.
     """
-    _installation.enter()
-    try:
+    with _casting.used():
         yield
-    finally:
-        _installation.leave()
 
 
 def prepare() -> None:
@@ -50,46 +46,25 @@ def prepare() -> None:
     _kernels()
 
 
-class _Installation:
-    """The kernels in the dispatcher, and how many users they have."""
+class _Casting(Installation):
+    """CUDA's kernels, and what of torch's own keeps the casts of weights."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._libraries: list[Library] = []
+    def __init__(self, kernels: Callable[[], Mapping[str, Mapping[str, Kernel]]]) -> None:
+        super().__init__(kernels)
         self._patches = Patches()
-
-    def enter(self) -> None:
-        """Install the kernels, or count one more user of them."""
-        with self._lock:
-            if not self._users:
-                self._install()
-            self._users += 1
-
-    def leave(self) -> None:
-        """Count one user less, and remove the kernels with the last."""
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                self._remove()
 
     def _install(self) -> None:
         try:
             self._patches.put(torch, "clear_autocast_cache", clear_in_turn)
-            for key, kernels in _kernels().items():
-                self._libraries.append(install(key, kernels))
         except BaseException:
-            self._remove()
+            self._patches.restore()
             raise
+        super()._install()
 
     def _remove(self) -> None:
-        while self._libraries:
-            remove(self._libraries.pop())
+        super()._remove()
         self._patches.restore()
         weight_casts.forget()
-
-
-_installation = _Installation()
 
 
 @functools.cache
@@ -101,3 +76,6 @@ def _kernels() -> dict[str, dict[str, Kernel]]:
     for name in ("softmax", "log_softmax"):
         autocast[f"aten::{name}.int"] = reads_half(f"_{name}", autocast[f"aten::{name}.int"])
     return {"AutocastCPU": autocast | fourier_kernels()} | fused_kernels()
+
+
+_casting = _Casting(_kernels)

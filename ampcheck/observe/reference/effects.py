@@ -1,15 +1,22 @@
 """What an operation does beside computing its results: what it writes, draws, sends, and what nobody knows of it."""
 
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
 
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.reference.sharing import MESSAGES
 
 #: Arguments that an operation writes although its schema does not say so: running averages.
 _WRITES = dict.fromkeys(("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), (3, 4))
 #: Libraries whose operations compute and do nothing else. Any other may count, print, or send: it runs once.
 _PURE = frozenset({"aten", "prims", "prim", "fsdp", "torchvision", "quantized"})
+
+
+#: What half precision's own largest number limits is not limited in FP32.
+_UNLIMITED = {sign * torch.finfo(dtype).max: sign * inf for dtype in HALVES for sign in (1.0, -1.0)}
+_LIMITS = frozenset("clamp clamp_ clamp_max clamp_max_ clamp_min clamp_min_ hardtanh hardtanh_".split())
 
 
 class Effects(NamedTuple):
@@ -37,6 +44,13 @@ def written(known: Effects, args: tuple[Any, ...], kwargs: dict[str, Any]) -> li
 def repeatable(name: str, args: tuple[Any, ...]) -> bool:
     """Tell whether an operation that may draw random numbers does not draw any here."""
     return name.startswith("_scaled_dot_product") and not any(type(arg) is float and arg > 0 for arg in args)
+
+
+def unlimited(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arguments for FP32, without the limits of half precision."""
+    if name not in _LIMITS:
+        return args
+    return tuple(_UNLIMITED.get(one, one) if type(one) is float else one for one in args)
 
 
 def dropped(name: str, args: tuple[Any, ...], out: Any) -> Any:

@@ -8,15 +8,15 @@ decides for both. Nothing here is visible to the script: no autograd, no random 
 """
 
 from collections.abc import Callable
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ampcheck.observe.dtypes import HALVES, WIDE
+from ampcheck.observe.dtypes import WIDE
 from ampcheck.observe.execution import Args, Kwargs
-from ampcheck.observe.reference.effects import Effects, dropped, effects, repeatable, written
+from ampcheck.observe.reference.attention import in_fp32
+from ampcheck.observe.reference.effects import Effects, dropped, effects, repeatable, unlimited, written
 from ampcheck.observe.reference.picks import CONVERTS, PICKS, Picks
 from ampcheck.observe.reference.sharing import Message, has_arrived, in_backward, share, sum_of, written_by
 from ampcheck.observe.reference.storage import Reference, holding, is_sparse, memory_of
@@ -31,9 +31,6 @@ Follow = Callable[[Any], None]
 _NO_MODES = torch._C._DisableTorchDispatch
 _NO_FUNCTIONS = torch._C.DisableTorchFunction
 _NO_SUBCLASSES = torch._C.DisableTorchFunctionSubclass
-#: What half precision's own largest number limits is not limited in FP32.
-_UNLIMITED = {sign * torch.finfo(dtype).max: sign * inf for dtype in HALVES for sign in (1.0, -1.0)}
-_LIMITS = frozenset("clamp clamp_ clamp_max clamp_max_ clamp_min clamp_min_ hardtanh hardtanh_".split())
 #: Twins held before the ones whose tensors are gone are looked for.
 _SWEEP = 16
 
@@ -142,12 +139,11 @@ class Shadow:
         targets = [*tensors_of(written(rule, args, kwargs))]
         if rule.once:
             self.failed[rule.name] = self.failed.get(rule.name, 0) + 1
-            return lambda out: self._take((out, targets))
+            factor = self._factor
+            return lambda out: self._take((out, targets), factor)
         moves = self.given is not None and self.given.read(rule, (*args, *kwargs.values()), targets, self.of)
         self._begin_beside(targets)
-        wide_args = tuple(self._wide(value) for value in args)
-        if rule.name in _LIMITS:
-            wide_args = tuple(_UNLIMITED.get(one, one) if type(one) is float else one for one in wide_args)
+        wide_args = unlimited(rule.name, tuple(self._wide(value) for value in args))
         wide_kwargs = {name: self._wide(value) for name, value in kwargs.items()}
 
         return lambda out: self._mirror(rule, func, out, (args, wide_args, wide_kwargs, moves), targets)
@@ -243,13 +239,12 @@ class Shadow:
                 wide = dropped(rule.name, wide_args, out)
             else:
                 with _NO_MODES():
-                    wide = func(*wide_args, **wide_kwargs)
+                    wide = in_fp32(func, wide_args, wide_kwargs)
         except Exception:  # noqa: BLE001  # an operation that insists on half precision; its result is taken as it is
             self.failed[rule.name] = self.failed.get(rule.name, 0) + 1
             wide = None
         if wide is None and not (rule.silent and rule.name not in self.failed):
-            self._take(out)
-            self._take(targets)
+            self._take((out, targets), self._factor)
             return
         if self.decides and rule.name == CONVERTS and out.dtype in {torch.int64, torch.int32} and out.numel():
             wide = wide.clamp(out.min(), out.max())  # an index that leaves its table would end the program
@@ -290,14 +285,22 @@ class Shadow:
             return [self._wide(item) for item in value]
         return WIDE.get(value, value) if isinstance(value, torch.dtype) else value
 
-    def _take(self, out: Any) -> None:
+    @property
+    def _factor(self) -> float:
+        """Return what gradients are multiplied by in FP32; a forward that runs again in a backward has none."""
+        return 1.0 / self.scale if in_backward() and not torch.is_grad_enabled() else 1.0
+
+    def _take(self, out: Any, factor: float = 1.0) -> None:
         """Let FP32 go on from what the script has."""
         for tensor in map(memory_of, tensors_of((out,))):
             reference = self.of(tensor)
+            scaled = factor != 1.0 and tensor.is_floating_point()
             if reference is not None:
                 reference.copy_(tensor)
-            elif tensor.dtype in WIDE and readable(tensor):
-                self._adopt(tensor)
+            elif (tensor.dtype in WIDE or scaled) and readable(tensor):
+                reference = self._adopt(tensor)
+            if scaled and reference is not None:
+                reference.mul_(factor)
 
     def _adopt(self, tensor: torch.Tensor) -> torch.Tensor:
         """Give a storage a reference that holds the same numbers; return the tensor's part of it."""

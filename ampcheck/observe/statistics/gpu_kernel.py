@@ -44,8 +44,11 @@ _CALLS: Final = tl.constexpr(261)
 
 @triton.constexpr_function
 def _bins(kind):
-    """Return how many bins a dtype's exponents and its zeros need: of float16 and float8 there are 40."""
-    return 512 if kind == _FLOAT64 else 256 if kind in (_FLOAT32, _BFLOAT16) else 64
+    """Return how many bins a dtype's exponents and its zeros need: of float16 and float8 there are 40.
+
+    No more than 256, one for each thread: on a GPU, Triton 3.6 counts 512 bins wrongly.
+    """
+    return 256 if kind in (_FLOAT32, _BFLOAT16, _FLOAT64) else 64
 
 
 @triton.constexpr_function
@@ -56,8 +59,11 @@ def _lowest(kind):
 
 @triton.constexpr_function
 def _zero_bin(kind):
-    """Return the bin of zeros, which is no exponent's: 255 stands for no finite float32."""
-    return 256 if kind == _FLOAT64 else _bins(kind) - 1
+    """Return the bin of zeros, which is no exponent's: 255 stands for no finite float32.
+
+    Of float64 every bin is an exponent's: its zeros share the lowest one and are counted apart.
+    """
+    return 0 if kind == _FLOAT64 else _bins(kind) - 1
 
 
 @triton.jit
@@ -102,11 +108,11 @@ def _nothing(KIND: tl.constexpr):
     """Return the tallies of no elements."""
     none = tl.zeros([1], tl.int32).sum(0)
     amax = tl.zeros([1], tl.int64 if KIND == _FLOAT64 else tl.int32).sum(0)
-    return tl.zeros([_bins(KIND)], tl.int32), none, none, amax, tl.zeros([1], tl.float64).sum(0)
+    return tl.zeros([_bins(KIND)], tl.int32), none, none, none, amax, tl.zeros([1], tl.float64).sum(0)
 
 
 @triton.jit
-def _add_block(raw, inside, counts, infs, nans, amax, squares, KIND: tl.constexpr):
+def _add_block(raw, inside, counts, zeros, infs, nans, amax, squares, KIND: tl.constexpr):
     """Return the tallies with a block added; elements that are not `inside` are zeros that do not count."""
     bits = _magnitudes(raw, KIND)
     inf: tl.constexpr = _INF64 if KIND == _FLOAT64 else _INF32
@@ -120,6 +126,8 @@ def _add_block(raw, inside, counts, infs, nans, amax, squares, KIND: tl.constexp
     if KIND == _FLOAT64:
         word = tl.minimum(tl.maximum((bits >> 52) - (1023 - 127), 0), 255).to(tl.int32)
         wide = bits.to(tl.float64, bitcast=True)
+        is_zero = bits == 0 if inside is None else (bits == 0) & inside
+        zeros += tl.sum(is_zero.to(tl.int32), 0)
     else:
         word = (bits >> 23) - _lowest(KIND)
         wide = bits.to(tl.float32, bitcast=True).to(tl.float64)
@@ -128,16 +136,21 @@ def _add_block(raw, inside, counts, infs, nans, amax, squares, KIND: tl.constexp
     word = tl.where(bits == 0, _zero_bin(KIND), word) & (bins - 1)
     counts += tl.histogram(word, bins, mask=inside)
     squares += tl.sum(wide * wide, 0)
-    return counts, infs, nans, amax, squares
+    return counts, zeros, infs, nans, amax, squares
 
 
 @triton.jit
-def _publish(words, weight, counts, infs, nans, amax, KIND: tl.constexpr):
+def _publish(words, weight, counts, zeros, infs, nans, amax, KIND: tl.constexpr):
     """Add what a program counted, and its largest magnitude, to a record."""
     bins = tl.arange(0, _bins(KIND))
     is_zeros = bins == _zero_bin(KIND)
-    counts = tl.where(is_zeros, counts - infs - nans, counts)
-    places = tl.where(is_zeros, _ZEROS, bins + _lowest(KIND))
+    if KIND == _FLOAT64:
+        counts = tl.where(is_zeros, counts - zeros, counts)
+        places = bins
+        tl.atomic_add(words + _ZEROS, (zeros - infs - nans).to(tl.int64) * weight, sem="relaxed")
+    else:
+        counts = tl.where(is_zeros, counts - infs - nans, counts)
+        places = tl.where(is_zeros, _ZEROS, bins + _lowest(KIND))
     tl.atomic_add(words + places, counts.to(tl.int64) * weight, mask=counts != 0, sem="relaxed")
     if infs + nans != 0:
         tl.atomic_add(words + _INFS, infs.to(tl.int64) * weight, sem="relaxed")
@@ -178,20 +191,24 @@ def measure(
         programs = tl.num_programs(1)
     pointer = _pointer(data, KIND, ALIGNED)
     places = tl.arange(0, _BLOCK)
-    counts, infs, nans, amax, squares = _nothing(KIND)
+    counts, zeros, infs, nans, amax, squares = _nothing(KIND)
     whole = n // _BLOCK
     block = first.to(tl.int64)  # no `range`: the interpreter of Triton 3.6 cannot count with newer numpy
     while block < whole:
         raw = tl.load(pointer + block * _BLOCK + places)
-        counts, infs, nans, amax, squares = _add_block(raw, None, counts, infs, nans, amax, squares, KIND)
+        counts, zeros, infs, nans, amax, squares = _add_block(
+            raw, None, counts, zeros, infs, nans, amax, squares, KIND
+        )
         block += programs
     if (n % _BLOCK != 0) & (first == whole % programs):
         rest = whole * _BLOCK + places
         inside = rest < n  # in the loop this would make every load a load of one element
         raw = tl.load(pointer + rest, mask=inside, other=0)
-        counts, infs, nans, amax, squares = _add_block(raw, inside, counts, infs, nans, amax, squares, KIND)
+        counts, zeros, infs, nans, amax, squares = _add_block(
+            raw, inside, counts, zeros, infs, nans, amax, squares, KIND
+        )
     words = record.to(tl.pointer_type(tl.int64))
-    _publish(words, weight, counts, infs, nans, amax, KIND)
+    _publish(words, weight, counts, zeros, infs, nans, amax, KIND)
     squares *= weight.to(tl.float64)
     if programs == 1:
         tl.atomic_add(record.to(tl.pointer_type(tl.float64)) + _SQUARES, squares, sem="relaxed")

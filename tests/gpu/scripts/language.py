@@ -41,4 +41,4 @@ for step in range(40):
         scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()
-    print(f"step {step} loss {loss.item():.6f} scale {scaler.get_scale():g}")
+    print(f"step {step} loss {loss.item():.6f} scale {scaler.get_scale():.0f}")

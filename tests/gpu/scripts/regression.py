@@ -21,4 +21,4 @@ for step in range(30):
     scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()
-    print(f"step {step} loss {loss.item():.6f} scale {scaler.get_scale():g}")
+    print(f"step {step} loss {loss.item():.6f} scale {scaler.get_scale():.0f}")

@@ -27,4 +27,4 @@ for step in range(60):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.step(optimizer)
     scaler.update()
-    print(f"step {step} loss {loss.item():.6f} scale {scaler.get_scale():g}")
+    print(f"step {step} loss {loss.item():.6f} scale {scaler.get_scale():.0f}")

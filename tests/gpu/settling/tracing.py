@@ -58,7 +58,9 @@ def _modules(name: str, device: str, dtype: torch.dtype) -> tuple[Row, Row]:
                 if leaf.requires_grad:
                     leaf.register_hook(lambda grad, key=key: _gradient(key, grad))
 
-    def _gradient(key: str, grad: Tensor) -> None:
+    def _gradient(key: str, grad: Tensor | None) -> None:
+        if grad is None:  # of a result that nothing uses: cuDNN's networks have several
+            return
         dtypes[f"{key} grad"] = str(grad.dtype)[6:]
         found[f"{key} grad"] = exponents(grad)
 

@@ -173,6 +173,7 @@ class HalfAverages:
             state.stepped = id(tensor) in self._stepped
             if known is not None:
                 state.fine, state.kept = known.fine, known.kept
+                state.read, state.overflown = known.read, known.overflown
         self._keep(self.following)
         if missed:
             self._hear_threads()

@@ -70,20 +70,27 @@ class State:
     #: Of a state of an optimizer of the script's own: what its zeros do to that is judged where it is stepped.
     parameter: weakref.ref[torch.Tensor] | None = None
     stepped: bool = False  #: it is a parameter, which an optimizer of the script's own steps
+    read: bool = False  #: something is computed from it
+    overflown: bool = False  #: numbers that were near the largest one have become infinite
 
     @property
     def judged(self) -> bool:
         """Tell whether it is known what half precision makes of its changes."""
-        return self.fine or bool(self.losses)
+        return bool(self.losses) or (self.fine and not self.overflown)
 
     def becomes_infinite(self) -> None:
-        """Take note of numbers that have grown too large since: they were near the largest one, and FP32 holds more."""
+        """Take note of numbers that have grown too large since: they were near the largest one, and FP32 holds more.
+
+        A sum that is only shown harms nothing: it stays unjudged.
+        """
         tensor = self.tensor()
         if tensor is None or self.losses or tensor.shape != self.first.shape:
             return
         near = self.first.isfinite() & (self.first.abs() >= _NEAR * torch.finfo(tensor.dtype).max)
         if bad := int((near & tensor.detach().isinf()).sum()):
-            self.losses = (UpdateLoss(self.name, tensor.numel(), 0, bad, *self.place, infinite=bad),)
+            self.overflown = True
+            if self.read:
+                self.losses = (UpdateLoss(self.name, tensor.numel(), 0, bad, *self.place, infinite=bad),)
 
     def outgrown(self) -> bool:
         """Tell whether its units have grown since, and its changes are no more than a few: they may be lost now."""
@@ -189,9 +196,14 @@ def _number_by_number(
             yield UpdateLoss(name, far, lost, off, *state.place)
 
 
-def is_remainder(tensor: torch.Tensor, whole: torch.Tensor) -> bool:
-    """Tell whether a tensor holds what was rounded away of another: both signs, half a unit of the other at most."""
+def is_remainder(tensor: torch.Tensor, whole: torch.Tensor, *, one_of_them: bool = False) -> bool:
+    """Tell whether a tensor holds what was rounded away of another: both signs, half a unit of the other at most.
+
+    It may be known to be `one_of_them`: then a few numbers of one sign are a remainder, too.
+    """
     units = tensor.float() / unit_of(whole)
+    if one_of_them and bool((units.abs() <= HALF_UNIT).all()):
+        return True
     signs = float((units < 0).float().mean())
     within = float((units.abs() <= HALF_UNIT).float().mean())
     return within > MOST_WITHIN and float(units.abs().mean()) > REMAINS and REMAINS < signs < 1.0 - REMAINS

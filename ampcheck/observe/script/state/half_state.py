@@ -33,6 +33,8 @@ from ampcheck.observe.statistics.memory import readable, tensors_of
 
 #: Operations that forget what a state held: they lose no change.
 _RESETS = frozenset({"zero_", "fill_"})
+#: Reads a number to show it, or to decide by it.
+_SHOWS = "_local_scalar_dense"
 _current_node = torch._C._current_autograd_node
 _FIRST, _OFTEN = 4, 64  #: steps after which everything is judged for the first time, and again
 #: Operations whose results are no state any more: what they cost, and what enters them, is the model's.
@@ -92,6 +94,7 @@ class _References(Shadow):
             return self._kept_wide(args) if rule.name == "_to_copy" else None
         targets = [tensor for tensor in tensors_of(written(rule, args, kwargs)) if readable(tensor)]
         states = [state for tensor in targets for state in self.held.get(_key(tensor), ())]
+        self._note_reads(rule, states, (*args, *kwargs.values()))
         for state in states:
             state.writes += 1
             if not state.place[1] and rule.name not in _RESETS:
@@ -113,6 +116,14 @@ class _References(Shadow):
 
         return and_forget
 
+    def _note_reads(self, rule: Effects, written: list[State], values: Args) -> None:
+        """Take note of what is computed from; to change a state reads it, too, and does not count."""
+        if written or rule.name == _SHOWS:
+            return
+        for tensor in tensors_of(values):
+            for state in self.held.get(_key(tensor), ()) if tensor.is_floating_point() else ():
+                state.read = True
+
     def _kept_wide(self, args: Args) -> Follow | None:
         """Let FP32 keep what underflows in a cast in order to enter what is followed, as far as shapes tell."""
         source = args[0]
@@ -126,7 +137,7 @@ class _References(Shadow):
 
         return keep
 
-    def _take(self, out: Any) -> None:
+    def _take(self, out: Any, factor: float = 1.0) -> None:  # noqa: ARG002  # no backward is followed
         for tensor in tensors_of((out,)):
             if readable(tensor):
                 for state in self.held.get(_key(tensor), ()):
@@ -142,6 +153,7 @@ class Following:
         self._references = _References(self._probe.run)
         self._references.gave_way = self._probe.gave_way = self._gives_way
         self.states: list[State] = []
+        self._remainders: set[str] = set()  #: names of what holds remainders of rounding
         self.steps = 0
         for name, tensor in tensors:
             first, beside = tensor.detach().clone(), beside_of(tensor)
@@ -203,19 +215,26 @@ class Following:
                     place=state.place,
                     parameter=state.parameter,
                     stepped=state.stepped,
+                    read=state.read,
+                    overflown=state.overflown,
                 )
                 self._references.hold(tensor, again)
                 self.states[at] = again
 
     def judge(self, *, last: bool = False) -> None:
         """Judge what has come far enough; with `last` also what has changed little, and the same in half precision."""
-        for states in list(self._references.held.values()):
-            for state in states:
-                tensor = state.tensor()
-                wide = None if tensor is None else self._references.of(tensor)
-                if tensor is not None and self._is_remainder(state, tensor):
+        held = [state for states in self._references.held.values() for state in states]
+        for state in held:
+            tensor = state.tensor()
+            if tensor is not None and self._is_remainder(state, tensor):
+                self._remainders.add(state.name)
+        for state in held:
+            tensor = state.tensor()
+            if tensor is not None:
+                wide = self._references.of(tensor)
+                if self._is_remainder(state, tensor):
                     state.fine = state.done = True
-                if tensor is not None and wide is not None and not (state.done or state.missed):
+                if wide is not None and not (state.done or state.missed):
                     still = stays(state, wide, self._probe.of(tensor), self.steps)
                     compare(state, tensor.detach(), wide, still, last=last)
 
@@ -227,7 +246,7 @@ class Following:
         return any(
             other is not tensor
             and (other.shape, other.dtype) == (tensor.shape, tensor.dtype)
-            and is_remainder(tensor.detach(), other.detach())
+            and is_remainder(tensor.detach(), other.detach(), one_of_them=state.name in self._remainders)
             for other in others
             if other is not None
         )

@@ -38,12 +38,13 @@ def compared(path: Path, scope: Scope) -> Row:
         raise RuntimeError(f"no report: {watched.stderr.strip().splitlines()[-1:]}")
     report = json.loads(saved.read_text(encoding="utf-8"))
     recorded = [event["after"] for event in report["loop"]["scales"] if event["after"] != event["before"]]
+    first = next(iter(report["loop"]["first_scales"].values()))
     return {
         "same output": _printed(bare) == _printed(watched) != [],
-        "same scales": _scales(bare.stdout) == recorded,
+        "same scales": _scales(bare.stdout, first) == recorded,
         "exit": [bare.returncode, watched.returncode],
         "seconds": [round(bare_seconds, 1), round(seconds, 1)],
-        "scales": _scales(bare.stdout),
+        "scales": _scales(bare.stdout, first),
         "verdict": report["verdict"]["word"] if isinstance(report.get("verdict"), dict) else "",
         "findings": sorted({finding["code"] for finding in report["findings"]}),
         "device": report["environment"].get("device", ""),
@@ -71,7 +72,7 @@ def _printed(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stdout.splitlines() if line.startswith("step ")]
 
 
-def _scales(text: str) -> list[float]:
-    """Return the loss scale each time it was another one."""
+def _scales(text: str, first: float) -> list[float]:
+    """Return the loss scale each time it became another one."""
     scales = [float(scale) for scale in _SCALE.findall(text)]
-    return [scale for before, scale in zip([None, *scales], scales, strict=False) if scale != before]
+    return [scale for before, scale in zip([first, *scales], scales, strict=False) if scale != before]
