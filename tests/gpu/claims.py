@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE)]
 
-from settling.golden import Golden, figures, unfinished  # noqa: E402
+from settling.golden import Golden, figures, known, unfinished  # noqa: E402
 from settling.plan import STAGES, table  # noqa: E402
 
 _BLOCK = re.compile(r"(<!-- gpu -->\n).*?(<!-- /gpu -->)", re.DOTALL)
@@ -80,12 +80,14 @@ def _missing(golden: Golden) -> list[str]:
 
 def _differences(golden: Golden) -> list[str]:
     """Return every difference found between emulation and silicon, with its size."""
-    found = [f"- {key}: {'; '.join(row['differences'][:3])}" for key, row in golden.rows("traces").items()
-             if row["differences"]]  # fmt: skip
-    found += [f"- {key}: up to {row['apart']['max']:g} roundings, 99 % within {row['apart']['p99']:g}"
+    why = {key: f". {reason}" for rows in known().values() for key, reason in rows.items()}
+    found = [f"- {key}: {'; '.join(row['differences'][:3])}{why.get(key, '')}"
+             for key, row in golden.rows("traces").items() if row["differences"]]  # fmt: skip
+    found += [f"- {key.replace(' | ', ', ')}: up to {row['apart']['max']:g} roundings, "
+              f"99 % within {row['apart']['p99']:g}"
               for key, row in golden.rows("silicon").items()
               if "float32" not in key and row["apart"]["max"] > 1]  # fmt: skip
-    found += [f"- {key}: on CUDA {_said(row['there'])}, on the CPU {_said(row['cpu'])}"
+    found += [f"- {key}: on CUDA {_said(row['there'])}, on the CPU {_said(row['cpu'])}{why.get(key, '')}"
               for key, row in golden.rows("zoo").items() if row["differs"]]  # fmt: skip
     return ["## Every difference found", "", *(found or ["None."]), ""]
 

@@ -11,8 +11,8 @@ import torch
 from parity import compare, trace
 from parity_models import Case
 from settling.fixed import exponents, levels, moved, numbers, roundings, spacing
-from settling.golden import EMPTY, FIGURES, Golden, figures
-from settling.holding import known, silicon, traces, zoo
+from settling.golden import EMPTY, FIGURES, Golden, figures, known
+from settling.holding import silicon, traces, zoo
 from settling.keep import COMPLETE, Keep
 from settling.models import MAKERS, RECURRENT, made
 from settling.plan import STAGES, Scope

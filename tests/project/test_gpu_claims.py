@@ -69,7 +69,7 @@ def test_the_bench_says_of_its_predictions_what_the_files_say(tmp_path, monkeypa
     found = json.loads(confirmed(Golden(tmp_path)))
     monkeypatch.setattr("ampcheck.bench.confirmed._figures", lambda: found)
     assert confirmation("memory") == (
-        "on NVIDIA Pretended it was off by median 8%, worst 12%; 1 of 2 within 10%"
+        "on NVIDIA Pretended it was off by median 8 %, worst 12 %; 1 of 2 within 10 %"
     )
     assert confirmation("time") == "no GPU has confirmed it"
 

@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent / "programs"
+#: What this printed on a machine with a GPU.
+ON_GPU = HERE.parents[1] / "golden" / "programs.txt"
 SECONDS = 300
 HEAD = """# Programs with known answers
 
@@ -135,6 +137,17 @@ def table(rows: list[dict], truths: dict) -> list[str]:
     return lines
 
 
+def on_gpu(rows: list[dict]) -> list[str]:
+    """Return what differs on a GPU."""
+    text = ON_GPU.read_text(encoding="utf-8")
+    there = {line[:32].strip(): line[32:48].strip() for line in text.splitlines()}
+    both = [(row["name"], row["word"], there[row["name"]]) for row in rows if row["name"] in there]
+    others = [f"`{name}` {word} (here {here})" for name, here, word in both if word != here]
+    same = f"{len(both) - len(others)} of {len(both)}"
+    said = f"Of those that were run on an H100, with torch 2.11, {same} have the same verdict there."
+    return ["## On a GPU", "", f"{said} Where not: {', '.join(others) or 'none'}.", "", "## Here", ""]
+
+
 def main() -> None:
     """Print a line for each program, and write the report."""
     parser = argparse.ArgumentParser()
@@ -151,7 +164,7 @@ def main() -> None:
     lines = table(rows, truths)
     print(lines[0])
     if options.markdown:
-        options.markdown.write_text("\n".join([HEAD, *lines, ""]), encoding="utf-8")
+        options.markdown.write_text("\n".join([HEAD, *on_gpu(rows), *lines, ""]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The files that came back from a GPU, and what they have to say: nothing of it is written by hand."""
 
+import json
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,13 @@ from settling.plan import FILES, STAGES
 #: Where they are kept.
 FOLDER = Path(__file__).parents[2] / "golden"
 EMPTY = "not measured: tests/golden is empty, nothing here has run on a GPU"
+
+
+def known(folder: Path = FOLDER) -> dict[str, dict[str, str]]:
+    """Return the differences that are known and cannot be mended: by stage and row, each with its reason."""
+    path = folder / "known.json"
+    found: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
 
 
 class Golden:
@@ -69,6 +77,10 @@ def _traces(rows: dict[str, Row]) -> Iterator[Figure]:
     yield Figure("operations, dtypes, casts and exponents are CUDA's", f"{same} of {len(rows)} runs")
 
 
+#: How CUDA is told to add up products, in words.
+_SUMS = {"default": "", "float16 sums": ", where it adds up in float16"}
+
+
 def _silicon(rows: dict[str, Row]) -> Iterator[Figure]:
     for how in dict.fromkeys(key.rpartition(" | ")[2] for key in rows):
         # float32 is not emulated: its rows show what the card itself does.
@@ -78,8 +90,9 @@ def _silicon(rows: dict[str, Row]) -> Iterator[Figure]:
             worst = max(some, key=lambda key: some[key])
             near = sum(far <= 1 for far in some.values())
             yield Figure(
-                f"emulated results are the GPU's, {how} sums",
-                f"{near} of {len(some)} operators within one rounding; farthest: {some[worst]:g} ({worst})",
+                f"emulated results are the GPU's{_SUMS.get(how, f', {how}')}",
+                f"{near} of {len(some)} operators within one rounding; farthest: {some[worst]:g} "
+                f"({worst.rpartition(' | ')[0].replace(' | ', ', ')})",
             )
 
 
@@ -108,7 +121,9 @@ def _kernel(rows: dict[str, Row]) -> Iterator[Figure]:
     shares = [row["share of the copy's"] for key, row in rows.items() if key.startswith("bandwidth")]
     yield Figure("statistics on the GPU are exact", f"{right} of {len(exact)} dtypes")
     if shares:
-        yield Figure("their bandwidth, as a share of a copy's", f"{min(shares):.0%} to {max(shares):.0%}")
+        yield Figure(
+            "their bandwidth, as a share of a copy's", f"{100 * min(shares):.0f} to {100 * max(shares):.0f} %"
+        )
 
 
 def _cost(rows: dict[str, Row]) -> Iterator[Figure]:
@@ -130,7 +145,8 @@ def _bench(rows: dict[str, Row]) -> Iterator[Figure]:
             near = sum(each <= limit for each in off)
             yield Figure(
                 f"predicted {what} is off by",
-                f"median {statistics.median(off):.0%}, worst {max(off):.0%}; {near} of {len(off)} within {limit:.0%}",
+                f"median {100 * statistics.median(off):.0f} %, worst {100 * max(off):.0f} %; "
+                f"{near} of {len(off)} within {100 * limit:.0f} %",
             )
 
 

@@ -1,12 +1,10 @@
 """What came back from a GPU against what this CPU says now: the tests that hold on every machine, for ever."""
 
-import json
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import torch
 
-from settling.golden import FOLDER, Golden
+from settling.golden import Golden
 from settling.judging import differs, judged
 from settling.measuring import apart_now
 from settling.models import MAKERS
@@ -18,13 +16,6 @@ from settling.tracing import apart, traced
 SLACK = 1.0
 _MODELS = {maker.__name__ for maker in MAKERS}
 _OPERATORS = {operator.name for operator in (*PRODUCTS, *OTHERS)}
-
-
-def known(folder: Path = FOLDER) -> dict[str, dict[str, str]]:
-    """Return the differences that are known and cannot be mended: by stage and row, each with its reason."""
-    path = folder / "known.json"
-    found: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
 
 
 def traces(golden: Golden, known_here: dict[str, str] | None = None) -> list[str]:

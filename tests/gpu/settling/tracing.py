@@ -18,8 +18,9 @@ from settling.models import RECURRENT, Step, made
 
 #: Gradients are multiplied by this, as GradScaler would.
 SCALE = 2.0**10
-#: Of a module's elements so many may lie in another power of two. Another scale, dtype or operation moves nearly all.
-MOVED = 0.05
+#: Of a module's elements so many may lie in another power of two: kernels add up in another order. Another scale, dtype
+#: or operation moves nearly all.
+MOVED = 0.15
 #: Modules with fewer elements: one of them that crosses a power of two is more than that share.
 FEW = 64
 
