@@ -128,6 +128,36 @@ def test_the_gradient_that_flows_back_is_the_scripts():
         torch.testing.assert_close(parameter.grad, theirs[key])
 
 
+class Halves(nn.Module):
+    """Gives two parts of one operation's result, of which one may be used by nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = net(torch.float32)
+
+    def forward(self, x):
+        return tuple(self.inner(x).chunk(2, 1))
+
+
+def test_an_output_that_is_not_used_has_no_gradient():
+    model = Halves()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    calls, session = TrainingCalls("fp8"), Session(Schedule(first=9, every=0))
+    calls.follow(session)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with session.watching():
+        model(torch.randn(64, 32))[0].square().mean().backward()
+        theirs = {name: p.grad.clone() for name, p in model.named_parameters()}
+        optimizer.step()
+    model.load_state_dict(before)
+    with calls.targets("train.py") as found:
+        [(target, _)] = found
+        model.zero_grad()
+        target.loss(model, target.batch(0)).backward()
+    for key, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, theirs[key])
+
+
 SCRIPT = """
 import torch
 from torch import nn

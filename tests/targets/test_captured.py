@@ -104,6 +104,29 @@ def test_a_loss_among_the_outputs_is_not_counted_twice_and_the_last_call_counts(
     torch.testing.assert_close(again.last.weight.grad, model.last.weight.grad)
 
 
+class Halves(torch.nn.Module):
+    """Gives two parts of one operation's result, as recurrent layers of cuDNN give outputs and states."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = torch.nn.Linear(4, 6)
+
+    def forward(self, x):
+        return tuple(self.last(x).chunk(2, 1))
+
+
+def test_an_output_that_is_not_used_has_no_gradient_and_is_left_out(tmp_path):
+    model, path = Halves(), tmp_path / "a.safetensors"
+    with ampcheck.capture(model, path):
+        model(torch.randn(5, 4))[0].square().sum().backward()
+    about, tensors = read(path)
+    batch, loss = batch_and_loss(about, tensors)
+    again = Halves()
+    again.load_state_dict(model.state_dict())
+    loss(again, batch).backward()
+    torch.testing.assert_close(again.last.weight.grad, model.last.weight.grad)
+
+
 def test_what_is_no_capture_is_refused(step, tmp_path, capsys):
     (tmp_path / "other.safetensors").write_bytes(b"no")
     with pytest.raises(SystemExit):
