@@ -11,6 +11,7 @@ from ampcheck.observe.reference.checks import READS
 from ampcheck.observe.reference.given import GIVEN
 from ampcheck.observe.reference.picks import BRANCH, WORSE
 from ampcheck.observe.reference.returned import USE
+from ampcheck.observe.reference.shadow import TAKEN
 from ampcheck.observe.script.data_sets import ROUNDED_DATA
 from ampcheck.observe.script.recorded import Beside, Recorded
 from ampcheck.observe.script.second_run import Look
@@ -92,7 +93,7 @@ def _missed(report: Report) -> Iterator[str]:
         if what in report.low.not_audited:
             yield f"{report.low.not_audited[what]} {what}"
     known = {(doubt.kind, doubt.harms) for doubt in report.doubts}
-    ends = [CAUGHT, BRANCH]
+    ends = [CAUGHT, BRANCH, TAKEN]
     if (DoubtKind.GIVEN, True) not in known:
         ends += [ROUNDED_DATA, GIVEN]
     if not known & {(DoubtKind.PICKED, True), (DoubtKind.PICKED, False)}:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ampcheck.observe.reference import attention
-from ampcheck.observe.reference.attention import in_fp32
+from ampcheck.observe.reference.attention import beside, in_fp32
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
@@ -16,6 +16,8 @@ FLASH = torch.ops.aten._scaled_dot_product_flash_attention.default
 FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_backward.default
 CUDNN = torch.ops.aten._scaled_dot_product_cudnn_attention.default
 CUDNN_BACKWARD = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
+EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
+EFFICIENT_BACKWARD = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
 CASES = {
     "plain": {},
     "causal": {"is_causal": True},
@@ -58,10 +60,46 @@ def test_it_is_torchs_attention(name, blocks, monkeypatch):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_dropped_is_not_known():
-    query, key, value, *_ = inputs()
-    with pytest.raises(NotImplementedError):
-        in_fp32(FLASH, (query, key, value, 0.5), {})
+def dropping(query, key, value, mask):
+    weights = (query @ key.mT * query.shape[-1] ** -0.5).softmax(-1)
+    return weights * mask / 0.75 @ value
+
+
+@pytest.mark.parametrize("far", [0.0, 1e-3, 0.1])
+@pytest.mark.parametrize(
+    "func", [(FLASH, FLASH_BACKWARD), (EFFICIENT, EFFICIENT_BACKWARD)], ids=["flash", "efficient"]
+)
+def test_where_numbers_are_dropped_fp32_is_as_far_away_as_without(func, far):
+    """The witness knows what is dropped. What half precision did to the inputs shows in FP32's results."""
+    query, key, value, grad, *_ = inputs()
+    mask = (torch.rand(2, 4, 7, 7) > 0.25).float()
+    wide = [one + far * torch.randn_like(one) for one in (query, key, value)]
+    found = {}
+    for name, given, scale in (("low", (query, key, value), 1024.0), ("wide", wide, 1.0)):
+        leaves = [one.clone().requires_grad_() for one in given]
+        out = dropping(*leaves, mask)
+        found[name] = [out.detach(), *torch.autograd.grad(out, leaves, grad * scale)]
+    forward, backward = func
+    given = [
+        (*ones, None, True, 0.25) if forward is EFFICIENT else (*ones, 0.25)
+        for ones in ((query, key, value), wide)
+    ]
+    mine = list(beside(forward, *given, {}, (found["low"][0],), 1.0))
+    given = [
+        (g, *ones, None, None, None, None, None, 0.25, [True] * 4)
+        if forward is EFFICIENT
+        else (g, *ones, None, None, None, None, 7, 7, 0.25, False, None, None)
+        for g, ones in ((grad * 1024.0, (query, key, value)), (grad, wide))
+    ]
+    mine += beside(backward, *given, {}, tuple(found["low"][1:]), 1 / 1024)
+    lows = [found["low"][0], *(one / 1024 for one in found["low"][1:])]
+    for one, low, exact in zip(mine, lows, found["wide"], strict=True):
+        if not far:
+            torch.testing.assert_close(one, low, rtol=1e-5, atol=1e-6)
+            continue
+        away, off = (exact - low).norm(), (one - exact).norm()
+        assert off < 0.9 * away  # nearer than the script's own
+        assert 0.5 * away < (one - low).norm() < 1.5 * away  # and as far away from it
 
 
 def test_any_other_operation_runs_as_it_is():
@@ -71,7 +109,7 @@ def test_any_other_operation_runs_as_it_is():
 
 def train(scale, monkeypatch, *, refuses):
     """Train a small network; return the errors and what is said of operations without a reference."""
-    import ampcheck.observe.reference.shadow as module
+    import ampcheck.observe.reference.effects as module
 
     def refusing(func, args, kwargs):
         if func._schema.name in refuses:

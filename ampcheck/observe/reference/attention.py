@@ -1,6 +1,6 @@
 """Fused attention in FP32: the kernels that a GPU takes for half precision have no FP32 of their own."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,14 +12,34 @@ _MOST_SCORES = 2**26
 
 def in_fp32(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation on FP32 inputs: as it is, or where it is one of these kernels by the definition of attention."""
-    computed = _KERNELS.get(func._schema.name) if hasattr(func, "_schema") else None
-    if computed is None:
-        return func(*args, **kwargs)
-    names = [argument.name for argument in func._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    if given.get("dropout_p"):
-        raise NotImplementedError("what the kernel drops is not known")
-    return computed(given)
+    name = func._schema.name if hasattr(func, "_schema") else ""
+    return _KERNELS[name](_named(func, args, kwargs)) if name in _KERNELS else func(*args, **kwargs)
+
+
+def beside(
+    func: Any,
+    args: tuple[Any, ...],
+    wide_args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    results: tuple[Tensor, ...],
+    factor: float,
+) -> tuple[Tensor, ...]:
+    """Return what FP32 has where numbers are dropped that only the kernel knows.
+
+    That is the script's results, times `factor`, and beside them what other inputs change where nothing is dropped.
+    """
+    low_args = tuple(
+        one.float() if isinstance(one, Tensor) and one.is_floating_point() else one for one in args
+    )
+    computed = (_KERNELS | _EFFICIENT)[func._schema.name]
+    exact, near = (computed(_named(func, given, kwargs)) for given in (wide_args, low_args))
+    pairs = zip(results, exact, near, strict=False)
+    return tuple(low.float() * factor + (one - other * factor) for low, one, other in pairs)
+
+
+def _named(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    names = [argument.name.rstrip("_") for argument in func._schema.arguments]
+    return dict(zip(names, args, strict=False)) | kwargs
 
 
 def _forward(given: dict[str, Any]) -> tuple[Tensor, ...]:
@@ -68,8 +88,11 @@ def _scale(given: dict[str, Any]) -> float:
     return float(given["query"].shape[-1] ** -0.5 if scale is None else scale)
 
 
-_KERNELS = {
-    f"aten::_scaled_dot_product_{kind}_attention{end}": computed
-    for kind in ("flash", "cudnn")
-    for end, computed in (("", _forward), ("_backward", _backward))
-}
+def _kernels(*kinds: str) -> dict[str, Callable[[dict[str, Any]], tuple[Tensor, ...]]]:
+    both = {"": _forward, "_backward": _backward}
+    return {f"aten::_scaled_dot_product_{kind}_attention{end}": both[end] for kind in kinds for end in both}
+
+
+_KERNELS = _kernels("flash", "cudnn")
+#: It has an FP32 of its own, which drops other numbers.
+_EFFICIENT = _kernels("efficient")

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.reference.attention import beside, in_fp32
 from ampcheck.observe.reference.sharing import MESSAGES
 
 #: Arguments that an operation writes although its schema does not say so: running averages.
@@ -41,9 +42,14 @@ def written(known: Effects, args: tuple[Any, ...], kwargs: dict[str, Any]) -> li
     return held + [kwargs[at] for at in known.written if isinstance(at, str) and at in kwargs]
 
 
+def is_attention(name: str) -> bool:
+    """Tell whether an operation is fused attention, or its gradient."""
+    return name.startswith("_scaled_dot_product")
+
+
 def repeatable(name: str, args: tuple[Any, ...]) -> bool:
     """Tell whether an operation that may draw random numbers does not draw any here."""
-    return name.startswith("_scaled_dot_product") and not any(type(arg) is float and arg > 0 for arg in args)
+    return is_attention(name) and not any(type(arg) is float and arg > 0 for arg in args)
 
 
 def unlimited(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -51,6 +57,18 @@ def unlimited(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     if name not in _LIMITS:
         return args
     return tuple(_UNLIMITED.get(one, one) if type(one) is float else one for one in args)
+
+
+def run_in_fp32(rule: Effects, func: Any, given: tuple[Any, Any, Any], out: Any, factor: float) -> Any:
+    """Return the FP32 results of an operation, with the script's random draw; None where they are all draw.
+
+    `given` are its arguments, those in FP32, and the keyword arguments; `factor` is what turns results into FP32's.
+    """
+    args, wide_args, kwargs = given
+    draws = not repeatable(rule.name, args)
+    if draws and is_attention(rule.name):
+        return beside(func, args, wide_args, kwargs, out, factor)
+    return dropped(rule.name, wide_args, out) if draws and rule.random else in_fp32(func, wide_args, kwargs)
 
 
 def dropped(name: str, args: tuple[Any, ...], out: Any) -> Any:

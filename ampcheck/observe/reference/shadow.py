@@ -15,8 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ampcheck.observe.dtypes import WIDE
 from ampcheck.observe.execution import Args, Kwargs
-from ampcheck.observe.reference.attention import in_fp32
-from ampcheck.observe.reference.effects import Effects, dropped, effects, repeatable, unlimited, written
+from ampcheck.observe.reference.effects import Effects, effects, run_in_fp32, unlimited, written
 from ampcheck.observe.reference.picks import CONVERTS, PICKS, Picks
 from ampcheck.observe.reference.sharing import Message, has_arrived, in_backward, share, sum_of, written_by
 from ampcheck.observe.reference.storage import Reference, holding, is_sparse, memory_of
@@ -31,6 +30,8 @@ Follow = Callable[[Any], None]
 _NO_MODES = torch._C._DisableTorchDispatch
 _NO_FUNCTIONS = torch._C.DisableTorchFunction
 _NO_SUBCLASSES = torch._C.DisableTorchFunctionSubclass
+#: Of the results of an operation that has no FP32.
+TAKEN = "that the FP32 reference takes from the script"
 #: Twins held before the ones whose tensors are gone are looked for.
 _SWEEP = 16
 
@@ -235,11 +236,8 @@ class Shadow:
             self._keep(out, others)
             return
         try:
-            if rule.random and not repeatable(rule.name, args):
-                wide = dropped(rule.name, wide_args, out)
-            else:
-                with _NO_MODES():
-                    wide = in_fp32(func, wide_args, wide_kwargs)
+            with _NO_MODES():
+                wide = run_in_fp32(rule, func, (args, wide_args, wide_kwargs), out, self._factor)
         except Exception:  # noqa: BLE001  # an operation that insists on half precision; its result is taken as it is
             self.failed[rule.name] = self.failed.get(rule.name, 0) + 1
             wide = None

@@ -19,6 +19,7 @@ from ampcheck.observe.reference.pair import SAMPLES, pair_errors
 from ampcheck.observe.reference.paired import PairedBook
 from ampcheck.observe.reference.picks import BRANCH, WORSE, Picks
 from ampcheck.observe.reference.returned import Returned
+from ampcheck.observe.reference.shadow import TAKEN
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.delivery import Delivery
 from ampcheck.observe.script.gradient_rows import Compare, GradientRows
@@ -282,8 +283,7 @@ class Compared(Recording):
         trace = self.recorder.trace(fetched)
         log2_scale = self.log2_scale
         rows, untouched = self._rows.fetch()
-        takes = "results of {} that the FP32 reference takes from the script"
-        failed = {takes.format(name): n for name, n in self._shadow.failed.items()}
+        failed = {f"results of {name} {TAKEN}": n for name, n in self._shadow.failed.items()}
         lost, read = self._checks.fetch(overflowed=self.overflowed())
         (picks, integers), given = self._picks.fetch(), self._given.missed(self.versions)
         failed |= {f"{one.words} {BRANCH}": 1 for one in self._picks.branches()}
