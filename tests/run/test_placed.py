@@ -318,5 +318,5 @@ def test_a_count_that_is_infinite_before_the_step_is_said_to_be_kept_in_half_pre
     said = next(one for one in errors if one.code == "AMP206")
     assert said.origin.line == line_of(Prior.forward, "self.counts +=")
     assert said.message.endswith(
-        "float16 tensor that may have overflowed in an earlier step: keep it in FP32"
+        "float16 numbers that may have overflowed in an earlier step: keep them in FP32"
     )

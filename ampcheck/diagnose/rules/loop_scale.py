@@ -159,7 +159,8 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
         fix = [f"{line_of(loop, Kind.ZERO_GRAD, 'optimizer.zero_grad()')}  # where a step is skipped, too"]
         places = kept[:1]
     else:
-        why, fix = f"{_why(cause, _changes_half(report, cause))}{fits}", _kept_in_fp32(report, cause)
+        half = _carried_half(report, cause)
+        why, fix = f"{_why(cause, half)}{fits}", _kept_in_fp32(report, cause, half)
         places = [_place(loop, label, told_of)]
     fell = f"fell from {scale_words(loop.first_scales[label])} to {scale_words(lowest)}"
     of = f" of {steps}" if (steps := loop.count(Kind.SCALER_STEP)) else ""
@@ -173,9 +174,12 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
     )
 
 
-def _changes_half(report: Report, cause: Cause | None) -> str:
-    """Return the dtype of the half precision that an operation changes in place, '' where it does not."""
-    if cause is None or not cause.op.endswith("_"):
+def _carried_half(report: Report, cause: Cause | None) -> str:
+    """Return the half precision of numbers that are not finite in FP32 either, so that a step before made them so.
+
+    It is '' where they are no half precision, or this step made them so.
+    """
+    if cause is None or not (cause.given and cause.op):
         return ""
     same = (
         site
@@ -195,8 +199,9 @@ def _why(cause: Cause | None, half: str = "") -> str:
     begins = f", which begins in {clean(cause.op)}" if cause.op else ""
     before = ", in FP32 too: an earlier step or the data brought it" if cause.given else ""
     if before and half:
+        changes = "changes" if cause.op.endswith("_") else "gives"
         before = (
-            f", which changes a {half} tensor that may have overflowed in an earlier step: keep it in FP32"
+            f", which {changes} {half} numbers that may have overflowed in an earlier step: keep them in FP32"
         )
     return f"{found}{begins}{before}"
 
@@ -232,9 +237,18 @@ def _lowered_by_torch(loop: Loop, label: str) -> list[str]:
     ]
 
 
-def _kept_in_fp32(report: Report, cause: Cause | None) -> list[str]:
+def _kept_in_fp32(report: Report, cause: Cause | None, half: str = "") -> list[str]:
     """Return the lines that keep in FP32 what half precision made infinite; none where that was not seen."""
-    if cause is None or not cause.place or recomputed_lower(report):
+    if cause is None or recomputed_lower(report):
+        return []
+    if half and cause.op.endswith("_"):
+        return ["# where the tensor that this line changes is made: dtype=torch.float32"]
+    if half:
+        return [
+            f"with torch.autocast({device_of(report)}, enabled=False):",
+            "    ...  # this line, with .float() on what is read",
+        ]
+    if not cause.place:
         return []
     return [
         f"with torch.autocast({device_of(report)}, enabled=False):",
