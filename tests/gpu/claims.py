@@ -20,7 +20,7 @@ from settling.plan import STAGES, table  # noqa: E402
 _BLOCK = re.compile(r"(<!-- gpu -->\n).*?(<!-- /gpu -->)", re.DOTALL)
 _NOTHING = "**Not measured:** nothing here has run on a GPU. The code for one is there and its tests are marked `gpu`."
 #: The stages whose first figure stands in the README.
-_SHOWN = ("traces", "silicon", "zoo", "transparency", "kernel", "bench", "scripts", "fp8")
+_SHOWN = ("traces", "zoo", "transparency", "kernel", "bench", "fp8")
 
 
 def machine(golden: Golden) -> str:

@@ -129,6 +129,7 @@ def _crossed(loop: Loop, scaler: LoopObject) -> Finding:
         f"{scaler.label} divides these gradients by {scale_words(own)}, but their loss was multiplied by "
         f"{scale_words(by)}: they are {by / own:.3g} times as large as they should be",
         [event for event in steps if event.thing == scaler.label][:1],
+        ["# one scaler for both: the one that multiplies this loss steps the optimizer of its parameters"],
     )
 
 
