@@ -28,6 +28,8 @@ from ampcheck.values.report import Report
 from ampcheck.values.verdict import Coverage
 from ampcheck.values.wording import clean, percent, plural, some
 
+#: How many times as far off as after the backward gradients are that were changed since.
+_FURTHER = 2.0
 #: Shares of its first gradient and loss below which a model is trained: it moves no more.
 _SETTLED_NORM, _SETTLED_LOSS = 1e-2, 1e-3
 
@@ -242,14 +244,17 @@ def _changed(judged: Sequence[Recorded], tried: Beside | None) -> Iterator[Doubt
     second = tried.delivery.second if tried is not None and tried.delivery is not None else {}
     for step in judged:
         given = step.beside.delivery if step.beside is not None else None
-        if step.beside is None or given is None or _outcome(step.beside, step, tried).harmed:
+        if step.beside is None or given is None:
+            continue
+        before = _outcome(step.beside, step, tried)
+        if before.harmed:
             continue
         rows = given.rows or (step.beside.rows if step.beside.untouched else {})
         outcome = outcome_of(rows, 0.0, 0.0, 0)
         parts = harmed_parts(rows, second) | dead_parts(rows)
         outcome = replace(outcome, parts=parts)
-        if not outcome.finite or not outcome.harmed:
-            continue
+        if not outcome.finite or not outcome.harmed or outcome.worst < _FURTHER * before.worst:
+            continue  # or it was as far off after the backward
         part = max(parts, key=lambda name: parts[name], default="")
         changed = (where for name, where in given.places.items() if name.startswith(part) and where[1])
         place = next(changed, step.beside.touched_at)

@@ -1,11 +1,14 @@
 """What an optimizer is given of a step's gradients, beside FP32's treated alike."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from ampcheck.run import script_coverage
 from ampcheck.run.session import Session
 from ampcheck.values.doubts import DoubtKind
 from ampcheck.values.settings import Schedule
@@ -155,6 +158,33 @@ def test_a_division_in_half_precision_loses_what_fp32_keeps():
     assert float(torch.tensor(0.1).half() / 2.0**23) == 0.0
     report = watched(masters(lambda grad, scale: (grad / scale).float(), 2.0**23)).report("script.py")
     assert report.verdict.word is Health.UNSAFE
+
+
+def off_by(limit):
+    """Return how far off the gradients are if all of them are limited softly while they are scaled, by plain torch."""
+    model = net()
+    loss_of(model).backward()
+    wide = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    given = (wide * SCALE / limit).tanh() * limit / SCALE
+    return float((given - (wide / limit).tanh() * limit).norm() / wide.norm())
+
+
+@pytest.mark.parametrize("before", [0.002, 0.12])
+def test_gradients_that_were_as_far_off_after_the_backward_were_not_changed_on_the_way(before, monkeypatch):
+    """A little below what harms after the backward, and a little above it in the optimizer: it is the same error."""
+    limit = next(limit for limit in torch.logspace(4, 0, 400).tolist() if off_by(limit) > 0.2)
+
+    def limited(model, _):
+        for parameter in model.parameters():
+            parameter.grad = torch.tanh(parameter.grad / limit) * limit
+
+    outcome_of = script_coverage._outcome
+    monkeypatch.setattr(
+        script_coverage, "_outcome", lambda *given: replace(outcome_of(*given), grad_error=before, parts={})
+    )
+    found = changed(watched(with_scaler(before=limited)))
+    assert bool(found) is (before < 0.1)
+    assert all(0.15 < one.error < 0.24 for one in found)
 
 
 def test_without_a_closer_look_it_is_a_warning():

@@ -162,3 +162,31 @@ def test_rounding_in_a_model_that_has_learned_everything_is_no_harm():
     report = session.report(str(program))
     assert [finding for finding in report.findings if finding.severity is Severity.ERROR] == []
     assert report.outcomes["settled"].error < 0.05
+
+
+@pytest.mark.parametrize(("scale", "skipped"), [(2.0**6, 0), (2.0**40, 11)])
+def test_the_step_after_the_first_that_trains_is_compared(scale, skipped):
+    """Until then every step is skipped, and what is recorded of those says nothing of the training."""
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Linear(8, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        scaler = torch.amp.GradScaler("cuda", init_scale=scale)
+        taken = []
+        for step in range(40):
+            with torch.autocast("cuda", torch.float16):
+                loss = nn.functional.cross_entropy(
+                    model(torch.randn(6, 8)).float() * 64, torch.ones(6).long()
+                )
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            before = scaler.get_scale()
+            scaler.step(optimizer)
+            scaler.update()
+            if scaler.get_scale() >= before:
+                taken.append(step)
+    compared = [one.step for one in session.watcher.tape.recorded if one.beside is not None]
+    assert taken[0] >= skipped
+    assert taken[0] + 1 in compared
+    assert (taken[0] > 2) is (skipped > 0)

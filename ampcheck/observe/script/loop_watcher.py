@@ -17,7 +17,7 @@ from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import RootFinder, trains, within_backward
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, behind, factor, is_scaled
 from ampcheck.observe.script.scaling.scaled_by_hand import ScaleByHand, worst
-from ampcheck.observe.script.scaling.scales import Attempt, LateSkips, ScaleWatch
+from ampcheck.observe.script.scaling.scales import Attempt, ScaleWatch, Skips
 from ampcheck.observe.script.state.half_averages import HalfAverages
 from ampcheck.observe.script.state.leftover import Leftovers
 from ampcheck.observe.script.state.trained import Trained
@@ -48,7 +48,7 @@ class LoopWatcher:
         self.tape = Tape(schedule, compare, execute, what_if, self.used)
         self.scales, self.updates = ScaleWatch(self.tape.name), UpdateWatch(self.tape.name)
         self.trained = Trained(self.tape.name, self.tape.know)
-        self.late, self.leftovers = LateSkips(), Leftovers()
+        self.skips, self.leftovers = Skips(), Leftovers()
         self.error: BaseException | None = None  #: what ended the script
         self.thread = WatchedThread(self.journal.joins)
         self.roots = RootFinder(self.called, self.thread)

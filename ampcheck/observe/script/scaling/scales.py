@@ -53,16 +53,24 @@ class Attempt:
     reached: bool = False
 
 
-class LateSkips:
-    """Skipped steps of a scaler that had found its scale: growing too far costs it one, not two in a row."""
+class Skips:
+    """Skipped steps, and which step they make worth looking into.
+
+    It is the one after the first that was let through, if others were not: nothing before that has trained. And the one
+    after a skipped step of a scaler that had found its scale: growing too far costs it one, not two in a row.
+    """
 
     def __init__(self) -> None:
         self._found = False  #: a step was let through
-        self._in_a_row = self._of_all = self._looks = 0
+        self._first = self._in_a_row = self._of_all = self._looks = 0
 
-    def one_too_many(self, *, skips: bool) -> bool:
+    def wants_next(self, *, skips: bool) -> bool:
         """Take note of a step; tell whether to look into the next one."""
+        if not self._found and not skips and self._first:
+            self._found = True
+            return True
         self._found = self._found or not skips
+        self._first += not self._found
         self._in_a_row = self._in_a_row + 1 if skips else 0
         self._of_all += skips and self._found
         wanted = self._found and self._in_a_row == IN_A_ROW and self._looks < MOST_LOOKS
