@@ -18,8 +18,8 @@ from ampcheck.observe.native import NATIVE
 from ampcheck.observe.promote import Line, in_fp32
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.step import Step, Widened, casting_rules, clear_gradients, run
-from ampcheck.values.outcome import Outcome
-from ampcheck.values.parts import faint_parts, harmed_parts, off_by_itself, outcome_of
+from ampcheck.values.outcome import HARM_UNDERFLOW, Outcome
+from ampcheck.values.parts import but_for_noise, faint_parts, harmed_parts, off_by_itself, outcome_of
 from ampcheck.values.trace import Trace, summed_up
 
 #: Gradient elements below this share of their tensor's RMS carry no weight in an update; losing them is no loss.
@@ -126,10 +126,11 @@ class Lab:
 
     def _with_parts(self, found: Outcome, rows: Mapping[str, list[float]], dtype: torch.dtype) -> Outcome:
         """Return an outcome with the parts that are off by more than rounding the weights explains."""
-        if not found.finite or not off_by_itself(rows):
+        if not found.finite or not (off_by_itself(rows) or found.underflow > HARM_UNDERFLOW):
             return found
         known = self._rounding_baseline(dtype)[1]
-        return replace(found, parts=harmed_parts(rows, known), faint=faint_parts(rows, known))
+        lost = outcome_of(but_for_noise(rows, known), 0.0, 0.0, 0).underflow
+        return replace(found, underflow=lost, parts=harmed_parts(rows, known), faint=faint_parts(rows, known))
 
     def _held(self) -> dict[str, Held]:
         return held_by(self.step.model, self.step.loss)

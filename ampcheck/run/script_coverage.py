@@ -23,7 +23,7 @@ from ampcheck.values.doubts import Doubt, DoubtKind
 from ampcheck.values.formats import SHORT_DTYPE
 from ampcheck.values.loop import GAVE_IN, Kind, Loop
 from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW, MAGNIFIES, Outcome
-from ampcheck.values.parts import by_chance, dead_parts, faint_parts, harmed_parts, outcome_of
+from ampcheck.values.parts import but_for_noise, by_chance, dead_parts, faint_parts, harmed_parts, outcome_of
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Coverage
 from ampcheck.values.wording import clean, percent, plural, some
@@ -269,10 +269,10 @@ def _picks_otherwise(tried: Beside) -> bool:
 
 def _outcome(beside: Beside, step: Recorded, tried: Beside | None) -> Outcome:
     rows = beside.untouched or beside.rows
-    found = outcome_of(rows, *step.losses, step.log2_scale)
+    rounded = tried.rounded if tried is not None else {}
+    found = outcome_of(but_for_noise(rows, rounded), *step.losses, step.log2_scale)
     if not found.finite:
         return found
-    rounded = tried.rounded if tried is not None else {}
     parts = harmed_parts(rows, rounded) | dead_parts(rows)
     faint = faint_parts(rows, rounded)
     lost = any(error == inf and beside.state[name].saved for name, error in _spoilt(beside))

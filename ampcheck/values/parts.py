@@ -57,6 +57,20 @@ def _that_move(rows: Rows) -> Rows:
     return {name: (0.0, norm, bad, 0.0, live) for name, (_, norm, bad, _, live) in rows.items()}
 
 
+def but_for_noise(rows: Rows, rounded: Rows) -> Rows:
+    """Return the comparisons without what is lost of faint gradients that rounded weights alone turn: those are noise.
+
+    Such are the gradients in front of a softmax that is settled.
+    """
+    whole = sum(norm for _, norm, *_ in rows.values())
+    noise = {
+        name
+        for name, (error, norm, *_) in rounded.items()
+        if name in rows and rows[name][1] <= FAINT**2 * whole and not error <= HARM_ERROR**2 * norm
+    }
+    return {name: (*row[:3], 0.0, row[4]) if name in noise else row for name, row in rows.items()}
+
+
 def dead_parts(rows: Rows) -> dict[str, float]:
     """Return the error of each module most of whose gradient became zero: no rounding explains that."""
     large = {name: part for name, part in _parts(rows).items() if part.share > PART_FLOOR}

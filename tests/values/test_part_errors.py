@@ -5,7 +5,15 @@ import torch
 
 from ampcheck.fix.verify import comparison
 from ampcheck.values.outcome import FAINT, PART_FLOOR
-from ampcheck.values.parts import by_chance, dead_parts, faint_parts, harmed_parts, off_by_itself
+from ampcheck.values.parts import (
+    but_for_noise,
+    by_chance,
+    dead_parts,
+    faint_parts,
+    harmed_parts,
+    off_by_itself,
+    outcome_of,
+)
 
 LARGE = torch.randn(4096, generator=torch.Generator().manual_seed(0), dtype=torch.float64).float()
 SMALL = torch.randn(64, generator=torch.Generator().manual_seed(1), dtype=torch.float64).float()
@@ -22,6 +30,19 @@ def rows(share, seen):
 
 def turned(grad):
     return -grad
+
+
+@pytest.mark.parametrize("noise", [True, False])
+@pytest.mark.parametrize("share", [1e-9, 2 * FAINT])
+def test_what_is_lost_of_faint_noise_is_no_underflow(share, noise):
+    """As of the gradients in front of a softmax that is settled; where rounded weights leave them, they are no noise."""
+    found = rows(share, torch.zeros_like)
+    rounded = rows(share, turned if noise else torch.clone)
+    lost = outcome_of(found, 0.0, 0.0, 0).underflow
+    assert lost == pytest.approx(found["head.weight"][4] / sum(row[4] for row in found.values()))
+    kept = outcome_of(but_for_noise(found, rounded), 0.0, 0.0, 0).underflow
+    assert kept == (0.0 if noise and share < FAINT else lost)
+    assert outcome_of(but_for_noise(found, {}), 0.0, 0.0, 0).underflow == lost
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
