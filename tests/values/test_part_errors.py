@@ -35,7 +35,7 @@ def turned(grad):
 @pytest.mark.parametrize("noise", [True, False])
 @pytest.mark.parametrize("share", [1e-9, 2 * FAINT])
 def test_what_is_lost_of_faint_noise_is_no_underflow(share, noise):
-    """As of gradients in front of a settled softmax. Where rounded weights leave them as they are, they are no noise."""
+    """As of gradients in front of a settled softmax. What rounded weights leave as it is is no noise."""
     found = rows(share, torch.zeros_like)
     rounded = rows(share, turned if noise else torch.clone)
     lost = outcome_of(found, 0.0, 0.0, 0).underflow
