@@ -154,7 +154,7 @@ class Watcher(LoopWatcher):
             skips = not update.reached or overflowed(scaler, optimizer)
         if update is not None and skips:
             self.scales.skipped(self.steps, update.label, parameters_of(optimizer))
-        if self.skips.wants_next(skips=skips):
+        if self.skips.wants_next(update.label if update is not None else "", skips=skips):
             self.tape.look_at(self.steps + 1)
         if update is not None:
             if scaler.is_enabled():

@@ -21,6 +21,8 @@ from ampcheck.values.loop import Cause, ScaleEvent
 IN_A_ROW, MOST_LOOKS = 2, 4
 #: The same for skipped steps with others between them.
 OF_ALL, MOST_OF_ALL = 4, 12
+#: Steps that a scaler skips at first after which the first ones that were recorded say little.
+MANY_AT_FIRST = 3
 #: Events put aside on a device before they are read after all.
 _MOST = 256
 
@@ -56,21 +58,34 @@ class Attempt:
 class Skips:
     """Skipped steps, and which step they make worth looking into.
 
-    It is the one after the first that was let through, if others were not: nothing before that has trained. And the one
+    It is the one after the first that trains, if many did not: what was looked into before says little of it. And that
     after a skipped step of a scaler that had found its scale: growing too far costs it one, not two in a row.
     """
 
     def __init__(self) -> None:
         self._found = False  #: a step was let through
-        self._first = self._in_a_row = self._of_all = self._looks = 0
+        self._in_a_row = self._of_all = self._looks = 0
+        self._first: dict[
+            str, int
+        ] = {}  #: by optimizer that has not stepped yet, the steps that were skipped
+        self._stepped: set[str] = set()
 
-    def wants_next(self, *, skips: bool) -> bool:
-        """Take note of a step; tell whether to look into the next one."""
-        if not self._found and not skips and self._first:
+    def _trains_at_last(self, optimizer: str, *, skips: bool) -> bool:
+        """Tell whether this is the first step of an optimizer after many, and no other one is still waiting."""
+        if optimizer in self._stepped:
+            return False
+        if skips:
+            self._first[optimizer] = self._first.get(optimizer, 0) + 1
+            return False
+        self._stepped.add(optimizer)
+        return self._first.pop(optimizer, 0) >= MANY_AT_FIRST and not self._first
+
+    def wants_next(self, optimizer: str, *, skips: bool) -> bool:
+        """Take note of a step of an optimizer; tell whether to look into the next one."""
+        if self._trains_at_last(optimizer, skips=skips):
             self._found = True
             return True
         self._found = self._found or not skips
-        self._first += not self._found
         self._in_a_row = self._in_a_row + 1 if skips else 0
         self._of_all += skips and self._found
         wanted = self._found and self._in_a_row == IN_A_ROW and self._looks < MOST_LOOKS
