@@ -8,7 +8,6 @@ import score_programs
 #: Verdicts that are known to be wrong, and why.
 WRONG = {
     "z22_tabular_half_monitor": "a buffer that becomes infinite is an error: that it is only logged cannot be seen",
-    "k09_natural_pricing": "called safe: what harms is a constant of the script's, which FP32 computes with as well",
 }
 TRUTHS = tomllib.loads((score_programs.HERE / "truth.toml").read_text(encoding="utf-8"))
 
