@@ -3,6 +3,7 @@
 import ast
 import linecache
 import os
+import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -64,7 +65,9 @@ class Caught:
         roots = (tensor if tensor._base is None else tensor._base for tensor in tensors_of(args))
         found = [weakref.ref(tensor) for tensor in roots if tensor.is_leaf and tensor.requires_grad]
         trained = found if torch.is_grad_enabled() else []
-        self._given.setdefault(_failure(error, "", op, shown_path(file), line), []).extend(trained)
+        failure = _failure(error, "", op, shown_path(file), line)
+        in_thread = threading.current_thread() is not threading.main_thread()
+        self._given.setdefault(replace(failure, in_thread=in_thread), []).extend(trained)
 
     def fetch(
         self, parameters: Iterable[tuple[str, str, torch.Tensor]]

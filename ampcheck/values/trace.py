@@ -251,6 +251,7 @@ class Failure:
     op: str = ""  #: as the failing line calls it: masked_fill
     file: str = ""
     line: int = 0
+    in_thread: bool = False  #: in another thread than the one that starts the step
 
     @property
     def location(self) -> str:

@@ -1,5 +1,7 @@
 """Numbers that were stored in half precision before a step: FP32 takes them as exact, and the verdict says so."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
@@ -208,3 +210,37 @@ def test_what_is_caught_leaves_a_branch_without_gradients(dtype, wide):
     model = Careful(dtype, wide=wide)
     model(torch.randn(4, 8, requires_grad=True)).sum().backward()
     assert (model.branch.weight.grad is None) is (dtype is not torch.float32 and not wide)
+
+
+class Pooled(nn.Module):
+    """Has a branch that a thread computes, in autocast or without it, and goes on where it fails."""
+
+    def __init__(self, *, within):
+        super().__init__()
+        self.stem, self.branch, self.within = nn.Linear(8, 8), nn.Linear(8, 8), within
+
+    def call(self, x):
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.within):
+            return self.branch(x)
+
+    def forward(self, x):
+        x = self.stem(x)
+        with ThreadPoolExecutor(1) as pool:
+            job = pool.submit(self.call, x)
+        return x if job.exception() else x + job.result()
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_thread_that_computes_outside_of_autocast_is_told_to_switch_it_on(within):
+    report = audit(lambda _: torch.randn(16, 8), lambda: Pooled(within=within))
+    errors = [one for one in report.findings if one.code == "AMP301"]
+    assert bool(errors) is not within
+    for found in errors:
+        assert "in a thread, where autocast is off" in found.message
+        assert "in the function that the thread runs" in found.fix[0]
+
+
+def test_autocast_holds_only_in_its_thread():
+    with torch.autocast("cpu", torch.bfloat16), ThreadPoolExecutor(1) as pool:
+        assert torch.is_autocast_enabled("cpu")
+        assert not pool.submit(torch.is_autocast_enabled, "cpu").result()

@@ -1,5 +1,6 @@
 """Operations that refuse the dtypes that autocast gives them."""
 
+from ampcheck.diagnose.rules.loop_state import device_of
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Failure
@@ -35,15 +36,27 @@ def step_raises(report: Report) -> list[Finding]:
 
 def _finding(report: Report, failure: Failure, message: str) -> Finding:
     where = failure.module or "the root or the loss"
+    outside = failure.in_thread and "same dtype" in failure.message
+    how = (
+        "in a thread, where autocast is off: it holds only in the thread that switches it on"
+        if outside
+        else f"under {report.precision} {report.cast}, not in FP32"
+    )
     return Finding(
         "AMP301",
         "step-raises",
         "dtype-error",
         Severity.ERROR,
-        f"{failure.op or 'the step'} in {where} raises under {report.precision} {report.cast}, not in FP32: {message}",
+        f"{failure.op or 'the step'} in {where} raises {how}: {message}",
         (failure.site(report.dtype),),
-        fix=_instead(failure.op),
+        fix=_within(report) if outside else _instead(failure.op),
     )
+
+
+def _within(report: Report) -> tuple[str, ...]:
+    """Return the code to write where a thread computes outside of autocast."""
+    region = f"with torch.autocast({device_of(report)}, dtype=torch.{report.dtype}):"
+    return f"{region}  # in the function that the thread runs", "    ...  # this line"
 
 
 def _instead(op: str) -> tuple[str, ...]:
