@@ -225,7 +225,9 @@ class Watched:
 
     def _publish_forwards(self, forwards: "Forwards") -> int | None:
         """Audit the models that a script without training has called, a report each; None where there are none."""
-        status = publish_each(forwards.targets(self._program.shown), self._options, self._notes)
+        left_out = self._session.left_out if self._session is not None else ""
+        targets = forwards.targets(self._program.shown, left_out)
+        status = publish_each(targets, self._options, self._notes)
         for kind in forwards.lost if status is None else ():
             print(f"ampcheck: {kind} was freed before the script ended: not audited", file=sys.stderr)
         return status

@@ -34,9 +34,9 @@ def audit_otherwise(
     return audit_training(replace(report, cast="weights", log2_scale=0), target, settings, progress)
 
 
-def coverage_of(report: Report, settings: Settings) -> Coverage:
+def coverage_of(report: Report, target: Target, settings: Settings) -> Coverage:
     """Return how much was seen: the traces say it, and what was not run again was not compared."""
-    gaps: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = (target.left_out,) if target.left_out else ()
     if not settings.verify and report.mode == "infer":
         gaps = ("the outputs were not compared with FP32, because nothing was run again",)
     settled = report.outcomes.get("settled")

@@ -158,7 +158,7 @@ class Forwards:
         called.bytes += sum(tensor.numel() * tensor.element_size() for tensor in found)
         called.batches.append({"args": kept[0], "kwargs": kept[1]})
 
-    def targets(self, name: str) -> Iterator[tuple[Target, Settings]]:
+    def targets(self, name: str, left_out: str = "") -> Iterator[tuple[Target, Settings]]:
         """Yield what is to be audited of each model that is still there, the most called last."""
         self.close()
         for called in self.models.values():
@@ -181,6 +181,7 @@ class Forwards:
                 predict=Rerun(chain, low=bool(called.precision)),
                 infers=True,
                 notes=tuple(notes),
+                left_out=left_out,
             )
             yield target, Settings(called.precision or "fp16", mode="infer", cast=called.cast)
 

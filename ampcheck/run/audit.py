@@ -91,7 +91,7 @@ def _audit(target: Target, settings: Settings, progress: Progress) -> Report:
         )
         if runs_otherwise(target, settings):
             report = audit_otherwise(report, target, settings, progress)
-            return diagnosed(report, coverage_of(report, settings))
+            return diagnosed(report, coverage_of(report, target, settings))
         before = Snapshot(target.model, target.loss, target.after_step) if settings.steps > 1 else None
         try:
             report, worst = _steps(report, target, settings, progress)

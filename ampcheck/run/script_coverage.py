@@ -131,6 +131,9 @@ def _beside(watcher: Watcher) -> Iterator[str]:
     """Yield what changes in half precision outside of training."""
     if watcher.tape.workers.missed:
         yield f"{watcher.tape.workers.missed}: whether training reads them was not seen"
+    if names := watcher.updates.still:
+        kind = "stand" if len(names) > 1 else "stands"
+        yield f"{some(names)} {kind} still in half precision: whether that is where FP32 has it was not judged"
     if still := list(watcher.tape.looks.carried.still):
         kind = "stand" if len(still) > 1 else "stands"
         yield f"{some(still)} {kind} still where FP32 moves on from step to step: how much that comes to was not judged"

@@ -112,6 +112,13 @@ class Session:
         """Tell whether the script trained: it may have skipped every step itself."""
         return bool(self.watcher.steps or self.watcher.tape.recorded)
 
+    @property
+    def left_out(self) -> str:
+        """Return what no step shows of a script without training."""
+        backwards = self.watcher.backwards + self.watcher.thread.backwards.total()
+        words = f"{plural(backwards, 'backward')} computed gradients: what they change was not seen"
+        return words if backwards else ""
+
     def report(self, target: str, notes: Sequence[str] = ()) -> Report:
         """Return what was seen, judged."""
         watcher = self.watcher

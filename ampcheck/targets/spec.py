@@ -67,6 +67,8 @@ class Target:
     stand_in_loss: bool = False
     #: Sentences: what was assumed, because nobody said it.
     notes: tuple[str, ...] = ()
+    #: What of the user's program the audit leaves out, '' for nothing.
+    left_out: str = ""
     #: The user's file, None for a model of a zoo.
     file: Path | None = None
     imports: AbstractContextManager[object] = field(default_factory=nullcontext, repr=False, compare=False)

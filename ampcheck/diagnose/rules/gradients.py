@@ -261,6 +261,8 @@ def _overflow(bad: list[Site], severity: Severity, where: str, report: Report) -
     )
     by_hand = report.loop is not None and bool(report.loop.scaling)
     lower = "# where a gradient is not finite: clear the gradients, leave out the step and halve the scale"
+    if fits := fitting(report):
+        lower += f", until it fits: down to 2.0**{max(fits)} here"
     return Finding(
         "AMP202",
         "gradient-overflow",

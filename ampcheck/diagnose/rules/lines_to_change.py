@@ -35,9 +35,12 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         return (f"# rebuilt here from numbers held in {low}: hold them in FP32 where the forward makes them",)
     region = f"with torch.autocast({device_of(report)}, enabled=False):"
     after = next((site for site in finding.sites[1:] if _reads(site, origin)), None)
+    in_place = origin.op.endswith("_") and origin.phase is Phase.FORWARD
     if not _written(report, origin):
         until = f" to {location(after.file, after.line)}" if after else ""
-        return region, f"    ...  # this line{until}, with .float() on what is read"
+        lines = region, f"    ...  # this line{until}, with .float() on what is read"
+        # What is written in place keeps its dtype, whatever is added to it.
+        return ("# what this line changes in place: in FP32, where it is made", *lines) if in_place else lines
     cast = f"# without the cast to {clean(report.precision)} here"
     if after is None:
         return (cast,)

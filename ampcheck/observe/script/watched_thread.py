@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 #: What is not audited beside it.
 OTHER_THREADS = "steps of training in other threads"
+#: Backwards of a thread from which on it trains, where no optimizer has stepped.
+_BY_HAND = 4
 
 
 class WatchedThread:
@@ -16,6 +18,8 @@ class WatchedThread:
         self.ident, self._moved = threading.get_ident(), moved
         self.follows = False  #: whether it may turn out to be another
         self._steps: Counter[int] = Counter()  #: of others
+        self.backwards: Counter[int] = Counter()  #: of others as well
+        self._by_hand = False  #: no optimizer steps in the one that trains
 
     @property
     def runs(self) -> bool:
@@ -25,19 +29,24 @@ class WatchedThread:
     @property
     def not_seen(self) -> dict[str, int]:
         """Return what was not seen of other threads."""
-        return {OTHER_THREADS: self._steps.total()} if self._steps else {}
+        others = self._steps.total() or (self.backwards.total() if self._by_hand else 0)
+        return {OTHER_THREADS: others} if others else {}
 
     def elsewhere(self, event: str, *, idle: bool) -> bool:
         """Tell whether an event is of another thread; `idle` says that this one has not trained yet."""
         if self.runs or not _is_scripts(threading.get_ident()):
             return False
-        if event == "step_begins":
+        counted = {"step_begins": self._steps, "backward": self.backwards}.get(event)
+        if counted is not None:
             running = threading.get_ident()
-            self._steps[running] += 1
+            counted[running] += 1
             # A script may train in a thread, and do nothing of the kind in the one that it began in. It is followed
-            # once: of threads that train beside each other, one is watched and the others are not.
-            if self.follows and idle and self._steps[running] > 1:
-                self.ident, self.follows = running, False
+            # once: of threads that train beside each other, one is watched and the others are not. Where no
+            # optimizer steps, weights may be changed by hand.
+            by_hand = not self._steps and self.backwards[running] > _BY_HAND
+            if self.follows and idle and (by_hand or self._steps[running] > 1):
+                self.ident, self.follows, self._by_hand = running, False, by_hand
+                del self.backwards[running]
                 self._moved()
                 return False
         return True

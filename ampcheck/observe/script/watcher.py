@@ -9,7 +9,7 @@ import torch
 from ampcheck.observe.script.comparing import Compared
 from ampcheck.observe.script.data_sets import ROUNDED_DATA, cast_up
 from ampcheck.observe.script.guard import guarded
-from ampcheck.observe.script.loop_watcher import LoopWatcher
+from ampcheck.observe.script.hand_watcher import HandWatcher
 from ampcheck.observe.script.optimizers import parameters_of
 from ampcheck.observe.script.reading import SHORTENS
 from ampcheck.observe.script.recording import unseen
@@ -30,11 +30,10 @@ if TYPE_CHECKING:
 GRAPHS = "replays of CUDA graphs: what runs in one is not seen"
 
 
-class Watcher(LoopWatcher):
+class Watcher(HandWatcher):
     """Follows a training loop through its events; the hooks of `hooks` call it."""
 
-    #: Backwards so far, when gradients of a scaled loss were taken to be part of another one, and when the script has
-    #: read the scale.
+    #: Backwards so far, when gradients of a scaled loss became part of another one, and when the scale was read.
     _scaled_within = _scale_read = -1
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -257,6 +256,8 @@ class Watcher(LoopWatcher):
         at, self._scaled_at = self._scaled_at, None
         if at is not None and self._scaled_within == self.backwards:
             self.journal.note_at(at, Kind.READ_GRAD, name=RETURNED)
+        if not self._owners:
+            self.reaches(*given, **named)
         seed = super().backward(*given, **named)
         if self.tape.now is not None:
             self._multiplied(*given, **named)
@@ -280,6 +281,8 @@ class Watcher(LoopWatcher):
         if again and at is not None:
             self.journal.note_at(at, Kind.DIVIDE, name=self._names(again))
         super().backward_ends()
+        if self.reached:
+            self.has_reached()
 
     @guarded
     def scale_read(self) -> None:
@@ -290,10 +293,7 @@ class Watcher(LoopWatcher):
             self.tape.scaled_within(self.steps)
 
     def used(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:
-        """Take note of gradients that are measured or limited, where the script has not read the scale to do so.
-
-        And of the line that divides some, in case that comes too early.
-        """
+        """Take note of gradients that are measured or limited unless the scale was read for that, and of divisions."""
         if kind is Kind.DIVIDE or name in SHORTENS:
             self._divides_at = self.journal.spot()
         if kind is Kind.DIVIDE:
@@ -304,6 +304,7 @@ class Watcher(LoopWatcher):
     @guarded
     def casts(self) -> None:
         """Take note of a region of autocast that has begun outside of any module."""
+        self.casts_by_hand()
         if self.tape.before_calls and trains():
             self.journal.note(Kind.FORWARD)
         elif trains() and self._owners and not (self.steps or self._heard) and self._wanted():
@@ -316,8 +317,6 @@ class Watcher(LoopWatcher):
         self.not_seen |= {f"{name}{ROUNDED_DATA}": 1 for name in rounded}
         if rounded and not self.tape.before_calls:
             self.tape.unheard(self.steps + 1)  # in this process, a batch is made as a step begins
-
-    # -- CUDA graphs
 
     @guarded
     def capture_begins(self) -> None:

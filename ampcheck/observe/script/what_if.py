@@ -4,9 +4,8 @@ The forward of such a step runs in low precision along with a reference; the bac
 then the script gets back the gradients and running averages that FP32 has: it goes on training as it always did.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
 
 import torch
 
@@ -15,6 +14,7 @@ from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting, prepare
 from ampcheck.observe.model.structure import modules, own_parameters
 from ampcheck.observe.script.comparing import Compared
 from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.scaling.losses import leaves_of
 from ampcheck.observe.unusual import plain
 from ampcheck.values.plan import DEFAULT_SCALE
 
@@ -62,7 +62,7 @@ class WhatIf:
     def seed(self, loss: torch.Tensor, recording: Compared) -> torch.Tensor:
         """Return what the backward of a loss starts from, and put aside what it would be added to."""
         self._before = {}
-        for leaf in _leaves(loss):
+        for leaf in leaves_of(loss):
             self._before[id(leaf)] = (leaf, leaf.grad)
             leaf.grad = None
         with unseen():
@@ -104,18 +104,3 @@ def _restore(enabled: bool, dtype: torch.dtype) -> None:  # noqa: FBT001  # what
         torch.clear_autocast_cache()
     torch.set_autocast_enabled("cpu", enabled)
     torch.set_autocast_dtype("cpu", dtype)
-
-
-def _leaves(loss: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield every tensor that the backward of a loss leaves a gradient in."""
-    waiting: list[Any] = [loss.grad_fn]
-    seen = set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, torch.Tensor):
-            yield variable
-        waiting += [after for after, _ in node.next_functions]

@@ -1,5 +1,6 @@
 """What a loss is made of, read from its graph: whether it was scaled, and the operation behind it."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -99,3 +100,18 @@ def _number(saved: Any) -> float:
 def _notes(node: Any) -> dict[str, Any]:
     found: dict[str, Any] = node.metadata
     return found
+
+
+def leaves_of(loss: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield every tensor that the backward of a loss leaves a gradient in."""
+    waiting: list[Any] = [loss.grad_fn]
+    seen = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, torch.Tensor):
+            yield variable
+        waiting += [after for after, _ in node.next_functions]

@@ -19,6 +19,7 @@ from ampcheck.values.trace import UpdateLoss
 UNITS, SHARE = 8, 2.0**-7
 #: Of a change in FP32, what half precision may lose; and how many times as far it may go.
 LOST, TOO_FAR = 0.75, 2.0
+KEPT_AT_LEAST = 1.0 - LOST
 #: Of the elements that FP32 moves far enough, the part that may lose so much before updates count as lost.
 MOST_LOST = 0.5
 #: Of the elements that FP32 has moved far enough, the part that may lose so much where half precision keeps a state.

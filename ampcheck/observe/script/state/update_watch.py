@@ -17,6 +17,7 @@ from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.script.optimizers import parameters_of
 from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.state.drifts import Drifts
 from ampcheck.observe.script.state.naming import Named
 from ampcheck.observe.script.state.own_updates import OwnUpdates
 from ampcheck.observe.script.state.refilled import Refilled
@@ -45,14 +46,19 @@ class UpdateWatch:
         self._tried: dict[int, tuple[str, list[_Three]]] = {}
         self._places: dict[str, tuple[str, int]] = {}  #: by optimizer, the line that steps it
         self._losses: dict[str, dict[str, UpdateLoss]] = {}
-        self._own, self._refilled = OwnUpdates(named), Refilled(named)
+        self._own, self._refilled, self._drifts = OwnUpdates(named), Refilled(named), Drifts(named)
         self.untried: dict[str, str] = {}  #: by optimizer, its class: its updates could not be taken in FP32
+
+    @property
+    def still(self) -> list[str]:
+        """Return the weights that stand still, of which nothing else is known."""
+        return self._drifts.still
 
     @property
     def losses(self) -> tuple[UpdateLoss, ...]:
         """Return what was lost, by parameter."""
         tried = (loss for held in self._losses.values() for loss in held.values())
-        return (*tried, *self._own.losses, *self._refilled.losses)
+        return (*tried, *self._own.losses, *self._refilled.losses, *self._drifts.losses)
 
     def begins(self, label: str, optimizer: Any, parameters: Iterable[Any]) -> None:
         """Take an optimizer's step in FP32 where that would show more than its steps before."""
@@ -63,6 +69,8 @@ class UpdateWatch:
         if not _known(optimizer):
             self._own.begins(label, optimizer, held)
         low = [p for p in held if isinstance(p, torch.Tensor) and p.dtype in HALVES and p.grad is not None]
+        if low and _known(optimizer):
+            self._adds_up(label, optimizer, low)
         rate = _learning_rate(optimizer) if low else 0.0
         if rate <= _GROWN * self._largest.get(label, 0.0):
             return
@@ -75,6 +83,13 @@ class UpdateWatch:
             steps = [(p, part.detach().clone(), after[id(p)]) for p, part, _ in chosen]
             self._tried[get_ident()] = label, steps
         self._largest[label], self._places[label] = rate, running_line()
+
+    def _adds_up(self, label: str, optimizer: Any, low: list[torch.Tensor]) -> None:
+        """Add a step in FP32 to those before it, of weights that are small enough."""
+        if small := self._drifts.wants(label, low):
+            with unseen():
+                chosen = _chosen(small)
+                self._drifts.add(label, chosen, _in_fp32(optimizer, chosen), running_line)
 
     def elsewhere(self, event: str, optimizer: Any = None) -> None:
         """Hear of an optimizer of torch's in a thread that is not the one that is watched."""

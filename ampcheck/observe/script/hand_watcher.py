@@ -1,0 +1,56 @@
+"""The watcher of a loop that has neither modules nor optimizers: tensors that a script changes by hand."""
+
+import weakref
+from typing import Any
+
+import torch
+
+from ampcheck.observe.script.loop_watcher import LoopWatcher
+from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.roots import trains
+from ampcheck.observe.script.scaling.losses import leaves_of
+from ampcheck.observe.statistics.memory import version_of
+
+
+class HandWatcher(LoopWatcher):
+    """Follows bare tensors as well: a step begins with a region of autocast, once the last backward's have changed."""
+
+    #: What the last backward has left gradients in, and how often that had been written.
+    reached: tuple[tuple[weakref.ref[torch.Tensor], int], ...] = ()
+    _made_anew = False  #: they are others than those of the backward before
+
+    def reaches(self, tensors: Any, _: Any = (), name: str = "") -> None:
+        """Take note of the bare tensors that a backward is about to reach."""
+        if self._is_bare():
+            loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+            held = leaves_of(loss) if isinstance(loss, torch.Tensor) and not name else ()
+            before = {id(known()) for known, _ in self.reached}
+            self.reached = tuple((weakref.ref(leaf), version_of(leaf)) for leaf in held)
+            self._made_anew = bool(before) and before.isdisjoint(id(known()) for known, _ in self.reached)
+
+    def has_reached(self) -> None:
+        """Look at what bare tensors have got, before the script uses it."""
+        if not self._is_bare():
+            self.reached = ()
+            return
+        leaves = [leaf for known, _ in self.reached if (leaf := known()) is not None]
+        if leaves and self.steps and self.tape.now is not None:
+            with unseen():
+                self.tape.know(leaves)
+            self._end_recording(leaves, leaves)
+
+    def casts_by_hand(self) -> None:
+        """Take note of a region of autocast: a step begins with it, if nothing else tells of steps."""
+        if self.reached and self._pending and self._is_bare() and self._have_changed():
+            self.stepped()
+            if self._wanted() and trains():
+                self.tape.casts(self.steps, self.turns.parameters)
+
+    def _is_bare(self) -> bool:
+        """Tell whether no optimizer has anything, and no module with parameters was called."""
+        return not self._owners and not any(label.startswith("model") for label in self.journal.things)
+
+    def _have_changed(self) -> bool:
+        """Tell whether the tensors that the last backward has reached are others now, or were written."""
+        held = [(known(), version) for known, version in self.reached]
+        return self._made_anew or any(leaf is None or version_of(leaf) != version for leaf, version in held)

@@ -1,0 +1,133 @@
+"""Small weights in half precision that many steps should move in one direction, and that stand still.
+
+A weight grows and its learning rate does not: then a step that was kept at first is rounded away later. One step does
+not tell whether that matters, as the steps of a weight that has learned everything are small too, and cancel out. So
+FP32's steps are added up for some time, again and again for as long as the script has run. Where a weight stands still
+a little way from where it should be, its gradient keeps its sign, too, and is small: then nothing is judged.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.state.half_judged import FEW_NUMBERS, KEPT_AT_LEAST, UNITS
+from ampcheck.observe.script.state.naming import Named
+from ampcheck.observe.statistics.units import unit_of
+from ampcheck.observe.unusual import plain
+from ampcheck.values.trace import UpdateLoss
+
+#: The first step of an optimizer from which on steps are added up, and the weights of one that are followed.
+_FROM, _MOST = 16, 32
+#: Of all that steps change, what is left where they go in one direction.
+_ONE_WAY = 0.5
+#: Of the largest gradient of the first steps, what is left where a weight is still far from where it goes.
+_FAR = 0.1
+Chosen = list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+
+
+@dataclass(slots=True)
+class _Drift:
+    """What FP32's steps would have changed of a weight together, and in all."""
+
+    weight: weakref.ref[torch.Tensor]
+    first: torch.Tensor
+    sum: torch.Tensor
+    whole: torch.Tensor
+    gradient: torch.Tensor
+    steps: int = 0
+
+
+class Drifts:
+    """Adds up the steps of small weights."""
+
+    def __init__(self, named: Named) -> None:
+        """Begin with none; `named` says what a parameter is called."""
+        self._named = named
+        self._steps: dict[str, int] = {}  #: by optimizer
+        self._open: dict[str, dict[int, _Drift]] = {}
+        self._places: dict[str, tuple[str, int]] = {}  #: by optimizer, the line that steps it
+        self._losses: dict[str, UpdateLoss] = {}  #: by weight
+        self._first: dict[int, torch.Tensor] = {}  #: by weight, the largest gradient of its first steps
+        self._still: dict[str, None] = {}  #: weights of which it is not judged whether they should move on
+
+    @property
+    def losses(self) -> tuple[UpdateLoss, ...]:
+        """Return what was lost, by weight."""
+        self._judge_all()
+        return tuple(self._losses.values())
+
+    @property
+    def still(self) -> list[str]:
+        """Return the weights that stand still, and maybe should."""
+        self._judge_all()
+        return [name for name in self._still if name not in self._losses]
+
+    def wants(self, label: str, low: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the weights whose next step is to be added up: half of the time, for ever longer."""
+        small = [one for one in low if one.numel() <= FEW_NUMBERS][:_MOST]
+        if not small:
+            return small
+        step = self._steps[label] = self._steps.get(label, 0) + 1
+        begun = 1 << step.bit_length() - 1
+        if step == begun + begun // 2:
+            self._judge(label)
+        if step < _FROM:
+            self._remember(small)
+        return small if begun <= step < begun + begun // 2 and step >= _FROM else []
+
+    def _remember(self, weights: Iterable[torch.Tensor]) -> None:
+        """Keep how large the gradients of first steps are."""
+        for weight in weights:
+            grad = plain(weight.grad)
+            if grad is not None and grad.layout is torch.strided:
+                with unseen():
+                    size, known = grad.detach().float().abs(), self._first.get(id(weight))
+                    self._first[id(weight)] = size if known is None else torch.maximum(size, known)
+
+    def add(
+        self, label: str, chosen: Chosen, after: dict[int, torch.Tensor], place: Callable[[], tuple[str, int]]
+    ) -> None:
+        """Add a step to those before; `place` says where it is taken."""
+        held = self._open.setdefault(label, {})
+        self._places.setdefault(label, place())
+        for parameter, part, grad in chosen:
+            now = part.detach()
+            drift = held.get(id(parameter))
+            if drift is None or drift.weight() is not parameter:
+                zero, ref = torch.zeros_like(now, dtype=torch.float32), weakref.ref(parameter)
+                drift = held[id(parameter)] = _Drift(ref, now.clone(), zero, zero.clone(), zero.clone())
+            change = after[id(parameter)] - now.float()
+            drift.sum += change
+            drift.whole += change.abs()
+            drift.gradient += grad.detach().float()
+            drift.steps += 1
+
+    def _judge_all(self) -> None:
+        with unseen():
+            for label in list(self._open):
+                self._judge(label)
+
+    def _judge(self, label: str) -> None:
+        """Compare what the steps have changed with what they should have."""
+        for drift in self._open.pop(label, {}).values():
+            weight = drift.weight()
+            now: Any = None if weight is None else plain(weight)
+            if weight is None or now is None or now.shape != drift.first.shape:
+                continue
+            need = torch.maximum(UNITS * unit_of(drift.first), _ONE_WAY * drift.whole)
+            moves = drift.sum.abs() >= need
+            went = (now.detach().float() - drift.first.float()) * drift.sum.sign()
+            stands = moves & (went < KEPT_AT_LEAST * drift.sum.abs())
+            first = self._first.get(id(weight))
+            first = torch.full_like(drift.sum, float("inf")) if first is None else first
+            far = drift.gradient.abs() / drift.steps >= _FAR * first
+            moved, stands_still, lost = (int(one.sum()) for one in (moves, stands, stands & far))
+            name = self._named(weight)[1]
+            if lost:
+                self._losses[name] = UpdateLoss(name, moved, lost, 0, *self._places[label], stepped=True)
+            elif stands_still:
+                self._still[name] = None

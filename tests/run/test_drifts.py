@@ -1,0 +1,78 @@
+"""Small weights in half precision that stand still late in a training, beside the same training in FP32."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from ampcheck.run.session import Session
+from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
+
+STEPS = 256
+
+
+class Scaled(nn.Module):
+    """A model with one number of its own that it multiplies by."""
+
+    def __init__(self, start, dtype):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.log_scale = nn.Parameter(torch.tensor(start, dtype=dtype))
+
+    def forward(self, x):
+        return self.layer(x).tanh() * self.log_scale.float().exp()
+
+
+def train(model, rate, wanted, kind):
+    """Move the number towards the wanted one; return the last."""
+    other = torch.optim.SGD(model.layer.parameters(), 0.01)
+    optimizer = kind([model.log_scale], rate)
+    torch.manual_seed(1)
+    for _ in range(STEPS):
+        with torch.autocast("cuda", torch.bfloat16):
+            out = model(torch.randn(32, 8))
+        loss = 1e-3 * out.float().square().mean() + (model.log_scale.float() - wanted).square()
+        other.zero_grad()
+        optimizer.zero_grad()
+        loss.backward()
+        other.step()
+        optimizer.step()
+    return float(model.log_scale.detach())
+
+
+def watched(start, dtype, rate, wanted, kind=torch.optim.Adam):
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = Scaled(start, dtype)
+        last = train(model, rate, wanted, kind)
+    return session.report("script.py"), last
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_steps_that_are_rounded_away_later_are_found(dtype):
+    start, wanted, rate = -1.5, -4.0, 6e-3  # half a unit is 0.004 up to 2, and 0.008 from there on
+    assert torch.finfo(torch.bfloat16).eps * 1.0 / 2 < rate < torch.finfo(torch.bfloat16).eps * 2.0 / 2
+    report, last = watched(start, dtype, rate, wanted)
+    errors = [(one.code, one.sites[0].slot) for one in report.findings if one.severity.name == "ERROR"]
+    if dtype is torch.float32:
+        assert last < -2.5
+        assert report.verdict.word is Health.SAFE
+    else:
+        assert last == -2.0  # where it stands still
+        assert errors == [("AMP504", "param[log_scale]")]
+
+
+def test_a_weight_that_stands_still_where_fp32_ends_is_no_error():
+    """It is as near as bfloat16 has a number, and its small gradient keeps its sign."""
+    unit = 2.0**-7
+    wanted = -1.75 - 0.3 * unit
+    report, last = watched(-1.5, torch.bfloat16, 0.4, wanted, torch.optim.SGD)
+    _, wide = watched(-1.5, torch.float32, 0.4, wanted, torch.optim.SGD)
+    assert math.isclose(wide, wanted, abs_tol=0.1 * unit)
+    assert 0 < abs(last - wanted) < unit
+    assert 0.4 * 2 * abs(last - wanted) < unit / 2  # so that each step is rounded away
+    assert report.verdict.word is Health.PARTLY_AUDITED
+    assert "log_scale stands still in half precision" in report.verdict.sentence
