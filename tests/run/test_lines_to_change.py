@@ -155,3 +155,86 @@ def test_a_scale_that_is_too_small_is_said_with_one_that_keeps_most():
     (larger,) = errors[0].fix
     _, errors = watched(small, init=float(eval(larger.partition("init_scale=")[2])))
     assert errors == []
+
+
+class Wave(nn.Module):
+    """A sine that has a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return torch.sin(x) * self.gain
+
+
+wave = Wave()
+
+
+class WalkedAgain(torch.autograd.Function):
+    """Turns numbers far from zero into waves; the backward computes that again from what was saved."""
+
+    @staticmethod
+    def forward(ctx, x, dtype):
+        ctx.save_for_backward(x.to(dtype))
+        return wave(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x = ctx.saved_tensors[0].float().requires_grad_()
+        with torch.enable_grad():
+            out = wave(x)
+        return torch.autograd.grad(out, x, grad)[0], None
+
+
+def waves(dtype):
+    return lambda model, x: WalkedAgain.apply(model(x).float() * 300.0 + 2000.0, dtype).square().mean()
+
+
+def test_numbers_that_were_rounded_for_a_backward_that_computes_again_are_said_with_the_line_that_saves():
+    x = 2000.0 + torch.rand(100) * 40.0
+    apart = (x.to(torch.bfloat16).float().cos() - x.cos()).norm() / x.cos().norm()
+    assert apart > 0.5
+    _, errors = watched(waves(torch.bfloat16))
+    assert errors[0].code == "AMP501"
+    assert "what the backward computes again" in errors[0].message
+    assert errors[0].origin.line == line_of(WalkedAgain.forward, "save_for_backward")
+    assert errors[0].fix == ("# without the cast to bf16 here",)
+    _, errors = watched(waves(torch.float32))
+    assert errors == []
+
+
+class Normed(nn.Module):
+    """Scales by the variance of what it has seen, the difference of two sums."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.count, self.total, self.squares = 0, torch.zeros(4, dtype=dtype), torch.zeros(4, dtype=dtype)
+
+    def forward(self, x):
+        seen = x.detach().float()
+        self.count += len(x)
+        self.total.add_(seen.sum(0))
+        self.squares.add_(seen.square().sum(0))
+        mean = self.total.float() / self.count
+        variance = self.squares.float() / self.count - mean.square()
+        return (x - mean) * variance.clamp(min=1e-3).rsqrt()
+
+
+def normed(dtype):
+    held = []
+
+    def loss(model, x):
+        held[:] = held or [Normed(dtype)]
+        return held[0](model(x).float() + 20.0).square().mean()
+
+    return loss
+
+
+def test_what_is_written_in_place_is_to_be_made_in_fp32():
+    _, errors = watched(normed(torch.bfloat16))
+    first = errors[0]
+    assert (first.code, first.origin.line) == ("AMP501", line_of(Normed.forward, "self.squares.add_"))
+    assert first.fix[0] == "# what this line changes in place: in FP32, where it is made"
+    _, errors = watched(normed(torch.float32))
+    assert errors == []

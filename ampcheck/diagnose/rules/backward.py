@@ -3,7 +3,7 @@
 from math import inf, sqrt
 
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.formats import FP32
+from ampcheck.values.formats import FP32, HALVES
 from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.report import Report
 from ampcheck.values.trace import PairError, Phase, Site
@@ -33,6 +33,8 @@ def lost_in_backward(report: Report) -> tuple[Site, float] | None:
     known, noise = 0.0, _noise_error(report)
     if rebuilt := _first_rebuilt(report, noise):
         return rebuilt, report.errors[rebuilt].relative_rms
+    if again := _first_again(report, noise):
+        return saving_cast(report) or again, report.errors[again].relative_rms
     for site, pair in report.errors.items():
         error = pair.relative_rms
         if known > ALL_LOST:
@@ -64,6 +66,29 @@ def _first_rebuilt(report: Report, noise: float) -> Site | None:
             right = max(right, error) if site.phase is Phase.FORWARD else right
             wrong = max(wrong, error) if site.phase is Phase.BACKWARD else wrong
     return None
+
+
+def _first_again(report: Report, noise: float) -> Site | None:
+    """Return the first result that a backward computes again far worse than the forward did."""
+    for site, pair in report.errors.items():
+        if site.op and site.phase is Phase.RECOMPUTE and HARM_ERROR < pair.relative_rms <= noise:
+            first = report.errors.get(site._replace(phase=Phase.FORWARD))
+            if first is not None and pair.relative_rms > BACKWARD_FACTOR * first.relative_rms:
+                return site
+    return None
+
+
+def saving_cast(report: Report) -> Site | None:
+    """Return the only line of the forward that does nothing but cast to half precision, as what packs tensors does."""
+    ops: dict[str, set[str]] = {}
+    cast = {}
+    for site in report.low.sites:
+        if site.op and site.file and site.phase is Phase.FORWARD:
+            ops.setdefault(site.location, set()).add(site.op)
+            if site.dtype in HALVES:
+                cast[site.location] = site
+    saved = [site for at, site in cast.items() if ops[at] == {"_to_copy"}]
+    return saved[0] if len(saved) == 1 else None
 
 
 def _goes_under(report: Report, site: Site) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from ampcheck.diagnose.rules.backward import is_rebuilt
+from ampcheck.diagnose.rules.backward import is_rebuilt, saving_cast
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import device_of
 from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, larger_scale
@@ -81,26 +81,13 @@ def _larger_scale(report: Report, finding: Finding) -> tuple[str, ...]:
     if divided_in_half(report, settled):
         return weights_in_fp32(report)
     if origin is not None and origin.phase is Phase.BACKWARD and origin.dtype not in HALVES:
-        saved = _saving(report)
+        saved = saving_cast(report)
         at = f" ({saved.location})" if saved is not None else ""
         return (f"# save for the backward{at} in torch.float32 or torch.bfloat16",)
     if larger is not None:
         return (f"# a larger loss scale: init_scale=2.0**{larger}",)
     underflowed = [site for site in finding.sites if site.op and site.phase is Phase.BACKWARD]
     return _in_fp32(report, replace(finding, sites=tuple(underflowed[:1])))
-
-
-def _saving(report: Report) -> Site | None:
-    """Return the only line of the forward that does nothing but cast to half precision, as what packs tensors does."""
-    ops: dict[str, set[str]] = {}
-    packed = {}
-    for site in report.low.sites:
-        if site.op and site.file and site.phase is Phase.FORWARD:
-            ops.setdefault(site.location, set()).add(site.op)
-            if site.dtype in HALVES:
-                packed[site.location] = site
-    casts = [site for at, site in packed.items() if ops[at] == {"_to_copy"}]
-    return casts[0] if len(casts) == 1 else None
 
 
 _LINES: dict[str, Callable[[Report, Finding], tuple[str, ...]]] = {

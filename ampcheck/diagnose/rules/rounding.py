@@ -75,7 +75,7 @@ def precision_loss(report: Report) -> list[Finding]:
     elif backward := lost_in_backward(report):
         limited = limited_scaled(report, *backward)
         sites, numbers["error"] = (backward[0],), backward[1]
-        where = f"; the bits are lost in the backward{_told_site(*backward)}"
+        where = f"; {_told_backward(*backward)}"
     elif report.loop is not None and unscaled_backward(report):
         return []  # nothing else is known of it, and AMP408 says it
     remedy = _remedy(report, healing) if few else _unhealed(report)
@@ -169,9 +169,13 @@ def _undefined(report: Report) -> list[Finding]:
     ]
 
 
-def _told_site(site: Site, error: float) -> str:
+def _told_backward(site: Site, error: float) -> str:
+    if site.phase is Phase.FORWARD:
+        rounds = f"because a cast ({site.location}) rounds away bits that it needs"
+        return f"what the backward computes again is off by {percent(error)}, {rounds}"
     at = f" of {site.location}" if site.location else ""  # the line of the forward
-    return f"{at}: {site.op} in {site.module or 'the root or the loss'} is off by {percent(error)}"
+    where = f"{site.op} in {site.module or 'the root or the loss'}"
+    return f"the bits are lost in the backward{at}: {where} is off by {percent(error)}"
 
 
 def _beginning(jump: ErrorJump, dropped: Site) -> str:
