@@ -8,7 +8,7 @@ from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import device_of
 from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, larger_scale
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.formats import HALVES
+from ampcheck.values.formats import HALVES, SHORT_DTYPE
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site, rounds_inputs
 from ampcheck.values.wording import clean, location
@@ -41,7 +41,8 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         lines = region, f"    ...  # this line{until}, with .float() on what is read"
         # What is written in place keeps its dtype, whatever is added to it.
         return ("# what this line changes in place: in FP32, where it is made", *lines) if in_place else lines
-    cast = f"# without the cast to {clean(report.precision)} here"
+    held = SHORT_DTYPE[origin.dtype] if origin.dtype in HALVES else clean(report.precision)
+    cast = f"# without the cast to {held} here"
     if after is None:
         return (cast,)
     again = f"{cast}; if autocast casts again at {location(after.file, after.line)}:"
