@@ -334,6 +334,28 @@ def test_a_counter_is_lost_once_one_is_less_than_half_a_unit(steps, word):
     assert report.verdict.word is word
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_was_not_judged_is_said_although_it_is_gone_at_the_end(gone):
+    held = [torch.ones(64, dtype=torch.bfloat16)]
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with ampcheck.watch(model, optimizer) as watching:
+        for step in range(40):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(torch.randn(8, 4)).square().mean()
+            loss.backward()
+            optimizer.step()
+            if step % 3 == 0:
+                ahead = torch.tensor(held[0].tolist()) + 0.02  # as weights that were trained from there
+                held[0].add_((0.05 * (ahead - held[0].float())).bfloat16())
+        assert bool((held[0] == 1).all())  # FP32 would have moved on and on
+        if gone:
+            held.clear()
+    sentence = watching.report().verdict.sentence
+    assert "1 bfloat16 tensor of 64 elements changed beside training" in sentence
+
+
 @pytest.mark.parametrize("make", [average_with, in_a_thread])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_an_average_that_follows_is_no_error_and_was_judged(dtype, make):

@@ -243,11 +243,12 @@ class HalfAverages:
         open_ends = [tensor for tensor in tensors if self._is_unjudged(tensor, steps)]
         kinds = {self._stepped[id(tensor)] for tensor in open_ends if id(tensor) in self._stepped}
         self.judged = frozenset(self._stepped.values()) - kinds
-        for tensor in open_ends:
-            if id(tensor) not in self._stepped:
-                dtype = str(tensor.dtype).removeprefix("torch.")
-                number, elements = self.found.get(dtype, (0, 0))
-                self.found[dtype] = number + 1, elements + tensor.numel()
+        gone = [state for state in self._states.values() if state.tensor() is None and not state.judged]
+        held = [tensor for tensor in open_ends if id(tensor) not in self._stepped]
+        for tensor in [*held, *(state.first for state in gone if state.writes and not state.stepped)]:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            number, elements = self.found.get(dtype, (0, 0))
+            self.found[dtype] = number + 1, elements + tensor.numel()
 
     def _is_unjudged(self, tensor: torch.Tensor, steps: int) -> bool:
         """Tell whether a tensor changed, and it is not known what half precision makes of that."""
