@@ -16,6 +16,7 @@ from ampcheck.diagnose.rules.causes import by_cause
 from ampcheck.renderers import terminal
 from ampcheck.saved.report_json import from_json, to_json
 from ampcheck.values.findings import Severity
+from ampcheck.values.loop import Loop
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.plan import Plan, Tried
 from ampcheck.values.settings import Settings
@@ -65,6 +66,19 @@ def test_only_an_error_is_a_cause_and_only_consequences_follow():
     assert explained(
         [found("AMP202", "a"), found("AMP203", "b", WARNING), found("AMP501", "c", WARNING)]
     ) == [("AMP202", ["AMP203 ", "AMP501 "])]
+
+
+@pytest.mark.parametrize(
+    ("line", "placed", "loop"), [(7, 0, True), (7, 9, True), (0, 0, True), (7, 0, False)]
+)
+def test_gradients_that_are_off_somewhere_follow_from_a_state_that_is_lost_at_a_line(line, placed, loop):
+    off, lost = found("AMP501", "a"), found("AMP504", "b")
+    off = replace(off, sites=(off.sites[0]._replace(file="f.py", line=placed),))
+    lost = replace(lost, sites=(lost.sites[0]._replace(file="f.py", line=line),))
+    report = replace(clean(), loop=Loop() if loop else None)
+    shown = [(f.code, len(f.follows)) for f in by_cause(report, (off, lost))]
+    follows = line and not placed and loop
+    assert shown == ([("AMP504", 1)] if follows else [("AMP501", 0), ("AMP504", 0)])
 
 
 def test_rounding_in_front_of_a_pole_is_told_once_and_shown_with_what_follows():

@@ -44,7 +44,8 @@ _BY_CAST = frozenset({"AMP101", "AMP103", "AMP501"})
 
 def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings with those that one cause explains listed below it instead of beside it."""
-    findings = _after_updates(report, _named_rather(_hidden_there(report, tuple(found))))
+    findings = _by_state(report, _named_rather(_hidden_there(report, tuple(found))))
+    findings = _after_updates(report, findings)
     errors = [f for code in _CAUSES for f in findings if (f.code, f.severity) == (code, Severity.ERROR)]
     errors = [f for f in errors if f.code != "AMP206" or f.numbers["lowest"] >= 1]  # else it follows itself
     if not errors:
@@ -99,6 +100,17 @@ def _named_rather(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return findings without gradients that change on their way, where it is known what changes them."""
     named = any(f.code in _ON_THE_WAY and f.severity is Severity.ERROR for f in findings)
     return tuple(f for f in findings if f.code != "AMP421") if named else findings
+
+
+def _by_state(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return findings with gradients that are off somewhere below a state that has lost its changes at a known line."""
+    off = [f for f in findings if f.code == "AMP501" and not (f.origin and f.origin.line)]
+    lost = [f for f in findings if (f.code, f.severity) == ("AMP504", Severity.ERROR)]
+    first = next((f for f in lost if f.origin and f.origin.line), None)
+    if report.loop is None or first is None or not off:
+        return findings
+    shown = replace(first, follows=tuple(f"{f.code} {f.name}: {f.message}" for f in off))
+    return (shown, *(f for f in findings if f is not first and f not in off))
 
 
 def _after_updates(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
