@@ -244,10 +244,15 @@ def lost_update(report: Report) -> list[Finding]:
     healed = [loss for loss in bad if any(within(loss.name, name) for name in kept)]
     own = [loss for loss in bad if _by_script(loss)]
     placed = {loss.name.partition("[")[0] for loss in own}  # what a line writes is said there
-    groups = [healed, [one for one in bad if one not in [*healed, *own] and one.name not in placed]]
     places = dict.fromkeys((loss.file, loss.line) for loss in own)
-    groups += [[loss for loss in own if (loss.file, loss.line) == place] for place in places]
+    groups = [healed, *([loss for loss in own if (loss.file, loss.line) == place] for place in places)]
+    groups.append([one for one in bad if one not in [*healed, *own] and not _is_placed(one, placed)])
     return [_lost_update(report, group) for group in groups if group]
+
+
+def _is_placed(loss: UpdateLoss, placed: set[str]) -> bool:
+    """Tell whether a tensor is known by a line already, maybe by the name of what holds its module."""
+    return any(name == loss.name or name.endswith(f".{loss.name}") for name in placed)
 
 
 def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
