@@ -127,7 +127,7 @@ class Drifts:
             far = drift.gradient.abs() / drift.steps >= _FAR * first
             moved, stands_still, lost = (int(one.sum()) for one in (moves, stands, stands & far))
             name = self._named(weight)[1]
-            if lost:
+            if 2 * lost > now.numel():
                 self._losses[name] = UpdateLoss(name, moved, lost, 0, *self._places[label], stepped=True)
-            elif stands_still:
+            elif 2 * stands_still > now.numel():
                 self._still[name] = None
