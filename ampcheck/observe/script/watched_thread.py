@@ -7,7 +7,7 @@ from collections.abc import Callable
 #: What is not audited beside it.
 OTHER_THREADS = "steps of training in other threads"
 #: Backwards of a thread from which on it trains, where no optimizer has stepped.
-_BY_HAND = 4
+_BY_HAND = 8
 
 
 class WatchedThread:
