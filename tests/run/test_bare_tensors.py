@@ -120,3 +120,23 @@ def test_a_server_that_changes_weights_by_gradients_of_a_thread_is_seen(dtype, r
     assert report.verdict.word is Health.UNSAFE if half else report.verdict.word is not Health.UNSAFE
     found = [one for one in report.findings if one.severity.name == "ERROR"]
     assert {one.code for one in found} == ({"AMP504"} if half else set())
+
+
+def test_backwards_of_threads_belong_to_the_optimizer_that_steps():
+    def add_up():
+        for _ in range(12):
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = model(torch.randn(8, 4)).float().square().mean() / 12
+            loss.backward()
+
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    session = Session(Schedule(), as_cuda=True, follows=True)
+    with session.watching():
+        for _ in range(3):
+            thread = threading.Thread(target=add_up)
+            thread.start()
+            thread.join()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert session.report("script.py").loop.steps == 3

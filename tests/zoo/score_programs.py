@@ -70,10 +70,10 @@ Who wrote the programs had not looked at ampcheck's code, and each round was sco
   for a failure is none by CUDA's cast list): 38 of 39 found, 30 with the first error in the right place, **1 called
   SAFE**; **3 errors on look-alikes**. Fourteen of its programs are here (p): the one that was missed, those that were
   wrongly placed, and look-alikes.
-- Fifteenth round, of 35 failures and 5 look-alikes at commit 607141f, from the same brief, its look-alikes cut short: 29
-  of 35 found, 25 with the first error in the right place, 4 PARTLY AUDITED or UNKNOWN, **2 called SAFE**; no error on a
-  look-alike. Of the 29, the lines that were advised heal 22 as they are read, 2 in part. Fifteen of its programs are
-  here (c, d, i, j): those that were missed or wrongly placed, and the look-alikes.
+- Fifteenth round, of 35 failures and 5 look-alikes at commit 607141f, from the same brief, its look-alikes cut short:
+  29 of 35 found, 25 with the first error in the right place, 4 PARTLY AUDITED or UNKNOWN, **2 called SAFE**; no error
+  on a look-alike. Of the 29, the lines that were advised heal 22 as they are read, 2 in part. Fifteen of its programs
+  are here (c, d, i, j): those that were missed or wrongly placed, and the look-alikes.
 
 What was missed was then fixed by kinds of failure, so the table below is not a blind score.
 """

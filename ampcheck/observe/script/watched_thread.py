@@ -4,6 +4,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
+import torch
+
+from ampcheck.observe.statistics.memory import instances_of
+
 #: What is not audited beside it.
 OTHER_THREADS = "steps of training in other threads"
 #: Backwards of a thread from which on it trains, where no optimizer has stepped.
@@ -43,13 +47,18 @@ class WatchedThread:
             # A script may train in a thread, and do nothing of the kind in the one that it began in. It is followed
             # once: of threads that train beside each other, one is watched and the others are not. Where no
             # optimizer steps, weights may be changed by hand.
-            by_hand = not self._steps and self.backwards[running] > _BY_HAND
+            by_hand = not self._steps and self._is_by_hand(self.backwards[running])
             if self.follows and idle and (by_hand or self._steps[running] > 1):
                 self.ident, self.follows, self._by_hand = running, False, by_hand
                 del self.backwards[running]
                 self._moved()
                 return False
         return True
+
+    def _is_by_hand(self, backwards: int) -> bool:
+        """Tell whether so many backwards of a thread are followed by no optimizer's step: there is none."""
+        asked = self.follows and backwards >= _BY_HAND and backwards & (backwards - 1) == 0
+        return asked and not instances_of(torch.optim.Optimizer)
 
 
 def _is_scripts(thread: int) -> bool:
