@@ -25,7 +25,7 @@ class Scaled(nn.Module):
         return self.layer(x).tanh() * self.log_scale.float().exp()
 
 
-def train(model, rate, wanted, kind):
+def train(model, rate, wanted, kind, limit=-math.inf):
     """Move the number towards the wanted one; return the last."""
     other = torch.optim.SGD(model.layer.parameters(), 0.01)
     optimizer = kind([model.log_scale], rate)
@@ -39,15 +39,18 @@ def train(model, rate, wanted, kind):
         loss.backward()
         other.step()
         optimizer.step()
+        if limit > -math.inf:
+            with torch.no_grad():
+                model.log_scale.clamp_(min=limit)
     return float(model.log_scale.detach())
 
 
-def watched(start, dtype, rate, wanted, kind=torch.optim.Adam):
+def watched(start, dtype, rate, wanted, kind=torch.optim.Adam, limit=-math.inf):
     torch.manual_seed(0)
     session = Session(Schedule(), as_cuda=True)
     with session.watching():
         model = Scaled(start, dtype)
-        last = train(model, rate, wanted, kind)
+        last = train(model, rate, wanted, kind, limit)
     return session.report("script.py"), last
 
 
@@ -75,4 +78,12 @@ def test_a_weight_that_stands_still_where_fp32_ends_is_no_error():
     assert 0 < abs(last - wanted) < unit
     assert 0.4 * 2 * abs(last - wanted) < unit / 2  # so that each step is rounded away
     assert report.verdict.word is Health.PARTLY_AUDITED
-    assert "log_scale stands still in half precision" in report.verdict.sentence
+    assert "log_scale does not move in half precision" in report.verdict.sentence
+
+
+def test_a_weight_that_the_script_keeps_at_a_limit_is_no_error():
+    report, last = watched(-1.5, torch.bfloat16, 0.02, -4.0, limit=-2.0)
+    _, wide = watched(-1.5, torch.float32, 0.02, -4.0, limit=-2.0)
+    assert last == wide == -2.0
+    assert not [one for one in report.findings if one.severity.name == "ERROR"]
+    assert report.verdict.word is not Health.UNSAFE

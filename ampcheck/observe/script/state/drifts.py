@@ -3,7 +3,8 @@
 A weight grows and its learning rate does not: then a step that was kept at first is rounded away later. One step does
 not tell whether that matters, as the steps of a weight that has learned everything are small too, and cancel out. So
 FP32's steps are added up for some time, again and again for as long as the script has run. Where a weight stands still
-a little way from where it should be, its gradient keeps its sign, too, and is small: then nothing is judged.
+a little way from where it should be, its gradient keeps its sign, too, and is small: then nothing is judged. Nor is it
+where the script writes the weight between steps, as a limit does.
 """
 
 import weakref
@@ -12,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_judged import FEW_NUMBERS, KEPT_AT_LEAST, UNITS
 from ampcheck.observe.script.state.naming import Named
+from ampcheck.observe.statistics.memory import version_of
 from ampcheck.observe.statistics.units import unit_of
 from ampcheck.observe.unusual import plain
 from ampcheck.values.trace import UpdateLoss
@@ -39,6 +42,17 @@ class _Drift:
     whole: torch.Tensor
     gradient: torch.Tensor
     steps: int = 0
+    left: tuple[int, int] = (
+        -1,
+        0,
+    )  #: how often the weight had been written after its last step, and where it was
+    written: bool = False  #: between two steps
+
+    def fits(self, weight: torch.Tensor, now: torch.Tensor) -> bool:
+        """Tell whether it is of a weight that is still what it was."""
+        same = self.weight() is weight and now.shape == self.first.shape and now.device == self.first.device
+        self.written |= same and self.steps > 0 and self.left != _state(weight, now)
+        return same
 
 
 class Drifts:
@@ -51,7 +65,7 @@ class Drifts:
         self._open: dict[str, dict[int, _Drift]] = {}
         self._places: dict[str, tuple[str, int]] = {}  #: by optimizer, the line that steps it
         self._losses: dict[str, UpdateLoss] = {}  #: by weight
-        self._first: dict[int, torch.Tensor] = {}  #: by weight, the largest gradient of its first steps
+        self._first = WeakIdKeyDictionary()  #: by weight, the largest gradient of its first steps
         self._still: dict[str, None] = {}  #: weights of which it is not judged whether they should move on
 
     @property
@@ -85,19 +99,22 @@ class Drifts:
             grad = plain(weight.grad)
             if grad is not None and grad.layout is torch.strided:
                 with unseen():
-                    size, known = grad.detach().float().abs(), self._first.get(id(weight))
-                    self._first[id(weight)] = size if known is None else torch.maximum(size, known)
+                    size, known = grad.detach().float().abs().amax(), self._first.get(weight)
+                    self._first[weight] = (
+                        size if known is None else torch.maximum(size, known.to(size.device))
+                    )
 
     def add(
         self, label: str, chosen: Chosen, after: dict[int, torch.Tensor], place: Callable[[], tuple[str, int]]
     ) -> None:
         """Add a step to those before; `place` says where it is taken."""
         held = self._open.setdefault(label, {})
-        self._places.setdefault(label, place())
+        if label not in self._places:
+            self._places[label] = place()
         for parameter, part, grad in chosen:
             now = part.detach()
             drift = held.get(id(parameter))
-            if drift is None or drift.weight() is not parameter:
+            if drift is None or not drift.fits(parameter, now):
                 zero, ref = torch.zeros_like(now, dtype=torch.float32), weakref.ref(parameter)
                 drift = held[id(parameter)] = _Drift(ref, now.clone(), zero, zero.clone(), zero.clone())
             change = after[id(parameter)] - now.float()
@@ -105,6 +122,14 @@ class Drifts:
             drift.whole += change.abs()
             drift.gradient += grad.detach().float()
             drift.steps += 1
+
+    def ends(self, label: str) -> None:
+        """Take note of the end of a step."""
+        for drift in self._open.get(label, {}).values():
+            weight = drift.weight()
+            now = None if weight is None else plain(weight)
+            if weight is not None and now is not None:
+                drift.left = _state(weight, now)
 
     def _judge_all(self) -> None:
         with unseen():
@@ -116,18 +141,21 @@ class Drifts:
         for drift in self._open.pop(label, {}).values():
             weight = drift.weight()
             now: Any = None if weight is None else plain(weight)
-            if weight is None or now is None or now.shape != drift.first.shape:
+            if weight is None or now is None or not drift.fits(weight, now):
                 continue
             need = torch.maximum(UNITS * unit_of(drift.first), _ONE_WAY * drift.whole)
             moves = drift.sum.abs() >= need
             went = (now.detach().float() - drift.first.float()) * drift.sum.sign()
             stands = moves & (went < KEPT_AT_LEAST * drift.sum.abs())
-            first = self._first.get(id(weight))
-            first = torch.full_like(drift.sum, float("inf")) if first is None else first
-            far = drift.gradient.abs() / drift.steps >= _FAR * first
+            first = self._first.get(weight, float("inf"))
+            far = (drift.gradient.abs() / drift.steps >= _FAR * first) & (not drift.written)
             moved, stands_still, lost = (int(one.sum()) for one in (moves, stands, stands & far))
             name = self._named(weight)[1]
             if 2 * lost > now.numel():
                 self._losses[name] = UpdateLoss(name, moved, lost, 0, *self._places[label], stepped=True)
             elif 2 * stands_still > now.numel():
                 self._still[name] = None
+
+
+def _state(weight: torch.Tensor, now: torch.Tensor) -> tuple[int, int]:
+    return version_of(weight), now.data_ptr()

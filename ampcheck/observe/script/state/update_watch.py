@@ -96,7 +96,7 @@ class UpdateWatch:
         if event == "step_begins" and _known(optimizer):
             self.begins(f"{type(optimizer).__name__} {id(optimizer)}", optimizer, parameters_of(optimizer))
         elif event == "step_ends":
-            self._compare()
+            self._compare()  # drifts hear of no end here, and judge nothing
 
     def ends(self, label: str) -> None:
         """Compare what the optimizer has done with FP32's step."""
@@ -104,6 +104,7 @@ class UpdateWatch:
             self._refilled.ends(label)
         if self._own.follows:
             self._own.ends()
+        self._drifts.ends(label)
         self._compare()
 
     def _compare(self) -> None:
