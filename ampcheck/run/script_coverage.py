@@ -13,6 +13,7 @@ from ampcheck.observe.reference.picks import BRANCH, WORSE
 from ampcheck.observe.reference.returned import USE
 from ampcheck.observe.reference.shadow import TAKEN
 from ampcheck.observe.script.data_sets import ROUNDED_DATA
+from ampcheck.observe.script.hand_watcher import LATER_BACKWARDS
 from ampcheck.observe.script.recorded import Beside, Recorded
 from ampcheck.observe.script.second_run import Look
 from ampcheck.observe.script.watched_thread import OTHER_THREADS
@@ -91,7 +92,7 @@ def _missed(report: Report) -> Iterator[str]:
     if report.loop is not None and report.loop.scaling:
         yield f"the loss scale is unknown: {report.loop.scaling}"
     yield from (clean(what) for what in report.low.not_audited if what.startswith(GAVE_IN))
-    for what in (FORWARD_UNSEEN, THREADS, GRAPHS, OTHER_THREADS):
+    for what in (FORWARD_UNSEEN, THREADS, GRAPHS, OTHER_THREADS, LATER_BACKWARDS):
         if what in report.low.not_audited:
             yield f"{report.low.not_audited[what]} {what}"
     known = {(doubt.kind, doubt.harms) for doubt in report.doubts}
@@ -132,8 +133,8 @@ def _beside(watcher: Watcher) -> Iterator[str]:
     if watcher.tape.workers.missed:
         yield f"{watcher.tape.workers.missed}: whether training reads them was not seen"
     if names := watcher.updates.still:
-        kind = "stand" if len(names) > 1 else "stands"
-        yield f"{some(names)} {kind} still in half precision: whether that is where FP32 has it was not judged"
+        kind = "do" if len(names) > 1 else "does"
+        yield f"{some(names)} {kind} not move in half precision: whether FP32 would move on was not judged"
     if still := list(watcher.tape.looks.carried.still):
         kind = "stand" if len(still) > 1 else "stands"
         yield f"{some(still)} {kind} still where FP32 moves on from step to step: how much that comes to was not judged"

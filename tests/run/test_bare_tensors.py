@@ -1,6 +1,8 @@
 """Training without modules and optimizers: bare tensors that a script changes by hand, also in threads."""
 
 import queue
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -9,7 +11,9 @@ from torch import nn
 
 from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
 from ampcheck.observe.cuda_on_cpu.stand_in import autocast_stands_in
+from ampcheck.observe.script.hand_watcher import LATER_BACKWARDS
 from ampcheck.run.session import Session
+from ampcheck.saved.report_json import read
 from ampcheck.values.settings import Schedule
 from ampcheck.values.verdict import Health
 
@@ -25,6 +29,27 @@ def loop(first, second, rate, steps=40):
             for weight in (first, second):
                 weight.sub_(rate * weight.grad)
                 weight.grad = None
+
+
+def test_a_second_backward_of_a_step_is_said_to_be_unseen():
+    """What it computes is far off, and no recording holds it."""
+    first, second = weights(torch.float32)
+    third = torch.ones(16, 1, requires_grad=True)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        for _ in range(30):
+            x = torch.randn(64, 16)
+            with torch.autocast("cuda", torch.bfloat16):
+                out, far = torch.relu(x @ first) @ second, (x + 2000) @ third
+            (out.float() - 1).square().mean().backward()
+            far.float().sin().square().mean().backward()
+            with torch.no_grad():
+                for weight in (first, second, third):
+                    weight.sub_(1e-3 * weight.grad)
+                    weight.grad = None
+    verdict = session.report("script.py").verdict
+    assert verdict.word is Health.PARTLY_AUDITED
+    assert LATER_BACKWARDS in verdict.sentence
 
 
 def weights(dtype):
@@ -140,3 +165,33 @@ def test_backwards_of_threads_belong_to_the_optimizer_that_steps():
             optimizer.step()
             optimizer.zero_grad()
     assert session.report("script.py").loop.steps == 3
+
+
+USED = """
+import threading, torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Linear(8, 4)
+def work():
+    for _ in range({backwards}):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(torch.randn(4, 8)).float().square().mean()
+        loss.backward()
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+    for _ in range(4):
+        model(torch.randn(4, 8))
+"""
+
+
+@pytest.mark.parametrize("backwards", [0, 3])
+def test_forwards_are_not_all_of_a_script_that_computed_gradients(tmp_path, backwards):
+    script, out = tmp_path / "serve.py", tmp_path / "report.json"
+    script.write_text(USED.format(backwards=backwards))
+    command = [sys.executable, "-m", "ampcheck", "run", "--as-cuda", "-o", str(out), str(script)]
+    subprocess.run(command, check=False, capture_output=True, timeout=120)
+    verdict = read(out).verdict
+    assert verdict.word is (Health.PARTLY_AUDITED if backwards else Health.SAFE)
+    assert ("3 backwards computed gradients" in verdict.sentence) is bool(backwards)

@@ -11,6 +11,9 @@ from ampcheck.observe.script.roots import trains
 from ampcheck.observe.script.scaling.losses import leaves_of
 from ampcheck.observe.statistics.memory import version_of
 
+#: What is not seen of a step, behind how many they are: its recording ends with the first one.
+LATER_BACKWARDS = "backwards after the first of a step: what they add to bare tensors was not seen"
+
 
 class HandWatcher(LoopWatcher):
     """Follows bare tensors as well: a step begins with a region of autocast, once the last backward's have changed."""
@@ -23,7 +26,9 @@ class HandWatcher(LoopWatcher):
         """Take note of the bare tensors that a backward is about to reach."""
         if self._is_bare():
             loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-            held = leaves_of(loss) if isinstance(loss, torch.Tensor) and not name else ()
+            held = list(leaves_of(loss)) if isinstance(loss, torch.Tensor) and not name else []
+            if held and self.steps and self._pending:
+                self.not_seen[LATER_BACKWARDS] = self.not_seen.get(LATER_BACKWARDS, 0) + 1
             before = {id(known()) for known, _ in self.reached}
             self.reached = tuple((weakref.ref(leaf), version_of(leaf)) for leaf in held)
             self._made_anew = bool(before) and before.isdisjoint(id(known()) for known, _ in self.reached)
