@@ -55,6 +55,7 @@ class Caught:
     """Operations that a precision refuses in a step that goes on: the script has caught what they raised."""
 
     def __init__(self) -> None:
+        self._thread = threading.get_ident()
         self._given: dict[Failure, list[weakref.ref[torch.Tensor]]] = {}  #: the parameters it was given
 
     def note(self, op: str, error: Exception, args: Iterable[Any]) -> None:
@@ -66,7 +67,7 @@ class Caught:
         found = [weakref.ref(tensor) for tensor in roots if tensor.is_leaf and tensor.requires_grad]
         trained = found if torch.is_grad_enabled() else []
         failure = _failure(error, "", op, shown_path(file), line)
-        in_thread = threading.current_thread() is not threading.main_thread()
+        in_thread = threading.get_ident() != self._thread
         self._given.setdefault(replace(failure, in_thread=in_thread), []).extend(trained)
 
     def fetch(

@@ -34,8 +34,7 @@ def guarded(method: Method) -> Method:
         if watcher.broken or watcher.capturing:
             return None
         alone = other and turn is None
-        idle = not (watcher.backwards or watcher.steps) and watcher.tape.now is None
-        elsewhere = alone and thread.elsewhere(name, idle=idle)
+        elsewhere = alone and thread.elsewhere(name, idle=not watcher.backwards and watcher.tape.now is None)
         if elsewhere and name not in _STEPS:
             return None
         compiling = set_eval_frame(None)  # where a whole step is compiled, what is ours must not be

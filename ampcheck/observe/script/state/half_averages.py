@@ -33,8 +33,9 @@ MOST_STEPS = 512
 #: Memory is looked through for new tensors again after so many times what that has taken.
 _RARELY = 20
 #: What writes a tensor in a thread of the script's own, beside the functions of torch for several tensors at once.
-_WRITES = """add_ sub_ mul_ div_ lerp_ addcmul_ addcdiv_ copy_ index_add_ index_put_ scatter_add_
-    __iadd__ __isub__ __imul__ __itruediv__ __setitem__""".split()
+_WRITES = (
+    """add_ sub_ mul_ div_ lerp_ addcmul_ addcdiv_ copy_ __iadd__ __isub__ __imul__ __itruediv__""".split()
+)
 
 
 class _Seen(NamedTuple):

@@ -48,13 +48,11 @@ class _References(Shadow):
         super().__init__(execute)
         self.held: dict[int, list[State]] = {}  #: by storage
         self._shapes: set[torch.Size] = set()
-        self._rows: set[torch.Size] = set()  #: shapes of theirs, behind the first dimension
 
     def hold(self, tensor: torch.Tensor, state: State, beside: float = 0.0) -> None:
         """Follow a tensor from what it holds now, or from that far beside it."""
         self.held.setdefault(_key(tensor), []).append(state)
         self._shapes.add(tensor.shape)
-        self._rows.add(tensor.shape[1:])
         if self.of(tensor) is None:
             self._adopt(tensor).add_(beside)
 
@@ -129,9 +127,7 @@ class _References(Shadow):
     def _kept_wide(self, args: Args) -> Follow | None:
         """Let FP32 keep what underflows in a cast in order to enter what is followed, as far as shapes tell."""
         source = args[0]
-        if source.dtype is not torch.float32 or source.requires_grad:
-            return None
-        if source.shape not in self._shapes and source.shape[1:] not in self._rows:
+        if source.dtype is not torch.float32 or source.requires_grad or source.shape not in self._shapes:
             return None
 
         def keep(out: Any) -> None:
