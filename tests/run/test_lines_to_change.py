@@ -7,6 +7,7 @@ import torch
 from code_lines import line_of
 from torch import nn
 
+from ampcheck.diagnose.rules.loop_state import MADE_IN_FP32
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
@@ -235,6 +236,6 @@ def test_what_is_written_in_place_is_to_be_made_in_fp32():
     _, errors = watched(normed(torch.bfloat16))
     first = errors[0]
     assert (first.code, first.origin.line) == ("AMP501", line_of(Normed.forward, "self.squares.add_"))
-    assert first.fix[0] == "# what this line changes in place: in FP32, where it is made"
+    assert first.fix[0] == MADE_IN_FP32
     _, errors = watched(normed(torch.float32))
     assert errors == []

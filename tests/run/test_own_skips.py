@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
+from ampcheck.observe.cuda_on_cpu.stand_in import autocast_stands_in
 from ampcheck.observe.script.scaling.losses import factor
 from ampcheck.observe.script.scaling.scaled_by_hand import ScaleByHand
 from ampcheck.run.session import Session
@@ -417,3 +419,35 @@ def test_what_rises_and_falls_by_powers_of_two_is_a_loss_scale(scales, dynamic):
     for step, by in enumerate(scales):
         scale.multiplied(step, float(by), list)
     assert scale.is_dynamic is dynamic
+
+
+def falls_to(floor, steps=24):
+    """Train by a loss of large gradients, with a scale that falls no further; return how many steps overflow."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+    optimizer, scale, skipped = torch.optim.SGD(model.parameters(), 1e-6), 2.0**16, 0
+    for _ in range(steps):
+        with torch.autocast("cuda", torch.float16):
+            out = model(torch.randn(64, 8))
+        loss = (out.float() - 50).square().sum()
+        optimizer.zero_grad()
+        (loss * scale).backward()
+        for parameter in model.parameters():
+            parameter.grad.div_(scale)
+        if all(bool(one.grad.isfinite().all()) for one in model.parameters()):
+            optimizer.step()
+        else:
+            skipped, scale = skipped + 1, max(scale / 2, floor)
+    return skipped
+
+
+def test_a_scale_that_cannot_fall_far_enough_is_told_how_far():
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        assert falls_to(2.0**12) == 24
+    report = session.report("script.py")
+    (fix,) = [line for one in report.findings if one.code == "AMP206" for line in one.fix]
+    fits = int(fix.partition("2.0**")[2].split()[0])
+    with cuda_casting(), autocast_stands_in():
+        assert falls_to(2.0**fits) == 16 - fits  # it falls as far as that, and no further step is lost
+        assert falls_to(2.0 ** (fits + 1)) == 24

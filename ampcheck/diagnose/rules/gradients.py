@@ -260,9 +260,7 @@ def _overflow(bad: list[Site], severity: Severity, where: str, report: Report) -
         f"{bad[0].op} in the backward of {bad[0].module or 'the root or the loss'}" if bad else "the backward"
     )
     by_hand = report.loop is not None and bool(report.loop.scaling)
-    lower = "# where a gradient is not finite: clear the gradients, leave out the step and halve the scale"
-    if fits := fitting(report):
-        lower += f", until it fits: down to 2.0**{max(fits)} here"
+    lower = "# where a gradient is not finite: clear the gradients, skip the step and halve the scale, without a limit"
     return Finding(
         "AMP202",
         "gradient-overflow",

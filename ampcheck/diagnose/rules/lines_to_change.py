@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ampcheck.diagnose.rules.backward import is_rebuilt, saving_cast
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
-from ampcheck.diagnose.rules.loop_state import device_of
+from ampcheck.diagnose.rules.loop_state import MADE_IN_FP32, device_of
 from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, larger_scale
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES, SHORT_DTYPE
@@ -39,8 +39,7 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
     if not _written(report, origin):
         until = f" to {location(after.file, after.line)}" if after else ""
         lines = region, f"    ...  # this line{until}, with .float() on what is read"
-        # What is written in place keeps its dtype, whatever is added to it.
-        return ("# what this line changes in place: in FP32, where it is made", *lines) if in_place else lines
+        return (MADE_IN_FP32, *lines) if in_place else lines
     held = SHORT_DTYPE[origin.dtype] if origin.dtype in HALVES else clean(report.precision)
     cast = f"# without the cast to {held} here"
     if after is None:

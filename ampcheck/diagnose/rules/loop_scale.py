@@ -3,7 +3,15 @@
 from bisect import bisect_left
 
 from ampcheck.diagnose.rules.gradients import no_scale_fits
-from ampcheck.diagnose.rules.loop_state import active_scalers, device_of, line_of, loop_finding, loop_of
+from ampcheck.diagnose.rules.loop_state import (
+    MADE_IN_FP32,
+    active_scalers,
+    device_of,
+    line_of,
+    loop_finding,
+    loop_of,
+)
+from ampcheck.diagnose.rules.scales_tried import fitting
 from ampcheck.diagnose.suspects import recomputed_lower
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES
@@ -169,7 +177,7 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
         Severity.ERROR if lowest < 1 or stays or kept or _wastes(loop, events) else Severity.WARNING,
         f"the loss scale {stays or fell}: {plural(len(skips), 'step')}{of} skipped{why}",
         [_updated(loop, label)] if stays else places,
-        _lowered_by_torch(loop, label) if stays else fix,
+        _lowered(report, label) if stays else fix,
         {"skipped": len(skips), "lowest": lowest},
     )
 
@@ -221,14 +229,18 @@ def _stays(loop: Loop, label: str, events: list[ScaleEvent]) -> str:
     if loop.settled(label) is not None or moves or not last[-1].after:  # torch's own halving ends at 0
         return ""
     thing = loop.thing(label)
-    whose = f"{clean(thing.kind)}.update()" if thing and thing.kind != "GradScaler" else "update()"
+    whose = "the script" if thing is None else "update()"
+    whose = f"{clean(thing.kind)}.update()" if thing and thing.kind != "GradScaler" else whose
     lowers = "does not lower it further" if len({event.after for event in events}) > 1 else "never lowers it"
     return f"stays at {scale_words(last[-1].after)}, {whose} {lowers}"
 
 
-def _lowered_by_torch(loop: Loop, label: str) -> list[str]:
-    """Return the lines of a scaler that lowers its scale."""
-    thing = loop.thing(label)
+def _lowered(report: Report, label: str) -> list[str]:
+    """Return the lines of a scaler that lowers its scale, or how far the script must lower its own."""
+    thing = loop_of(report).thing(label)
+    fits = max(fitting(report), default=report.log2_scale)
+    if thing is None and fits < report.log2_scale:
+        return [f"# halve the scale further where a step is skipped: 2.0**{fits} is predicted to fit"]
     if thing is None or thing.kind == "GradScaler":
         return []
     return [
@@ -242,7 +254,7 @@ def _kept_in_fp32(report: Report, cause: Cause | None, half: str = "") -> list[s
     if cause is None or recomputed_lower(report):
         return []
     if half and cause.op.endswith("_"):
-        return ["# where the tensor that this line changes is made: dtype=torch.float32"]
+        return [MADE_IN_FP32]
     if half:
         return [
             f"with torch.autocast({device_of(report)}, enabled=False):",
