@@ -8,8 +8,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import ampcheck
+from ampcheck.observe.execution import run_op
 from ampcheck.observe.failure import CAUGHT
+from ampcheck.observe.reference.beside_mode import BesideMode
 from ampcheck.observe.reference.given import GIVEN
+from ampcheck.observe.reference.joined import Joined
+from ampcheck.observe.script.held_state import HeldState
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.outcome import HARM_ERROR
@@ -244,3 +248,44 @@ def test_autocast_holds_only_in_its_thread():
     with torch.autocast("cpu", torch.bfloat16), ThreadPoolExecutor(1) as pool:
         assert torch.is_autocast_enabled("cpu")
         assert not pool.submit(torch.is_autocast_enabled, "cpu").result()
+
+
+@pytest.mark.parametrize(
+    ("write", "lost"),
+    [
+        (lambda half, close: half.copy_(close), False),
+        (lambda half, close: half.lerp_((close + 0.01).bfloat16(), 0.01), True),
+        (lambda half, close: half.copy_(half.float().lerp(close + 0.01, 0.01)), True),
+    ],
+    ids=["copied", "averaged", "averaged and copied back"],
+)
+def test_what_is_copied_whole_from_fp32_is_rounded_once_and_loses_no_change(write, lost):
+    torch.manual_seed(0)
+    module = nn.Linear(8, 4).bfloat16().requires_grad_(False)
+    shadow = Joined(run_op)
+    held = HeldState(shadow, None, lambda: 1.0)
+    held.remember([("teacher", module)])
+    close = module.weight.float() * (1 + 2.0**-11)  # a quarter of a unit away at most
+    with BesideMode(shadow):
+        write(module.weight, close)
+    held.compare([("teacher", module)])
+    assert [(one.name, 2 * one.stuck > one.moved) for one in held.updates] == (
+        [("teacher.weight", True)] if lost else []
+    )
+
+
+@pytest.mark.parametrize("in_the_step", [True, False])
+def test_weights_may_be_copied_before_and_after_their_step(in_the_step):
+    torch.manual_seed(0)
+    student, teacher = nn.Linear(8, 4), nn.Linear(8, 4).bfloat16().requires_grad_(False)
+    teacher.load_state_dict(student.state_dict())
+    shadow = Joined(run_op)
+    held = HeldState(shadow, None, lambda: 1.0)
+    held.remember([("teacher", teacher)])
+    with BesideMode(shadow):
+        if in_the_step:
+            with torch.no_grad():
+                student.weight.add_(torch.full((4, 8), 1e-5, dtype=torch.bfloat16))
+        teacher.load_state_dict(student.state_dict())
+    held.compare([("teacher", teacher)])
+    assert held.updates == []

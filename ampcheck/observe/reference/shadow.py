@@ -15,6 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ampcheck.observe.dtypes import WIDE
 from ampcheck.observe.execution import Args, Kwargs
+from ampcheck.observe.reference.copies import Copies
 from ampcheck.observe.reference.effects import Effects, effects, run_in_fp32, unlimited, written
 from ampcheck.observe.reference.picks import CONVERTS, PICKS, Picks
 from ampcheck.observe.reference.sharing import Message, has_arrived, in_backward, share, sum_of, written_by
@@ -47,6 +48,7 @@ class Shadow:
         self._received: set[int] = set()  #: storages that hold sums over ranks
         self._under_way: dict[int, Message] = {}  #: by storage
         self.scale = 1.0  #: of the loss in the script's backward
+        self.copies = Copies()
         self.failed: dict[str, int] = {}  #: operations whose FP32 run raised, and how often
         self.given: Given | None = None  #: takes note of half-precision numbers from before the step
         self.picks: Picks | None = None  #: takes note of what is picked
@@ -138,6 +140,7 @@ class Shadow:
         if rule.name == "copy_" and self._arrives_again(args):
             return None
         targets = [*tensors_of(written(rule, args, kwargs))]
+        self.copies.note(targets, args[1] if rule.name == "copy_" else None, self.of)
         if rule.once:
             self.failed[rule.name] = self.failed.get(rule.name, 0) + 1
             factor = self._factor

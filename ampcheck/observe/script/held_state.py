@@ -49,7 +49,7 @@ class HeldState:
                     self._leave(f"{name}.{path}", one.tensor, reference, saved=one.saved)
 
     def _update(self, path: str, tensor: torch.Tensor, reference: torch.Tensor) -> None:
-        if path not in self._before:
+        if path not in self._before or tensor in self._shadow.copies:
             return
         before, version = self._before[path]
         if version_of(tensor) != version and before.shape == tensor.shape:
