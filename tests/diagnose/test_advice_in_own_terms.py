@@ -57,6 +57,39 @@ def test_an_eps_that_is_zero_in_fp16_is_told_of_at_the_line_of_the_step():
     assert "eps" not in told["AMP504"].message if "AMP504" in told else True
 
 
+class Scaled(nn.Module):
+    """Multiplies what a layer gives by a temperature of its own dtype."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.body = nn.Linear(8, 4)
+        self.temperature = nn.Parameter(torch.tensor(2.0, dtype=dtype))
+
+    def forward(self, x):
+        return self.body(x) * self.temperature
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fix"),
+    [
+        (torch.bfloat16, ("# where net.temperature is made: dtype=torch.float32",)),
+        (torch.float32, None),
+    ],
+)
+def test_one_half_weight_among_others_is_named_where_it_is_made(dtype, fix):
+    net = Scaled(dtype)
+    steps = torch.optim.SGD(net.parameters(), lr=1e-4)
+
+    def train():
+        for _ in range(4):
+            steps.zero_grad()
+            net(torch.ones(2, 8)).square().mean().backward()
+            steps.step()
+
+    _, told = found(train)
+    assert (told["AMP504"].fix if "AMP504" in told else None) == fix
+
+
 def test_of_a_rounded_update_no_name_is_made_up():
     _, told = found(lambda: halved(torch.optim.SGD, torch.bfloat16, lr=1e-6))
     lost = told["AMP504"]

@@ -275,7 +275,7 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     file, line = last_step(report) if trained and not first.line else (first.file, first.line)
     # what the script changes beside its training
     beside = own or (report.loop is not None and not (trained or first.stepped))
-    held = (_HELD.format(parent if own and parent else first.name),)
+    held = (_HELD.format(parent if (own or len(bad) > 1) and parent else first.name),)
     place = Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype)
     return Finding(
         "AMP504",
@@ -286,7 +286,7 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
         f"({first.name}: {first.stuck if stuck >= wrong else first.wrong:,} of {first.moved:,} elements {kept}){why}",
         (place._replace(file=file, line=line),),
         {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": len(bad)},
-        fix=held if beside else (*larger, *weights_in_fp32(report)),
+        fix=held if beside else (*larger, *(held if _trains_fp32(report) else weights_in_fp32(report))),
     )
 
 
@@ -299,6 +299,11 @@ def _trained(report: Report, name: str) -> bool:
     """Tell whether a tensor is one that has a gradient."""
     module, _, leaf = name.rpartition(".")
     return any(site.module == module and site.slot == f"param_grad[{leaf}]" for site in report.low.sites)
+
+
+def _trains_fp32(report: Report) -> bool:
+    """Tell whether other weights are trained in FP32, so that only some are in half precision."""
+    return any(site.slot.startswith("param_grad[") and site.dtype == "float32" for site in report.low.sites)
 
 
 def lost_updates(report: Report) -> list[UpdateLoss]:
