@@ -13,7 +13,7 @@ from torch import nn
 from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
 from ampcheck.observe.cuda_on_cpu.stand_in import autocast_stands_in
 from ampcheck.observe.script.scaling.losses import factor
-from ampcheck.observe.script.scaling.scaled_by_hand import ScaleByHand
+from ampcheck.observe.script.scaling.scales_by_hand import ScaleByHand
 from ampcheck.run.session import Session
 from ampcheck.saved.report_json import read
 from ampcheck.values.findings import Severity
@@ -267,7 +267,7 @@ def test_a_scale_that_falls_at_every_step_is_looked_into_a_limited_number_of_tim
 
     scale = ScaleByHand()
     for step in range(1000):
-        assert not scale.multiplied(step, 2.0**20 - step, models)
+        assert not scale.multiplied(step, 2.0**20 - step, LOSS, models)
     assert 0 < len(looks) < 100
 
 
@@ -275,13 +275,14 @@ def test_weights_that_do_not_train_are_no_sign_of_an_overflow():
     frozen = nn.Linear(2, 2)
     frozen.weight.requires_grad_(requires_grad=False).fill_(float("-inf"))  # a mask
     scale = ScaleByHand()
-    scale.multiplied(0, 2.0**10, lambda: [("model", frozen)])
-    assert not scale.multiplied(1, 2.0**9, lambda: [("model", frozen)])
+    scale.multiplied(0, 2.0**10, LOSS, lambda: [("model", frozen)])
+    assert not scale.multiplied(1, 2.0**9, LOSS, lambda: [("model", frozen)])
     with torch.no_grad():
         frozen.bias.fill_(float("inf"))
-    assert scale.multiplied(2, 2.0**8, lambda: [("model", frozen)]) == SPOILT
+    assert scale.multiplied(2, 2.0**8, LOSS, lambda: [("model", frozen)]) == SPOILT
 
 
+LOSS = nn.Linear(2, 2)(torch.ones(1, 2)).sum()
 ALWAYS = """
 import torch
 from torch import nn
@@ -417,7 +418,7 @@ def test_a_scale_that_changes_between_steps_or_is_divided_away_each_time_is_none
 def test_what_rises_and_falls_by_powers_of_two_is_a_loss_scale(scales, dynamic):
     scale = ScaleByHand()
     for step, by in enumerate(scales):
-        scale.multiplied(step, float(by), list)
+        scale.multiplied(step, float(by), LOSS, list)
     assert scale.is_dynamic is dynamic
 
 

@@ -34,6 +34,11 @@ class Returned:
             place = location(*running_line())
             self._found[place] = self._found[place] + sums if place in self._found else sums
 
+    @property
+    def overflowed(self) -> bool:
+        """Tell whether one is not finite that is finite in FP32."""
+        return any(not isfinite(float(sums[0])) for sums in self._found.values())
+
     def missed(self) -> dict[str, int]:
         """Return what is not audited."""
         found = {place: sums.tolist() for place, sums in self._found.items()}

@@ -131,15 +131,16 @@ class Compared(Recording):
         return out
 
     @modes.unseen
-    def returned(self, grads: Iterable[object], inputs: Any) -> None:
-        """Compare gradients that the script asked for with FP32's; those of the `inputs` are used as they are."""
+    def returned(self, grads: Iterable[object], inputs: Any, *, used: bool) -> None:
+        """Compare gradients that the script asked for with FP32's; measure those of the `inputs` if they are used."""
         found, self._has_returned = list(grads), True
         self._returned.note(found, self._shadow.of)
-        for parameter, grad in zip(
-            (inputs,) if isinstance(inputs, torch.Tensor) else inputs, found, strict=False
-        ):
-            if isinstance(parameter, torch.nn.Parameter) and isinstance(grad, torch.Tensor):
-                self._measured[id(parameter)] = grad
+        given = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+        both = zip(given, found, strict=False)
+        own = [(p, g) for p, g in both if isinstance(p, torch.nn.Parameter) and isinstance(g, torch.Tensor)]
+        if used:
+            self._measured.update((id(parameter), grad) for parameter, grad in own)
+        self.multiplied.gave(own)
 
     def scales(self, scale: torch.Tensor) -> None:
         """Take note of a loss that is about to be scaled: FP32's is compared with it at the same scale."""
@@ -284,7 +285,7 @@ class Compared(Recording):
         log2_scale = self.log2_scale
         rows, untouched = self._rows.fetch()
         failed = {f"results of {name} {TAKEN}": n for name, n in self._shadow.failed.items()}
-        lost, read = self._checks.fetch(overflowed=self.overflowed())
+        lost, read = self._checks.fetch(overflowed=self.overflowed() or self._returned.overflowed)
         (picks, integers), given = self._picks.fetch(), self._given.missed(self.versions)
         failed |= {f"{one.words} {BRANCH}": 1 for one in self._picks.branches()}
         failed |= (

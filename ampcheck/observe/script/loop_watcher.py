@@ -16,8 +16,9 @@ from ampcheck.observe.script.optimizers import Turns, described, have_gradients,
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import RootFinder, trains, within_backward
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, behind, factor, is_scaled
-from ampcheck.observe.script.scaling.scaled_by_hand import ScaleByHand, worst
+from ampcheck.observe.script.scaling.scaled_by_hand import worst
 from ampcheck.observe.script.scaling.scales import Attempt, ScaleWatch, Skips
+from ampcheck.observe.script.scaling.scales_by_hand import ScaleByHand
 from ampcheck.observe.script.state.half_averages import HalfAverages
 from ampcheck.observe.script.state.leftover import Leftovers
 from ampcheck.observe.script.state.trained import Trained
@@ -171,7 +172,7 @@ class LoopWatcher:
         self._pending = True
         if scaled and self.thread.runs:
             self.leftovers.backward_begins()
-        if hand and (left := self.hand.multiplied(self.steps, by, self.tape.models)):
+        if hand and (left := self.hand.multiplied(self.steps, by, loss, self.tape.models)):
             self.journal.note(Kind.GROWN, name=left)
         return self.tape.backward(loss if whole else None, scaled=scaled, by=by)
 
@@ -331,10 +332,9 @@ class LoopWatcher:
     def loop(self) -> Loop:
         """Return what was seen of the loop."""
         things, scales = tuple(self.journal.things.values()), tuple(self.scales.events)
-        scaling = worst(recorded.scaling for recorded in self.tape.recorded)
+        scaling, first = worst(recorded.scaling for recorded in self.tape.recorded), dict(self.scales.first)
         full = tuple(recorded.step for recorded in self.tape.recorded if recorded.beside is not None)
-        first = dict(self.scales.first)
         if (scaling.known or self.hand.is_dynamic) and not first:
             first, scales = self.hand.first(), self.hand.events()
-        loop = (*self.journal.rounds(), things, scales, first, self.steps, full, self.children)
-        return Loop(*loop, scaling=scaling.words)
+        seen = (*self.journal.rounds(), things, scales, first, self.steps, full)
+        return Loop(*seen, children=self.children, scaling=scaling.words)

@@ -17,7 +17,7 @@ from ampcheck.observe.script.guard import not_seen_because
 from ampcheck.observe.script.reading import owners, use_of
 from ampcheck.observe.script.recorded import Recorded
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
-from ampcheck.observe.script.scaling.scaled_by_hand import Probe, Scaling, before_step, probes, scaling_of
+from ampcheck.observe.script.scaling.scaled_by_hand import Multiplied, Probe, Scaling, before_step, probes
 from ampcheck.observe.script.state.stale_casts import StaleCasts
 from ampcheck.observe.unusual import plain
 from ampcheck.values.formats import HALF_DTYPES
@@ -57,10 +57,9 @@ class Recording:
         self.called = False  #: since then one was
         self.backwards = 0
         self.given = False  #: an optimizer was given gradients of it
-        self.by = 1.0  #: what the loss was multiplied by, where no GradScaler scaled it
+        self.multiplied = Multiplied()  #: losses, where no GradScaler scaled them
         self.scaling = Scaling()
-        self.probes: list[Probe] = []
-        self._scaled: list[Probe] = []  #: the same of a scaled loss
+        self._scaled: list[Probe] = []  #: gradients of a scaled loss
         self._looked = False  #: the script has measured gradients
         self.autocast = ""  #: the dtype of the regions that its modules are called in
         self._used = used
@@ -196,26 +195,24 @@ class Recording:
         """Look at gradients before they may be divided by a scale that was applied by hand."""
         held = list(self.recorder.tracker.parameters())
         with unseen():
-            found = probes(parameter for _, _, parameter in held)
-        if self.scale != 1.0:
-            self._scaled = found
-            return
-        self.probes = found
-        if self.by >= SMALLEST_SCALE:
+            if self.scale != 1.0:
+                self._scaled = probes(parameter for _, _, parameter in held)
+                return
+            self.multiplied.ends(parameter for _, _, parameter in held)
+        if self.multiplied.by >= SMALLEST_SCALE:
             self.gradients(held)
 
     def stepped(self, parameters: Iterable[torch.Tensor]) -> None:
         """Take note of what an optimizer is about to step: whether the gradients have been divided since."""
-        if self.probes or self.by >= SMALLEST_SCALE:  # gradients may have been moved elsewhere
-            with unseen():
-                self.scaling = scaling_of(self.by, self.probes, parameters)
+        with unseen():
+            self.scaling = self.multiplied.scaling(parameters)
         if self.scaling.known:
             self.scale = self.scaling.scale
 
     def before_step(self, parameters: Iterable[torch.Tensor]) -> tuple[bool, str]:
         """Tell whether the script has divided gradients by the loss scale itself, and what to call their step."""
         with unseen():
-            return before_step((self.scale, self._scaled), self.by, list(parameters))
+            return before_step((self.scale, self._scaled), self.multiplied.by, list(parameters))
 
     def named(self, parameters: Iterable[torch.Tensor] | None) -> list[Named]:
         """Return the step's parameters with their names; some of them, or all."""

@@ -190,7 +190,7 @@ class Tape(Models):
         if self.now is None:
             return None
         self.now.backwards += 1
-        self.now.by = max(self.now.by, by)
+        self.now.multiplied.begins(by)
         if not isinstance(loss, torch.Tensor):
             return None
         if not scaled:

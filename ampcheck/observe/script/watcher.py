@@ -199,7 +199,7 @@ class Watcher(HandWatcher):
         limit, by = limit_of(*given, may_wait=now is not None), 0.0
         if now is not None:
             with unseen():
-                self.hand.clips(now.by, now.probes)
+                self.hand.clips(*now.multiplied.of(parameters))
             by = self.hand.clipping
         scale = by or (self.scales.current if now is None or now.scale == 1.0 else now.scale) or 1.0
         tensor = isinstance(next(iter(given[0]), None), torch.Tensor)
@@ -248,7 +248,7 @@ class Watcher(HandWatcher):
     def returned(self, grads: Iterable[object], inputs: Any) -> None:
         """Take note of gradients that the script asked for, in a step that FP32 runs beside."""
         if isinstance(self.tape.now, Compared):
-            self.tape.now.returned(grads, () if self._owners else inputs)
+            self.tape.now.returned(grads, inputs, used=not self._owners)
 
     @guarded
     def backward(self, *given: Any, **named: Any) -> torch.Tensor | None:

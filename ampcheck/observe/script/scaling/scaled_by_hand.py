@@ -7,10 +7,9 @@ are clipped to may be multiplied as they are.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import frexp, isfinite, log2
+from math import frexp, isfinite
 from statistics import median
 from typing import Any
 
@@ -18,20 +17,15 @@ import torch
 
 from ampcheck.observe import modes
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
+from ampcheck.observe.statistics.memory import version_of
 from ampcheck.observe.unusual import plain
-from ampcheck.values.loop import IN_SCALE, NOT_FINITE, PERHAPS, RESCALED, SPOILT, ScaleEvent
+from ampcheck.values.loop import IN_SCALE, NOT_FINITE, PERHAPS
 from ampcheck.values.wording import scale_words
 
-#: What a scale that is applied by hand is called where a scaler's label stands.
-BY_HAND = "scale by hand"
 #: How far a measured division may be off, relatively, and still be the one by the scale.
 CLOSE = 1e-3
 #: Gradients that are measured in order to see a division.
 _PROBES = 4
-#: Falls of a scale at which weights and gradients are looked at: some scripts lower it at every step.
-_MOST_FALLS = 32
-#: Times that what multiplies losses falls after it rose, or rises again, if it is a loss scale; and how many it takes.
-_TURNS, _SEVERAL = 3, 4
 #: Limits that people choose for gradients that are not scaled.
 _USUAL = (1e-3, 1e3)
 #: The smallest part of the scale that a limit may be and still, perhaps, be multiplied by it.
@@ -60,9 +54,14 @@ def worst(found: Iterable[Scaling]) -> Scaling:
 
 def probes(parameters: Iterable[torch.Tensor], most: int = _PROBES) -> list[Probe]:
     """Return some parameters with the largest element of their gradients, read from no device yet."""
+    return sizes(((parameter, parameter.grad) for parameter in parameters), most)
+
+
+def sizes(pairs: Iterable[tuple[torch.Tensor, torch.Tensor | None]], most: int = _PROBES) -> list[Probe]:
+    """Return some parameters with the largest element of what is their gradient, read from no device yet."""
     found: list[Probe] = []
-    for parameter in parameters:
-        grad = plain(parameter.grad)
+    for parameter, gradient in pairs:
+        grad = plain(gradient)
         if grad is not None and grad.layout is torch.strided and grad.is_floating_point() and grad.numel():
             found.append((parameter, grad.detach().abs().amax().double()))
         if len(found) == most:
@@ -82,9 +81,11 @@ def scaling_of(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tenso
     held = [one for one in before if one[0].grad is not None]
     copied = bool(own) and not any(id(parameter) in own for parameter, _ in held)
     pairs = _copies(held, updated) if copied else held
-    divided = _divided(pairs)
+    ratios = _ratios(pairs)
+    divided = median(ratios) if ratios else 1.0
     if by >= SMALLEST_SCALE:
-        if (overflowed(before) and not copied) or abs(divided / by - 1.0) < CLOSE:
+        clipped = len(ratios) > 1 and min(ratios) > by and max(ratios) < (1.0 + CLOSE) * min(ratios)
+        if (overflowed(before) and not copied) or abs(divided / by - 1.0) < CLOSE or clipped:
             return Scaling(by)
         if not own or copied or divided >= SMALLEST_SCALE:
             return Scaling(
@@ -118,7 +119,7 @@ def overflowed(held: Sequence[Probe]) -> bool:
     return bool(held) and not any(isfinite(amax) for _, amax in held)
 
 
-def _not_finite(parameters: Iterable[torch.Tensor]) -> bool:
+def not_finite(parameters: Iterable[torch.Tensor]) -> bool:
     """Tell whether a gradient holds an inf or a NaN."""
     return not all(isfinite(amax) for _, amax in all_sizes(parameters))
 
@@ -133,98 +134,74 @@ def before_step(
     """
     scale, before = scaled
     own = {id(parameter) for parameter in stepped}
-    divided = SMALLEST_SCALE <= scale <= 2.0 * _divided([one for one in before if id(one[0]) in own])
-    bad = by_hand >= SMALLEST_SCALE and _not_finite(stepped)
+    divided = SMALLEST_SCALE <= scale <= 2.0 * divided_by([one for one in before if id(one[0]) in own])
+    bad = by_hand >= SMALLEST_SCALE and not_finite(stepped)
     return divided, NOT_FINITE if bad else ""
 
 
-def _divided(before: Sequence[Probe]) -> float:
+def divided_by(before: Sequence[Probe]) -> float:
     """Return by how much gradients have become smaller."""
-    held = [(parameter, amax) for parameter, amax in before if parameter.grad is not None]
-    after = probes(parameter for parameter, _ in held)
-    pairs = [(float(amax), float(now)) for (_, amax), (_, now) in zip(held, after, strict=False)]
-    ratios = [was / now for was, now in pairs if was and now and isfinite(was) and isfinite(now)]
+    ratios = _ratios(before)
     return median(ratios) if ratios else 1.0
 
 
-class ScaleByHand:
-    """The constants that a script's losses are multiplied by, step by step."""
+def _ratios(before: Sequence[Probe]) -> list[float]:
+    held = [(parameter, amax) for parameter, amax in before if parameter.grad is not None]
+    after = probes(parameter for parameter, _ in held)
+    pairs = [(float(amax), float(now)) for (_, amax), (_, now) in zip(held, after, strict=False)]
+    return [was / now for was, now in pairs if was and now and isfinite(was) and isfinite(now)]
+
+
+class Multiplied:
+    """The losses of a recorded step that a script multiplies, and some gradients of each after the backward."""
 
     def __init__(self) -> None:
-        #: By step: what the loss was multiplied by from there on, and whether the gradients before were dropped.
-        self._changes: list[tuple[int, float, bool]] = []
-        self._falls, self._step = 0, -1
-        self._multiplies = self._dropped = False
-        #: What the loss was multiplied by, and gradients that were clipped before that was undone.
-        self._clipped: tuple[float, list[Probe]] | None = None
-        self.clipping = 0.0  #: what the gradients being clipped are still multiplied by, 0 for nothing known
-        self.limit = ""  #: whether what they are clipped to is multiplied by the scale
+        self.by = 1.0  #: the largest constant
+        self._now = 1.0
+        self._found: dict[float, dict[int, Probe]] = {}
+        self._seen: dict[int, tuple[int, int]] = {}  #: by parameter, the gradient that it had and its version
 
-    def clips(self, by: float, before: Sequence[Probe]) -> None:
-        """Take note of gradients about to be clipped, as they were after the backward of a loss multiplied `by`."""
-        undivided = before and not overflowed(before) and abs(_divided(before) - 1.0) < CLOSE
-        self.clipping = by if undivided and by >= SMALLEST_SCALE else 0.0
+    def begins(self, by: float) -> None:
+        """Take note of a backward of a loss multiplied `by` a constant."""
+        self._now, self.by = by, max(self.by, by)
 
-    def clipped(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Take note of gradients that have been clipped."""
-        if self.clipping:
-            self._clipped = self.clipping, probes(parameters)
-            self.clipping = 0.0
+    def ends(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Take note of what a backward has left."""
+        fresh = [one for one in parameters if self._is_fresh(one)]
+        self.gave((one, one.grad) for one in fresh)
 
-    @property
-    def clipped_some(self) -> bool:
-        """Tell whether gradients were clipped that may be divided by the scale since."""
-        return self._clipped is not None
+    def gave(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
+        """Take note of gradients, of which some are kept."""
+        found = {id(parameter): (parameter, amax) for parameter, amax in sizes(pairs)}
+        for by, others in self._found.items():
+            self._found[by] = {key: probe for key, probe in others.items() if key not in found}
+        self._found.setdefault(self._now, {}).update(found)
 
-    def divided(self, stepped: Iterable[torch.Tensor]) -> bool:
-        """Tell whether gradients that are about to be stepped were divided by the scale after they were clipped."""
-        clipped, self._clipped = self._clipped, None
-        return clipped is not None and scaling_of(*clipped, stepped).known
+    def _is_fresh(self, parameter: torch.Tensor) -> bool:
+        if parameter.grad is None:
+            return False
+        last = self._seen.get(id(parameter))
+        self._seen[id(parameter)] = now = id(parameter.grad), version_of(parameter.grad)
+        return now != last
 
-    @modes.unseen
-    def multiplied(
-        self, step: int, by: float, models: Callable[[], Iterable[tuple[str, torch.nn.Module]]]
-    ) -> str:
-        """Take note of what a loss is multiplied by; where that has changed, return what is left of before."""
-        last = self._changes[-1][1] if self._changes else 0.0
-        dropped, self._multiplies, self._dropped = self._dropped, True, False
-        goes_on, self._step = step == self._step and not dropped, step
-        if by != last or dropped:
-            self._changes.append((step, by, dropped))
-        falls = by < last and self._falls < _MOST_FALLS
-        self._falls += falls
-        if not (falls or (goes_on and by != last)):
-            return ""
-        held = [one for _, model in models() for one in model.parameters() if one.requires_grad]
-        if falls and any(not bool(one.detach().isfinite().all()) for one in held):
-            return SPOILT
-        if falls and _not_finite(held):
-            return NOT_FINITE
-        return RESCALED if goes_on and any(size for _, size in all_sizes(held)) else ""
+    def scaling(self, stepped: Iterable[torch.Tensor]) -> Scaling:
+        """Return what is known of the scale when an optimizer steps; of several scales, the largest."""
+        updated = list(stepped)
+        own = set(map(id, updated))
+        groups = {by: list(found.values()) for by, found in self._found.items() if found}
+        several = len(groups) > 1
+        if not several:
+            return scaling_of(self.by, [one for held in groups.values() for one in held], updated)
+        mine = {by: [] if own.isdisjoint(self._found[by]) else updated for by in groups}
+        return worst(scaling_of(by, before, mine[by]) for by, before in groups.items())
 
-    def clears(self, *, unused: bool) -> None:
-        """Take note of gradients that are cleared, unused where no optimizer was given them."""
-        self._dropped, self._multiplies, self._step = unused and self._multiplies, False, -1
-
-    @property
-    def is_dynamic(self) -> bool:
-        """Tell whether it is a loss scale by how it changes: by powers of two, up and down among several numbers."""
-        scales = [scale for _, scale, _ in self._changes]
-        ratios = [log2(after / before) for before, after in pairwise(scales) if after != before]
-        turns = sum(a * b < 0 for a, b in pairwise(ratios))
-        several = len(set(scales)) >= _SEVERAL and turns >= _TURNS
-        return several and all(ratio.is_integer() for ratio in ratios)
-
-    def first(self) -> dict[str, float]:
-        """Return the first scale, under the name that stands for it."""
-        return {BY_HAND: self._changes[0][1]} if self._changes else {}
-
-    def events(self) -> tuple[ScaleEvent, ...]:
-        """Return its changes; it falls where a step was skipped before, or stays where one was dropped."""
-        return tuple(
-            ScaleEvent(max(0, step - 1), BY_HAND, before, after, skipped=dropped or after < before)
-            for (_, before, _), (step, after, dropped) in pairwise(self._changes)
-        )
+    def of(self, parameters: Iterable[torch.Tensor]) -> tuple[float, list[Probe]]:
+        """Return what the loss was multiplied by whose gradients these are, and some of them."""
+        own = {id(parameter) for parameter in parameters}
+        for by, found in sorted(self._found.items(), reverse=True):
+            if held := [probe for key, probe in found.items() if key in own]:
+                return by, held
+        return self.by, [probe for found in self._found.values() for probe in found.values()]
 
 
 @modes.unseen

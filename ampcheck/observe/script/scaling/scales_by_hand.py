@@ -1,0 +1,157 @@
+"""What a script's losses are multiplied by as it goes on: each of several losses may have a scale of its own."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from math import log2
+from typing import Any
+
+import torch
+
+from ampcheck.observe import modes
+from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, leaves_of
+from ampcheck.observe.script.scaling.scaled_by_hand import (
+    CLOSE,
+    Probe,
+    all_sizes,
+    divided_by,
+    not_finite,
+    overflowed,
+    probes,
+    scaling_of,
+)
+from ampcheck.values.loop import NOT_FINITE, RESCALED, SPOILT, ScaleEvent
+
+#: What a scale that is applied by hand is called where a scaler's label stands.
+BY_HAND = "scale by hand"
+#: Falls of a scale at which weights and gradients are looked at: some scripts lower it at every step.
+_MOST_FALLS = 32
+#: Times that what multiplies losses falls after it rose, or rises again, if it is a loss scale; and how many it takes.
+_TURNS, _SEVERAL = 3, 4
+#: Share of the leaves that two backwards have in common if they are of one loss.
+_SAME_LEAVES = 0.8
+
+
+class _Loss:
+    """What one of a script's losses is multiplied by, step by step."""
+
+    def __init__(self, leaves: frozenset[int]) -> None:
+        self._leaves = leaves
+        #: By step: what the loss was multiplied by from there on, and whether the gradients before were dropped.
+        self.changes: list[tuple[int, float, bool]] = []
+
+    def has(self, leaves: frozenset[int]) -> bool:
+        """Tell whether these leaves are its own, but for a few: a model may leave some out."""
+        return len(self._leaves & leaves) >= _SAME_LEAVES * len(self._leaves | leaves)
+
+    def falls(self, step: int, by: float, *, dropped: bool) -> bool:
+        """Take note of what it is multiplied by in a step, and tell whether that is less than before."""
+        last = self.changes[-1][1] if self.changes else 0.0
+        if by != last or dropped:
+            self.changes.append((step, by, dropped))
+        return by < last
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Tell whether it is a loss scale by how it changes: by powers of two, up and down among several numbers."""
+        scales = [scale for _, scale, _ in self.changes]
+        ratios = [log2(after / before) for before, after in pairwise(scales) if after != before]
+        turns = sum(a * b < 0 for a, b in pairwise(ratios))
+        several = len(set(scales)) >= _SEVERAL and turns >= _TURNS
+        return several and all(ratio.is_integer() for ratio in ratios)
+
+    def events(self, label: str) -> list[ScaleEvent]:
+        """Return its changes; it falls where a step was skipped before, or stays where one was dropped."""
+        return [
+            ScaleEvent(max(0, step - 1), label, before, after, skipped=dropped or after < before)
+            for (_, before, _), (step, after, dropped) in pairwise(self.changes)
+        ]
+
+
+class ScaleByHand:
+    """The constants that a script's losses are multiplied by: each of several losses may have a scale of its own."""
+
+    def __init__(self) -> None:
+        self._losses: list[_Loss] = []
+        self._now: _Loss | None = None
+        self._last, self._falls, self._step = 0.0, 0, -1
+        self._multiplies = self._dropped = False
+        #: What the loss was multiplied by, and gradients that were clipped before that was undone.
+        self._clipped: tuple[float, list[Probe]] | None = None
+        self.clipping = 0.0  #: what the gradients being clipped are still multiplied by, 0 for nothing known
+        self.limit = ""  #: whether what they are clipped to is multiplied by the scale
+
+    def clips(self, by: float, before: Sequence[Probe]) -> None:
+        """Take note of gradients about to be clipped, as they were after the backward of a loss multiplied `by`."""
+        undivided = before and not overflowed(before) and abs(divided_by(before) - 1.0) < CLOSE
+        self.clipping = by if undivided and by >= SMALLEST_SCALE else 0.0
+
+    def clipped(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Take note of gradients that have been clipped."""
+        if self.clipping:
+            self._clipped = self.clipping, probes(parameters)
+            self.clipping = 0.0
+
+    @property
+    def clipped_some(self) -> bool:
+        """Tell whether gradients were clipped that may be divided by the scale since."""
+        return self._clipped is not None
+
+    def divided(self, stepped: Iterable[torch.Tensor]) -> bool:
+        """Tell whether gradients that are about to be stepped were divided by the scale after they were clipped."""
+        clipped, self._clipped = self._clipped, None
+        return clipped is not None and scaling_of(*clipped, stepped).known
+
+    @modes.unseen
+    def multiplied(
+        self,
+        step: int,
+        by: float,
+        loss: Any,
+        models: Callable[[], Iterable[tuple[str, torch.nn.Module]]],
+    ) -> str:
+        """Take note of what a loss is multiplied by; where that has changed, return what is left of before."""
+        last, self._last = self._last, by
+        dropped, self._multiplies, self._dropped = self._dropped, True, False
+        goes_on, self._step = step == self._step and not dropped, step
+        if by != last or self._now is None:
+            self._now = self._of(frozenset(map(id, leaves_of(loss))))
+        falls = self._now.falls(step, by, dropped=dropped) and self._falls < _MOST_FALLS
+        self._falls += falls
+        if not (falls or (goes_on and by != last)):
+            return ""
+        held = [one for _, model in models() for one in model.parameters() if one.requires_grad]
+        if falls and any(not bool(one.detach().isfinite().all()) for one in held):
+            return SPOILT
+        if falls and not_finite(held):
+            return NOT_FINITE
+        return RESCALED if goes_on and any(size for _, size in all_sizes(held)) else ""
+
+    def _of(self, leaves: frozenset[int]) -> _Loss:
+        """Return the loss that has these leaves."""
+        found = next((one for one in self._losses if one.has(leaves)), None)
+        if found is None:
+            found = _Loss(leaves)
+            self._losses.append(found)
+        return found
+
+    def clears(self, *, unused: bool) -> None:
+        """Take note of gradients that are cleared, unused where no optimizer was given them."""
+        self._dropped, self._multiplies, self._step = unused and self._multiplies, False, -1
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Tell whether one of them is a loss scale by how it changes."""
+        return any(loss.is_dynamic for loss in self._losses)
+
+    def first(self) -> dict[str, float]:
+        """Return the first scale of each loss, under the name that stands for it."""
+        return {label: loss.changes[0][1] for label, loss in self._named()}
+
+    def events(self) -> tuple[ScaleEvent, ...]:
+        """Return the changes of all."""
+        found = [event for label, loss in self._named() for event in loss.events(label)]
+        return tuple(sorted(found, key=lambda event: event.step))
+
+    def _named(self) -> Iterator[tuple[str, _Loss]]:
+        for at, loss in enumerate(self._losses):
+            yield f"{BY_HAND} {at + 1}" if at else BY_HAND, loss

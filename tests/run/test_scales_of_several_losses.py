@@ -1,0 +1,104 @@
+"""Several losses with a scale of its own each: none is taken for a change of the other's."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from ampcheck.observe.script.scaling.scales_by_hand import ScaleByHand
+from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
+from ampcheck.values.settings import Schedule
+
+STEPS = 24
+
+
+class Halving:
+    """A loss scale that halves when a gradient overflows; `of` are its weights."""
+
+    def __init__(self, of, log2_scale, lr):
+        self.of, self.value, self.dropped = list(of), 2.0**log2_scale, 0
+        self.optimizer = torch.optim.SGD(self.of, lr)
+
+    def divide_and_step(self, grads):
+        if not all(torch.isfinite(grad).all() for grad in grads):
+            self.value, self.dropped = self.value / 2.0, self.dropped + 1
+            return
+        for weight, grad in zip(self.of, grads, strict=True):
+            weight.grad = grad / self.value
+        nn.utils.clip_grad_norm_(self.of, 0.5)
+        self.optimizer.step()
+
+
+def parts():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8)), nn.Sequential(nn.Linear(8, 1))
+
+
+def added_up(maker, judge, half):
+    """Two backwards a micro-batch, four of them a step, and both step at its end."""
+    scales = Halving(maker.parameters(), 10, 0.05), Halving(judge.parameters(), 19 if half else 10, 0.05)
+    for _ in range(STEPS):
+        for scale in scales:
+            scale.optimizer.zero_grad()
+        for _ in range(4):
+            x = torch.randn(32, 8)
+            with torch.autocast("cuda", torch.float16, enabled=half):
+                made = maker(x)
+                first = (made - x).float().square().mean()
+                second = (
+                    judge(made.detach()).float().square().mean() + judge(x).float().sub(1).square().mean()
+                )
+            (first * scales[0].value / 4).backward()
+            (second * scales[1].value / 4).backward()
+        for scale in scales:
+            scale.divide_and_step([weight.grad for weight in scale.of])
+    return scales
+
+
+def asked_for(maker, judge, half):
+    """Each asks for its gradients, and steps at once."""
+    scales = Halving(maker.parameters(), 10, 0.05), Halving(judge.parameters(), 18 if half else 10, 0.05)
+    for _ in range(STEPS):
+        x = torch.randn(32, 8)
+        with torch.autocast("cuda", torch.float16, enabled=half):
+            made = maker(x)
+            second = judge(made.detach()).float().square().mean() + judge(x).float().sub(1).square().mean()
+        scales[1].divide_and_step(torch.autograd.grad(second * scales[1].value, scales[1].of))
+        with torch.autocast("cuda", torch.float16, enabled=half):
+            first = 10 * (made - x).float().square().mean() + judge(made).float().sub(1).square().mean()
+        scales[0].divide_and_step(torch.autograd.grad(first * scales[0].value, scales[0].of))
+    return scales
+
+
+@pytest.mark.parametrize("train", [added_up, asked_for])
+def test_two_scales_that_settle_are_no_scale_that_turns_at_every_step(train):
+    exact = parts()
+    train(*exact, False)
+    networks = parts()
+    session = Session(Schedule(first=2, every=8), as_cuda=True)
+    with session.watching():
+        scales = train(*networks, True)
+    assert 0 < scales[1].dropped < STEPS / 4
+    report = session.report("script.py")
+    assert not session.watcher.broken, session.watcher.not_seen
+    assert [one.code for one in report.findings if one.severity is Severity.ERROR] == []
+    assert report.loop.scaling == ""
+    assert len({event.scaler for event in report.loop.scales}) == 1
+    assert sum(event.skipped for event in report.loop.scales) == scales[1].dropped
+    for low, high in zip(networks[0].parameters(), exact[0].parameters(), strict=True):
+        assert (low - high).norm() < 0.05 * high.norm()
+
+
+def test_the_scales_of_two_losses_are_told_apart_by_their_weights():
+    maker, judge = parts()
+    x, hand = torch.randn(4, 8), ScaleByHand()
+    for step in range(12):
+        shared = maker(x)
+        losses = (shared.square().sum(), judge(shared.detach()).sum())
+        for loss, by in zip(losses, (2.0**10, 2.0 ** (20 - step // 4)), strict=True):
+            hand.multiplied(step, by, loss * by, list)
+    assert not hand.is_dynamic
+    assert [math.log2(event.after) for event in hand.events()] == [19, 18]
+    assert sorted(hand.first().values()) == [2.0**10, 2.0**20]
