@@ -16,6 +16,7 @@ from ampcheck.diagnose.rules.loop_state import (
     first_by_place,
     holds_scale,
     in_scale,
+    label,
     line_of,
     loop_finding,
     loop_of,
@@ -30,6 +31,8 @@ from ampcheck.values.wording import clean
 
 #: Steps for each change of the scale from which on it changes rarely.
 FEW_CHANGES = 50
+#: Steps of an optimizer for each backward up to which every gradient may come from one of them.
+_PER_BACKWARD = 3
 
 
 def clip_before_unscale(report: Report) -> list[Finding]:
@@ -111,8 +114,9 @@ def clip_after_step(report: Report) -> list[Finding]:
     When to ignore it: when the clipped gradients are only looked at.
     """
     loop = loop_of(report)
-    if not any(event.kind is Kind.BACKWARD for _, event in loop.sequence(1)):
-        return []  # gradients come from elsewhere, and nobody knows when
+    each = loop.steps / max(1, len(label(loop, "optimizer")))
+    if each > _PER_BACKWARD * loop.count(Kind.BACKWARD):
+        return []  # gradients come from elsewhere, as from threads, and nobody knows when
     bad = [
         moment.event
         for moment in moments(loop)

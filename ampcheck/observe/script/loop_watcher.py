@@ -30,8 +30,6 @@ from ampcheck.observe.unusual import unwrapped
 from ampcheck.values.loop import Kind, Loop
 from ampcheck.values.settings import Schedule
 
-_OTHER_LABEL = "optimizer 0"
-
 
 class LoopWatcher:
     """Follows a training loop through its events; the hooks of `hooks` call it."""
@@ -224,9 +222,9 @@ class LoopWatcher:
     @guarded
     def used(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:
         """Take note of gradients that are measured or limited."""
-        targets = {self._owners.get(id(parameter), _OTHER_LABEL) for parameter in parameters}
-        hand, known = self.hand, tuple(sorted(targets - {_OTHER_LABEL}))
-        self.journal.note(kind, name=name, targets=known, by_hand=bool(hand.clipping), limit=hand.limit)
+        now, known = self.tape.now, {self._owners.get(id(parameter), "") for parameter in parameters} - {""}
+        holds = bool(self.hand.clipping) or (now is not None and now.multiplied.holds(parameters))
+        self.journal.note(kind, name=name, targets=tuple(sorted(known)), by_hand=holds, limit=self.hand.limit)
 
     @guarded
     def owns(self, optimizer: Any, parameters: Iterable[Any]) -> str:

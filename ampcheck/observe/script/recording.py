@@ -119,6 +119,7 @@ class Recording:
                 found = list(owners(values, (item[2] for item in self.recorder.tracker.parameters())))
             if found:
                 self._looked = self._looked or kind is Kind.READ_GRAD
+                self.multiplied.changes(name, args, found)
                 self._used(kind, name, found)
 
     def open(self) -> None:
@@ -212,7 +213,9 @@ class Recording:
     def before_step(self, parameters: Iterable[torch.Tensor]) -> tuple[bool, str]:
         """Tell whether the script has divided gradients by the loss scale itself, and what to call their step."""
         with unseen():
-            return before_step((self.scale, self._scaled), self.multiplied.by, list(parameters))
+            held = list(parameters)
+            divided, name = before_step((self.scale, self._scaled), self.multiplied.by, held)
+            return divided or self.multiplied.shrunk(held), name
 
     def named(self, parameters: Iterable[torch.Tensor] | None) -> list[Named]:
         """Return the step's parameters with their names; some of them, or all."""

@@ -20,7 +20,7 @@ from ampcheck.observe.script.scaling.own_unscaling import OwnUnscaling, updates_
 from ampcheck.observe.script.scaling.scaled_by_hand import limit_of, unit_of
 from ampcheck.observe.script.scaling.scales import Attempt, about_to_update, is_ready, overflowed
 from ampcheck.observe.script.scaling.shared import SharedGradients
-from ampcheck.values.loop import GIVEN, RETURNED, Kind
+from ampcheck.values.loop import GIVEN, IN_SCALE, RETURNED, Kind
 from ampcheck.values.wording import some
 
 if TYPE_CHECKING:
@@ -199,12 +199,13 @@ class Watcher(HandWatcher):
         limit, by = limit_of(*given, may_wait=now is not None), 0.0
         if now is not None:
             with unseen():
-                self.hand.clips(*now.multiplied.of(parameters))
-            by = self.hand.clipping
+                by = self.hand.clips(*now.multiplied.of(parameters))
         scale = by or (self.scales.current if now is None or now.scale == 1.0 else now.scale) or 1.0
         tensor = isinstance(next(iter(given[0]), None), torch.Tensor)
         at_hand = bool(by) or self._scale_read == self.backwards or tensor
         self.hand.limit = unit_of(limit, scale, read=self._scale_read >= 0, at_hand=at_hand)
+        if by and now is not None:
+            now.multiplied.minded = self.hand.limit == IN_SCALE
         self._end_recording(used=parameters, label="")
         self.used(Kind.READ_GRAD if limit == inf else kind, name, parameters)
         self.hand.limit = ""

@@ -50,7 +50,7 @@ def factor(loss: Any, seed: Any = None) -> float:
     That is what it starts from, and the products that made it last, up to the first that is as large as a scale: behind
     it the loss may have weights of its own. A sum is multiplied by what each of its terms is.
     """
-    node, begins = getattr(loss, "grad_fn", None), _number(seed) or 1.0
+    node, begins = getattr(loss, "grad_fn", None), number_of(seed) or 1.0
     multiplied = node is not None and node.name().startswith(_MULTIPLY)  # most losses are not
     return abs(_product(node, begins, [_NEAR]) if multiplied else begins)
 
@@ -83,12 +83,13 @@ def _constant(node: Any) -> float:
     except RuntimeError:  # its graph was freed: torch will say so
         return 0.0
     if name.startswith("Div"):
-        found = _number(other)
+        found = number_of(other)
         return 1.0 / found if found else 0.0
-    return _number(other) or _number(mine)
+    return number_of(other) or number_of(mine)
 
 
-def _number(saved: Any) -> float:
+def number_of(saved: Any) -> float:
+    """Return the number that something is; 0 where it is none, or one that a GPU would be waited for."""
     if isinstance(saved, (int, float)):
         return float(saved)
     if not isinstance(saved, torch.Tensor) or saved.numel() != 1 or not saved.is_cpu or saved.requires_grad:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ampcheck.observe import modes
-from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
+from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, number_of
 from ampcheck.observe.statistics.memory import version_of
 from ampcheck.observe.unusual import plain
 from ampcheck.values.loop import IN_SCALE, NOT_FINITE, PERHAPS
@@ -160,6 +160,10 @@ class Multiplied:
         self._now = 1.0
         self._found: dict[float, dict[int, Probe]] = {}
         self._seen: dict[int, tuple[int, int]] = {}  #: by parameter, the gradient that it had and its version
+        self.minded = False  #: gradients are limited to what is multiplied by the constant as well
+        self._divided: set[int] = (
+            set()
+        )  #: parameters whose gradients an operation has divided by the constant
 
     def begins(self, by: float) -> None:
         """Take note of a backward of a loss multiplied `by` a constant."""
@@ -184,11 +188,33 @@ class Multiplied:
         self._seen[id(parameter)] = now = id(parameter.grad), version_of(parameter.grad)
         return now != last
 
+    def changes(self, name: str, args: tuple[Any, ...], owners: Iterable[torch.Tensor]) -> None:
+        """Take note of an operation on gradients, which may divide them in place."""
+        number = number_of(args[1]) if len(args) > 1 and name.endswith("_") else 0.0
+        if number and self.by >= SMALLEST_SCALE:
+            by = number if "div" in name else 1.0 / number
+            if any(abs(by / one - 1.0) < CLOSE for one in self._found):
+                self._divided.update(map(id, owners))
+
+    def holds(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Tell whether gradients are multiplied still, as far as was seen."""
+        return self.by >= SMALLEST_SCALE and self._divided.isdisjoint(map(id, parameters))
+
+    def shrunk(self, stepped: Iterable[torch.Tensor]) -> bool:
+        """Tell whether gradients were limited to a length that was not meant for multiplied ones, and then divided."""
+        own = self._divided.intersection(map(id, stepped))
+        pairs = [(by, one) for by, found in self._found.items() for key, one in found.items() if key in own]
+        ratios = [ratio / by**1.5 for by, one in pairs for ratio in _ratios([one])]
+        return bool(ratios) and median(ratios) > 1.0
+
     def scaling(self, stepped: Iterable[torch.Tensor]) -> Scaling:
         """Return what is known of the scale when an optimizer steps; of several scales, the largest."""
         updated = list(stepped)
         own = set(map(id, updated))
         groups = {by: list(found.values()) for by, found in self._found.items() if found}
+        keys = {key for found in self._found.values() for key in found}
+        if self.by >= SMALLEST_SCALE and (self.minded or (keys and keys <= self._divided)):
+            return Scaling(self.by)
         several = len(groups) > 1
         if not several:
             return scaling_of(self.by, [one for held in groups.values() for one in held], updated)

@@ -80,10 +80,14 @@ class ScaleByHand:
         self.clipping = 0.0  #: what the gradients being clipped are still multiplied by, 0 for nothing known
         self.limit = ""  #: whether what they are clipped to is multiplied by the scale
 
-    def clips(self, by: float, before: Sequence[Probe]) -> None:
-        """Take note of gradients about to be clipped, as they were after the backward of a loss multiplied `by`."""
+    def clips(self, by: float, before: Sequence[Probe]) -> float:
+        """Return what gradients about to be clipped are multiplied by, 0 if by nothing, or nothing known.
+
+        The backward left them as they were `before`, of a loss multiplied `by` a constant.
+        """
         undivided = before and not overflowed(before) and abs(divided_by(before) - 1.0) < CLOSE
         self.clipping = by if undivided and by >= SMALLEST_SCALE else 0.0
+        return self.clipping
 
     def clipped(self, parameters: Iterable[torch.Tensor]) -> None:
         """Take note of gradients that have been clipped."""
