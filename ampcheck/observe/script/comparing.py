@@ -104,11 +104,14 @@ class Compared(Recording):
     def _recorder(self) -> Recorder:
         return Recorder((), samples=SAMPLES, execute=self._run, step_record=self.step_record)
 
-    def _weights(self) -> Iterator[torch.Tensor]:
+    def _trained(self) -> Iterator[torch.Tensor]:
         yield from (parameter for _, _, parameter in self.recorder.tracker.parameters())
-        yield from (buffer for _, buffer in self.recorder.tracker.buffers())
         for _, model in self.models():  # a weight may be read before its model is called
             yield from model.parameters()
+
+    def _weights(self) -> Iterator[torch.Tensor]:
+        yield from self._trained()
+        yield from (buffer for _, buffer in self.recorder.tracker.buffers())
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         self._before(func, args)
@@ -301,7 +304,7 @@ class Compared(Recording):
         runs, old = self._shadows[::-1], self._given
         asked = bool(self.carried is not None or old.found or old.beside)
         if asked or self.is_first:
-            held = runs, self._weights(), old.holds, old.carried | self._made
+            held = runs, self._trained(), old.holds, old.carried | self._made
             self.carried = Carried(*held, asked=asked, was_read=bool(old.outside))
         self.delivery.keep([parameter for _, _, parameter in self.recorder.tracker.parameters()])
         outside: dict[tuple[str, int], Site | None] = {**self._shadow.outside, **old.outside}
