@@ -15,6 +15,7 @@ from ampcheck.observe.reference.shadow import TAKEN
 from ampcheck.observe.script.data_sets import ROUNDED_DATA
 from ampcheck.observe.script.hand_watcher import LATER_BACKWARDS
 from ampcheck.observe.script.recorded import Beside, Recorded
+from ampcheck.observe.script.scaling.scaled_by_hand import ADDED
 from ampcheck.observe.script.second_run import Look
 from ampcheck.observe.script.watched_thread import OTHER_THREADS
 from ampcheck.observe.script.watcher import GRAPHS, Watcher
@@ -102,7 +103,9 @@ def _missed(report: Report) -> Iterator[str]:
     if not known & {(DoubtKind.PICKED, True), (DoubtKind.PICKED, False)}:
         ends.append(WORSE)
     yield from (
-        clean(w) for w in report.low.not_audited if w.endswith(tuple(ends)) or w.startswith((USE, READS))
+        clean(w)
+        for w in report.low.not_audited
+        if w.endswith(tuple(ends)) or w.startswith((ADDED, USE, READS))
     )
 
 

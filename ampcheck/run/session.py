@@ -138,7 +138,7 @@ class Session:
             not_audited={
                 **_most_missed([recorded for recorded, _ in full]),
                 **watcher.not_seen,
-                **watcher.thread.not_seen,
+                **watcher.thread.not_seen(watcher.backwards),
                 **watcher.tape.given_up,
                 **_uncalled(watcher),
             },

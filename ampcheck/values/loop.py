@@ -52,6 +52,8 @@ class Kind(StrEnum):
 GAVE_IN = "everything after an internal error of ampcheck"
 #: Name of a backward whose gradients are returned: torch.autograd.grad.
 RETURNED = "autograd.grad"
+#: Name of a backward that starts from gradients of the script's own, not from a loss.
+SEEDED = "given gradients"
 #: Name of an optimizer's step on gradients that are not finite, of a loss that is scaled by hand, and of a backward
 #: that adds to such gradients of a skipped step.
 NOT_FINITE = "not finite"

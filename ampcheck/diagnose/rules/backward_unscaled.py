@@ -9,7 +9,7 @@ from ampcheck.diagnose.rules.loop_state import (
     uncleared,
 )
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import RETURNED, Event, Kind
+from ampcheck.values.loop import RETURNED, SEEDED, Event, Kind
 from ampcheck.values.outcome import DEAD_SHARE, HARM_UNDERFLOW
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean
@@ -31,7 +31,7 @@ def unscaled_backward(report: Report) -> list[Finding]:
     When to ignore it: when the gradients are known to be large enough: see the report's loss-scale curve.
     """
     loop = loop_of(report)
-    found, mixed, early = [], set(), set()
+    found, mixed, early, beside = [], set(), set(), set()
     # A scale of the script's own may have come down to 1.
     by_hand = {
         event.location for _, event in loop.sequence() if event.kind is Kind.BACKWARD and event.by_hand
@@ -41,13 +41,17 @@ def unscaled_backward(report: Report) -> list[Finding]:
         backwards = [event for event in uncleared(loop, events) if event.kind is Kind.BACKWARD]
         steps = [e for e in events if e.kind is Kind.SCALER_STEP and e.thing in active_scalers(loop)]
         plain = [e for e in backwards if not e.scaled and (steps or e.location not in by_hand)]
+        if any(event.scaled for event in events):
+            # What the script lets a backward start from may be scaled.
+            plain = [event for event in plain if event.name != SEEDED]
+            beside |= {event.location for event in plain if event.name == RETURNED}
         if plain and (steps or half):
             found += [(event, bool(steps)) for event in plain]
         if any(event.kind is Kind.MIXED for event in events):
             mixed |= {event.location for event in plain}
         if backwards and backwards[-1].scaled:
             early |= {event.location for event in plain if event.name == RETURNED}
-    divided = {event.location for event, steps in found if steps} - early
+    divided = {event.location for event, steps in found if steps} - beside
     dead, settled = _dead(report), report.outcomes.get("settled")
     harmed = bool(dead) or (bool(early) and settled is not None and settled.underflow > HARM_UNDERFLOW)
     return [

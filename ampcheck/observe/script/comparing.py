@@ -291,9 +291,8 @@ class Compared(Recording):
         lost, read = self._checks.fetch(overflowed=self.overflowed() or self._returned.overflowed)
         (picks, integers), given = self._picks.fetch(), self._given.missed(self.versions)
         failed |= {f"{one.words} {BRANCH}": 1 for one in self._picks.branches()}
-        failed |= (
-            given | {f"{one.words} {WORSE}": 1 for one in picks if one.far} | self._returned.missed() | read
-        )
+        failed |= {f"{one.words} {WORSE}": 1 for one in picks if one.far} | self.multiplied.missed()
+        failed |= given | self._returned.missed() | read
         trace = replace(trace, not_audited={**trace.not_audited, **failed}, integers=integers)
         precision, by = trace.precision(self.autocast), self.scaling.scale or 1.0
         losses = (math.inf if lost else sum(fetched.losses) / by, sum(reference.losses) / by)

@@ -27,7 +27,7 @@ from ampcheck.observe.script.tape import Tape
 from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.unusual import unwrapped
-from ampcheck.values.loop import Kind, Loop
+from ampcheck.values.loop import SEEDED, Kind, Loop
 from ampcheck.values.settings import Schedule
 
 
@@ -165,7 +165,8 @@ class LoopWatcher:
         whole = loss is not None and loss.numel() == 1
         by = factor(loss, next(iter(seeds), None)) if whole and not scaled else 1.0
         hand = by >= SMALLEST_SCALE
-        self.journal.note(Kind.BACKWARD, scaled=scaled, dtype=dtype, name=name or behind(loss), by_hand=hand)
+        name = name or (behind(loss) if whole or loss is None else SEEDED)
+        self.journal.note(Kind.BACKWARD, scaled=scaled, dtype=dtype, name=name, by_hand=hand)
         self.backwards += 1
         self._pending = True
         if scaled and self.thread.runs:
@@ -330,7 +331,8 @@ class LoopWatcher:
     def loop(self) -> Loop:
         """Return what was seen of the loop."""
         things, scales = tuple(self.journal.things.values()), tuple(self.scales.events)
-        scaling, first = worst(recorded.scaling for recorded in self.tape.recorded), dict(self.scales.first)
+        known = [one for one in self.tape.recorded if not one.overflowed]  # no division shows in others
+        scaling, first = worst(one.scaling for one in known or self.tape.recorded), dict(self.scales.first)
         full = tuple(recorded.step for recorded in self.tape.recorded if recorded.beside is not None)
         if (scaling.known or self.hand.is_dynamic) and not first:
             first, scales = self.hand.first(), self.hand.events()

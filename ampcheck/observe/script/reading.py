@@ -19,6 +19,8 @@ _LIMITS = frozenset(
 )
 #: Operations that shorten what was measured before, and unscale what was not.
 SHORTENS = frozenset(("mul_", "_foreach_mul_"))
+#: Operations that add something to a gradient.
+ADDS = frozenset("add_ sub_ addcmul_ addcdiv_ _foreach_add_ _foreach_sub_".split())
 #: Operations that may divide by a scale.
 _DIVIDES = SHORTENS | frozenset(("div_", "_foreach_div_", "mul", "div", "_foreach_mul", "_foreach_div"))
 
@@ -32,13 +34,18 @@ def use_of(
     """
     if not args:
         return None
-    name = getattr(getattr(func, "overloadpacket", None), "__name__", "")
+    name = name_of(func)
     limits = name in _LIMITS or (measured and name in SHORTENS)
     other = Kind.DIVIDE if name in _DIVIDES and not getattr(args[0], "requires_grad", False) else None
     kind = Kind.READ_GRAD if name in _MEASURES else Kind.CLIP if limits else other
     if kind is None or _current_node() is not None:
         return None
     return kind, name, args[:1]
+
+
+def name_of(func: Any) -> str:
+    """Return the name of an operation."""
+    return getattr(getattr(func, "overloadpacket", None), "__name__", "")
 
 
 def owners(values: Iterable[Any], parameters: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:

@@ -14,15 +14,17 @@ from ampcheck.observe.failure import locate
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.guard import not_seen_because
-from ampcheck.observe.script.reading import owners, use_of
+from ampcheck.observe.script.reading import ADDS, name_of, owners, use_of
 from ampcheck.observe.script.recorded import Recorded
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
 from ampcheck.observe.script.scaling.scaled_by_hand import Multiplied, Probe, Scaling, before_step, probes
 from ampcheck.observe.script.state.stale_casts import StaleCasts
+from ampcheck.observe.source import running_line
 from ampcheck.observe.unusual import plain
 from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.loop import Kind
 from ampcheck.values.trace import Failure, summed_up
+from ampcheck.values.wording import location
 
 _current_node = torch._C._current_autograd_node
 #: Listens to the use of gradients: what kind, by which operation, whose.
@@ -111,7 +113,13 @@ class Recording:
             self._used(Kind.STALE_CAST, name, [weight])
 
     def _used_by(self, func: Any, args: Args) -> None:
-        """Tell of gradients that an operation measures or limits."""
+        """Tell of gradients that an operation measures, limits or adds to."""
+        if name_of(func) in ADDS and _current_node() is None and self.multiplied.by >= SMALLEST_SCALE:
+            with unseen():
+                parameters = [item[2] for item in self.recorder.tracker.parameters()]
+                changed, others = owners(args[:1], parameters), list(owners(args[1:], parameters))
+                if not others and self.multiplied.holds(held := list(changed)) and held:
+                    self.multiplied.added.add(location(*running_line()))
         use = use_of(func, args, measured=self._looked)
         if use is not None:
             kind, name, values = use
@@ -249,6 +257,7 @@ class Recording:
         """Bring everything to the host."""
         fetched = self.recorder.fetch()
         trace = self.recorder.trace(fetched)
+        trace = replace(trace, not_audited={**trace.not_audited, **self.multiplied.missed()})
         precision = trace.precision(self.autocast)
         loss = sum(fetched.losses) / (self.scaling.scale or 1.0)
         summary = summed_up(trace, loss, self.log2_scale, HALF_DTYPES.get(precision, "float32"))

@@ -30,10 +30,9 @@ class WatchedThread:
         """Tell whether it is the one that is running."""
         return threading.get_ident() == self.ident
 
-    @property
-    def not_seen(self) -> dict[str, int]:
-        """Return what was not seen of other threads."""
-        others = self._steps.total() or (self.backwards.total() if self._by_hand else 0)
+    def not_seen(self, backwards: int) -> dict[str, int]:
+        """Return what was not seen of other threads; so many `backwards` were seen in this one."""
+        others = self._steps.total() or (0 if backwards and not self._by_hand else self.backwards.total())
         return {OTHER_THREADS: others} if others else {}
 
     def elsewhere(self, event: str, *, idle: bool) -> bool:

@@ -31,6 +31,9 @@ _USUAL = (1e-3, 1e3)
 #: The smallest part of the scale that a limit may be and still, perhaps, be multiplied by it.
 _LEAST = 1.0 / 64.0
 
+#: What is not audited: whether the line multiplies it by the scale as well is not known.
+ADDED = "what is added to gradients that are still multiplied by the loss scale"
+
 Probe = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -160,6 +163,7 @@ class Multiplied:
         self._now = 1.0
         self._found: dict[float, dict[int, Probe]] = {}
         self._seen: dict[int, tuple[int, int]] = {}  #: by parameter, the gradient that it had and its version
+        self.added: set[str] = set()  #: lines that add something else to gradients that are multiplied still
         self.minded = False  #: gradients are limited to what is multiplied by the constant as well
         self._divided: set[int] = (
             set()
@@ -195,6 +199,10 @@ class Multiplied:
             by = number if "div" in name else 1.0 / number
             if any(abs(by / one - 1.0) < CLOSE for one in self._found):
                 self._divided.update(map(id, owners))
+
+    def missed(self) -> dict[str, int]:
+        """Return what is not audited."""
+        return {f"{ADDED} at {place}": 1 for place in self.added}
 
     def holds(self, parameters: Iterable[torch.Tensor]) -> bool:
         """Tell whether gradients are multiplied still, as far as was seen."""
