@@ -9,6 +9,7 @@ from torch import nn
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
 
 SCALE = 2.0**15
 
@@ -122,3 +123,53 @@ def test_gradients_of_threads_that_the_script_joins_are_clipped_before_their_ste
             optimizer.step()
     codes = {one.code for one in session.report("script.py").findings}
     assert "AMP402" not in codes
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_added_to_gradients_that_are_scaled_is_no_part_of_safe(first):
+    """A pull towards older weights is divided by the scale as well, where it comes first."""
+    model, anchor = net(), [weight.detach() + 0.1 for weight in net().parameters()]
+
+    def pull(weights):
+        for weight, old in zip(weights, anchor, strict=True):
+            weight.grad.add_(weight.detach() - old, alpha=0.5)
+
+    def treat(weights):
+        for change in (pull, divide) if first else (divide, pull):
+            change(weights)
+
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        train(model, treat, True)
+    verdict = session.report("script.py").verdict
+    assert (verdict.word is Health.SAFE) is not first
+    assert ("added to gradients that are still multiplied" in verdict.sentence) is first
+
+
+def test_first_steps_that_overflow_tell_nothing_of_what_divides_gradients():
+    """Copies in FP32 are stepped: where nothing is finite no division shows, and later it does."""
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = net().half()
+        copies = [weight.detach().float().requires_grad_() for weight in model.parameters()]
+        optimizer, scale, skips = torch.optim.SGD(copies, 0.05), 2.0**24, 0
+        for _ in range(40):
+            x = torch.randn(32, 16)
+            loss = nn.functional.cross_entropy(model(x.half()).float(), x[:, :4].argmax(1))
+            model.zero_grad()
+            (loss * scale).backward()
+            for copy, weight in zip(copies, model.parameters(), strict=True):
+                copy.grad = weight.grad.float() / scale
+            if not bool(torch.isfinite(nn.utils.clip_grad_norm_(copies, 1.0))):
+                scale, skips = scale / 2, skips + 1
+                continue
+            optimizer.step()
+            with torch.no_grad():
+                for copy, weight in zip(copies, model.parameters(), strict=True):
+                    weight.copy_(copy)
+    report = session.report("script.py")
+    assert 2 < skips < 20
+    assert report.loop.scaling == ""
+    assert sum(event.skipped for event in report.loop.scales) == skips
+    assert [one.code for one in report.findings if one.severity is Severity.ERROR] == []

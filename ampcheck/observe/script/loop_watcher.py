@@ -167,13 +167,13 @@ class LoopWatcher:
         hand = by >= SMALLEST_SCALE
         name = name or (behind(loss) if whole or loss is None else SEEDED)
         self.journal.note(Kind.BACKWARD, scaled=scaled, dtype=dtype, name=name, by_hand=hand)
-        self.backwards += 1
-        self._pending = True
+        self.backwards, self._pending = self.backwards + 1, True
         if scaled and self.thread.runs:
             self.leftovers.backward_begins()
         if hand and (left := self.hand.multiplied(self.steps, by, loss, self.tape.models)):
             self.journal.note(Kind.GROWN, name=left)
-        return self.tape.backward(loss if whole else None, scaled=scaled, by=by)
+        given = name == SEEDED and self._scales
+        return self.tape.backward(loss if whole else None, scaled=scaled or given, by=by)
 
     @guarded
     def child(self, process: Any) -> None:

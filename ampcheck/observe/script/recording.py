@@ -33,6 +33,10 @@ Used = Callable[[Kind, str, list[torch.Tensor]], None]
 Named = tuple[str, str, torch.Tensor]
 
 
+#: Why a step is abandoned.
+BEGUN_BEFORE = "steps abandoned: they had begun before they were recorded"
+
+
 class Recording:
     """A step being recorded: what it computes, and nothing beside it."""
 
@@ -199,6 +203,18 @@ class Recording:
             number = plain(loss)
             if number is not None and number.numel() == 1 and number.is_floating_point():
                 self.recorder.step_record.keep_loss(number.detach())
+
+    def begins_backward(self, by: float, *, given: bool) -> bool:
+        """Take note of a backward of a loss multiplied `by` a constant, or of one that starts from `given` gradients.
+
+        Return whether it is abandoned because what these hold was computed before it began: FP32 would have others.
+        """
+        late = given and not self.backwards
+        if late:
+            self.leave(BEGUN_BEFORE)
+        self.backwards += 1
+        self.multiplied.begins(by)
+        return late
 
     def backward_ended(self) -> None:
         """Look at gradients before they may be divided by a scale that was applied by hand."""

@@ -189,8 +189,8 @@ class Tape(Models):
             self.delivery.end()
         if self.now is None:
             return None
-        self.now.backwards += 1
-        self.now.multiplied.begins(by)
+        if self.now.begins_backward(by, given=scaled and loss is None):
+            self.unheard(self.now.step + 1)
         if not isinstance(loss, torch.Tensor):
             return None
         if not scaled:
