@@ -1,6 +1,7 @@
 """What an optimizer is given of a step's gradients, beside FP32's treated alike."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from ampcheck.values.settings import Schedule
 from ampcheck.values.verdict import Health
 
 SCALE = 2.0**10
+LARGE = 2.0**14
 GENERATOR = torch.Generator().manual_seed(0)
 ROWS = torch.randn(32, 8, generator=GENERATOR)
 
@@ -210,3 +212,58 @@ def test_the_script_trains_as_without(name):
         return held
 
     assert state() == state(steps=frozenset())
+
+
+def test_fp32_goes_on_from_weights_that_an_optimizer_has_stepped_unseen():
+    """Two optimizers step in turn, and a recording goes on: the weights were loaded in it, from what half holds."""
+
+    def loop():
+        torch.manual_seed(0)
+        clients = [net(), net()]
+        held = {name: value.detach().bfloat16() for name, value in net().state_dict().items()}
+        kept = []
+        for _ in range(30):
+            for client in clients:
+                optimizer = torch.optim.SGD(client.parameters(), 0.3)
+                kept.append(optimizer)
+                for value in held.values():
+                    value.add_(torch.full_like(value, 1e-3))
+                client.load_state_dict({name: value.float() for name, value in held.items()})
+                for _ in range(2):
+                    optimizer.zero_grad()
+                    with torch.autocast("cuda", torch.bfloat16):
+                        loss = loss_of(client)
+                    loss.backward()
+                    optimizer.step()
+
+    session = watched(loop, first=60, every=1)
+    assert changed(session) == []
+    for delivery in deliveries(session):
+        for error, size, *_ in delivery.rows.values():
+            assert error <= 0.1**2 * size
+
+
+@pytest.mark.parametrize("limits", [True, False])
+def test_what_is_wrong_is_said_where_it_becomes_wrong(limits):
+    """The norm of float16 gradients overflows in a clipping, and a later line divides what that has left."""
+
+    def loop():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 512), nn.Tanh(), nn.Linear(512, 1)).half()
+        copies = [one.detach().float().requires_grad_() for one in model.parameters()]
+        optimizer = torch.optim.SGD(copies, 0.01)
+        for _ in range(6):
+            model.zero_grad()
+            (loss_of(model) * LARGE).backward()
+            if limits:
+                nn.utils.clip_grad_norm_(model.parameters(), LARGE)
+            for copy, one in zip(copies, model.parameters(), strict=True):
+                copy.grad = one.grad.float() / LARGE
+            optimizer.step()
+            with torch.no_grad():
+                for copy, one in zip(copies, model.parameters(), strict=True):
+                    one.copy_(copy)
+
+    found = changed(watched(loop))
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    assert {"clip_grad_norm_" in lines[one.line - 1] for one in found} == ({True} if limits else set())

@@ -19,6 +19,7 @@ from ampcheck.observe.script.gradient_rows import Compare, in_parts
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 from ampcheck.observe.unusual import plain
+from ampcheck.values.outcome import HARM_ERROR
 
 
 class _Followed(Shadow):
@@ -26,7 +27,10 @@ class _Followed(Shadow):
 
     def __init__(self, execute: Callable[..., Any] = run_op) -> None:
         super().__init__(execute)
-        self.places: dict[int, tuple[str, int]] = {}  #: by storage, the line that wrote it last
+        self.places: dict[
+            int, tuple[str, int]
+        ] = {}  #: by storage, the line that made it wrong, or wrote it last
+        self._wrong: set[int] = set()  #: storages whose line is the one that made them wrong
 
     def _differs(self, args: Any, kwargs: Any) -> bool:
         values = (*args, *kwargs.values()) if kwargs else args
@@ -36,15 +40,35 @@ class _Followed(Shadow):
         if not self._differs(args, kwargs):
             return None
         follow, targets = super()._follow(rule, func, args, kwargs), written(rule, args, kwargs)
+        read = [place for place in map(_storage, tensors_of((args, kwargs))) if place in self._wrong]
+        begun = self.places[read[0]] if read else None
 
         def note(out: Any) -> None:
             if follow is not None:
                 follow(out)
             for tensor in tensors_of((targets, out)):
-                if readable(tensor):
-                    self.places[tensor.untyped_storage()._cdata] = running_line()
+                place = _storage(tensor)
+                if place and place not in self._wrong:
+                    wide = self.of(tensor)
+                    wrong = wide is not None and _is_turned(in_parts(tensor.detach()), in_parts(wide))
+                    self.places[place] = begun if wrong and begun is not None else running_line()
+                    if wrong:
+                        self._wrong.add(place)
 
         return note
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata if readable(tensor) else 0
+
+
+def _is_turned(numbers: torch.Tensor, wide: torch.Tensor) -> bool:
+    """Tell whether numbers point elsewhere than FP32's do, whatever both are multiplied by, or are not finite."""
+    low, high = numbers.double().flatten(), wide.double().flatten()
+    if low.numel() == 1:
+        return bool(high.isfinite() & ~low.isfinite())
+    along, size = low @ high, (low @ low) * (high @ high)
+    return bool(high.any() & ~(along.square() >= (1.0 - HARM_ERROR**2) * size) | (high.any() & ~low.any()))
 
 
 class Delivery:

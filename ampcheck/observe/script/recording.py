@@ -1,7 +1,7 @@
 """One step of a script, recorded: what it computed, and what it did with its gradients."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -20,6 +20,7 @@ from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
 from ampcheck.observe.script.scaling.scaled_by_hand import Multiplied, Probe, Scaling, before_step, probes
 from ampcheck.observe.script.state.stale_casts import StaleCasts
 from ampcheck.observe.source import running_line
+from ampcheck.observe.statistics.memory import version_of
 from ampcheck.observe.unusual import plain
 from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.loop import Kind
@@ -41,6 +42,7 @@ class Recording:
     """A step being recorded: what it computes, and nothing beside it."""
 
     compares = False  #: whether FP32 runs beside it
+    _shadows: Sequence[Any] = ()  #: what runs beside it
     carried: Any = None  #: what FP32 has of the numbers in half precision that are there when it ends
 
     def __init__(
@@ -59,6 +61,9 @@ class Recording:
         self.step = self.last = step
         self.scale = 1.0
         self._paused = False  #: it sees nothing for a while
+        self._before_pause: list[
+            tuple[torch.Tensor, int]
+        ] = []  #: its weights, and how often they were written
         self.before_calls = False  #: it began before a module was called
         self.called = False  #: since then one was
         self.backwards = 0
@@ -147,7 +152,9 @@ class Recording:
     def pause(self) -> None:
         """See nothing for a while: of what an optimizer does."""
         self.given = True
-        self._paused = self._paused or self.recorder.pause()
+        if not self._paused:
+            self._before_pause = [(one, version_of(one)) for _, _, one in self.recorder.tracker.parameters()]
+            self._paused = self.recorder.pause()
 
     def resume(self) -> None:
         """Go on where nothing was seen for a while."""
@@ -155,6 +162,11 @@ class Recording:
             self._paused = False
             self.recorder.resume()
             self.recorder.resumes()
+            stepped = [one for one, was in self._before_pause if version_of(one) != was]
+            for shadow in self._shadows:  # FP32 goes on from the weights that the script has
+                for one in stepped:
+                    if shadow.of(one) is not None:
+                        shadow.replace(one, one.detach().float())
 
     def is_dropped(self) -> bool:
         """Tell whether its gradients overflowed and are gone again, without an optimizer."""
