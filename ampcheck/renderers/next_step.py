@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ampcheck.diagnose.caveats import settled
 from ampcheck.diagnose.rules.installed import in_installed, own_line
-from ampcheck.diagnose.rules.lines_to_change import CASTS
+from ampcheck.diagnose.rules.lines_to_change import CASTS, is_unscaled
 from ampcheck.diagnose.savings import forward_bytes
 from ampcheck.diagnose.subjects import with_class
 from ampcheck.renderers.words import scaler_call
@@ -158,6 +158,8 @@ def _mended(report: Report, finding: Finding) -> str:
     where = f" at {at}{f', which {clean(own)} runs' if own else ''}" if at else ""
     how = "the lines below show how" if finding.fix else f"see ampcheck explain {clean(finding.code)}"
     if finding.code in _BY_FP32 and where and finding.origin and finding.origin.op:
+        if is_unscaled(report, finding.origin):
+            return f"scale the loss: {how}"
         if finding.origin.op in CASTS:
             return f"do not cast to {clean(report.precision)}{where}: {how}"
         return f"run {clean(finding.origin.op)}{where} in FP32: {how}"

@@ -7,7 +7,9 @@ import torch
 from code_lines import line_of
 from torch import nn
 
+from ampcheck.diagnose.rules.backward_unscaled import SCALED
 from ampcheck.diagnose.rules.loop_state import MADE_IN_FP32
+from ampcheck.renderers.next_step import next_step
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
@@ -239,3 +241,41 @@ def test_what_is_written_in_place_is_to_be_made_in_fp32():
     assert first.fix[0] == MADE_IN_FP32
     _, errors = watched(normed(torch.float32))
     assert errors == []
+
+
+class Pairs(nn.Module):
+    """A head whose loss is a mean over all pairs: the gradient of each is tiny."""
+
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.seg, self.pair = nn.Linear(8, 16), nn.Linear(16, 4), nn.Linear(16, 8)
+
+    def forward(self, x):
+        h = torch.relu(self.trunk(x))
+        return self.seg(h), self.pair(h)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_gradient_that_its_cast_to_fp16_makes_zero_asks_for_a_loss_scale(scaled):
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = Pairs()
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        scaler = torch.amp.GradScaler("cuda", enabled=scaled)
+        for _ in range(4):
+            x = torch.randn(1024, 8)
+            with torch.autocast("cuda", torch.float16):
+                seg, pair = model(x)
+                near = pair @ pair.t()
+                loss = nn.functional.cross_entropy(seg, x[:, :4].argmax(1))
+                loss = loss + 0.01 * nn.functional.mse_loss(near, torch.eye(1024))
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    report = session.report("script.py")
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert bool(errors) is not scaled
+    assert all(one.fix == SCALED for one in errors)
+    assert ("scale the loss" in next_step(report)) is not scaled

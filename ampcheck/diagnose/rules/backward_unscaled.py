@@ -14,6 +14,9 @@ from ampcheck.values.outcome import DEAD_SHARE, HARM_UNDERFLOW
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean
 
+#: How a loss is scaled.
+SCALED = ('scaler = torch.amp.GradScaler("cuda")  # once', "scaler.scale(loss).backward()")
+
 
 def unscaled_backward(report: Report) -> list[Finding]:
     """A float16 loop calls backward on a loss that was not scaled.
@@ -69,7 +72,7 @@ def _unscaled(
 ) -> tuple[str, list[Event], list[str]]:
     """Return what to say of a backward without a scale, where, and what to write instead."""
     lost = f"what lies below 2^-24 becomes zero{f', as most of the gradient of {dead} does' if dead else ''}"
-    lines = ['scaler = torch.amp.GradScaler("cuda")  # once', "scaler.scale(loss).backward()"]
+    lines = [*SCALED]
     if event.location in divided:
         said = "the loss was not scaled, but scaler.step divides its gradients by the scale"
     elif event.location in mixed:

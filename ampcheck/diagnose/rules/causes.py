@@ -102,12 +102,21 @@ def _named_rather(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     return tuple(f for f in findings if f.code != "AMP421") if named else findings
 
 
+def _is_backward(finding: Finding) -> bool:
+    """Tell whether something is placed in a backward."""
+    return any(site.phase is Phase.BACKWARD for site in finding.sites[:1])
+
+
 def _by_state(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Return findings with gradients that are off somewhere below a state that has lost its changes at a known line."""
+    """Return findings with gradients that are off somewhere below a state that has lost its changes at a known line.
+
+    Where they are off in the backward the state comes first: it may be what makes them so.
+    """
     off = [f for f in findings if f.code == "AMP501" and not (f.origin and f.origin.line)]
     lost = [f for f in findings if (f.code, f.severity) == ("AMP504", Severity.ERROR)]
     first = next((f for f in lost if f.origin and f.origin.line), None)
-    if report.loop is None or first is None or not off:
+    backward = any(f.code == "AMP501" and _is_backward(f) for f in findings[:1])
+    if report.loop is None or first is None or not (off or backward):
         return findings
     shown = replace(first, follows=tuple(f"{f.code} {f.name}: {f.message}" for f in off))
     return (shown, *(f for f in findings if f is not first and f not in off))

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ampcheck.diagnose.rules.backward import is_rebuilt, saving_cast
+from ampcheck.diagnose.rules.backward_unscaled import SCALED
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
-from ampcheck.diagnose.rules.loop_state import MADE_IN_FP32, device_of
+from ampcheck.diagnose.rules.loop_state import MADE_IN_FP32, active_scalers, device_of
 from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, larger_scale
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES, SHORT_DTYPE
@@ -33,6 +34,8 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
     if is_rebuilt(report, origin):
         low = clean(report.precision)
         return (f"# rebuilt here from numbers held in {low}: hold them in FP32 where the forward makes them",)
+    if is_unscaled(report, origin):
+        return SCALED
     region = f"with torch.autocast({device_of(report)}, enabled=False):"
     after = next((site for site in finding.sites[1:] if _reads(site, origin)), None)
     in_place = origin.op.endswith("_") and origin.phase is Phase.FORWARD
@@ -46,6 +49,12 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         return (cast,)
     again = f"{cast}; if autocast casts again at {location(after.file, after.line)}:"
     return again, region, "    ...  # that line, with .float() on what is read"
+
+
+def is_unscaled(report: Report, origin: Site) -> bool:
+    """Tell whether a gradient is lost where it is cast to fp16, for want of a loss scale."""
+    cast = origin.op in CASTS and origin.phase is Phase.BACKWARD and report.precision == "fp16"
+    return cast and report.loop is not None and not (report.log2_scale or active_scalers(report.loop))
 
 
 def _reads(site: Site, origin: Site) -> bool:
