@@ -279,3 +279,39 @@ def test_a_gradient_that_its_cast_to_fp16_makes_zero_asks_for_a_loss_scale(scale
     assert bool(errors) is not scaled
     assert all(one.fix == SCALED for one in errors)
     assert ("scale the loss" in next_step(report)) is not scaled
+
+
+class Lean(torch.autograd.Function):
+    """A sine that keeps its argument for the backward in few bits."""
+
+    kept = torch.bfloat16
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.to(Lean.kept))
+        return torch.sin(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * torch.cos(x.to(grad.dtype))
+
+
+@pytest.mark.parametrize("kept", [torch.bfloat16, torch.float32])
+def test_what_a_backward_computes_from_a_rounded_copy_is_placed_where_that_is_saved(kept, monkeypatch):
+    monkeypatch.setattr(Lean, "kept", kept)
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        phase = nn.Linear(4, 8)
+        optimizer = torch.optim.SGD(phase.parameters(), 0.01)
+        for _ in range(4):
+            x = torch.randn(64, 4)
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = (Lean.apply(phase(x).float() + 20000.0) - x[:, :1]).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == ([] if kept == torch.float32 else ["AMP501"])
+    assert all(one.origin.line == line_of(Lean.forward, "save_for_backward") for one in errors)

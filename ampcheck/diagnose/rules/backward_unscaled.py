@@ -15,7 +15,13 @@ from ampcheck.values.report import Report
 from ampcheck.values.wording import clean
 
 #: How a loss is scaled.
-SCALED = ('scaler = torch.amp.GradScaler("cuda")  # once', "scaler.scale(loss).backward()")
+SCALED = (
+    'scaler = torch.amp.GradScaler("cuda")  # once',
+    "scaler.scale(loss).backward()",
+    "scaler.unscale_(optimizer)  # before gradients are clipped or changed",
+    "scaler.step(optimizer)",
+    "scaler.update()",
+)
 
 
 def unscaled_backward(report: Report) -> list[Finding]:
@@ -75,6 +81,7 @@ def _unscaled(
     lines = [*SCALED]
     if event.location in divided:
         said = "the loss was not scaled, but scaler.step divides its gradients by the scale"
+        lines = ["scaler.scale(loss).backward()"]
     elif event.location in mixed:
         said = "the loss was not scaled, but the script divides its gradients by the scale of another loss"
         lines = ["(loss * scale).backward()  # by the scale of the other loss"]

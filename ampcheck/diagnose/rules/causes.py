@@ -57,6 +57,7 @@ def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     if cause.code in _OF_SCALES:
         followers = frozenset({"AMP501", "AMP506"})
     below = [f for f in findings if f is not cause and f.code in followers and _explains(report, cause, f)]
+    below += [f for f in findings if f.code == "AMP206" and _makes_infinite(cause, f)]
     shown = replace(cause, follows=tuple(f"{f.code} {f.name}: {f.message}" for f in below))
     if cause.code in _OF_SCALES | _OF_OVERFLOW:  # before the collapse of the scale, which is what it leads to
         findings = (cause, *(f for f in findings if f is not cause))
@@ -100,6 +101,13 @@ def _named_rather(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return findings without gradients that change on their way, where it is known what changes them."""
     named = any(f.code in _ON_THE_WAY and f.severity is Severity.ERROR for f in findings)
     return tuple(f for f in findings if f.code != "AMP421") if named else findings
+
+
+def _makes_infinite(cause: Finding, collapse: Finding) -> bool:
+    """Tell whether a loss scale falls for what one line makes infinite, which a finding is about already."""
+    if cause.code not in {"AMP104", "AMP202"} or cause.origin is None or collapse.origin is None:
+        return False
+    return bool(cause.origin.line) and cause.origin.location == collapse.origin.location
 
 
 def _is_backward(finding: Finding) -> bool:

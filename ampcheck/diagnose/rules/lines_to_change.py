@@ -102,6 +102,7 @@ def _larger_scale(report: Report, finding: Finding) -> tuple[str, ...]:
 _LINES: dict[str, Callable[[Report, Finding], tuple[str, ...]]] = {
     "AMP101": _in_fp32,
     "AMP103": _in_fp32,
+    "AMP104": _in_fp32,
     "AMP201": _larger_scale,
     "AMP202": _smaller_scale,
     "AMP501": _in_fp32,

@@ -72,7 +72,7 @@ def precision_loss(report: Report) -> list[Finding]:
     if report.mode == "infer":
         numbers = {"output_error": settled.error}
         sites = _kept_site(report) if not begun else sites
-    elif backward := lost_in_backward(report):
+    elif (backward := lost_in_backward(report)) and not _from_saved(begun):
         limited = limited_scaled(report, *backward)
         sites, numbers["error"] = (backward[0],), backward[1]
         where = f"; {_told_backward(*backward)}"
@@ -91,6 +91,11 @@ def precision_loss(report: Report) -> list[Finding]:
             numbers,
         )
     ]
+
+
+def _from_saved(begun: list[ErrorJump]) -> bool:
+    """Tell whether it begins where a backward computes with numbers that were rounded as they were saved."""
+    return bool(begun) and begun[0].site.phase is Phase.BACKWARD
 
 
 def _harmed(report: Report) -> tuple[Site, ...]:
@@ -261,7 +266,7 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     many = report.cast == "weights" or own  # changes, of which some may have been kept
     moved = sum(loss.moved for loss in bad)
     stuck, wrong = sum(loss.stuck for loss in bad), sum(loss.wrong for loss in bad)
-    share = percent(max(stuck, wrong) / moved)
+    share, tensors = percent(max(stuck, wrong) / moved), len({loss.name for loss in bad})
     parent = _common([loss.name.rpartition(".")[0] for loss in bad])
     bad_ones = sum(loss.infinite for loss in bad)
     effect = (
@@ -282,11 +287,11 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
         "lost-update",
         "stagnant-update",
         Severity.ERROR,
-        f"{share} of the changes to {plural(len(bad), 'tensor')} held in half precision {effect} "
+        f"{share} of the changes to {plural(tensors, 'tensor')} held in half precision {effect} "
         f"({first.name}: {first.stuck if stuck >= wrong else first.wrong:,} of {first.moved:,} elements {kept}){why}",
         (place._replace(file=file, line=line),),
         {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": len(bad)},
-        fix=held if beside else (*larger, *(held if _trains_fp32(report) else weights_in_fp32(report))),
+        fix=held if beside else (*larger, *_kept(report, bad, held)),
     )
 
 
@@ -301,9 +306,15 @@ def _trained(report: Report, name: str) -> bool:
     return any(site.module == module and site.slot == f"param_grad[{leaf}]" for site in report.low.sites)
 
 
-def _trains_fp32(report: Report) -> bool:
-    """Tell whether other weights are trained in FP32, so that only some are in half precision."""
-    return any(site.slot.startswith("param_grad[") and site.dtype == "float32" for site in report.low.sites)
+def _kept(report: Report, bad: list[UpdateLoss], held: tuple[str, ...]) -> tuple[str, ...]:
+    """Return how weights are kept in FP32: some by their names, where others are or lose nothing in half precision."""
+    fp32 = any(site.slot.startswith("param_grad[") and site.dtype == "float32" for site in report.low.sites)
+    if fp32:
+        return held
+    fine = [loss for loss in report.updates if loss.stepped and loss not in lost_updates(report)]
+    if len(bad) <= min(FEW_PLACES, len(fine)):
+        return tuple(dict.fromkeys(_HELD.format(loss.name) for loss in bad))
+    return weights_in_fp32(report)
 
 
 def lost_updates(report: Report) -> list[UpdateLoss]:

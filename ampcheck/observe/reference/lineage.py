@@ -29,6 +29,9 @@ MOVES = frozenset(
     repeat constant_pad_nd split unsafe_split neg relu""".split()
 )
 
+#: Operations that do nothing but change the dtype.
+CASTS = frozenset({"_to_copy", "copy_", "to"})
+
 #: What each site's results were made of, in order of execution.
 Sources = Mapping[Site, Iterable[Site]]
 
@@ -93,12 +96,26 @@ def error_jumps(
         before = max((level.get(source, 0.0) for source in made_of), default=0.0)
         # A cast has no counterpart in the FP32 run: what it holds is as far off as what it was made of.
         level[site] = errors[site].relative_rms if site in errors else before
-        leapt = level[site] > max(LEAP_ERROR, LEAP_FACTOR * before)
-        if site.phase is Phase.FORWARD and leapt and not _arbitrary(level[site], dtype):
+        leapt = level[site] > max(LEAP_ERROR, LEAP_FACTOR * before) and not _arbitrary(level[site], dtype)
+        if leapt and (site.phase is Phase.FORWARD or _only_saved(site, sources)):
             exact = {one for one, pair in errors.items() if pair.is_exact}
             dropped = _dropped(site, sources, dtype, outside or {}, exact)
-            found.append(ErrorJump(site, before, level[site], dropped))
+            if site.phase is Phase.FORWARD or (dropped.phase is Phase.FORWARD and dropped.op in CASTS):
+                found.append(ErrorJump(site, before, level[site], dropped))
     return tuple(found[:MOST_LEAPS])
+
+
+def _only_saved(site: Site, sources: Sources) -> bool:
+    """Tell whether a result of the backward is made of nothing but what the forward has saved, and of no gradient."""
+    waiting, seen = [site], {site}
+    while waiting:
+        one = waiting.pop()
+        made_of = list(sources.get(one, ()))
+        if one.phase is Phase.BACKWARD and not made_of:
+            return False
+        waiting += [source for source in made_of if source.phase is Phase.BACKWARD and source not in seen]
+        seen.update(made_of)
+    return True
 
 
 def overflown_casts(sources: Sources, low: Trace, reference: Trace, dtype: str) -> tuple[ErrorJump, ...]:
