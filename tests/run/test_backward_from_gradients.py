@@ -9,6 +9,7 @@ from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
 
 STEPS = 8
+KEPT = []  # optimizers
 
 
 def half(on):
@@ -56,6 +57,22 @@ def projected(encoder, scaler, on):
         scaler.update()
 
 
+def measured(encoder, scaler, on):
+    """Between two tasks gradients are only measured, without a scale; the optimizer of the next one clears them."""
+    for _ in range(2):
+        optimizer = torch.optim.SGD(encoder.parameters(), 0.5)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            with half(on):
+                loss = encoder(torch.randn(32, 8)).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        encoder.zero_grad()
+        encoder(torch.randn(32, 8)).square().mean().backward()
+        KEPT.append(optimizer)
+
+
 def unscaled(encoder, scaler, on):
     """The loss is not scaled, and its gradients are divided all the same."""
     optimizer = torch.optim.SGD(encoder.parameters(), 0.5)
@@ -77,7 +94,9 @@ def moved(train, on):
     return nn.utils.parameters_to_vector(encoder.parameters()).detach() - before
 
 
-@pytest.mark.parametrize(("train", "codes"), [(cached, []), (projected, []), (unscaled, ["AMP408"])])
+@pytest.mark.parametrize(
+    ("train", "codes"), [(cached, []), (projected, []), (measured, []), (unscaled, ["AMP408"])]
+)
 def test_a_backward_without_a_loss_of_its_own_is_not_called_unscaled(train, codes):
     right = moved(train, on=False)
     session = Session(Schedule(), as_cuda=True)

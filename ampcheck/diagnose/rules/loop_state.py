@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ampcheck.diagnose.rules.libraries import in_library
@@ -128,12 +128,15 @@ def rounds_of(loop: Loop) -> Mapping[int, list[Event]]:
 def uncleared(loop: Loop, events: Iterable[Event]) -> list[Event]:
     """Return events of a round without the backwards whose gradients were cleared before anything used them.
 
-    Of several optimizers that clear their own, nobody knows whose gradients these were.
+    Of several optimizers that clear their own, nobody knows whose gradients these were, but of the one that steps next.
     """
-    own = label(loop, "optimizer")
+    own, events = label(loop, "optimizer"), list(events)
     kept, waiting = list[Event | None](), list[int]()
-    for event in events:
-        clears = event.kind is Kind.ZERO_GRAD and (event.thing not in own or len(own) == 1)
+    for number, event in enumerate(events):
+        others = event.thing in own and len(own) > 1
+        clears = event.kind is Kind.ZERO_GRAD and not (
+            others and _next_stepped(events, number) != event.thing
+        )
         if clears:
             kept = [None if at in waiting else one for at, one in enumerate(kept)]
         if clears or event.kind in _USES:
@@ -142,6 +145,13 @@ def uncleared(loop: Loop, events: Iterable[Event]) -> list[Event]:
             waiting.append(len(kept))
         kept.append(event)
     return [one for one in kept if one is not None]
+
+
+def _next_stepped(events: Sequence[Event], number: int) -> str:
+    """Return the optimizer that uses gradients next, if it is one."""
+    using = next((one for one in events[number:] if one.kind in _USES), None)
+    targets = () if using is None else using.targets or (using.thing,)
+    return targets[0] if len(targets) == 1 else ""
 
 
 def first_by_place(events: Iterable[Event]) -> list[Event]:
