@@ -38,7 +38,8 @@ from ampcheck.values.trace import Site, summed_up
 _NEAR = 0.4
 #: A scale of so many octaves up or down takes numbers out of FP32's range.
 _FAR = 64
-
+#: Buffers of normalisations, which do not compute with them as they train.
+_OF_NORMS = ("running_mean", "running_var")
 
 _current_node = torch._C._current_autograd_node
 
@@ -105,6 +106,7 @@ class Compared(Recording):
         return Recorder((), samples=SAMPLES, execute=self._run, step_record=self.step_record)
 
     def _trained(self) -> Iterator[torch.Tensor]:
+        yield from (one for name, one in self.recorder.tracker.buffers() if name.endswith(_OF_NORMS))
         yield from (parameter for _, _, parameter in self.recorder.tracker.parameters())
         for _, model in self.models():  # a weight may be read before its model is called
             yield from model.parameters()
