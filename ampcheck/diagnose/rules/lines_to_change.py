@@ -52,7 +52,7 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
 
 
 def is_unscaled(report: Report, origin: Site) -> bool:
-    """Tell whether a gradient is lost where it is cast to fp16, for want of a loss scale."""
+    """Tell whether a gradient underflows where it is cast to fp16, for want of a loss scale."""
     cast = origin.op in CASTS and origin.phase is Phase.BACKWARD and report.precision == "fp16"
     return cast and report.loop is not None and not (report.log2_scale or active_scalers(report.loop))
 
