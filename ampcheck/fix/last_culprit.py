@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from ampcheck.diagnose.suspects import Suspect, beginning
 from ampcheck.values.modules import within
+from ampcheck.values.op_kinds import rounds_inputs
 from ampcheck.values.report import Report
-from ampcheck.values.trace import ErrorJump, Phase, Site, rounds_inputs
+from ampcheck.values.trace import ErrorJump, Phase, Site
 
 #: Places tried behind the one that was found, and lines tried inside of it.
 MOST_TRIED = 8

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 from ampcheck.diagnose.caveats import settled
 from ampcheck.diagnose.rules.installed import in_installed, own_line
-from ampcheck.diagnose.rules.lines_to_change import CASTS, is_unscaled
+from ampcheck.diagnose.rules.lines_to_change import is_unscaled
 from ampcheck.diagnose.savings import forward_bytes
 from ampcheck.diagnose.subjects import with_class
 from ampcheck.renderers.words import scaler_call
 from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.op_kinds import CASTS
 from ampcheck.values.outcome import magnified
 from ampcheck.values.plan import Plan, ScalerPlan
 from ampcheck.values.report import Report

@@ -59,15 +59,6 @@ class Site(NamedTuple):
         return f"{self.file}:{self.line}" if self.file else ""
 
 
-#: Operations whose inputs autocast casts itself, on their line.
-_PRODUCTS = frozenset("mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution _prelu_kernel".split())
-
-
-def rounds_inputs(op: str) -> bool:
-    """Tell whether autocast lowers the precision of an operation of this name, and so casts its inputs."""
-    return op in _PRODUCTS or op.startswith("_scaled_dot_product")
-
-
 #: Operations that return, behind their result, what their backward will read: means, masks, sums.
 _SAVES = (
     "_batch_norm",

@@ -10,6 +10,7 @@ from ampcheck.observe.script.scaling.scales_by_hand import ScaleByHand
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
 
 STEPS = 24
 
@@ -102,3 +103,34 @@ def test_the_scales_of_two_losses_are_told_apart_by_their_weights():
     assert not hand.is_dynamic
     assert [math.log2(event.after) for event in hand.events()] == [19, 18]
     assert sorted(hand.first().values()) == [2.0**10, 2.0**20]
+
+
+def test_layers_that_are_left_out_by_chance_make_no_other_loss():
+    torch.manual_seed(0)
+    stem, layers, hand = nn.Linear(8, 8), [nn.Linear(8, 8) for _ in range(8)], ScaleByHand()
+    for step in range(40):
+        h = stem(torch.randn(4, 8))
+        for layer in layers:
+            h = h + layer(h).tanh() if torch.rand(()) < 0.5 else h
+        hand.multiplied(step, 2.0 ** (20 - step), h.sum() * 2.0, list)
+    assert list(hand.first().values()) == [2.0**20]
+    assert sum(event.skipped for event in hand.events()) == 39
+
+
+def test_a_step_without_a_division_is_not_known_by_its_limit_alone():
+    """Clipped to a limit times the scale, and stepped as it is: the limit says that the script knows, and no more."""
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = parts()[0]
+        optimizer = torch.optim.SGD(model.parameters(), 1e-5)
+        for _ in range(8):
+            with torch.autocast("cuda", torch.float16):
+                loss = model(torch.randn(32, 8)).float().square().mean()
+            optimizer.zero_grad()
+            (loss * 2.0**14).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 2.0**14)
+            optimizer.step()
+    report = session.report("script.py")
+    assert "what divides its gradients was not seen" in report.loop.scaling
+    assert report.verdict.word is Health.PARTLY_AUDITED

@@ -10,12 +10,10 @@ from ampcheck.diagnose.rules.loop_state import MADE_IN_FP32, active_scalers, dev
 from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, larger_scale
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES, SHORT_DTYPE
+from ampcheck.values.op_kinds import CASTS, rounds_inputs
 from ampcheck.values.report import Report
-from ampcheck.values.trace import Phase, Site, rounds_inputs
+from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import clean, location
-
-#: Operations that do nothing but change the dtype.
-CASTS = frozenset({"_to_copy", "copy_", "to"})
 
 
 def with_lines(report: Report, finding: Finding) -> Finding:

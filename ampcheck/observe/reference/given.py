@@ -8,7 +8,7 @@ anyway; where they are cast up or computed with, what rounding has lost was not 
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -20,14 +20,16 @@ from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of, version_of
 from ampcheck.observe.statistics.units import GRIDS, is_grid, whole
 from ampcheck.observe.unusual import in_memory
-from ampcheck.values.trace import Site, rounds_inputs
+from ampcheck.values.op_kinds import CASTS, rounds_inputs
 from ampcheck.values.wording import some
+
+if TYPE_CHECKING:
+    from ampcheck.values.trace import Site
 
 #: What is not audited where such numbers were computed with, behind their names.
 GIVEN = "half-precision tensors kept from before the step: what rounding them has lost is not known"
 #: How many of them are looked up.
 _NAMED = 8
-_CASTS = frozenset({"_to_copy", "copy_", "to"})
 
 
 class TakenAsIs(NamedTuple):
@@ -101,7 +103,7 @@ class Given:
             return False
         wide = any(tensor.dtype not in HALVES for tensor in targets)
         casts_up = any(isinstance(value, torch.dtype) and value not in HALVES for value in values)
-        if rule.name in MOVES or (rule.name in _CASTS and not (wide or casts_up)):
+        if rule.name in MOVES or (rule.name in CASTS and not (wide or casts_up)):
             self._copied = self._first(read[0] if read[0]._base is None else read[0]._base)
             return True
         for tensor in read:

@@ -9,6 +9,7 @@ import torch
 
 from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.values.formats import BY_DTYPE, FP32
+from ampcheck.values.op_kinds import CASTS, rounds_inputs
 from ampcheck.values.trace import (
     LEAP_ERROR,
     LEAP_FACTOR,
@@ -17,7 +18,6 @@ from ampcheck.values.trace import (
     Phase,
     Site,
     Trace,
-    rounds_inputs,
 )
 
 #: ErrorJumps kept; the first in order of execution are the ones that later ones follow from.
@@ -28,9 +28,6 @@ MOVES = frozenset(
     """cat stack clone contiguous index index_select gather select_scatter slice_scatter masked_fill where roll flip
     repeat constant_pad_nd split unsafe_split neg relu""".split()
 )
-
-#: Operations that do nothing but change the dtype.
-CASTS = frozenset({"_to_copy", "copy_", "to"})
 
 #: What each site's results were made of, in order of execution.
 Sources = Mapping[Site, Iterable[Site]]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _NormBase
 
 from ampcheck.observe import modes
 from ampcheck.observe.execution import Args, Execute, Kwargs, State
@@ -38,8 +39,6 @@ from ampcheck.values.trace import Site, summed_up
 _NEAR = 0.4
 #: A scale of so many octaves up or down takes numbers out of FP32's range.
 _FAR = 64
-#: Buffers of normalisations, which do not compute with them as they train.
-_OF_NORMS = ("running_mean", "running_var")
 
 _current_node = torch._C._current_autograd_node
 
@@ -105,14 +104,15 @@ class Compared(Recording):
     def _recorder(self) -> Recorder:
         return Recorder((), samples=SAMPLES, execute=self._run, step_record=self.step_record)
 
-    def _trained(self) -> Iterator[torch.Tensor]:
-        yield from (one for name, one in self.recorder.tracker.buffers() if name.endswith(_OF_NORMS))
+    def _not_carried(self) -> Iterator[torch.Tensor]:
         yield from (parameter for _, _, parameter in self.recorder.tracker.parameters())
         for _, model in self.models():  # a weight may be read before its model is called
             yield from model.parameters()
+            norms = (one for one in model.modules() if isinstance(one, _NormBase))
+            yield from (one for norm in norms for one in norm.buffers())  # not computed with as they train
 
     def _weights(self) -> Iterator[torch.Tensor]:
-        yield from self._trained()
+        yield from self._not_carried()
         yield from (buffer for _, buffer in self.recorder.tracker.buffers())
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -305,7 +305,7 @@ class Compared(Recording):
         runs, old = self._shadows[::-1], self._given
         asked = bool(self.carried is not None or old.found or old.beside)
         if asked or self.is_first:
-            held = runs, self._trained(), old.holds, old.carried | self._made
+            held = runs, self._not_carried(), old.holds, old.carried | self._made
             self.carried = Carried(*held, asked=asked, was_read=bool(old.outside))
         self.delivery.keep([parameter for _, _, parameter in self.recorder.tracker.parameters()])
         outside: dict[tuple[str, int], Site | None] = {**self._shadow.outside, **old.outside}

@@ -27,9 +27,7 @@ class _Followed(Shadow):
 
     def __init__(self, execute: Callable[..., Any] = run_op) -> None:
         super().__init__(execute)
-        self.places: dict[
-            int, tuple[str, int]
-        ] = {}  #: by storage, the line that made it wrong, or wrote it last
+        self.places: dict[int, tuple[str, int]] = {}  #: by storage, the line that spoilt it, or wrote it
         self._wrong: set[int] = set()  #: storages whose line is the one that made them wrong
 
     def _differs(self, args: Any, kwargs: Any) -> bool:

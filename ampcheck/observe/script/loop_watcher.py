@@ -330,11 +330,11 @@ class LoopWatcher:
 
     def loop(self) -> Loop:
         """Return what was seen of the loop."""
-        things, scales = tuple(self.journal.things.values()), tuple(self.scales.events)
+        things, scales, first = self.journal.things.values(), self.scales.events, dict(self.scales.first)
         known = [one for one in self.tape.recorded if not one.overflowed]  # no division shows in others
-        scaling, first = worst(one.scaling for one in known or self.tape.recorded), dict(self.scales.first)
-        full = tuple(recorded.step for recorded in self.tape.recorded if recorded.beside is not None)
+        scaling = worst((*(one.scaling for one in known or self.tape.recorded), self.hand.undivided))
         if (scaling.known or self.hand.is_dynamic) and not first:
-            first, scales = self.hand.first(), self.hand.events()
-        seen = (*self.journal.rounds(), things, scales, first, self.steps, full)
+            first, scales = self.hand.first(), [*self.hand.events()]
+        full = tuple(recorded.step for recorded in self.tape.recorded if recorded.beside is not None)
+        seen = (*self.journal.rounds(), tuple(things), tuple(scales), first, self.steps, full)
         return Loop(*seen, children=self.children, scaling=scaling.words)

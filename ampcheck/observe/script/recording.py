@@ -61,9 +61,7 @@ class Recording:
         self.step = self.last = step
         self.scale = 1.0
         self._paused = False  #: it sees nothing for a while
-        self._before_pause: list[
-            tuple[torch.Tensor, int]
-        ] = []  #: its weights, and how often they were written
+        self._before_pause: list[tuple[torch.Tensor, int]] = []  #: weights and their versions
         self.before_calls = False  #: it began before a module was called
         self.called = False  #: since then one was
         self.backwards = 0
@@ -160,13 +158,18 @@ class Recording:
         """Go on where nothing was seen for a while."""
         if self._paused:
             self._paused = False
+            with unseen():
+                self._take_stepped()
             self.recorder.resume()
             self.recorder.resumes()
-            stepped = [one for one, was in self._before_pause if version_of(one) != was]
-            for shadow in self._shadows:  # FP32 goes on from the weights that the script has
-                for one in stepped:
-                    if shadow.of(one) is not None:
-                        shadow.replace(one, one.detach().float())
+
+    def _take_stepped(self) -> None:
+        """Let FP32 go on from the weights that the script has, where an optimizer has stepped them unseen."""
+        stepped = [one.detach() for one, was in self._before_pause if version_of(one) != was]
+        for shadow in self._shadows:
+            for one in stepped:
+                if shadow.of(one) is not None:
+                    shadow.replace(one, one.float())
 
     def is_dropped(self) -> bool:
         """Tell whether its gradients overflowed and are gone again, without an optimizer."""

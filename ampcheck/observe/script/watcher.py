@@ -205,7 +205,7 @@ class Watcher(HandWatcher):
         at_hand = bool(by) or self._scale_read == self.backwards or tensor
         self.hand.limit = unit_of(limit, scale, read=self._scale_read >= 0, at_hand=at_hand)
         if by and now is not None:
-            now.multiplied.minded = self.hand.limit == IN_SCALE
+            now.multiplied.minded = self.hand.minded = self.hand.limit == IN_SCALE
         self._end_recording(used=parameters, label="")
         self.used(Kind.READ_GRAD if limit == inf else kind, name, parameters)
         self.hand.limit = ""

@@ -1,5 +1,6 @@
 """What a loss is made of, read from its graph: whether it was scaled, and the operation behind it."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -116,3 +117,23 @@ def leaves_of(loss: torch.Tensor) -> Iterator[torch.Tensor]:
         if isinstance(variable, torch.Tensor):
             yield variable
         waiting += [after for after, _ in node.next_functions]
+
+
+def first_leaf(loss: torch.Tensor) -> torch.Tensor | None:
+    """Return the tensor with a gradient that the first operation behind a loss has read.
+
+    It tells one loss from another, also where the one goes through the other's model, or a model leaves layers out.
+    """
+    waiting: list[Any] = [loss.grad_fn]
+    seen, found, first = set(), None, math.inf
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for after, _ in node.next_functions:
+            variable = getattr(after, "variable", None)
+            if isinstance(variable, torch.Tensor) and node._sequence_nr() < first:
+                first, found = node._sequence_nr(), variable
+            waiting.append(after)
+    return found

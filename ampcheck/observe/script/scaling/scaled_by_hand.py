@@ -91,9 +91,7 @@ def scaling_of(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tenso
         if (overflowed(before) and not copied) or abs(divided / by - 1.0) < CLOSE or clipped:
             return Scaling(by)
         if not own or copied or divided >= SMALLEST_SCALE:
-            return Scaling(
-                0.0, f"the loss is multiplied by {scale_words(by)}; what divides its gradients was not seen"
-            )
+            return no_division(by)
     elif divided >= SMALLEST_SCALE and abs(frexp(divided)[0] - 0.5) < CLOSE:
         scale = scale_words(round(divided))
         return Scaling(
@@ -105,6 +103,13 @@ def scaling_of(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tenso
             "the optimizer steps copies of float16 weights; what their gradients are divided by was not seen",
         )
     return Scaling()
+
+
+def no_division(by: float) -> Scaling:
+    """Return what is not known where a loss was multiplied, and nothing was seen to divide its gradients."""
+    return Scaling(
+        0.0, f"the loss is multiplied by {scale_words(by)}; what divides its gradients was not seen"
+    )
 
 
 def _copies(held: Sequence[Probe], updated: Sequence[torch.Tensor]) -> list[Probe]:
@@ -165,9 +170,7 @@ class Multiplied:
         self._seen: dict[int, tuple[int, int]] = {}  #: by parameter, the gradient that it had and its version
         self.added: set[str] = set()  #: lines that add something else to gradients that are multiplied still
         self.minded = False  #: gradients are limited to what is multiplied by the constant as well
-        self._divided: set[int] = (
-            set()
-        )  #: parameters whose gradients an operation has divided by the constant
+        self._divided: set[int] = set()  #: parameters whose gradients were divided by the constant
 
     def begins(self, by: float) -> None:
         """Take note of a backward of a loss multiplied `by` a constant."""
@@ -223,9 +226,10 @@ class Multiplied:
         keys = {key for found in self._found.values() for key in found}
         if self.by >= SMALLEST_SCALE and (self.minded or (keys and keys <= self._divided)):
             return Scaling(self.by)
+        every = [one for held in groups.values() for one in held]
         several = len(groups) > 1
-        if not several:
-            return scaling_of(self.by, [one for held in groups.values() for one in held], updated)
+        if not several or overflowed(every):
+            return scaling_of(self.by, every, updated)
         mine = {by: [] if own.isdisjoint(self._found[by]) else updated for by in groups}
         return worst(scaling_of(by, before, mine[by]) for by, before in groups.items())
 

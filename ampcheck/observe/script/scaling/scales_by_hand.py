@@ -8,12 +8,14 @@ from typing import Any
 import torch
 
 from ampcheck.observe import modes
-from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, leaves_of
+from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, first_leaf
 from ampcheck.observe.script.scaling.scaled_by_hand import (
     CLOSE,
     Probe,
+    Scaling,
     all_sizes,
     divided_by,
+    no_division,
     not_finite,
     overflowed,
     probes,
@@ -27,21 +29,14 @@ BY_HAND = "scale by hand"
 _MOST_FALLS = 32
 #: Times that what multiplies losses falls after it rose, or rises again, if it is a loss scale; and how many it takes.
 _TURNS, _SEVERAL = 3, 4
-#: Share of the leaves that two backwards have in common if they are of one loss.
-_SAME_LEAVES = 0.8
 
 
 class _Loss:
     """What one of a script's losses is multiplied by, step by step."""
 
-    def __init__(self, leaves: frozenset[int]) -> None:
-        self._leaves = leaves
+    def __init__(self) -> None:
         #: By step: what the loss was multiplied by from there on, and whether the gradients before were dropped.
         self.changes: list[tuple[int, float, bool]] = []
-
-    def has(self, leaves: frozenset[int]) -> bool:
-        """Tell whether these leaves are its own, but for a few: a model may leave some out."""
-        return len(self._leaves & leaves) >= _SAME_LEAVES * len(self._leaves | leaves)
 
     def falls(self, step: int, by: float, *, dropped: bool) -> bool:
         """Take note of what it is multiplied by in a step, and tell whether that is less than before."""
@@ -71,14 +66,18 @@ class ScaleByHand:
     """The constants that a script's losses are multiplied by: each of several losses may have a scale of its own."""
 
     def __init__(self) -> None:
-        self._losses: list[_Loss] = []
+        self._losses: dict[int, _Loss] = {}  #: by the weight that is read first
         self._now: _Loss | None = None
         self._last, self._falls, self._step = 0.0, 0, -1
         self._multiplies = self._dropped = False
         #: What the loss was multiplied by, and gradients that were clipped before that was undone.
         self._clipped: tuple[float, list[Probe]] | None = None
+        self.minded = False  #: they were clipped to a limit that is multiplied as well
         self.clipping = 0.0  #: what the gradients being clipped are still multiplied by, 0 for nothing known
         self.limit = ""  #: whether what they are clipped to is multiplied by the scale
+        self.undivided = (
+            Scaling()
+        )  #: what is not known of gradients that were clipped so, and were seen at their step
 
     def clips(self, by: float, before: Sequence[Probe]) -> float:
         """Return what gradients about to be clipped are multiplied by, 0 if by nothing, or nothing known.
@@ -103,7 +102,12 @@ class ScaleByHand:
     def divided(self, stepped: Iterable[torch.Tensor]) -> bool:
         """Tell whether gradients that are about to be stepped were divided by the scale after they were clipped."""
         clipped, self._clipped = self._clipped, None
-        return clipped is not None and scaling_of(*clipped, stepped).known
+        if clipped is None:
+            return False
+        found = scaling_of(*clipped, stepped)
+        if self.minded and not found.known:
+            self.undivided = no_division(clipped[0])
+        return found.known
 
     @modes.unseen
     def multiplied(
@@ -118,7 +122,7 @@ class ScaleByHand:
         dropped, self._multiplies, self._dropped = self._dropped, True, False
         goes_on, self._step = step == self._step and not dropped, step
         if by != last or self._now is None:
-            self._now = self._of(frozenset(map(id, leaves_of(loss))))
+            self._now = self._losses.setdefault(id(first_leaf(loss)), _Loss())
         falls = self._now.falls(step, by, dropped=dropped) and self._falls < _MOST_FALLS
         self._falls += falls
         if not (falls or (goes_on and by != last)):
@@ -130,14 +134,6 @@ class ScaleByHand:
             return NOT_FINITE
         return RESCALED if goes_on and any(size for _, size in all_sizes(held)) else ""
 
-    def _of(self, leaves: frozenset[int]) -> _Loss:
-        """Return the loss that has these leaves."""
-        found = next((one for one in self._losses if one.has(leaves)), None)
-        if found is None:
-            found = _Loss(leaves)
-            self._losses.append(found)
-        return found
-
     def clears(self, *, unused: bool) -> None:
         """Take note of gradients that are cleared, unused where no optimizer was given them."""
         self._dropped, self._multiplies, self._step = unused and self._multiplies, False, -1
@@ -145,7 +141,7 @@ class ScaleByHand:
     @property
     def is_dynamic(self) -> bool:
         """Tell whether one of them is a loss scale by how it changes."""
-        return any(loss.is_dynamic for loss in self._losses)
+        return any(loss.is_dynamic for loss in self._losses.values())
 
     def first(self) -> dict[str, float]:
         """Return the first scale of each loss, under the name that stands for it."""
@@ -157,5 +153,5 @@ class ScaleByHand:
         return tuple(sorted(found, key=lambda event: event.step))
 
     def _named(self) -> Iterator[tuple[str, _Loss]]:
-        for at, loss in enumerate(self._losses):
+        for at, loss in enumerate(self._losses.values()):
             yield f"{BY_HAND} {at + 1}" if at else BY_HAND, loss
