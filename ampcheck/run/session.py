@@ -99,6 +99,8 @@ class Session:
             stack.callback(self.watcher.end)
             stack.callback(self.ranks.look)
             self.watcher.begin()
+            if self._asked.half:
+                self.watcher.tape.workers.preparation.begin(self.watcher)
             yield self.watcher
 
     def _uncompiled(self, stand_in: AsCuda) -> None:

@@ -13,6 +13,7 @@ _VALUES = {
     **dict.fromkeys("16 16-mixed 16-true fp16 float16 mixed_float16".split(), "fp16"),
     **dict.fromkeys("bf16 bf16-mixed bf16-true bfloat16 mixed_bfloat16".split(), "bf16"),
 }
+_HALVES = {"half", "float16", "bfloat16"}
 _EITHER = ("fp16", "bf16")
 
 
@@ -38,6 +39,7 @@ class Wishes:
     inside: tuple[tuple[Function, Wish], ...] = ()
     others: tuple[Wish, ...] = ()  #: of which nobody can say
     path: str = ""  #: of the script
+    half: bool = False  #: it names half precision where it is not autocast's
 
     def one(self, ran: Collection[Function] = ()) -> Wish | None:
         """Return what is asked for if these functions ran; None where nothing is sure, or there are several things."""
@@ -69,6 +71,7 @@ def wishes(source: str, file: str, arguments: Sequence[str] = ()) -> Wishes:
         (*_typed(arguments), *_written(certain, file)),
         tuple((name, wish) for name, calls in inside.items() for wish in _written(calls, file)),
         tuple(_written((node for node in ast.walk(tree) if id(node) not in placed), file)),
+        half=_names_half(tree),
     )
 
 
@@ -91,6 +94,16 @@ def _written(nodes: Iterable[ast.AST], file: str) -> Iterator[Wish]:
                 precisions = _meant(keyword.arg, value.value)
                 if precisions:
                     yield Wish(precisions, f"{keyword.arg}={value.value!r} at {file}:{value.lineno}")
+
+
+def _names_half(node: ast.AST) -> bool:
+    """Tell whether code names half precision other than for a region of autocast."""
+    word = {ast.Attribute: "attr", ast.Name: "id"}.get(type(node), "")
+    if word and getattr(node, word) in _HALVES:
+        return True
+    if isinstance(node, ast.Call) and "autocast" in ast.unparse(node.func):
+        return False
+    return any(map(_names_half, ast.iter_child_nodes(node)))
 
 
 def _typed(arguments: Sequence[str]) -> Iterator[Wish]:

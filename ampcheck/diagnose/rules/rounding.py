@@ -277,6 +277,12 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     kept = "fall short of the values that FP32 gives them" if many and stuck >= wrong else kept
     trained = _trained(report, first.name)
     why, larger = vanishing_eps(report) if trained and wrong > stuck else ("", ())
+    said = (
+        f"{share} of the changes to {plural(tensors, 'tensor')} held in half precision {effect} "
+        f"({first.name}: {first.stuck if stuck >= wrong else first.wrong:,} of {first.moved:,} elements {kept}){why}"
+    )
+    if first.before:
+        said = f"{first.name} is computed in half precision, and off by {percent(first.before)} before training begins"
     file, line = last_step(report) if trained and not first.line else (first.file, first.line)
     # what the script changes beside its training
     beside = own or (report.loop is not None and not (trained or first.stepped))
@@ -287,8 +293,7 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
         "lost-update",
         "stagnant-update",
         Severity.ERROR,
-        f"{share} of the changes to {plural(tensors, 'tensor')} held in half precision {effect} "
-        f"({first.name}: {first.stuck if stuck >= wrong else first.wrong:,} of {first.moved:,} elements {kept}){why}",
+        said,
         (place._replace(file=file, line=line),),
         {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": len(bad)},
         fix=held if beside else (*larger, *_kept(report, bad, held)),

@@ -68,7 +68,7 @@ class LoopWatcher:
         self.broken = False  #: watching failed, and the script goes on alone
         self.capturing = False  #: the script captures a CUDA graph, which nothing of ours may be part of
         self.averages = HalfAverages(self.thread, self.trained)  #: changes beside training
-        self.averages.shows(self.tape.looks.early)
+        self.averages.shows(self.tape.looks.early, self.tape.workers.preparation.lost)
         self._stepping = ""  #: label of the optimizer that steps
         self._stepped_within = False  #: an optimizer has stepped within the backward that is running
         self._pending = False  #: gradients were computed and no optimizer has stepped since

@@ -185,6 +185,7 @@ class Tape(Models):
 
     def backward(self, loss: Any, *, scaled: bool, by: float = 1.0) -> torch.Tensor | None:
         """Note the backward of a loss; return what it starts from where another precision is tried."""
+        self.workers.preparation.end()
         if self.delivery.mode is not None:
             self.delivery.end()
         if self.now is None:
@@ -229,10 +230,8 @@ class Tape(Models):
             held, given = list(stepped), None if parameters is None else list(parameters)
             recording.stepped(held)
             known = [*held, *(given or ())]
-            if recording.before_calls and have_gradients(known):
-                recording.backwards = max(
-                    1, recording.backwards
-                )  # of another thread, of a copy, of torch.func
+            if recording.before_calls and have_gradients(known):  # of another thread, a copy, torch.func
+                recording.backwards = max(1, recording.backwards)
             self.hold(recording, known)
             self._close(recording, given)
 

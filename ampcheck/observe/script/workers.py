@@ -8,23 +8,17 @@ goes on from that. It does so for as long as little time is spent on it.
 import threading
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ampcheck.observe.dtypes import HALVES
-from ampcheck.observe.execution import Args, Kwargs, run_op
+from ampcheck.observe.execution import Args, Kwargs
 from ampcheck.observe.modes import OwnMode
 from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.reference.beside_mode import BesideMode
-from ampcheck.observe.reference.effects import Effects, written
-from ampcheck.observe.reference.lineage import MOVES
-from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.reference.storage import Reference
-from ampcheck.observe.source import running_line
-from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of, version_of
-from ampcheck.values.trace import Phase, Site
+from ampcheck.observe.script.preparation import Preparation
+from ampcheck.observe.script.results import Results
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,129 +28,12 @@ if TYPE_CHECKING:
 
 #: What is not audited of them, behind the line of the first.
 COMPUTED_ELSEWHERE = "half-precision numbers computed in threads of the script's own"
-#: Seconds that FP32 may take beside such threads, all together, and operations that are looked at.
-_SECONDS, _OPERATIONS = 3.0, 500_000
-#: Elements of memory beyond which FP32 keeps nothing beside it.
-_LARGE = 2**24
-#: Operations that put numbers elsewhere, or round them once.
-_STORES = MOVES | frozenset(
-    """_to_copy copy_ to index_put_ index_put _index_put_impl_ fill_ zero_ scatter scatter_ masked_fill_ _pin_memory
-    zeros_like ones_like full_like new_zeros new_ones new_full index_copy_ index_fill_ relu_ sign abs amax amin max min
-    sort topk unfold_copy repeat_interleave detach_ resize_as_ set_""".split()
-)
-
-
-class _Results(Shadow):
-    """The references of what other threads compute, while nobody else writes there."""
-
-    def __init__(self) -> None:
-        super().__init__(run_op)
-        self.lock = threading.RLock()
-        self.heard = False  #: something was in half precision
-        self.computed: tuple[str, int] | None = None  #: where half-precision numbers first came of others
-        self.open = True
-        self._spent, self._looked_at = 0.0, 0
-        self._versions: dict[int, int | None] = {}  #: by storage; None while it is written
-        self._made: set[int] = set()  #: storages
-        self._op = ""  #: that runs
-        self._moved: Site | None = None  #: what has made the numbers that it moves
-        self._begun: dict[int, int] = {}  #: by storage, how many steps the script had taken
-        self.steps = 0  #: how many it has taken now
-        self.gave_way = self._gives_way
-
-    def _gives_way(self, _: object) -> None:
-        """Follow nothing any more: what comes from now on is in half precision, as far as anybody knows."""
-        self.open = False
-        if self.heard and self.computed is None:
-            self.computed = "", 0
-
-    def known(self, tensor: torch.Tensor) -> Reference | None:
-        """Return the reference of a tensor, if nobody has written it since, or does so now."""
-        found = self._beside(tensor)
-        return None if self._versions.get(tensor.untyped_storage()._cdata) is None else found
-
-    def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
-        began = perf_counter()
-        tensors = [*tensors_of((*args, *kwargs.values()))]
-        if rule.message or _has_gradient(tensors) or any(map(_is_large, tensors)):
-            return None
-        with self.lock, torch._C._DisableTorchDispatch():
-            follow = super()._follow(rule, func, args, kwargs)
-            targets = [tensor for tensor in tensors_of(written(rule, args, kwargs)) if readable(tensor)]
-            places = {tensor.untyped_storage()._cdata: version_of(tensor) for tensor in targets}
-            self._versions.update(dict.fromkeys(places))
-            moved = self._made_of(args) if rule.name in MOVES else None
-            states = [] if rule.name in _STORES else [one for one in targets if self._is_state(one)]
-        self._looked_at += 1
-        self._spent += perf_counter() - began
-        if self._spent > _SECONDS or self._looked_at > _OPERATIONS:
-            self._gives_way(None)
-
-        def and_note(out: Any) -> None:
-            began = perf_counter()
-            with self.lock, torch._C._DisableTorchDispatch():
-                if follow is not None and not any(map(_is_large, tensors_of((out,)))):
-                    self._op, self._moved = rule.name, moved
-                    follow(out)
-                for tensor in states:
-                    self.forget(tensor)
-                # autograd counts a write when it is done
-                self._versions.update({place: version + 1 for place, version in places.items()})
-            self._spent += perf_counter() - began
-            own = all(place in self._made for place in places)  # another's is a state: others judge these
-            computes = own and rule.name not in _STORES
-            if self.computed is None and computes and holds_low(tensors) and holds_low((out,)):
-                self.computed = running_line()
-
-        return and_note
-
-    def _beside(self, tensor: torch.Tensor) -> Reference | None:
-        found = super()._beside(tensor)
-        if found is None:
-            return None
-        version = self._versions.get(tensor.untyped_storage()._cdata)
-        if version is not None and version != version_of(tensor):  # somebody else has written it
-            self.forget(tensor)
-            return None
-        return found
-
-    def _made_of(self, args: Args) -> Site | None:
-        """Return what has made the first of some tensors in half precision of which that is known."""
-        held = (
-            self._references.get(one.untyped_storage()._cdata) for one in tensors_of(args) if readable(one)
-        )
-        return next((one.made for one in held if one is not None and one.made is not None), None)
-
-    def _is_state(self, tensor: torch.Tensor) -> bool:
-        """Tell whether a tensor is changed from step to step: what it has lost by then is judged as a state's."""
-        return self._begun.get(tensor.untyped_storage()._cdata, self.steps) < self.steps - 1
-
-    def _begin(self, tensor: torch.Tensor) -> None:
-        place = tensor.untyped_storage()._cdata
-        self._versions[place], self._begun[place] = version_of(tensor), self.steps
-
-    def _adopt(self, tensor: torch.Tensor) -> torch.Tensor:
-        self._begin(tensor)
-        return super()._adopt(tensor)
-
-    def _keep(self, tensor: torch.Tensor, wide: torch.Tensor) -> None:
-        self._begin(tensor)
-        place = tensor.untyped_storage()._cdata
-        self._made.add(place)
-        super()._keep(tensor, wide)
-        if tensor.dtype in HALVES and place in self._references:
-            made = Site("", self._op, "output", Phase.FORWARD, str(tensor.dtype)[6:], *running_line())
-            self._references[place].made = self._moved or made
-
-    def _hold(self, reference: Reference) -> None:
-        self.heard = True
-        super()._hold(reference)
 
 
 class _Listener(BesideMode):
     """Follows one thread."""
 
-    def __init__(self, results: _Results, watcher: Any) -> None:
+    def __init__(self, results: Results, watcher: Any) -> None:
         super().__init__(results)
         self._results, self._watcher = results, watcher
 
@@ -174,7 +51,8 @@ class Workers:
     """What threads of the script's own compute in half precision, and whether a recorded step went on from it."""
 
     def __init__(self) -> None:
-        self._results = _Results()
+        self.preparation = Preparation()
+        self._results = Results()
         self._used = self._judged = False
         self._trains: Callable[[], bool] = bool  #: tells whether the running thread is the one that trains
 
@@ -189,14 +67,15 @@ class Workers:
         return self._results.heard
 
     def beside(self, tensor: torch.Tensor) -> Reference | None:
-        """Return the reference of a tensor that such a thread has made."""
+        """Return the reference of a tensor that such a thread has made, or the script before it trained."""
         found = self._results.known(tensor)
         self._used = self._used or (found is not None and self._trains())
-        return found
+        return self.preparation.beside(tensor) if found is None else found
 
     def joins(self, recording: "Compared") -> "Compared":
-        """Let a step go on from what such threads have computed."""
-        if self.heard:
+        """Let a step go on from what such threads have computed, and from what was there before training."""
+        self.preparation.end()
+        if self.heard or self.preparation.heard:
             recording.join(self.beside)
         return recording
 
@@ -216,6 +95,7 @@ class Workers:
 
     def end(self) -> None:
         """Follow nothing any more."""
+        self.preparation.end()
         self._results.open = False
         self._results.clear()
 
@@ -232,11 +112,3 @@ def _followed(watcher: Any, original: Original, self: threading.Thread) -> Any:
         return original(self)
     with mode:
         return original(self)
-
-
-def _has_gradient(tensors: list[torch.Tensor]) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-
-
-def _is_large(tensor: torch.Tensor) -> bool:
-    return readable(tensor) and tensor.untyped_storage().nbytes() > _LARGE * tensor.element_size()

@@ -8,7 +8,7 @@ script has taken some steps. It is followed in FP32 then, again and again at eve
 import sys
 import time
 import weakref
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,6 +26,8 @@ from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.observe.statistics.memory import half_leaves, instances
 from ampcheck.values.trace import UpdateLoss
 
+#: Tells what a tensor of some name had lost before training.
+Lost = Callable[[torch.Tensor, str], tuple[UpdateLoss, ...]]
 #: Steps of a script from which on what is written in all of them stands out.
 FEW_STEPS = 4
 #: Steps that something is followed at most, before it is left alone for as long as the script has run.
@@ -53,6 +55,7 @@ class HalfAverages:
         """Prepare; `thread` is the one that trains, `trained` what optimizers change."""
         self._thread = thread
         self._trained = trained
+        self._lost: Lost = lambda *_: ()
         self._before: dict[int, int] = {}
         #: How many there are of each dtype that were written in every step and not judged, and their elements together.
         self.found: dict[str, tuple[int, int]] = {}
@@ -76,8 +79,12 @@ class HalfAverages:
         with unseen():
             self._before = {id(tensor): tensor._version for tensor in half_leaves()}
 
-    def shows(self, early: EarlyLook) -> None:
-        """Tell of numbers in half precision that change from step to step, or are made anew."""
+    def shows(self, early: EarlyLook, lost: Lost) -> None:
+        """Tell of numbers in half precision that change from step to step, or are made anew.
+
+        `lost` says what such a tensor had lost before training.
+        """
+        self._lost = lost
         early.kept = lambda: self._any and not self._abandoned
         early.followed = lambda: self.following is not None
 
@@ -171,6 +178,7 @@ class HalfAverages:
         for tensor, state in zip(held, self.following.states, strict=True):
             known, state.parameter = self._known(tensor), self._optimizers.get(id(tensor))
             state.stepped = id(tensor) in self._stepped
+            state.losses = self._lost(tensor, state.name)
             if known is not None:
                 state.fine, state.kept = known.fine, known.kept
                 state.read, state.overflown = known.read, known.overflown

@@ -1,0 +1,111 @@
+"""Half-precision numbers that a script computes before it trains: tables, counts, schedules, data.
+
+A recorded step finds them there and could only take them as they are. So the operations before training run in FP32,
+too, from the first half-precision number on, and the recorded steps go on from that. Only where the script's source
+computes in half precision by itself: whoever leaves that to autocast has no such numbers.
+"""
+
+import os
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.modules.batchnorm import _NormBase
+
+from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.execution import Args, Kwargs
+from ampcheck.observe.reference.beside_mode import BesideMode
+from ampcheck.observe.reference.storage import Reference
+from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.results import Results
+from ampcheck.observe.statistics.memory import instances, instances_of, readable
+from ampcheck.values.trace import UpdateLoss
+
+#: Error of a tensor, as a part of FP32's, from which on rounding its numbers once cannot have made it.
+_FAR = 0.1
+
+
+class _Listener(BesideMode):
+    """Follows the thread that prepares the training, and no process that is forked from it."""
+
+    def __init__(self, results: Results, watcher: Any) -> None:
+        super().__init__(results)
+        self._results, self._watcher, self._process = results, watcher, os.getpid()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+        if not self._results.open or os.getpid() != self._process:
+            self.step_aside()
+        elif not self._watcher.capturing:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        return func(*args, **(kwargs or {}))
+
+
+class _Off(NamedTuple):
+    """A tensor that is far from FP32's when training begins."""
+
+    tensor: weakref.ref[torch.Tensor]
+    error: float
+    place: tuple[str, int]  #: of what has made it
+
+
+class Preparation:
+    """What is computed in half precision before the first step, and what FP32 has in its place."""
+
+    def __init__(self) -> None:
+        self._results = Results()
+        self._mode: _Listener | None = None
+        self._off: dict[int, _Off] = {}
+
+    def begin(self, watcher: Any) -> None:
+        """Follow the running thread until it trains."""
+        self._mode = _Listener(self._results, watcher)
+        self._mode.__enter__()
+
+    def end(self) -> None:
+        """Follow nothing any more: training begins, or what runs cannot be followed."""
+        mode, self._mode = self._mode, None
+        if mode is None:
+            return
+        mode.__exit__()
+        self._results.open = False
+        if self._results.heard:
+            with unseen():
+                self._leave_weights()
+                self._compare()
+
+    @property
+    def heard(self) -> bool:
+        """Whether there were numbers in half precision."""
+        return self._mode is None and self._results.heard
+
+    def beside(self, tensor: torch.Tensor) -> Reference | None:
+        """Return the reference of a tensor that was made before training, and not written since."""
+        return self._results.known(tensor)
+
+    def lost(self, tensor: torch.Tensor, name: str) -> tuple[UpdateLoss, ...]:
+        """Return what half precision had lost of a tensor when training began."""
+        off = self._off.get(id(tensor))
+        if off is None or off.tensor() is not tensor:
+            return ()
+        size = tensor.numel()
+        return (UpdateLoss(name, size, size, 0, *off.place, before=off.error),)
+
+    def _leave_weights(self) -> None:
+        """Take weights, and the averages of normalisations, as they are: rounding these is judged by itself."""
+        held = [one for one in instances(torch.Tensor, torch.nn.Parameter) if one.requires_grad]
+        held += [one for norm in instances_of(_NormBase) for one in norm.buffers()]
+        for tensor in [*held, *instances(torch.nn.Parameter)]:
+            if readable(tensor):
+                self._results.forget(tensor)
+
+    def _compare(self) -> None:
+        for tensor in instances(torch.Tensor):
+            known = self.beside(tensor) if tensor.dtype in HALVES and readable(tensor) else None
+            if known is None or not tensor.numel():
+                continue
+            wide = known.of(tensor).double()
+            seen = wide.isfinite()
+            off = float((tensor.double() - wide).where(seen, 0.0).norm() / wide.where(seen, 0.0).norm())
+            if not off <= _FAR:
+                place = ("", 0) if known.made is None else (known.made.file, known.made.line)
+                self._off[id(tensor)] = _Off(weakref.ref(tensor), off, place)
