@@ -37,6 +37,9 @@ class Kind(StrEnum):
     #: a scaler divides gradients for an optimizer that it has divided for another one before
     UNSCALED_AGAIN = "unscaled again"
     READ_GRAD = "read gradients"  #: the script computes with parameters' gradients; seen in recorded rounds
+    #: what autograd.grad returns should move numbers and is zero for the most part; seen in recorded rounds, and named
+    #: by its line
+    LOST_GRAD = "lost gradients"
     SCALER_STEP = "scaler step"
     STEP = "step"  #: optimizer.step
     UPDATE = "update"  #: scaler.update
@@ -54,8 +57,8 @@ GAVE_IN = "everything after an internal error of ampcheck"
 RETURNED = "autograd.grad"
 #: Name of a backward that starts from gradients of the script's own, not from a loss.
 SEEDED = "given gradients"
-#: Name of an optimizer's step on gradients that are not finite, of a loss that is scaled by hand, and of a backward
-#: that adds to such gradients of a skipped step.
+#: Name of an optimizer's step on gradients that are not finite, of a loss that is scaled by hand, of a backward that
+#: adds to such gradients of a skipped step, and of a schedule's step by such a number.
 NOT_FINITE = "not finite"
 #: Name of the same backward where such gradients were stepped, and are in the weights.
 SPOILT = "weights not finite"

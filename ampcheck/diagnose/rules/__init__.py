@@ -40,6 +40,7 @@ from ampcheck.diagnose.rules.loop_regions import (
 )
 from ampcheck.diagnose.rules.loop_rest import (
     cleared_before_step,
+    infinite_metric,
     private_overflow_check,
     scaler_not_saved,
     schedule_on_skipped_steps,
@@ -111,6 +112,7 @@ RULES: dict[str, Rule] = {
     "AMP419": stale_weight_cast,
     "AMP420": cleared_before_step,
     "AMP421": changed_gradients,
+    "AMP422": infinite_metric,
     "AMP701": recipe_harm,
     "AMP702": recipe_dimensions,
     "AMP703": recipe_missed,

@@ -1,5 +1,7 @@
 """Backwards in float16 of losses that were not scaled."""
 
+from collections.abc import Iterator
+
 from ampcheck.diagnose.rules.loop_state import (
     active_scalers,
     first_by_place,
@@ -9,7 +11,7 @@ from ampcheck.diagnose.rules.loop_state import (
     uncleared,
 )
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import RETURNED, SEEDED, Event, Kind
+from ampcheck.values.loop import RETURNED, SEEDED, Event, Kind, Loop
 from ampcheck.values.outcome import DEAD_SHARE, HARM_UNDERFLOW
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean
@@ -21,6 +23,11 @@ SCALED = (
     "scaler.unscale_(optimizer)  # before gradients are clipped or changed",
     "scaler.step(optimizer)",
     "scaler.update()",
+)
+#: How gradients that are returned are.
+_MULTIPLIED_FIRST = (
+    "grads = torch.autograd.grad(part * 2.0**16, ...)  # multiplied first",
+    "grads = [grad.float() / 2.0**16 for grad in grads]",
 )
 
 
@@ -64,13 +71,30 @@ def unscaled_backward(report: Report) -> list[Finding]:
     dead, settled = _dead(report), report.outcomes.get("settled")
     harmed = bool(dead) or (bool(early) and settled is not None and settled.underflow > HARM_UNDERFLOW)
     return [
-        loop_finding(
-            "AMP408 unscaled-backward",
-            Severity.ERROR if harmed or event.location in divided | mixed else Severity.WARNING,
-            *_unscaled(event, dead, divided=divided, mixed=mixed, early=early),
-        )
-        for event in first_by_place(event for event, _ in found)
+        *_lost_moves(loop),
+        *(
+            loop_finding(
+                "AMP408 unscaled-backward",
+                Severity.ERROR if harmed or event.location in divided | mixed else Severity.WARNING,
+                *_unscaled(event, dead, divided=divided, mixed=mixed, early=early),
+            )
+            for event in first_by_place(event for event, _ in found)
+        ),
     ]
+
+
+def _lost_moves(loop: Loop) -> Iterator[Finding]:
+    """Yield findings on gradients that autograd.grad returns and that should move numbers, as in an inner loop."""
+    lost = dict.fromkeys(e.name for _, e in loop.sequence() if e.kind is Kind.LOST_GRAD)
+    for place in lost:
+        file, _, line = place.rpartition(":")
+        yield loop_finding(
+            "AMP408 unscaled-backward",
+            Severity.ERROR,
+            "what autograd.grad returns here underflows in float16: the update that is made of it is mostly zero",
+            [Event(Kind.BACKWARD, name=RETURNED, file=file, line=int(line))],
+            _MULTIPLIED_FIRST,
+        )
 
 
 def _unscaled(
@@ -87,10 +111,7 @@ def _unscaled(
         lines = ["(loss * scale).backward()  # by the scale of the other loss"]
     elif event.location in early:
         said = f"these float16 gradients are computed before the loss that they are part of is scaled: {lost}"
-        lines = [
-            "grads = torch.autograd.grad(part * 2.0**16, ...)  # multiplied first",
-            "grads = [grad.float() / 2.0**16 for grad in grads]",
-        ]
+        lines = [*_MULTIPLIED_FIRST]
     else:
         said = f"float16 gradients without a loss scale: {lost}"
     return said, [event], lines

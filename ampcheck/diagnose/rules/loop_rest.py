@@ -12,10 +12,12 @@ from ampcheck.diagnose.rules.loop_state import (
     uncleared,
 )
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import RETURNED, Event, Kind, Loop
+from ampcheck.values.loop import NOT_FINITE, RETURNED, Event, Kind, Loop
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean, percent, plural
 
+#: Of a schedule's steps, those by a number that is not finite, from which on that is no accident.
+MANY_TIMES = 2
 #: What is behind a loss that has been divided by the number of parts it is accumulated from, or does not add up.
 _DIVIDED = ("Div", "Mul", "Mean", RETURNED)
 #: Share of skipped steps from which on a schedule that moves in them is called off.
@@ -102,6 +104,38 @@ def schedule_on_skipped_steps(report: Report) -> list[Finding]:
                 f"    {schedules[0].code or 'scheduler.step()'}",
             ],
             {"skipped": loop.skipped},
+        )
+    ]
+
+
+def infinite_metric(report: Report) -> list[Finding]:
+    """A schedule goes by a number that is not finite, while the losses of training are.
+
+    What it finds: ReduceLROnPlateau that is stepped with inf or NaN again and again, in a script whose recorded
+    losses are finite.
+
+    Why it matters: no epoch is better than the one before, so the learning rate is cut until nothing is learned.
+
+    What to do: sum losses and errors in FP32: total += loss.float(), or loss.item().
+
+    Example: the losses of an epoch added up in float16, whose largest number is 65504.
+
+    When to ignore it: when the metric is infinite in FP32, too.
+    """
+    loop = loop_of(report)
+    steps = [event for _, event in loop.sequence() if event.kind is Kind.SCHEDULE]
+    bad = [event for event in steps if event.name == NOT_FINITE]
+    if len(bad) < MANY_TIMES or 2 * len(bad) < len(steps) or report.precision == "fp32":
+        return []
+    return [
+        loop_finding(
+            "AMP422 infinite-metric",
+            Severity.ERROR,
+            f"the schedule goes by a number that is not finite, {len(bad)} times of {len(steps)}, while the losses of "
+            "training are: it cuts the learning rate whatever is learned",
+            first_by_place(bad)[:1],
+            ["total += loss.float()  # what the metric is added up in: FP32"],
+            {"times": len(bad)},
         )
     ]
 

@@ -23,8 +23,9 @@ from ampcheck.observe.reference.returned import Returned
 from ampcheck.observe.reference.shadow import TAKEN
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.delivery import Delivery
-from ampcheck.observe.script.gradient_rows import Compare, GradientRows
+from ampcheck.observe.script.gradient_rows import Compare, GradientRows, times_as_large
 from ampcheck.observe.script.held_state import HeldState, Models
+from ampcheck.observe.script.reading import name_of
 from ampcheck.observe.script.recorded import Beside, Recorded
 from ampcheck.observe.script.recording import Named, Recording, Used, unseen
 from ampcheck.observe.script.second_run import Look, SecondRun
@@ -33,6 +34,7 @@ from ampcheck.observe.script.state.naming import called
 from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.observe.unusual import plain
 from ampcheck.values.formats import HALF_DTYPES
+from ampcheck.values.loop import Kind
 from ampcheck.values.trace import Site, summed_up
 
 #: Octaves that gradients may be away from a loss scale that has multiplied them.
@@ -87,7 +89,10 @@ class Compared(Recording):
             shadow.gave_way = self.gave_way
         self._shadow.given = self._given = Given(self._weights, called, self.recorder.tracker.buffers)
         self._shadow.picks = self._picks = Picks()
-        self._checks, self._returned = Checks(self.gave_way), Returned()
+        self._checks = Checks(self.gave_way)
+        self._returned = Returned(
+            self._shadow.of, self.gave_way, lambda place: self._used(Kind.LOST_GRAD, place, [])
+        )
         self.delivery = Delivery(compare, self._shadows[::-1], lambda: self.scale, kept=keeps_scale)
 
     def go_on(self, carried: Carried) -> None:
@@ -127,6 +132,8 @@ class Compared(Recording):
         if id(func) in LOOKS:
             self._checks.note(func, args, self._shadow.of)
         out = self._shadows[0].run(func, args, kwargs)
+        if self._has_returned:
+            self._returned.follow(name_of(func), args, kwargs, out)
         if type(out) is torch.Tensor and (out.dtype in EIGHTHS or self.by_hand.multiplies(func)):
             try:
                 with unseen():
@@ -139,7 +146,7 @@ class Compared(Recording):
     def returned(self, grads: Iterable[object], inputs: Any, *, used: bool) -> None:
         """Compare gradients that the script asked for with FP32's; measure those of the `inputs` if they are used."""
         found, self._has_returned = list(grads), True
-        self._returned.note(found, self._shadow.of)
+        self._returned.note(found)
         given = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
         both = zip(given, found, strict=False)
         own = [(p, g) for p, g in both if isinstance(p, torch.nn.Parameter) and isinstance(g, torch.Tensor)]
@@ -230,20 +237,9 @@ class Compared(Recording):
         others = self._multiplied_by - {scale}
         super().divided_by(scale, given := list(parameters))
         self._rows.divided |= set(map(id, given))
-        factor = self._factor(given) if others else 0.0
+        factor = times_as_large(given, self._shadow.of) if others else 0.0
         nearest = min(others, key=lambda other: abs(math.log(factor / other)), default=0.0) if factor else 0.0
         return nearest if nearest and abs(math.log2(factor / nearest)) < _NEAR else 0.0
-
-    def _factor(self, parameters: Iterable[torch.Tensor]) -> float:
-        """Return how many times as large as FP32's the gradients are; 0 where that is not known."""
-        low = wide = 0.0
-        for parameter in parameters:
-            grad = plain(parameter.grad)
-            reference = None if grad is None else self._shadow.of(grad)
-            if grad is not None and reference is not None:
-                low += float(grad.double().square().sum())
-                wide += float(reference.double().square().sum())
-        return math.sqrt(low / wide) if 0 < low < math.inf and wide > 0 else 0.0
 
     def is_dropped(self) -> bool:
         """Tell whether its gradients overflowed and are gone again, without an optimizer."""

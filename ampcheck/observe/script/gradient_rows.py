@@ -135,3 +135,17 @@ def in_parts(numbers: torch.Tensor) -> torch.Tensor:
 def _listed(rows: dict[str, torch.Tensor]) -> dict[str, Sequence[float]]:
     lists = torch.stack(list(rows.values())).cpu().tolist() if rows else []
     return dict(zip(rows, lists, strict=True))
+
+
+def times_as_large(
+    parameters: Iterable[torch.Tensor], of: Callable[[torch.Tensor], torch.Tensor | None]
+) -> float:
+    """Return how many times as large as FP32's the gradients are; 0 where that is not known."""
+    low = wide = 0.0
+    for parameter in parameters:
+        grad = plain(parameter.grad)
+        reference = None if grad is None else of(grad)
+        if grad is not None and reference is not None:
+            low += float(grad.double().square().sum())
+            wide += float(reference.double().square().sum())
+    return math.sqrt(low / wide) if 0 < low < math.inf and wide > 0 else 0.0

@@ -4,6 +4,7 @@ None of them is called for an operation: between recorded steps a step costs a d
 """
 
 import functools
+import math
 import multiprocessing.process
 import sys
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ from ampcheck.observe.script.roots import RootFinder
 from ampcheck.observe.script.scaling import scaler_hooks
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.observe.script.workers import hear_workers
-from ampcheck.values.loop import RETURNED, UNCACHED, Kind
+from ampcheck.values.loop import NOT_FINITE, RETURNED, UNCACHED, Kind
 
 _current_node = torch._C._current_autograd_node
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "clip_grad_norm")
@@ -205,11 +206,24 @@ def _child(watcher: Watcher, process: Any, *_: Any) -> None:
 def _schedule(watcher: Watcher, original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
     if getattr(self, "_is_initial", False):  # its constructor takes a step of its own
         return original(self, *args, **kwargs)
-    watcher.note(Kind.SCHEDULE, self, "scheduler", within=True)
+    name = (
+        NOT_FINITE
+        if isinstance(self, lr_scheduler.ReduceLROnPlateau) and not _is_finite(*args, **kwargs)
+        else ""
+    )
+    watcher.note(Kind.SCHEDULE, self, "scheduler", within=True, name=name)
     try:
         return original(self, *args, **kwargs)
     finally:
         watcher.leaves()
+
+
+def _is_finite(metrics: Any = 0.0, *_: Any, **__: Any) -> bool:
+    """Tell whether what a scheduler goes by is finite; it reads the number itself, whatever that costs."""
+    try:
+        return math.isfinite(metrics)
+    except Exception:  # noqa: BLE001  # the scheduler will say it
+        return True
 
 
 def _peek(watcher: Watcher, _: None) -> Callable[..., Any]:

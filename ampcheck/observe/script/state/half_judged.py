@@ -41,6 +41,8 @@ _STEADY, _FASTER = 1.5, 2.5
 _KEPT, _SEEN = 0.5, 1.5
 #: Of the largest number, what is near it.
 _NEAR = 2.0**-3
+#: Units on average that FP32 has moved a state that lasts, in so many steps that write it, and what it kept of that.
+_MOVED, _WRITTEN, _HALF = 2.0, 16, 0.5
 #: Of a state, what counts as nothing forgotten in all, and of a unit, as nothing moved.
 _NOTHING = 1e-3
 #: A second copy begins this far off, as a part of the largest number.
@@ -65,6 +67,9 @@ class State:
     counted: int = 0  #: its writes at the end of the last of them
     forgets: bool = False  #: each step that writes it writes all of it anew
     before: torch.Tensor | None = None  #: how far FP32 had come when that was looked at last
+    lasts: bool = (
+        False  #: what it holds stays there for as long as it is followed: nothing makes up for a loss
+    )
     pace: torch.Tensor | None = None  #: how far FP32 moves it in a step that writes it
     place: tuple[str, int] = ("", 0)  #: of its first write
     losses: tuple[UpdateLoss, ...] = ()
@@ -145,14 +150,12 @@ def compare(
         most & short,
         most & wrong,
     ]
-    counts = [int(count) for count in torch.stack([one.sum() for one in kinds]).tolist()]
-    changed, far, lost, off, moved_a_little, lost_of_it, furthest, lost_of_them, off_of_them = counts
+    counts = torch.stack([one.sum() for one in kinds]).tolist()
+    changed, _, lost, off, moved_a_little, lost_of_it, *_ = counts
     if few and lost + off:
         state.losses = tuple(_number_by_number(state, *kinds[1:4]))
-    elif lost + off > MOST_LOST * far and 2 * far >= changed:
-        state.losses = (UpdateLoss(state.name, far, lost, off, *state.place),)
-    elif lost_of_them + off_of_them > MOST_LOST * furthest:
-        state.losses = (UpdateLoss(state.name, furthest, lost_of_them, off_of_them, *state.place),)
+    elif found := _lost(state, counts, (intended.where(changes, 0.0), kept, unit)):
+        state.losses = found
     elif (zeros := int((empty & changes).sum())) > MOST_LOST * tensor.numel():
         # They are smaller than half precision holds.
         state.losses = (UpdateLoss(state.name, changed, zeros, 0, *state.place),)
@@ -170,6 +173,26 @@ def compare(
     )
     # What is rounded away shows in the long run.
     state.done, state.fine, state.fine_here = bool(state.losses) or (state.fine_here and right), right, right
+
+
+def _lost(state: State, counts: list[int], ways: tuple[torch.Tensor, ...]) -> tuple[UpdateLoss, ...]:
+    """Return what was lost of those numbers that moved far, of those that moved furthest, or of all together."""
+    changed, far, lost, off, _, _, furthest, lost_of_them, off_of_them = counts
+    if lost + off > MOST_LOST * far and 2 * far >= changed:
+        return (UpdateLoss(state.name, far, lost, off, *state.place),)
+    if lost_of_them + off_of_them > MOST_LOST * furthest:
+        return (UpdateLoss(state.name, furthest, lost_of_them, off_of_them, *state.place),)
+    if state.lasts and state.rounds >= _WRITTEN and _falls_behind(*ways):
+        return (UpdateLoss(state.name, changed, max(lost, changed // 2 + 1), 0, *state.place),)
+    return ()
+
+
+def _falls_behind(intended: torch.Tensor, kept: torch.Tensor, unit: torch.Tensor) -> bool:
+    """Tell whether many numbers have gone less than half of the way together, however far each of them has come."""
+    if intended.numel() <= FEW_NUMBERS:
+        return False
+    units, way, gone = (intended / unit).square().mean(), intended.square().sum(), (intended * kept).sum()
+    return bool((units >= _MOVED**2) & (gone < _HALF * way))
 
 
 def _where_fp32_is(state: State, tensor: torch.Tensor, way: torch.Tensor) -> bool:
@@ -232,6 +255,7 @@ def stays(state: State, wide: torch.Tensor, probe: torch.Tensor | None, steps: i
     left = (probe.float() - wide.float()) / beside_of(state.first)
     before, state.before, rounds = state.before, way, state.rounds
     state.forgets = rounds > 0 and not bool(left.any())
+    state.lasts = rounds > 1 and bool((1.0 - left).clamp_min(0.0).mean() * _SOON < _HALF * steps)
     need = need_of(state.first)
     if before is None or before.shape != way.shape or rounds < need:
         return nothing

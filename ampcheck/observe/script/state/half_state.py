@@ -9,7 +9,7 @@ Nothing else is repeated: no product, nothing that a gradient flows through, not
 
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -31,6 +31,9 @@ from ampcheck.observe.script.state.half_judged import (
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 
+if TYPE_CHECKING:
+    from torch.multiprocessing.reductions import StorageWeakRef
+
 #: Operations that forget what a state held: they lose no change.
 _RESETS = frozenset({"zero_", "fill_"})
 #: Reads a number to show it, or to decide by it.
@@ -47,6 +50,9 @@ class _References(Shadow):
     def __init__(self, execute: Execute = run_op) -> None:
         super().__init__(execute)
         self.held: dict[int, list[State]] = {}  #: by storage
+        #: By storage of what was computed and is kept, as weights are that a script fills from a state and trains:
+        #: how far FP32's numbers are from these. Whatever an optimizer adds, it adds to both.
+        self._apart: dict[int, tuple[StorageWeakRef, torch.Tensor]] = {}
         self._shapes: set[torch.Size] = set()
 
     def hold(self, tensor: torch.Tensor, state: State, beside: float = 0.0) -> None:
@@ -67,7 +73,15 @@ class _References(Shadow):
                 states.remove(state)
             if not states:
                 del self.held[key]
+        self.part()
+
+    def part(self) -> None:
+        """Forget what was computed; of what is kept, remember how far from FP32's it is."""
+        for key, reference in self._references.items():
+            if key not in self.held and (memory := _memory(reference)) is not None:
+                self._apart[key] = reference.storage, reference.flat - memory
         self._references = {key: one for key, one in self._references.items() if key in self.held}
+        self._apart = {key: kept for key, kept in self._apart.items() if not kept[0].expired()}
 
     def _still_there(self, state: State, key: int) -> bool:
         tensor = state.tensor()
@@ -83,7 +97,12 @@ class _References(Shadow):
         return not state.missed
 
     def _beside(self, tensor: torch.Tensor) -> Reference | None:
-        return super()._beside(tensor) if tensor.is_floating_point() else None
+        if not tensor.is_floating_point():
+            return None
+        if self._apart and readable(tensor) and (kept := self._apart.pop(_key(tensor), None)) is not None:
+            storage = tensor.untyped_storage()
+            self._hold(Reference(storage, kept[1].add_(_whole(storage))))
+        return super()._beside(tensor)
 
     def _differs(self, args: Any, kwargs: Any) -> bool:
         values = (*args, *kwargs.values()) if kwargs else args
@@ -100,7 +119,7 @@ class _References(Shadow):
             if not state.place[1] and rule.name not in _RESETS:
                 state.place = running_line()
             state.missed = state.missed or rule.message or rule.once
-        passing = [tensor for tensor in targets if self.of(tensor) is None]
+        passing = [tensor for tensor in targets if self.of(tensor) is None and not _fills(rule, tensor)]
         if (not states and (passing or _is_models(rule, args))) or rule.message:
             for tensor in targets:
                 if _key(tensor) not in self.held:
@@ -176,6 +195,9 @@ class Following:
 
     def pause(self) -> None:
         """See nothing for a while."""
+        with unseen():
+            self._references.part()
+            self._probe.part()
         self._paused = self._mode.pause() or self._paused
 
     def resume(self) -> None:
@@ -263,6 +285,30 @@ class Following:
         """Leave all of it unjudged because of an error of our own."""
         for state in self.states:
             state.missed = True
+
+
+def _memory(reference: Reference) -> torch.Tensor | None:
+    """Return what stands in FP32 memory beside a reference; None where that is gone, or not known in full."""
+    size = reference.flat.numel()
+    if reference.known is not None and len(reference.known) < size:
+        return None
+    storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(reference.storage.cdata)
+    if storage is None or storage.nbytes() != 4 * size:
+        return None
+    return _whole(storage)
+
+
+def _whole(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.float32, device=storage.device).set_(storage)
+
+
+def _fills(rule: Effects, tensor: torch.Tensor) -> bool:
+    """Tell whether an operation gives numbers to a weight, which is trained from there."""
+    return rule.name == "copy_" and tensor.dtype is torch.float32 and tensor.is_leaf and _is_whole(tensor)
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous() and tensor.untyped_storage().nbytes() == 4 * tensor.numel()
 
 
 def _key(tensor: torch.Tensor) -> int:
