@@ -281,6 +281,22 @@ def schedules(aware):
             scheduler.step()
 
 
+def goes_by_a_sum(half_sum):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
+    for _ in range(4):
+        total = torch.zeros((), dtype=torch.float16 if half_sum else torch.float32)
+        for x, y in data(2):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = loss_fn(model(x), y)
+            loss.backward()
+            optimizer.step()
+            total += 1e6 * loss.detach()
+        scheduler.step(total.item())
+
+
 def validates(inside):
     model = net()
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
@@ -421,6 +437,12 @@ CASES = {
         lambda _: schedules_early(False),
         "scheduler.step()",
         "scaler.update()",
+    ),
+    "AMP422": Case(
+        lambda _: goes_by_a_sum(half_sum=True),
+        lambda _: goes_by_a_sum(half_sum=False),
+        "scheduler.step(total",
+        "loss.float()",
     ),
     "AMP413": Case(lambda p: saves(p, False), lambda p: saves(p, True), "torch.save(", "scaler.state_dict()"),
     "AMP414": Case(lambda _: looks(True), lambda _: looks(False), "_found_inf", "scaler.get_scale() < scale"),

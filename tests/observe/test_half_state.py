@@ -236,6 +236,41 @@ def test_a_copy_of_weights_that_are_kept_in_fp32_is_fine_however_little_they_mov
     assert not any(state.losses for state in following.states)
 
 
+def pulled(dtype, rate, rounds=48, follow=False):
+    """Give weights to a model, train it, and move them towards it, again and again; return how far they have moved."""
+    torch.manual_seed(0)
+    weights = (0.5 + torch.rand(32, 8)).to(dtype)
+    first, following = weights.clone(), Following([("weights", weights)]) if follow else None
+    model = nn.Parameter(torch.zeros(32, 8))
+    for _ in range(rounds):
+        with torch.no_grad():
+            model.copy_(weights)
+        for _ in range(2):
+            if following is not None:
+                following.pause()
+            model.data.add_(0.004)  # what an optimizer adds
+            if following is not None:
+                following.resume()
+                following.step_ends()
+        with torch.no_grad():
+            weights.add_((rate * (model - weights.float())).to(dtype))
+    if following is None:
+        return float((weights.float() - first.float()).mean()), ()
+    following.judge(last=True)
+    following.end()
+    return float((weights.float() - first.float()).mean()), following.states[0].losses
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rate"), [(torch.bfloat16, 0.1), (torch.bfloat16, 4.0), (torch.float16, 0.1)]
+)
+def test_weights_that_are_given_to_a_model_and_moved_towards_it_lose_what_plain_torch_says(dtype, rate):
+    moved, losses = pulled(dtype, rate, follow=True)
+    wide, _ = pulled(torch.float32, rate)
+    assert bool(losses) is (moved < wide / 2)
+    assert bool(losses) is (dtype is torch.bfloat16 and rate == 0.1)
+
+
 # -- in a loop that is watched
 
 

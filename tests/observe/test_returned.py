@@ -6,8 +6,56 @@ from torch import nn
 
 from ampcheck.observe.reference.returned import USE, Returned
 from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
 from ampcheck.values.verdict import Health
+
+#: Of `torch.autograd.grad` below.
+LINE = 74
+
+
+def moved(use, low, wide):
+    """Return the places that are told of when numbers are moved by a gradient, half precision's and FP32's."""
+    grads, told = {}, []
+    seen = Returned(lambda one: grads.get(id(one)), lost=told.append)
+    grad = torch.tensor(low, requires_grad=True)
+    grads[id(grad)] = torch.tensor(wide)
+    seen.note([grad])
+    for name, args, alpha in use(grad, torch.ones(len(low))):
+        seen.follow(name, args, {"alpha": alpha}, torch.zeros(len(low)))
+    seen.missed()
+    return told
+
+
+def subtracted(grad, numbers):
+    yield "sub", (numbers, grad), 0.1
+
+
+def each_subtracted(grad, numbers):
+    yield "_foreach_sub_", ([numbers, numbers], [numbers, grad]), 0.1
+
+
+def hardly_subtracted(grad, numbers):
+    yield "sub", (numbers, grad), 1e-4
+
+
+def added_up(grad, _):
+    yield "add", (grad, grad), 1
+
+
+@pytest.mark.parametrize(
+    ("use", "low", "told"),
+    [
+        (subtracted, [0.0, 0.0], True),
+        (subtracted, [0.0, 1.0], False),  # most of it is there
+        (subtracted, [1.0, 0.9], False),
+        (each_subtracted, [0.0, 0.0], True),
+        (hardly_subtracted, [0.0, 0.0], False),
+        (added_up, [0.0, 0.0], False),
+    ],
+)
+def test_what_moves_numbers_and_is_zero_is_told_of(use, low, told):
+    assert bool(moved(use, low, [0.5, 1.0])) is told
 
 
 def trained(size, scale=1.0):
@@ -42,15 +90,17 @@ def test_an_inner_gradient_that_underflows_is_not_safe(size, scale, lost):
     assert any(what.startswith(USE) for what in report.low.not_audited) is lost
     assert (report.verdict.word is Health.SAFE) is not lost
     assert not lost or "test_returned.py" in " ".join(report.verdict.coverage.gaps)
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert [(one.code, one.sites[0].line) for one in errors[:1]] == ([("AMP408", LINE)] if lost else [])
 
 
 def test_how_far_off_is_measured_over_all_of_a_line():
     low, wide = torch.tensor([1.0, 0.0, float("nan")]), torch.tensor([1.0, 2.0, float("nan")])
-    seen = Returned()
-    seen.note([low, None], lambda _: wide)
+    seen = Returned(lambda _: wide)
+    seen.note([low, None])
     (sums,) = (one.tolist() for one in seen._found.values())
     assert sums == [4.0, 5.0]
     assert "89 %" in next(iter(seen.missed()))
-    seen = Returned()
-    seen.note([torch.ones(3)], lambda _: None)
+    seen = Returned(lambda _: None)
+    seen.note([torch.ones(3)])
     assert not seen.missed()

@@ -306,7 +306,7 @@ class LoopWatcher:
         self._asked_again()
         self.leftovers.zeroed(label := self.journal.label(owner, family))
         if self._pending:
-            self.hand.clears(unused=self.turns.count <= 1 and not self.journal.inside)
+            self.hand.clears(owner, unused=self.turns.count <= 1 and not self.journal.inside)
         self.journal.note(Kind.ZERO_GRAD, label)
 
     @guarded

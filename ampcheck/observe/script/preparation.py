@@ -105,7 +105,9 @@ class Preparation:
                 continue
             wide = known.of(tensor).double()
             seen = wide.isfinite()
-            off = float((tensor.double() - wide).where(seen, 0.0).norm() / wide.where(seen, 0.0).norm())
+            sizes = [one.where(seen, 0.0).norm() for one in (tensor.double() - wide, wide)]
+            error, size = torch.stack(sizes).tolist()
+            off = error / size if size else 0.0
             if not off <= _FAR:
                 place = ("", 0) if known.made is None else (known.made.file, known.made.line)
                 self._off[id(tensor)] = _Off(weakref.ref(tensor), off, place)

@@ -1,6 +1,5 @@
 """What a loss is made of, read from its graph: whether it was scaled, and the operation behind it."""
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,13 +118,14 @@ def leaves_of(loss: torch.Tensor) -> Iterator[torch.Tensor]:
         waiting += [after for after, _ in node.next_functions]
 
 
-def first_leaf(loss: torch.Tensor) -> torch.Tensor | None:
-    """Return the tensor with a gradient that the first operation behind a loss has read.
+def leaves(loss: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors with a gradient that are behind a loss, the one that is read first before the others.
 
-    It tells one loss from another, also where the one goes through the other's model, or a model leaves layers out.
+    That one tells one loss from another, also where the one goes through the other's model, or a model leaves layers
+    out.
     """
     waiting: list[Any] = [loss.grad_fn]
-    seen, found, first = set(), None, math.inf
+    seen, found = set(), dict[int, tuple[int, torch.Tensor]]()
     while waiting:
         node = waiting.pop()
         if node is None or node in seen:
@@ -133,7 +133,8 @@ def first_leaf(loss: torch.Tensor) -> torch.Tensor | None:
         seen.add(node)
         for after, _ in node.next_functions:
             variable = getattr(after, "variable", None)
-            if isinstance(variable, torch.Tensor) and node._sequence_nr() < first:
-                first, found = node._sequence_nr(), variable
+            if isinstance(variable, torch.Tensor):
+                read = node._sequence_nr(), variable
+                found[id(variable)] = min(found.get(id(variable), read), read, key=lambda one: one[0])
             waiting.append(after)
-    return found
+    return [variable for _, variable in sorted(found.values(), key=lambda one: one[0])]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ampcheck.observe import modes
-from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, first_leaf
+from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, leaves
 from ampcheck.observe.script.scaling.scaled_by_hand import (
     CLOSE,
     Probe,
@@ -57,7 +57,9 @@ class _Loss:
     def events(self, label: str) -> list[ScaleEvent]:
         """Return its changes; it falls where a step was skipped before, or stays where one was dropped."""
         return [
-            ScaleEvent(max(0, step - 1), label, before, after, skipped=dropped or after < before)
+            ScaleEvent(
+                step if dropped else max(0, step - 1), label, before, after, skipped=dropped or after < before
+            )
             for (_, before, _), (step, after, dropped) in pairwise(self.changes)
         ]
 
@@ -67,6 +69,8 @@ class ScaleByHand:
 
     def __init__(self) -> None:
         self._losses: dict[int, _Loss] = {}  #: by the weight that is read first
+        #: Those behind the loss that was multiplied by something else last, by what they are.
+        self._behind: dict[int, torch.Tensor] = {}
         self._now: _Loss | None = None
         self._last, self._falls, self._step = 0.0, 0, -1
         self._multiplies = self._dropped = False
@@ -122,20 +126,26 @@ class ScaleByHand:
         dropped, self._multiplies, self._dropped = self._dropped, True, False
         goes_on, self._step = step == self._step and not dropped, step
         if by != last or self._now is None:
-            self._now = self._losses.setdefault(id(first_leaf(loss)), _Loss())
+            self._behind = {id(leaf): leaf for leaf in leaves(loss)}
+            self._now = self._losses.setdefault(next(iter(self._behind), 0), _Loss())
         falls = self._now.falls(step, by, dropped=dropped) and self._falls < _MOST_FALLS
         self._falls += falls
         if not (falls or (goes_on and by != last)):
             return ""
         held = [one for _, model in models() for one in model.parameters() if one.requires_grad]
+        held = [
+            one for one in held if id(one) in self._behind
+        ] or held  # others wait for a backward of their own
         if falls and any(not bool(one.detach().isfinite().all()) for one in held):
             return SPOILT
         if falls and not_finite(held):
             return NOT_FINITE
         return RESCALED if goes_on and any(size for _, size in all_sizes(held)) else ""
 
-    def clears(self, *, unused: bool) -> None:
+    def clears(self, owner: Any, *, unused: bool) -> None:
         """Take note of gradients that are cleared, unused where no optimizer was given them."""
+        if isinstance(owner, torch.nn.Module) and self._behind.keys().isdisjoint(map(id, owner.parameters())):
+            return  # a copy of the model
         self._dropped, self._multiplies, self._step = unused and self._multiplies, False, -1
 
     @property
