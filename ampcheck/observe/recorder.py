@@ -28,8 +28,6 @@ from ampcheck.values.trace import Phase, Site, Trace
 
 #: Functions of torch.utils.checkpoint that run a forward again inside the backward.
 _CHECKPOINT = {"utils/checkpoint.py": frozenset({"backward", "unpack_hook"})}
-#: Nodes whose backward the program has written: it has lines of its own.
-_BY_HAND = torch.autograd.function.BackwardCFunction
 #: What was run backward and could not be attributed.
 FORWARD_UNSEEN = "backward operations whose forward was not seen"
 #: The sequence number of nodes that add a gradient to a parameter: no operation of the forward.
@@ -270,8 +268,7 @@ class Recorder(modes.OwnMode):
         """Return where a node of the graph comes from."""
         marked = None if self.lanes is None else self.lanes.whose(node)
         made = marked or self._nodes.get(node._sequence_nr()) or self.origins.lost()
-        by_hand = isinstance(node, _BY_HAND)
-        return self.origins.within(made, self.source.spot_in_backward()) if by_hand else made
+        return self.origins.within(made, self.source.spot_in_backward())
 
     def _disown(self) -> None:
         """Attribute to nobody the nodes that bear a number which another thread has used too."""

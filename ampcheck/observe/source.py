@@ -32,8 +32,9 @@ _INSTALLED = re.compile(r"^.*[/\\\\](?:site|dist)-packages[/\\\\]")
 #: Code objects that are kept known: a program that makes ever new ones must be able to lose them.
 _MOST_CODES = 4096
 
-#: What calls the backward of a Function.
-_APPLIES = os.path.join("torch", "autograd", "function.py")  # noqa: PTH118  # compared with names of files
+#: What calls the backward of a Function, and what begins a backward.
+_APPLIES = tuple(os.path.join("torch", "autograd", name) for name in ("function.py", "graph.py"))  # noqa: PTH118
+_OWN_BACKWARDS = frozenset({"apply", "_engine_run_backward"})
 
 #: Frames of the script in which the name of something is looked for.
 _FRAMES = 6
@@ -68,13 +69,13 @@ class SourceFinder:
         return None
 
     def spot_in_backward(self) -> Spot | None:
-        """Return the running spot of a backward that the user has written, or None where torch itself runs it."""
+        """Return the running spot of a backward or a hook that the user has written; None where torch runs its own."""
         for frame in frames():
             code = frame.f_code
             kind = self._kinds[id(code)] if id(code) in self._kinds else self.classify(code)
             if kind == _USER:
                 return id(code), frame.f_lasti
-            if code.co_name == "apply" and code.co_filename.endswith(_APPLIES):
+            if code.co_name in _OWN_BACKWARDS and code.co_filename.endswith(_APPLIES):
                 return None
         return None
 

@@ -142,7 +142,7 @@ def test_wrong_rows_move_the_gradient_of_a_table_by_the_root_of_twice_their_shar
     assert error == pytest.approx((2 * share) ** 0.5)
     picks = Picks()
     picks.note("_to_copy", (right.float(),), {}, low, right)
-    missed, found = picks.fetch()
+    missed, found = picks.fetch({})
     assert not missed
     assert bool(found) is (error > HARM_ERROR)
 
@@ -154,4 +154,4 @@ def test_neighbouring_bins_are_no_wrong_integers():
     assert 0.01 < float((bins[0] != bins[1]).double().mean()) < HARM_ERROR
     picks = Picks()
     picks.note("_to_copy", (bins[0],), {}, bins[1].long(), bins[0].long())
-    assert picks.fetch() == ((), ())
+    assert picks.fetch({}) == ((), ())

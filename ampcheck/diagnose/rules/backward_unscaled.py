@@ -11,7 +11,7 @@ from ampcheck.diagnose.rules.loop_state import (
     uncleared,
 )
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import RETURNED, SEEDED, Event, Kind, Loop
+from ampcheck.values.loop import RETURNED, SEEDED, Event, Kind, Loop, LoopObject
 from ampcheck.values.outcome import DEAD_SHARE, HARM_UNDERFLOW
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean
@@ -70,13 +70,14 @@ def unscaled_backward(report: Report) -> list[Finding]:
     divided = {event.location for event, steps in found if steps} - beside
     dead, settled = _dead(report), report.outcomes.get("settled")
     harmed = bool(dead) or (bool(early) and settled is not None and settled.underflow > HARM_UNDERFLOW)
+    off = next((thing for thing in loop.things if _is_switched_off(thing)), None)
     return [
         *_lost_moves(loop),
         *(
             loop_finding(
                 "AMP408 unscaled-backward",
                 Severity.ERROR if harmed or event.location in divided | mixed else Severity.WARNING,
-                *_unscaled(event, dead, divided=divided, mixed=mixed, early=early),
+                *_unscaled(event, dead, off=off, divided=divided, mixed=mixed, early=early),
             )
             for event in first_by_place(event for event, _ in found)
         ),
@@ -98,7 +99,7 @@ def _lost_moves(loop: Loop) -> Iterator[Finding]:
 
 
 def _unscaled(
-    event: Event, dead: str, *, divided: set[str], mixed: set[str], early: set[str]
+    event: Event, dead: str, *, off: LoopObject | None, divided: set[str], mixed: set[str], early: set[str]
 ) -> tuple[str, list[Event], list[str]]:
     """Return what to say of a backward without a scale, where, and what to write instead."""
     lost = f"what lies below 2^-24 becomes zero{f', as most of the gradient of {dead} does' if dead else ''}"
@@ -112,9 +113,22 @@ def _unscaled(
     elif event.location in early:
         said = f"these float16 gradients are computed before the loss that they are part of is scaled: {lost}"
         lines = [*_MULTIPLIED_FIRST]
+    elif off is not None:
+        said = f"this {clean(off.kind)} is switched off (enabled=False), and float16 gradients are not scaled: {lost}"
+        made = Event(Kind.SCALE, off.label, off.kind, file=off.file, line=off.line)
+        return (
+            said,
+            [made, event],
+            ['scaler = torch.amp.GradScaler("cuda")  # enabled where autocast is float16'],
+        )
     else:
         said = f"float16 gradients without a loss scale: {lost}"
     return said, [event], lines
+
+
+def _is_switched_off(thing: LoopObject) -> bool:
+    """Tell whether a script has made a scaler that does nothing."""
+    return thing.family == "scaler" and thing.settings.get("enabled") is False and bool(thing.line)
 
 
 def _dead(report: Report) -> str:

@@ -45,7 +45,7 @@ _BY_CAST = frozenset({"AMP101", "AMP103", "AMP501"})
 def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings with those that one cause explains listed below it instead of beside it."""
     findings = _by_state(report, _named_rather(_hidden_there(report, tuple(found))))
-    findings = _after_updates(report, findings)
+    findings = _first_ones_first(report, _after_updates(report, findings))
     errors = [f for code in _CAUSES for f in findings if (f.code, f.severity) == (code, Severity.ERROR)]
     errors = [f for f in errors if f.code != "AMP206" or f.numbers["lowest"] >= 1]  # else it follows itself
     if not errors:
@@ -135,6 +135,26 @@ def _after_updates(report: Report, findings: tuple[Finding, ...]) -> tuple[Findi
     kinds = {f"{thing.kind}.state" for thing in report.loop.things} if report.loop is not None else set()
     first = [f for f in findings if f.code == "AMP504" and f.sites[0].module in kinds]
     return (*first, *(f for f in findings if f not in first))
+
+
+def _first_ones_first(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return findings with errors before those that they lead to."""
+    errors = [f for f in findings if f.severity is Severity.ERROR]
+    first = [f for f in errors if any(_leads_to(report, f, other) for other in errors)]
+    return (*first, *(f for f in findings if f not in first))
+
+
+def _leads_to(report: Report, cause: Finding, other: Finding) -> bool:
+    """Tell whether an error leads to another one, wherever that shows."""
+    settled, shows = report.outcomes.get("settled"), other.origin
+    match cause.code, other.code:
+        case "AMP404", "AMP403":  # what is divided again and again is no part that was left multiplied
+            return True
+        case "AMP417", "AMP501" | "AMP202":  # at a first scale that is too large
+            return settled is not None and bool(settled.grads_nonfinite)
+        case "AMP504", "AMP101":  # a cast up gives no infinity that was not there
+            return shows is not None and (shows.op, shows.dtype) == ("_to_copy", "float32")
+    return False
 
 
 def _explains(report: Report, cause: Finding, follower: Finding) -> bool:

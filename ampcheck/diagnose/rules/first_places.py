@@ -19,6 +19,12 @@ def first_flushed(report: Report, log2_scale: int) -> tuple[Site, ...]:
     return ()
 
 
+def runs_backward_only(report: Report, site: Site) -> bool:
+    """Tell whether a line is one of a hook, or of a backward that the script has written."""
+    forward = (one for one in report.low.sites if one.phase is not Phase.BACKWARD)
+    return all((one.file, one.line) != (site.file, site.line) for one in forward)
+
+
 def first_zeroed(report: Report) -> tuple[Site, ...]:
     """Return the backward operation at which most of a gradient is first zero and not in FP32, whatever the scale.
 

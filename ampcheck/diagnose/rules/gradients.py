@@ -1,7 +1,12 @@
 """Gradients that low precision cannot hold, and what a loss scale does for them."""
 
 from ampcheck.diagnose.rules.causes import lost_in_forward
-from ampcheck.diagnose.rules.first_places import at_the_scale, first_flushed, first_zeroed
+from ampcheck.diagnose.rules.first_places import (
+    at_the_scale,
+    first_flushed,
+    first_zeroed,
+    runs_backward_only,
+)
 from ampcheck.diagnose.rules.loop_order import step_beside_scaler
 from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, over_in_loop, predicted_scale
 from ampcheck.diagnose.scaling.gradients import gradient_tensors
@@ -110,7 +115,10 @@ def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Find
     scale = f"at loss scale 2^{outcome.log2_scale}" if outcome.log2_scale else "without a loss scale"
     begins = first_flushed(report, outcome.log2_scale)
     zeroed = () if begins or report.loop is None else first_zeroed(report)
-    if zeroed and zeroed[0].dtype not in HALVES:
+    if report.loop is not None and begins and runs_backward_only(report, begins[0]):
+        zeroed, begins = begins, ()
+        remedy = "it begins in what this line computes in the backward: compute that in FP32"
+    elif zeroed and zeroed[0].dtype not in HALVES:
         remedy = "what this line saves for its backward is zero in half precision: save it in FP32 or bf16"
     return Finding(
         code,

@@ -49,8 +49,11 @@ def scale_collapse(report: Report) -> list[Finding]:
     When to ignore it: when the loop is so short that the scale is still on its way down from its first value.
     """
     loop = loop_of(report)
+    again = {label for labels in _made_again(loop).values() for label in labels[1:]}  # said by AMP417
     found = []
     for label, first in loop.first_scales.items():
+        if label in again:
+            continue
         events = [event for event in loop.scales if event.scaler == label]
         lowest = min((event.after for event in events), default=first)
         never = loop.settled(label) is None and len(events) >= FEW
@@ -78,13 +81,17 @@ def scaler_made_anew(report: Report) -> list[Finding]:
     error where the later scalers skip more than a quarter of all steps.
     """
     loop = loop_of(report)
+    return [_made_anew(loop, file, line, labels) for (file, line, _), labels in _made_again(loop).items()]
+
+
+def _made_again(loop: Loop) -> dict[tuple[str, int, tuple[str, ...]], list[str]]:
+    """Return the scalers that are made at one line for the same optimizers, where they are several."""
     made: dict[tuple[str, int, tuple[str, ...]], dict[str, Event]] = {}
     for _, event in loop.sequence(1):
         thing = loop.thing(event.thing) if event.kind is Kind.SCALER_STEP else None
         if thing is not None and thing.label in active_scalers(loop):
             made.setdefault((thing.file, thing.line, event.targets), {}).setdefault(thing.label, event)
-    several = {place: list(labels) for place, labels in made.items() if len(labels) > 1}
-    return [_made_anew(loop, file, line, labels) for (file, line, _), labels in several.items()]
+    return {place: list(labels) for place, labels in made.items() if len(labels) > 1}
 
 
 def _made_anew(loop: Loop, file: str, line: int, labels: list[str]) -> Finding:

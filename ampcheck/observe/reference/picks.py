@@ -13,7 +13,7 @@ import torch
 from ampcheck.observe.reference.given import TakenAsIs
 from ampcheck.observe.source import running_line
 from ampcheck.values.outcome import HARM_ERROR
-from ampcheck.values.trace import Integers
+from ampcheck.values.trace import Integers, Site
 
 #: Operations that decide element by element.
 _COMPARES = frozenset("lt gt le ge eq ne".split())
@@ -107,14 +107,18 @@ class Picks:
         """Return the comparisons of two numbers that come out otherwise than in FP32: the script may go another way."""
         return [TakenAsIs(*place) for place, other in self._branches.items() if bool(other)]
 
-    def fetch(self) -> tuple[tuple[TakenAsIs, ...], tuple[Integers, ...]]:
-        """Return where picks are worse than FP32's, and which integers are wrong."""
+    def fetch(
+        self, made: Mapping[tuple[str, int], Site | None]
+    ) -> tuple[tuple[TakenAsIs, ...], tuple[Integers, ...]]:
+        """Return where picks are worse than FP32's, and which integers are wrong: where they were `made`, if known."""
         worse_picks, wrong = list[TakenAsIs](), list[Integers]()
         for (name, file, line), sums in self._found.items():
             worse, beside, broken, rounded = sums.tolist()
             # What reads other rows takes their gradients from some and gives them to others: two errors in one.
             if not broken and 2 * rounded > HARM_ERROR**2 * beside:
-                wrong.append(Integers(file, line, int(beside), int(rounded)))
+                site = made.get((file, line))
+                place = (site.file, site.line) if site is not None and site.line else (file, line)
+                wrong.append(Integers(*place, int(beside), int(rounded)))
             elif worse > (HARM_ERROR if name == CONVERTS else _DIFFERS) * beside:
                 what = _CONVERSION if name == CONVERTS else name
                 worse_picks.append(TakenAsIs(what, file, line, worse, far=worse > HARM_ERROR * beside))

@@ -287,7 +287,7 @@ class Compared(Recording):
         rows, untouched = self._rows.fetch()
         failed = {f"results of {name} {TAKEN}": n for name, n in self._shadow.failed.items()}
         lost, read = self._checks.fetch(overflowed=self.overflowed() or self._returned.overflowed)
-        (picks, integers), given = self._picks.fetch(), self._given.missed(self.versions)
+        (picks, integers), given = self._picks.fetch(self._shadow.outside), self._given.missed(self.versions)
         failed |= {f"{one.words} {BRANCH}": 1 for one in self._picks.branches()}
         failed |= {f"{one.words} {WORSE}": 1 for one in picks if one.far} | self.multiplied.missed()
         failed |= given | self._returned.missed() | read
