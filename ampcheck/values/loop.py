@@ -64,6 +64,8 @@ NOT_FINITE = "not finite"
 SPOILT = "weights not finite"
 #: Name of a backward that adds to gradients of a loss that was multiplied by another scale.
 RESCALED = "another scale"
+#: Name of the same backward where both scales are scalers' own, as they are then.
+TWO_SCALES = "two scales"
 #: Whether what gradients are clipped to is multiplied by the loss scale: it is, and perhaps it is.
 IN_SCALE, PERHAPS = "in scale", "perhaps"
 #: End of the name of a region of autocast that keeps no casts of weights.

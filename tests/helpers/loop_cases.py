@@ -281,6 +281,25 @@ def schedules(aware):
             scheduler.step()
 
 
+def shares_a_trunk(scalers):
+    trunk, heads = nn.Linear(8, 16), [nn.Linear(16, 4), nn.Linear(16, 4)]
+    parameters = [one for module in (trunk, *heads) for one in module.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    first = torch.amp.GradScaler("cuda", init_scale=2.0**10)
+    second = torch.amp.GradScaler("cuda", init_scale=2.0**6) if scalers > 1 else first
+    for x, y in data():
+        optimizer.zero_grad()
+        with half():
+            held = torch.tanh(trunk(x))
+            losses = [loss_fn(head(held), y) for head in heads]
+        first.scale(losses[0]).backward(retain_graph=True)
+        second.scale(losses[1]).backward()
+        first.step(optimizer)
+        first.update()
+        if scalers > 1:
+            second.update(2.0**6)
+
+
 def goes_by_a_sum(half_sum):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -422,8 +441,11 @@ CASES = {
     ),
     "AMP407": Case(part(backward_inside=True), part(), ".backward()", ".backward()  # outside"),
     "AMP408": Case(part(scaled=False), part(), ".backward()", "scaler.scale(loss).backward()"),
-    "AMP408 no scaler": Case(
-        lambda _: fp16_alone(False), lambda _: fp16_alone(True), ".backward()", "GradScaler"
+    "AMP408 switched off": Case(
+        lambda _: fp16_alone(False),
+        lambda _: fp16_alone(True),
+        "GradScaler(",
+        "enabled where autocast is float16",
     ),
     "AMP409": Case(lambda _: validates(False), lambda _: validates(True), "model(x)", "model(x)"),
     "AMP411": Case(
@@ -469,6 +491,12 @@ CASES = {
         lambda _: scaler_of_its_own(wrong=False),
         "def _unscale_grads_",
         "without _unscale_grads_",
+    ),
+    "AMP418 two scalers": Case(
+        lambda _: shares_a_trunk(scalers=2),
+        lambda _: shares_a_trunk(scalers=1),
+        "second.scale(",
+        "one scaler for losses that share weights",
     ),
     "AMP419": Case(
         lambda _: in_one_region(cleared=False),

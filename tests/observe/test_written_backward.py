@@ -57,3 +57,24 @@ def test_one_whose_forward_was_not_seen_is_nobodys(compiled):
     with recorder:
         y.backward()
     assert recorder.trace(recorder.fetch()).not_audited[FORWARD_UNSEEN] > 0
+
+
+class Hooks(nn.Module):
+    def forward(self, x):
+        y = x * x
+        y.register_hook(lambda grad: grad.exp())
+        return y
+
+
+def test_a_hook_has_a_line_of_its_own():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), Hooks())
+    recorder = Recorder(model, compiled=False)
+    with recorder:
+        model(torch.randn(2, 4)).sum().backward()
+    sites = recorder.trace(recorder.fetch()).sites
+    backward = {
+        site.op: (site.module, site.line) for site in sites if site.op and site.phase is Phase.BACKWARD
+    }
+    assert backward["exp"] == ("1", line_of("grad.exp()"))
+    assert backward["mul"] == ("1", line_of("y = x * x"))

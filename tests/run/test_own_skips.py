@@ -1,5 +1,6 @@
 """Scripts that scale the loss and skip steps themselves: what an overflow leaves in weights and gradients."""
 
+import copy
 import math
 import os
 import subprocess
@@ -452,3 +453,36 @@ def test_a_scale_that_cannot_fall_far_enough_is_told_how_far():
     with cuda_casting(), autocast_stands_in():
         assert falls_to(2.0**fits) == 16 - fits  # it falls as far as that, and no further step is lost
         assert falls_to(2.0 ** (fits + 1)) == 24
+
+
+def test_a_copy_of_the_model_that_is_cleared_drops_no_step():
+    """Two replicas compute gradients, their sum is given to the model, and a step that overflows is left out."""
+    torch.manual_seed(0)
+    session, scale, taken, skipped = Session(Schedule(), as_cuda=True), 2.0**22, 0, 0
+    with session.watching():
+        model = nn.Linear(8, 4)
+        replicas = [copy.deepcopy(model) for _ in range(2)]
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for step in range(90):
+            for replica in replicas:
+                replica.load_state_dict(model.state_dict())
+                replica.zero_grad(set_to_none=True)
+                with torch.autocast("cuda", torch.float16):
+                    loss = (replica(torch.randn(16, 8)) * 4).float().square().mean()
+                (loss * scale).backward()
+            sums = [
+                sum(one.grad.half() / 2 for one in each).float() / scale
+                for each in zip(*(replica.parameters() for replica in replicas), strict=True)
+            ]
+            if all(bool(one.isfinite().all()) for one in sums):
+                taken += 1
+                for parameter, one in zip(model.parameters(), sums, strict=True):
+                    parameter.grad = one
+                optimizer.step()
+                scale *= 2 if not step % 9 else 1
+            else:
+                skipped, scale = skipped + 1, scale / 2
+    assert taken > 3 * skipped > 0
+    report = session.report("script.py")
+    assert not [one for one in report.findings if one.severity is Severity.ERROR]
+    assert sum(event.skipped for event in report.loop.scales) == skipped

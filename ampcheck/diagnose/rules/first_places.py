@@ -1,10 +1,14 @@
 """Where in a backward gradients first become zero or infinite."""
 
+from ampcheck.diagnose.rules.loop_state import active_scalers, label
 from ampcheck.diagnose.rules.scales_tried import fitting
 from ampcheck.values.loop import Kind
 from ampcheck.values.plan import DEFAULT_SCALE
 from ampcheck.values.report import Report, by_place, low_backward
 from ampcheck.values.trace import Phase, Site
+
+#: Optimizers that a scaler must suit, if it is shared.
+SEVERAL = 2
 
 
 def first_flushed(report: Report, log2_scale: int) -> tuple[Site, ...]:
@@ -23,6 +27,17 @@ def runs_backward_only(report: Report, site: Site) -> bool:
     """Tell whether a line is one of a hook, or of a backward that the script has written."""
     forward = (one for one in report.low.sites if one.phase is not Phase.BACKWARD)
     return all((one.file, one.line) != (site.file, site.line) for one in forward)
+
+
+def shared_scaler(report: Report) -> tuple[Site, ...]:
+    """Return where the scaler is made that several optimizers share."""
+    scalers = set() if report.loop is None else active_scalers(report.loop)
+    if report.loop is None or len(scalers) != 1 or len(label(report.loop, "optimizer")) < SEVERAL:
+        return ()
+    thing = report.loop.thing(next(iter(scalers)))
+    if thing is None or not thing.line:
+        return ()
+    return (Site("", thing.kind, "", Phase.STATE, "", thing.file, thing.line),)
 
 
 def first_zeroed(report: Report) -> tuple[Site, ...]:

@@ -6,6 +6,7 @@ from ampcheck.diagnose.rules.first_places import (
     first_flushed,
     first_zeroed,
     runs_backward_only,
+    shared_scaler,
 )
 from ampcheck.diagnose.rules.loop_order import step_beside_scaler
 from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, over_in_loop, predicted_scale
@@ -118,6 +119,8 @@ def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Find
     if report.loop is not None and begins and runs_backward_only(report, begins[0]):
         zeroed, begins = begins, ()
         remedy = "it begins in what this line computes in the backward: compute that in FP32"
+    elif outcome.log2_scale < 0 and (shared := shared_scaler(report)):
+        zeroed, remedy = shared, "a scale below 1 suits another loss: give each optimizer a scaler of its own"
     elif zeroed and zeroed[0].dtype not in HALVES:
         remedy = "what this line saves for its backward is zero in half precision: save it in FP32 or bf16"
     return Finding(

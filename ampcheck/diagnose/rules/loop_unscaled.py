@@ -4,6 +4,7 @@ from ampcheck.diagnose.rules.loop_by_hand import divided_again, rescaled_by_hand
 from ampcheck.diagnose.rules.loop_order import updated_between
 from ampcheck.diagnose.rules.loop_state import (
     Moment,
+    active_scalers,
     first_by_place,
     label,
     line_of,
@@ -13,7 +14,7 @@ from ampcheck.diagnose.rules.loop_state import (
     unscaling,
 )
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import Event, Kind, Loop, LoopObject
+from ampcheck.values.loop import TWO_SCALES, Event, Kind, Loop, LoopObject
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean, plural, scale_words
 
@@ -95,6 +96,7 @@ def unscaled_in_part(report: Report) -> list[Finding]:
     }  # AMP405: its scale changes before a second step
     return [
         *rescaled_by_hand(loop),
+        *_of_two_scales(loop),
         *(_made_finite(thing) for thing in loop.things if _hides(loop, thing)),
         *(
             _crossed(loop, thing)
@@ -116,6 +118,23 @@ def unscaled_in_part(report: Report) -> list[Finding]:
             )
             for thing in bad
         ),
+    ]
+
+
+def _of_two_scales(loop: Loop) -> list[Finding]:
+    """Return findings on backwards that add to gradients which another scaler's loss has left."""
+    events = [event for _, event in loop.sequence(1)]
+    bad = [event for event in events if (event.kind, event.name) == (Kind.GROWN, TWO_SCALES)]
+    return [
+        loop_finding(
+            "AMP418 unscaled-in-part",
+            Severity.ERROR,
+            "this backward adds to gradients of a loss that another scaler has scaled, by another number: whichever "
+            "of the two divides the sum, one loss counts too much or too little",
+            [event],
+            ["scaler.scale(loss + other_loss).backward()  # one scaler for losses that share weights"],
+        )
+        for event in first_by_place(bad if len(active_scalers(loop)) > 1 else ())
     ]
 
 

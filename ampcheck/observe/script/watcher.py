@@ -20,7 +20,7 @@ from ampcheck.observe.script.scaling.own_unscaling import OwnUnscaling, updates_
 from ampcheck.observe.script.scaling.scaled_by_hand import limit_of, unit_of
 from ampcheck.observe.script.scaling.scales import Attempt, about_to_update, is_ready, overflowed
 from ampcheck.observe.script.scaling.shared import SharedGradients
-from ampcheck.values.loop import GIVEN, IN_SCALE, RETURNED, Kind
+from ampcheck.values.loop import GIVEN, IN_SCALE, RETURNED, TWO_SCALES, Kind
 from ampcheck.values.wording import some
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ class Watcher(HandWatcher):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self.unscaling = OwnUnscaling()
-        self.division, self.shared = Division(), SharedGradients()
+        self.unscaling, self.division, self.shared = OwnUnscaling(), Division(), SharedGradients()
         self._divides_at: Spot | None = None  #: the line that has divided gradients since the last backward
         self._scaled_at: Spot | None = None  #: the line that took such gradients, before any division
 
@@ -105,8 +104,7 @@ class Watcher(HandWatcher):
     def _shares(self, scaler: Any, optimizer: Any) -> None:
         """Look at gradients that several optimizers share, where a scaler is about to divide them for one."""
         if self.tape.now is not None and is_ready(scaler, optimizer):
-            label = self.journal.label(optimizer, "optimizer")
-            self.shared.begins(label, scaler, optimizer, self.backwards)
+            self.shared.begins(self.journal.label(optimizer, "optimizer"), scaler, optimizer, self.backwards)
 
     def _shared_end(self) -> None:
         """Take note of gradients that a scaler has divided a second time."""
@@ -230,9 +228,9 @@ class Watcher(HandWatcher):
         """Take note of an optimizer that is about to change the weights: what it finds may be scaled in part."""
         if self.division.at == self.backwards:
             left, mixed = self.division.steps(optimizer), self.division.mixed(optimizer)
+            label = self.journal.label(optimizer, "optimizer")
             for kind, found in ((Kind.LEFT_SCALED, left), (Kind.MIXED, mixed)):
                 if found and self._scaler_step is None:
-                    label = self.journal.label(optimizer, "optimizer")
                     self.journal.note(kind, label, name=self._names(found))
         self.tape.delivery.shortened |= self._scale_read >= 0
         super().step_begins(optimizer)
@@ -277,10 +275,12 @@ class Watcher(HandWatcher):
     @guarded
     def backward_ends(self) -> None:
         """Take note of a backward that is over: gradients it has added to may have been divided by the scale."""
-        again = self.division.backward_ends(self.backwards) if self.division.begun else []
+        again, rescaled = self.division.backward_ends(self.backwards)
         at, self._divides_at = self._divides_at, None
         if again and at is not None:
             self.journal.note_at(at, Kind.DIVIDE, name=self._names(again))
+        if rescaled:
+            self.journal.note(Kind.GROWN, name=TWO_SCALES)
         super().backward_ends()
         if self.reached:
             self.has_reached()

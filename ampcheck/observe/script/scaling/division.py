@@ -39,6 +39,9 @@ class Division:
         self._by = 1.0
         self._before: list[tuple[torch.Tensor, torch.Tensor | None, int]] = []
         self._divided: set[int] = set()  #: parameters whose gradients were divided before this backward
+        self._others: set[int] = (
+            set()
+        )  #: those whose gradients are there as a loss at another scale has left them
         self._clipping: dict[int, float] = {}  #: how many times smaller gradients are that are being clipped
 
     def backward_begins(self, step: int, parameters: Iterable[Any], by: float) -> None:
@@ -50,11 +53,18 @@ class Division:
             ratios = self._ratios()
             self._by, self.begun = by, True
             self._before = [(one, one.grad, version_of(one.grad)) for one in held.values()]
+        kept = (key for key, ratio in ratios.items() if _close(ratio, 1.0))
+        self._others = {key for key in kept if self._grown[key].by != by >= SMALLEST_SCALE}
         scaled = [key for key, ratio in ratios.items() if _is_scale(ratio, self._grown[key].by)]
         self._divided = set(scaled) if len(scaled) == len(ratios) else set()
 
-    def backward_ends(self, backwards: int) -> list[Any]:
-        """Take note of what the backward has added to; return parameters whose gradients were divided before that."""
+    def backward_ends(self, backwards: int) -> tuple[list[Any], bool]:
+        """Take note of what the backward has added to; return parameters whose gradients were divided before that.
+
+        And whether there were gradients of a loss that was multiplied by something else.
+        """
+        if not self.begun:
+            return [], False
         before, self._before, self.begun = self._before, [], False
         self.at = backwards
         with unseen():
@@ -69,6 +79,7 @@ class Division:
             )
             sizes = _sizes(changed if scaled else mixed.values())
         again = [one for one in changed if id(one) in self._divided and id(one) in sizes]
+        rescaled = not self._others.isdisjoint(map(id, changed))
         for one in changed:
             before_it = self._grown.pop(id(one), None)
             if id(one) in sizes and not (one._backward_hooks or one._post_accumulate_grad_hooks):
@@ -76,7 +87,7 @@ class Division:
                 (self._grown if scaled else self._mixed)[id(one)] = _Grown(
                     weakref.ref(one), sizes[id(one)], by
                 )
-        return again
+        return again, rescaled
 
     def mixed(self, optimizer: Any) -> list[Any]:
         """Return what an optimizer is about to step and was divided by a scale that not all of its losses had."""
