@@ -168,3 +168,30 @@ def test_a_script_that_leaves_half_precision_to_autocast_is_not_followed(source,
     session = Session(Schedule(), as_cuda=True, asked=wishes(source, "a.py"))
     with session.watching(), nullcontext():
         assert bool(_get_current_dispatch_mode_stack()) is half
+
+
+def traced(x):
+    return torch.jit.trace(lambda a: a * 2 + 1, x)(x)
+
+
+def exported(x):
+    return torch.export.export(nn.Linear(4, 4), (x,)).module()(x)
+
+
+def compiled(x):
+    return torch.compile(lambda a: a.half() * 2, backend="eager")(x)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated:FutureWarning")
+@pytest.mark.parametrize("make", [traced, exported, compiled])
+def test_code_can_be_turned_into_a_graph_before_training(make):
+    def made():
+        torch.manual_seed(0)
+        assert torch.zeros(3, dtype=torch.float16).sum() == 0
+        return make(torch.ones(2, 4))
+
+    session = Session(Schedule(), as_cuda=True, asked=Wishes(half=True))
+    with session.watching() as watcher:
+        watched = made()
+        assert watcher.tape.workers.preparation._mode is None
+    assert torch.equal(watched, made())

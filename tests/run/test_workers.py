@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ampcheck.observe.script import workers
+from ampcheck.observe.reference.beside_mode import BesideMode
+from ampcheck.observe.script import results as results_module
 from ampcheck.observe.script.workers import COMPUTED_ELSEWHERE
 from ampcheck.run.session import Session
 from ampcheck.values.settings import Schedule
@@ -144,7 +145,7 @@ def test_what_goes_another_way_than_through_tensors_is_not_safe(feed):
 
 
 def test_nor_is_what_there_was_no_time_for(monkeypatch):
-    monkeypatch.setattr(workers, "_OPERATIONS", 6)
+    monkeypatch.setattr(results_module, "_OPERATIONS", 6)
     report, _ = audit(from_thread, energies)
     assert report.verdict.word is Health.PARTLY_AUDITED
     assert COMPUTED_ELSEWHERE in report.verdict.sentence
@@ -152,11 +153,11 @@ def test_nor_is_what_there_was_no_time_for(monkeypatch):
 
 def results(make):
     """Return what a thread computes, followed, and what stands beside it."""
-    own = workers._Results()
+    own = results_module.Results()
     found = []
 
     def run():
-        with workers.BesideMode(own):
+        with BesideMode(own):
             found.append(make())
 
     thread = threading.Thread(target=run)
@@ -173,8 +174,8 @@ def test_fp32_stands_beside_what_a_thread_has_computed():
 
 
 def test_it_stands_no_more_once_the_script_has_written_there_itself():
-    own = workers._Results()
-    with workers.BesideMode(own):
+    own = results_module.Results()
+    with BesideMode(own):
         out = drawn(0).half() + 1
     assert own.known(out) is not None
     assert own.known(out[2:]) is not None
@@ -183,14 +184,14 @@ def test_it_stands_no_more_once_the_script_has_written_there_itself():
 
 
 def test_a_write_that_is_under_way_is_read_as_it_is():
-    own, out = workers._Results(), drawn(0).half()
+    own, out = results_module.Results(), drawn(0).half()
     seen = []
 
     def execute(func, args, kwargs):
         seen.append(own.known(out))
         return func(*args, **kwargs)
 
-    with workers.BesideMode(own):
+    with BesideMode(own):
         out.add_(1)
         own._execute = execute
         out.add_(1)
@@ -199,8 +200,8 @@ def test_a_write_that_is_under_way_is_read_as_it_is():
 
 
 def test_a_state_that_changes_from_step_to_step_begins_anew():
-    own, count = workers._Results(), torch.full((3,), 2048.0, dtype=torch.float16)
-    with workers.BesideMode(own):
+    own, count = results_module.Results(), torch.full((3,), 2048.0, dtype=torch.float16)
+    with BesideMode(own):
         for own.steps in range(6):
             count += 1  # which 2048 does not show
             wide = own.of(count)

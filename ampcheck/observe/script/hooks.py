@@ -29,6 +29,7 @@ from ampcheck.observe.script.compiling import hooks_of_others, let_modes_stay
 from ampcheck.observe.script.cuda.graphs import hear_graphs
 from ampcheck.observe.script.data_sets import hear_loaders
 from ampcheck.observe.script.journal import dtype_name
+from ampcheck.observe.script.preparation import hear_graphs_made
 from ampcheck.observe.script.roots import RootFinder
 from ampcheck.observe.script.scaling import scaler_hooks
 from ampcheck.observe.script.watcher import Watcher
@@ -79,6 +80,7 @@ class Hooks:
         hear_graphs(self._patches, watcher)
         hear_loaders(self._patches, watcher)
         hear_workers(self._patches, watcher)
+        hear_graphs_made(self._patches, watcher)
         open_watches.add(self)
 
     def hear_deepspeed(self) -> None:

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import Args, Kwargs
+from ampcheck.observe.patches import Patches
 from ampcheck.observe.reference.beside_mode import BesideMode
 from ampcheck.observe.reference.storage import Reference
 from ampcheck.observe.script.recording import unseen
@@ -21,6 +22,16 @@ from ampcheck.observe.script.results import Results
 from ampcheck.observe.statistics.memory import instances, instances_of, readable
 from ampcheck.values.trace import UpdateLoss
 
+#: What turns code into a graph, for which no mode of ours may be in force.
+_GRAPHS = (
+    (torch.jit, "trace"),
+    (torch.jit, "trace_module"),
+    (torch.export, "export"),
+    (torch.onnx, "export"),
+    (torch, "compile"),
+)
+#: Seconds that FP32 may take before training, and operations that are looked at.
+_SECONDS, _OPERATIONS = 0.5, 50_000
 #: Error of a tensor, as a part of FP32's, from which on rounding its numbers once cannot have made it.
 _FAR = 0.1
 
@@ -52,7 +63,7 @@ class Preparation:
     """What is computed in half precision before the first step, and what FP32 has in its place."""
 
     def __init__(self) -> None:
-        self._results = Results()
+        self._results = Results(_SECONDS, _OPERATIONS)
         self._mode: _Listener | None = None
         self._off: dict[int, _Off] = {}
 
@@ -111,3 +122,10 @@ class Preparation:
             if not off <= _FAR:
                 place = ("", 0) if known.made is None else (known.made.file, known.made.line)
                 self._off[id(tensor)] = _Off(weakref.ref(tensor), off, place)
+
+
+def hear_graphs_made(patches: Patches, watcher: Any) -> None:
+    """Let nothing be followed once code is turned into a graph."""
+    for owner, name in _GRAPHS:
+        if hasattr(owner, name):
+            patches.before(owner, name, lambda *_, **__: watcher.tape.workers.preparation.end())

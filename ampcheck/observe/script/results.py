@@ -31,8 +31,10 @@ _STORES = MOVES | frozenset(
 class Results(Shadow):
     """The references of what is computed there, while nobody else writes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = 0.0, operations: int = 0) -> None:
+        """Begin with none; FP32 may take so many seconds, and so many operations are looked at."""
         super().__init__(run_op)
+        self._limits = seconds or _SECONDS, operations or _OPERATIONS
         self.lock = threading.RLock()
         self.heard = False  #: something was in half precision
         self.computed: tuple[str, int] | None = None  #: where half-precision numbers first came of others
@@ -71,7 +73,7 @@ class Results(Shadow):
             states = [] if rule.name in _STORES else [one for one in targets if self._is_state(one)]
         self._looked_at += 1
         self._spent += perf_counter() - began
-        if self._spent > _SECONDS or self._looked_at > _OPERATIONS:
+        if self._spent > self._limits[0] or self._looked_at > self._limits[1]:
             self._gives_way(None)
 
         def and_note(out: Any) -> None:
