@@ -7,7 +7,6 @@ import score_programs
 
 #: Verdicts that are known to be wrong, and why.
 WRONG = {
-    "f21_per_sumtree": "an fp16 sum tree loses half of its total before training begins: nothing runs beside it then",
     "j14_energy_load_replay": "a copy of the weights in bf16 makes most of a gradient that is nearly zero",
     "z22_tabular_half_monitor": "a buffer that becomes infinite is an error: that it is only logged cannot be seen",
 }

@@ -1,6 +1,6 @@
 """The references of a recorded step, which takes over what other threads have computed before it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,6 +39,12 @@ class Joined(Shadow):
             return found
         self._lent.append((tensor, version_of(tensor), made))
         return made
+
+    def made_in(self, tensors: Iterable[torch.Tensor | None]) -> str:
+        """Return the dtype in which another thread has made what was read, or some tensors; '' where none has."""
+        found = [] if self.elsewhere is None else [self.elsewhere(one) for one in tensors if one is not None]
+        sites = (*self.outside.values(), *(one.made for one in found if one is not None))
+        return next((site.dtype for site in sites if site is not None), "")
 
     def _follow(self, *given: Any) -> Callable[[Any], None] | None:
         self._lent.clear()

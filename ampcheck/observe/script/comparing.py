@@ -33,9 +33,9 @@ from ampcheck.observe.script.state.carried import Carried
 from ampcheck.observe.script.state.naming import called
 from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.observe.unusual import plain
-from ampcheck.values.formats import HALF_DTYPES
+from ampcheck.values.formats import HALF_DTYPES, SHORT_DTYPE
 from ampcheck.values.loop import Kind
-from ampcheck.values.trace import Site, summed_up
+from ampcheck.values.trace import Site, Trace, summed_up
 
 #: Octaves that gradients may be away from a loss scale that has multiplied them.
 _NEAR = 0.4
@@ -89,10 +89,8 @@ class Compared(Recording):
             shadow.gave_way = self.gave_way
         self._shadow.given = self._given = Given(self._weights, called, self.recorder.tracker.buffers)
         self._shadow.picks = self._picks = Picks()
-        self._checks = Checks(self.gave_way)
-        self._returned = Returned(
-            self._shadow.of, self.gave_way, lambda place: self._used(Kind.LOST_GRAD, place, [])
-        )
+        self._checks, lost = Checks(self.gave_way), lambda place: self._used(Kind.LOST_GRAD, place, [])
+        self._returned = Returned(self._shadow.of, self.gave_way, lost)
         self.delivery = Delivery(compare, self._shadows[::-1], lambda: self.scale, kept=keeps_scale)
 
     def go_on(self, carried: Carried) -> None:
@@ -223,6 +221,11 @@ class Compared(Recording):
         with unseen():
             self._left.compare(models)
 
+    def _precision(self, trace: Trace) -> str:
+        """Return the precision of the step; that of what it takes, where only other threads have computed in half."""
+        own, grads = trace.precision(self.autocast), (one.grad for _, _, one in self.named(None))
+        return own if own != "fp32" else SHORT_DTYPE.get(self._shadow.made_in(grads), own)
+
     def measured(self, leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         """Keep a low-precision gradient, and return what FP32 has beside it."""
         before = self._measured.get(id(leaf))
@@ -292,7 +295,7 @@ class Compared(Recording):
         failed |= {f"{one.words} {WORSE}": 1 for one in picks if one.far} | self.multiplied.missed()
         failed |= given | self._returned.missed() | read
         trace = replace(trace, not_audited={**trace.not_audited, **failed}, integers=integers)
-        precision, by = trace.precision(self.autocast), self.scaling.scale or 1.0
+        precision, by = self._precision(trace), self.scaling.scale or 1.0
         losses = (math.inf if lost else sum(fetched.losses) / by, sum(reference.losses) / by)
         kept = by > 1.0 or self._keeps_scale
         # A scale that is applied by hand multiplies FP32's loss too, so both are compared as they are.

@@ -44,6 +44,7 @@ class Results(Shadow):
         self._made: set[int] = set()  #: storages
         self._op = ""  #: that runs
         self._moved: Site | None = None  #: what has made the numbers that it moves
+        self._came: Site | None = None  #: what has made numbers in half precision that it reads
         self._begun: dict[int, int] = {}  #: by storage, how many steps the script had taken
         self.steps = 0  #: how many it has taken now
         self.gave_way = self._gives_way
@@ -69,7 +70,8 @@ class Results(Shadow):
             targets = [tensor for tensor in tensors_of(written(rule, args, kwargs)) if readable(tensor)]
             places = {tensor.untyped_storage()._cdata: version_of(tensor) for tensor in targets}
             self._versions.update(dict.fromkeys(places))
-            moved = self._made_of(args) if rule.name in MOVES else None
+            came = self._made_of(args)
+            moved = came if rule.name in MOVES else None
             states = [] if rule.name in _STORES else [one for one in targets if self._is_state(one)]
         self._looked_at += 1
         self._spent += perf_counter() - began
@@ -80,7 +82,7 @@ class Results(Shadow):
             began = perf_counter()
             with self.lock, torch._C._DisableTorchDispatch():
                 if follow is not None and not any(map(_is_large, tensors_of((out,)))):
-                    self._op, self._moved = rule.name, moved
+                    self._op, self._moved, self._came = rule.name, moved, came
                     follow(out)
                 for tensor in states:
                     self.forget(tensor)
@@ -131,6 +133,8 @@ class Results(Shadow):
         if tensor.dtype in HALVES and place in self._references:
             made = Site("", self._op, "output", Phase.FORWARD, str(tensor.dtype)[6:], *running_line())
             self._references[place].made = self._moved or made
+        elif place in self._references:
+            self._references[place].made = self._came
 
     def _hold(self, reference: Reference) -> None:
         self.heard = True
