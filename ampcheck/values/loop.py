@@ -197,22 +197,28 @@ class Loop:
 
     def updates(self, scaler: str) -> list[int]:
         """Return the numbers of the steps after which a scaler was updated."""
-        found, steps = [], 0
+        return self._updates().get(scaler, [])
+
+    def _updates(self) -> dict[str, list[int]]:
+        """Return the same of all scalers, of which a script may make one after the other."""
+        found: dict[str, list[int]] = {}
+        steps = 0
         for which, times in self.order:
             taken = list(accumulate(map(_is_step, self.rounds[which]), initial=0))
             ends = [
-                before - 1
+                (event.thing, before - 1)
                 for before, event in zip(taken, self.rounds[which], strict=False)
-                if event.kind is Kind.UPDATE and event.thing == scaler
+                if event.kind is Kind.UPDATE
             ]
             for _ in range(times):
-                found += [max(0, steps + end) for end in ends]
+                for label, end in ends:
+                    found.setdefault(label, []).append(max(0, steps + end))
                 steps += taken[-1]
         return found
 
     def update_of(self, step: int) -> tuple[str, int] | None:
         """Return the scaler whose update ended a step, and which of its updates that was; None where none did."""
-        ends = {label: self.updates(label) for label in self.first_scales}
+        ends = {label: steps for label, steps in self._updates().items() if label in self.first_scales}
         found = [
             (end, label, at) for label, steps in ends.items() for at, end in enumerate(steps) if end >= step
         ]

@@ -122,7 +122,8 @@ def clip_after_step(report: Report) -> list[Finding]:
         for moment in moments(loop)
         if moment.event.kind is Kind.CLIP
         and set(moment.event.targets or {""}) <= moment.stepped
-        and not moment.event.by.startswith("optimizer")  # an optimizer of the script's own clips as it steps
+        # an optimizer or a scaler of the script's own clips as it steps
+        and not moment.event.by.startswith(("optimizer", "scaler"))
     ]
     return [
         loop_finding(

@@ -62,7 +62,16 @@ def scale_collapse(report: Report) -> list[Finding]:
             found.append(_collapse(report, label, events, lowest))
         elif often := _grows_too_often(loop, label, events):
             found.append(often)
-    return found
+    return _once_a_line(found)
+
+
+def _once_a_line(found: list[Finding]) -> list[Finding]:
+    """Return the first finding at each line: a script may make one scaler after the other there."""
+    once: dict[tuple[str, Severity], Finding] = {}
+    for at, one in enumerate(found):
+        line = one.origin.location if one.origin is not None and one.origin.line else str(at)
+        once.setdefault((line, one.severity), one)
+    return list(once.values())
 
 
 def scaler_made_anew(report: Report) -> list[Finding]:
