@@ -1,13 +1,8 @@
 """Gradients that low precision cannot hold, and what a loss scale does for them."""
 
+from ampcheck.diagnose.rules import first_places
 from ampcheck.diagnose.rules.causes import lost_in_forward
-from ampcheck.diagnose.rules.first_places import (
-    at_the_scale,
-    first_flushed,
-    first_zeroed,
-    runs_backward_only,
-    shared_scaler,
-)
+from ampcheck.diagnose.rules.first_places import at_the_scale, first_flushed
 from ampcheck.diagnose.rules.loop_order import step_beside_scaler
 from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, over_in_loop, predicted_scale
 from ampcheck.diagnose.scaling.gradients import gradient_tensors
@@ -115,11 +110,11 @@ def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Find
     worst = _first_lost(report, outcome)
     scale = f"at loss scale 2^{outcome.log2_scale}" if outcome.log2_scale else "without a loss scale"
     begins = first_flushed(report, outcome.log2_scale)
-    zeroed = () if begins or report.loop is None else first_zeroed(report)
-    if report.loop is not None and begins and runs_backward_only(report, begins[0]):
+    zeroed = () if begins or report.loop is None else first_places.first_zeroed(report)
+    if report.loop is not None and begins and first_places.runs_backward_only(report, begins[0]):
         zeroed, begins = begins, ()
         remedy = "it begins in what this line computes in the backward: compute that in FP32"
-    elif outcome.log2_scale < 0 and (shared := shared_scaler(report)):
+    elif outcome.log2_scale < 0 and (shared := first_places.shared_scaler(report)):
         zeroed, remedy = shared, "a scale below 1 suits another loss: give each optimizer a scaler of its own"
     elif zeroed and zeroed[0].dtype not in HALVES:
         remedy = "what this line saves for its backward is zero in half precision: save it in FP32 or bf16"

@@ -1,4 +1,4 @@
-"""Half-precision numbers that a script computes where no step is recorded: FP32 beside them, as long as it is cheap."""
+"""Half-precision numbers that a script computes where no step is recorded, and FP32's for as long as it is cheap."""
 
 import threading
 from time import perf_counter

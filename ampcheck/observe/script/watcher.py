@@ -227,12 +227,12 @@ class Watcher(HandWatcher):
     def step_begins(self, optimizer: Any) -> None:
         """Take note of an optimizer that is about to change the weights: what it finds may be scaled in part."""
         if self.division.at == self.backwards:
-            left, mixed = self.division.steps(optimizer), self.division.mixed(optimizer)
-            label = self.journal.label(optimizer, "optimizer")
-            for kind, found in ((Kind.LEFT_SCALED, left), (Kind.MIXED, mixed)):
+            found_by, label = self.division.left(optimizer), self.journal.label(optimizer, "optimizer")
+            for kind, found in zip((Kind.LEFT_SCALED, Kind.MIXED), found_by, strict=True):
                 if found and self._scaler_step is None:
                     self.journal.note(kind, label, name=self._names(found))
         self.tape.delivery.shortened |= self._scale_read >= 0
+        self.turns.apart = self.division.is_apart(optimizer)
         super().step_begins(optimizer)
 
     @guarded
