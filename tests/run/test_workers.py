@@ -206,3 +206,40 @@ def test_a_state_that_changes_from_step_to_step_begins_anew():
             count += 1  # which 2048 does not show
             wide = own.of(count)
             assert wide is None or wide.max() <= 2048 + 2
+
+
+def served(dtype, size):
+    """Let a thread compute gradients and send them in a dtype; the main thread gives them to the optimizer."""
+    torch.manual_seed(0)
+    session, inbox, outbox = Session(Schedule(), as_cuda=True), queue.Queue(), queue.Queue()
+    with session.watching():
+        model, replica = nn.Linear(6, 4), nn.Linear(6, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 1.0)
+
+        def work():
+            while (weights := inbox.get()) is not None:
+                nn.utils.vector_to_parameters(weights, replica.parameters())
+                replica.zero_grad()
+                (size * replica(drawn(0)).square().mean()).backward()
+                outbox.put([one.grad.to(dtype) for one in replica.parameters()])
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        for _ in range(STEPS):
+            inbox.put(nn.utils.parameters_to_vector(model.parameters()).detach().clone())
+            for parameter, grad in zip(model.parameters(), outbox.get(timeout=60), strict=True):
+                parameter.grad = grad.float()
+            optimizer.step()
+        inbox.put(None)
+        thread.join()
+    return session.report("script.py"), [one.grad for one in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "lost"),
+    [(torch.float16, 1e-8, True), (torch.float16, 1.0, False), (torch.float32, 1e-8, False)],
+)
+def test_gradients_that_only_threads_compute_are_judged_as_they_arrive(dtype, size, lost):
+    report, grads = served(dtype, size)
+    assert all(bool((grad == 0).all()) for grad in grads) is lost  # plain torch's word
+    assert (report.verdict.word is Health.UNSAFE) is lost
