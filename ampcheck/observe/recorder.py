@@ -28,6 +28,8 @@ from ampcheck.values.trace import Phase, Site, Trace
 
 #: Functions of torch.utils.checkpoint that run a forward again inside the backward.
 _CHECKPOINT = {"utils/checkpoint.py": frozenset({"backward", "unpack_hook"})}
+#: Nodes whose backward the program has written: it has lines of its own.
+_BY_HAND = torch.autograd.function.BackwardCFunction
 #: What was run backward and could not be attributed.
 FORWARD_UNSEEN = "backward operations whose forward was not seen"
 #: The sequence number of nodes that add a gradient to a parameter: no operation of the forward.
@@ -227,7 +229,7 @@ class Recorder(modes.OwnMode):
         else:
             if node._sequence_nr() == _ACCUMULATE:
                 return
-            phase, origin = _BACKWARD, self.whose(node)
+            phase, origin = _BACKWARD, self.whose(node, casts=plan.kind is not _MEASURE)
         # Nodes made since the last operation are this one's: its own comes into being just before it runs.
         if self._nodes.next < sequence:
             self._nodes.made(sequence, origin)
@@ -264,10 +266,12 @@ class Recorder(modes.OwnMode):
             self.tracker.current = self.by_frames()
         return self.origins.of(spot, phase)
 
-    def whose(self, node: Any) -> Origin:
-        """Return where a node of the graph comes from."""
+    def whose(self, node: Any, *, casts: bool = False) -> Origin:
+        """Return where a node of the graph comes from; what only `casts` in a hook unpacks what was saved."""
         marked = None if self.lanes is None else self.lanes.whose(node)
         made = marked or self._nodes.get(node._sequence_nr()) or self.origins.lost()
+        if casts and not isinstance(node, _BY_HAND):
+            return made
         return self.origins.within(made, self.source.spot_in_backward())
 
     def _disown(self) -> None:

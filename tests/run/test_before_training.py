@@ -193,5 +193,5 @@ def test_code_can_be_turned_into_a_graph_before_training(make):
     session = Session(Schedule(), as_cuda=True, asked=Wishes(half=True))
     with session.watching() as watcher:
         watched = made()
-        assert watcher.tape.workers.preparation._mode is None
+        assert watcher.tape.workers.preparation.mode is None
     assert torch.equal(watched, made())

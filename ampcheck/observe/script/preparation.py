@@ -64,17 +64,17 @@ class Preparation:
 
     def __init__(self) -> None:
         self._results = Results(_SECONDS, _OPERATIONS)
-        self._mode: _Listener | None = None
+        self.mode: _Listener | None = None  #: what follows the thread, until it trains
         self._off: dict[int, _Off] = {}
 
     def begin(self, watcher: Any) -> None:
         """Follow the running thread until it trains."""
-        self._mode = _Listener(self._results, watcher)
-        self._mode.__enter__()
+        self.mode = _Listener(self._results, watcher)
+        self.mode.__enter__()
 
     def end(self) -> None:
         """Follow nothing any more: training begins, or what runs cannot be followed."""
-        mode, self._mode = self._mode, None
+        mode, self.mode = self.mode, None
         if mode is None:
             return
         mode.__exit__()
@@ -87,7 +87,7 @@ class Preparation:
     @property
     def heard(self) -> bool:
         """Whether there were numbers in half precision."""
-        return self._mode is None and self._results.heard
+        return self.mode is None and self._results.heard
 
     def beside(self, tensor: torch.Tensor) -> Reference | None:
         """Return the reference of a tensor that was made before training, and not written since."""

@@ -33,8 +33,7 @@ GRAPHS = "replays of CUDA graphs: what runs in one is not seen"
 class Watcher(HandWatcher):
     """Follows a training loop through its events; the hooks of `hooks` call it."""
 
-    #: Backwards so far, when gradients of a scaled loss became part of another one, and when the scale was read.
-    _scaled_within = _scale_read = -1
+    _scaled_within = _scale_read = -1  #: backwards when gradients entered a loss, when the scale was read
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -227,12 +226,13 @@ class Watcher(HandWatcher):
     def step_begins(self, optimizer: Any) -> None:
         """Take note of an optimizer that is about to change the weights: what it finds may be scaled in part."""
         if self.division.at == self.backwards:
-            found_by, label = self.division.left(optimizer), self.journal.label(optimizer, "optimizer")
-            for kind, found in zip((Kind.LEFT_SCALED, Kind.MIXED), found_by, strict=True):
+            left, mixed = self.division.steps(optimizer), self.division.mixed(optimizer)
+            for kind, found in ((Kind.LEFT_SCALED, left), (Kind.MIXED, mixed)):
                 if found and self._scaler_step is None:
+                    label = self.journal.label(optimizer, "optimizer")
                     self.journal.note(kind, label, name=self._names(found))
         self.tape.delivery.shortened |= self._scale_read >= 0
-        self.turns.apart = self.division.is_apart(optimizer)
+        self.turns.apart = bool(self.division.reached) and self.division.is_apart(optimizer)
         super().step_begins(optimizer)
 
     @guarded
@@ -275,7 +275,7 @@ class Watcher(HandWatcher):
     @guarded
     def backward_ends(self) -> None:
         """Take note of a backward that is over: gradients it has added to may have been divided by the scale."""
-        again, rescaled = self.division.backward_ends(self.backwards)
+        again, rescaled = self.division.backward_ends(self.backwards) if self.division.begun else ([], False)
         at, self._divides_at = self._divides_at, None
         if again and at is not None:
             self.journal.note_at(at, Kind.DIVIDE, name=self._names(again))

@@ -38,7 +38,7 @@ class Division:
         self.at = -1  #: backwards that there had been when the last of these ended
         self._by = 1.0
         self._before: list[tuple[torch.Tensor, torch.Tensor | None, int]] = []
-        self._reached: set[int] = set()  #: parameters that backwards of scaled losses have ever added to
+        self.reached: set[int] = set()  #: parameters that backwards of scaled losses have ever added to
         self._divided: set[int] = set()  #: parameters whose gradients were divided before this backward
         self._others: set[int] = (
             set()
@@ -64,8 +64,6 @@ class Division:
 
         And whether there were gradients of a loss that was multiplied by something else.
         """
-        if not self.begun:
-            return [], False
         before, self._before, self.begun = self._before, [], False
         self.at = backwards
         with unseen():
@@ -80,7 +78,7 @@ class Division:
             )
             sizes = _sizes(changed if scaled else mixed.values())
         again = [one for one in changed if id(one) in self._divided and id(one) in sizes]
-        self._reached.update(map(id, changed) if scaled else ())
+        self.reached.update(map(id, changed) if scaled else ())
         rescaled = not self._others.isdisjoint(map(id, changed))
         for one in changed:
             before_it = self._grown.pop(id(one), None)
@@ -103,16 +101,10 @@ class Division:
             if isfinite(now) and _is_scale(held[key].largest / now, held[key].by)
         ]
 
-    def left(self, optimizer: Any) -> tuple[list[Any], list[Any]]:
-        """Return what an optimizer is about to step that is still multiplied, and that is mixed."""
-        return self.steps(optimizer), self.mixed(optimizer)
-
     def is_apart(self, optimizer: Any) -> bool:
         """Tell whether no scaled loss has reached what an optimizer steps, as far as steps were recorded."""
         groups = getattr(optimizer, "param_groups", ())
-        return bool(self._reached) and self._reached.isdisjoint(
-            id(one) for group in groups for one in group["params"]
-        )
+        return self.reached.isdisjoint(id(one) for group in groups for one in group["params"])
 
     def clips(self, parameters: Iterable[Any], backwards: int) -> list[Any]:
         """Return those of parameters about to be clipped together that are still multiplied, where others are not."""

@@ -77,9 +77,10 @@ class _References(Shadow):
 
     def part(self) -> None:
         """Forget what was computed; of what is kept, remember how far from FP32's it is."""
-        for key, reference in self._references.items():
-            if key not in self.held and (memory := _memory(reference)) is not None:
-                self._apart[key] = reference.storage, reference.flat - memory
+        with unseen():
+            for key, reference in self._references.items():
+                if key not in self.held and (memory := _memory(reference)) is not None:
+                    self._apart[key] = reference.storage, reference.flat - memory
         self._references = {key: one for key, one in self._references.items() if key in self.held}
         self._apart = {key: kept for key, kept in self._apart.items() if not kept[0].expired()}
 
@@ -101,7 +102,8 @@ class _References(Shadow):
             return None
         if self._apart and readable(tensor) and (kept := self._apart.pop(_key(tensor), None)) is not None:
             storage = tensor.untyped_storage()
-            self._hold(Reference(storage, kept[1].add_(_whole(storage))))
+            with unseen():
+                self._hold(Reference(storage, kept[1].add_(_whole(storage))))
         return super()._beside(tensor)
 
     def _differs(self, args: Any, kwargs: Any) -> bool:
@@ -195,9 +197,8 @@ class Following:
 
     def pause(self) -> None:
         """See nothing for a while."""
-        with unseen():
-            self._references.part()
-            self._probe.part()
+        self._references.part()
+        self._probe.part()
         self._paused = self._mode.pause() or self._paused
 
     def resume(self) -> None:
@@ -304,7 +305,9 @@ def _whole(storage: torch.UntypedStorage) -> torch.Tensor:
 
 def _fills(rule: Effects, tensor: torch.Tensor) -> bool:
     """Tell whether an operation gives numbers to a weight, which is trained from there."""
-    return rule.name == "copy_" and tensor.dtype is torch.float32 and tensor.is_leaf and _is_whole(tensor)
+    return (
+        rule.name == "copy_" and tensor.dtype is torch.float32 and tensor.requires_grad and _is_whole(tensor)
+    )
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
