@@ -133,8 +133,9 @@ def _spoilt_numbers(watcher: Watcher) -> Iterator[str]:
 
 def _beside(watcher: Watcher) -> Iterator[str]:
     """Yield what changes in half precision outside of training."""
-    if watcher.tape.workers.missed:
-        yield f"{watcher.tape.workers.missed}: whether training reads them was not seen"
+    workers = watcher.tape.workers
+    for missed in filter(None, (workers.missed, workers.preparation.missed)):
+        yield f"{missed}: whether training reads them was not seen"
     if names := watcher.updates.still:
         kind = "do" if len(names) > 1 else "does"
         yield f"{some(names)} {kind} not move in half precision: whether FP32 would move on was not judged"

@@ -275,9 +275,8 @@ def _searching(step: Recorded, loop: Loop, recorded: Sequence[Recorded]) -> bool
         skipped, at, updates = loop.skips(update[0]), update[1], len(loop.updates(update[0]))
         ends = loop.update_of(max(step.step, step.last)) or update  # several optimizers may have taken turns
         at = next((one for one in skipped if at <= one <= ends[1]), at)
-    elif (
-        step.scaling.known or loop.scales
-    ):  # by hand: a scale that is not lowered after it has let the step pass
+    elif step.scaling.known or loop.scales:
+        # by hand: a scale that is not lowered after it has let the step pass
         skipped, at = [event.step for event in loop.scales if event.skipped], step.step
     else:  # there is no scaler but that of --what-if, which acts in recorded steps
         at, numbered = recorded.index(step), enumerate(recorded)

@@ -3,10 +3,12 @@
 import contextlib
 import functools
 import inspect
+import math
 import re
 import runpy
 import types
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import loop_cases
@@ -223,3 +225,19 @@ def test_what_a_step_past_the_scaler_leaves_is_no_overflow_at_every_scale():
     assert found["AMP403"].severity is Severity.ERROR
     assert found["AMP202"].severity is Severity.WARNING
     assert "at loss scale 2^16; 2^15 is the largest that is predicted to fit" in found["AMP202"].message
+
+
+@pytest.mark.parametrize("spoilt", [True, False])
+def test_a_scale_that_collapses_is_said_of_the_last_of_several_scalers_too(spoilt):
+    report = watched(lambda: loop_cases.scalers_of_epochs(spoilt))
+    collapses = [one for one in scale_collapse(report) if one.severity is Severity.ERROR]
+    assert bool(collapses) is spoilt, report.loop.scales
+    assert "AMP417" in found(report)
+
+
+@pytest.mark.parametrize("loss", [1.0, math.inf])
+def test_a_schedule_by_inf_is_no_finding_of_its_own_where_the_losses_are(loss):
+    report = watched(lambda: loop_cases.goes_by_a_sum(half_sum=True))
+    steps = tuple(replace(step, loss=loss) for step in report.low.steps)
+    report = replace(report, low=replace(report.low, steps=steps))
+    assert ("AMP422" in found(report)) is math.isfinite(loss)

@@ -281,6 +281,51 @@ def schedules(aware):
             scheduler.step()
 
 
+class ClipsAfterIt(torch.amp.GradScaler):
+    """Clips what its optimizer has been stepped with already."""
+
+    late = True
+
+    def clip(self, optimizer):
+        clip_grad_norm_(optimizer.param_groups[0]["params"], self.get_scale())
+
+    def step(self, optimizer, *args, **kwargs):
+        if not self.late:
+            self.clip(optimizer)
+        out = super().step(optimizer, *args, **kwargs)
+        if self.late:
+            self.clip(optimizer)
+        return out
+
+
+def clips_in_its_scaler(late):
+    model = net()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), ClipsAfterIt("cuda", init_scale=2.0**8)
+    scaler.late = late
+    for x, y in data():
+        optimizer.zero_grad()
+        with half():
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def scalers_of_epochs(spoilt):
+    """Make a scaler for each epoch, of which the last one's gradients may be infinite at every scale."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(3):
+        scaler = torch.amp.GradScaler("cuda", init_scale=2.0**8)
+        for x, y in data(40 if epoch < 2 else 10):
+            optimizer.zero_grad()
+            with half():
+                loss = loss_fn(model(x), y)
+            scaler.scale(loss * (float("inf") if spoilt and epoch == 2 else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+
 def shares_a_trunk(scalers):
     trunk, heads = nn.Linear(8, 16), [nn.Linear(16, 4), nn.Linear(16, 4)]
     parameters = [one for module in (trunk, *heads) for one in module.parameters()]
@@ -491,6 +536,12 @@ CASES = {
         lambda _: scaler_of_its_own(wrong=False),
         "def _unscale_grads_",
         "without _unscale_grads_",
+    ),
+    "AMP402 in a scaler": Case(
+        lambda _: clips_in_its_scaler(late=True),
+        lambda _: clips_in_its_scaler(late=False),
+        "clip_grad_norm_(",
+        "scaler.step(optimizer)",
     ),
     "AMP418 two scalers": Case(
         lambda _: shares_a_trunk(scalers=2),

@@ -33,17 +33,20 @@ def line_of(text):
     return next(at for at, line in enumerate(lines, max(first, 1)) if text in line)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_each_operation_is_at_its_own_line(compiled):
+def places_in_backward(last, *, compiled):
+    """Return by operation of a backward where it is said to be, in a model that ends with a module."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 4), Applies())
+    model = nn.Sequential(nn.Linear(4, 4), last)
     recorder = Recorder(model, compiled=compiled)
     with recorder:
         model(torch.randn(2, 4)).sum().backward()
     sites = recorder.trace(recorder.fetch()).sites
-    backward = {
-        site.op: (site.module, site.line) for site in sites if site.op and site.phase is Phase.BACKWARD
-    }
+    return {site.op: (site.module, site.line) for site in sites if site.op and site.phase is Phase.BACKWARD}
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_each_operation_is_at_its_own_line(compiled):
+    backward = places_in_backward(Applies(), compiled=compiled)
     assert backward["exp"] == backward["log"] == ("1", line_of("exp().log()"))
     assert backward["sgn"] == ("1", line_of("apply(x.abs())"))
     assert backward["mm"][0] == "0"
@@ -67,14 +70,6 @@ class Hooks(nn.Module):
 
 
 def test_a_hook_has_a_line_of_its_own():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 4), Hooks())
-    recorder = Recorder(model, compiled=False)
-    with recorder:
-        model(torch.randn(2, 4)).sum().backward()
-    sites = recorder.trace(recorder.fetch()).sites
-    backward = {
-        site.op: (site.module, site.line) for site in sites if site.op and site.phase is Phase.BACKWARD
-    }
+    backward = places_in_backward(Hooks(), compiled=False)
     assert backward["exp"] == ("1", line_of("grad.exp()"))
     assert backward["mul"] == ("1", line_of("y = x * x"))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from ampcheck.observe.script import preparation
 from ampcheck.observe.script.preparation import Preparation
 from ampcheck.run.session import Session
 from ampcheck.run.wishes import Wishes, wishes
@@ -125,31 +126,31 @@ def test_weights_are_taken_as_they_are():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)).half()
         table = torch.full((8,), 1 / 3).half()
-        preparation = watcher.tape.workers.preparation
-        preparation.end()
-        assert all(preparation.beside(one) is None for one in [*model.parameters(), *model.buffers()])
-        known = preparation.beside(table)
+        before = watcher.tape.workers.preparation
+        before.end()
+        assert all(before.beside(one) is None for one in [*model.parameters(), *model.buffers()])
+        known = before.beside(table)
         assert known is not None
         assert torch.equal(known.of(table), torch.full((8,), 1 / 3))
         table += 1
-        assert preparation.beside(table) is None  # written where nobody has followed it
+        assert before.beside(table) is None  # written where nobody has followed it
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_process_that_is_forked_is_left_alone():
-    preparation = Preparation()
-    preparation.begin(type("Watcher", (), {"capturing": False}))
+    before = Preparation()
+    before.begin(type("Watcher", (), {"capturing": False}))
     read, write = os.pipe()
     child = os.fork()
     if not child:
         torch.zeros(3, dtype=torch.float16)
-        os.write(write, b"1" if preparation._results.heard else b"0")
+        os.write(write, b"1" if before._results.heard else b"0")
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(read, 1) == b"0"
     torch.zeros(3, dtype=torch.float16)
-    preparation.end()
-    assert preparation.heard
+    before.end()
+    assert before.heard
 
 
 @pytest.mark.parametrize(
@@ -195,3 +196,12 @@ def test_code_can_be_turned_into_a_graph_before_training(make):
         watched = made()
         assert watcher.tape.workers.preparation.mode is None
     assert torch.equal(watched, made())
+
+
+def test_what_there_was_no_time_for_is_not_safe(monkeypatch):
+    monkeypatch.setattr(preparation, "_OPERATIONS", 3)
+    report, _ = audit(steady, torch.bfloat16)
+    assert report.verdict.word is Health.PARTLY_AUDITED
+    assert preparation.UNFOLLOWED in report.verdict.sentence
+    monkeypatch.undo()
+    assert audit(steady, torch.bfloat16)[0].verdict.word is Health.SAFE

@@ -486,28 +486,3 @@ def test_a_copy_of_the_model_that_is_cleared_drops_no_step():
     report = session.report("script.py")
     assert not [one for one in report.findings if one.severity is Severity.ERROR]
     assert sum(event.skipped for event in report.loop.scales) == skipped
-
-
-def test_gradients_that_no_scaled_loss_has_made_are_the_scripts_own():
-    """Copies are trained with a scaler, and the model is moved towards them by an optimizer of its own."""
-    torch.manual_seed(0)
-    session = Session(Schedule(), as_cuda=True)
-    with session.watching():
-        model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
-        outer = torch.optim.SGD(model.parameters(), 0.5)
-        scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10)
-        for _ in range(12):
-            learner = copy.deepcopy(model)
-            inner = torch.optim.SGD(learner.parameters(), 0.02)
-            for _ in range(3):
-                x = torch.randn(32, 8)
-                with torch.autocast("cuda", torch.float16):
-                    loss = (learner(x).float() - 2 * x[:, :1]).square().mean()
-                inner.zero_grad()
-                scaler.scale(loss).backward()
-                scaler.step(inner)
-                scaler.update()
-            for own, other in zip(model.parameters(), learner.parameters(), strict=True):
-                own.grad = own.detach() - other.detach()
-            outer.step()
-    assert not [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]

@@ -24,7 +24,7 @@ SCALED = (
     "scaler.step(optimizer)",
     "scaler.update()",
 )
-#: How gradients that are returned are.
+#: How gradients that are returned are scaled.
 _MULTIPLIED_FIRST = (
     "grads = torch.autograd.grad(part * 2.0**16, ...)  # multiplied first",
     "grads = [grad.float() / 2.0**16 for grad in grads]",
@@ -70,7 +70,8 @@ def unscaled_backward(report: Report) -> list[Finding]:
     divided = {event.location for event, steps in found if steps} - beside
     dead, settled = _dead(report), report.outcomes.get("settled")
     harmed = bool(dead) or (bool(early) and settled is not None and settled.underflow > HARM_UNDERFLOW)
-    off = next((thing for thing in loop.things if _is_switched_off(thing)), None)
+    idle = () if active_scalers(loop) else loop.things
+    off = next((thing for thing in idle if _is_switched_off(thing)), None)
     return [
         *_lost_moves(loop),
         *(

@@ -120,21 +120,43 @@ def clip_after_step(report: Report) -> list[Finding]:
     bad = [
         moment.event
         for moment in moments(loop)
-        if moment.event.kind is Kind.CLIP
-        and set(moment.event.targets or {""}) <= moment.stepped
-        # an optimizer or a scaler of the script's own clips as it steps
-        and not moment.event.by.startswith(("optimizer", "scaler"))
+        if moment.event.kind is Kind.CLIP and set(moment.event.targets or {""}) <= moment.stepped
     ]
+    late = _late_in_scalers(loop)
     return [
-        loop_finding(
-            "AMP402 clip-after-step",
-            Severity.ERROR,
-            f"{clean(event.name)} comes after the step that should have used the clipped gradients",
-            [event],
-            _right_order(loop, event),
-        )
+        _clipped_late(loop, event)
         for event in first_by_place(bad)
+        if event in late or not event.by.startswith("scaler")
     ]
+
+
+def _late_in_scalers(loop: Loop) -> set[Event]:
+    """Return what a scaler of the script's own clips in its step when the optimizer has been stepped there."""
+    late, stepped = set(), set()
+    for _, event in loop.sequence():
+        if event.kind is Kind.SCALER_STEP:
+            stepped.discard(event.thing)
+        elif event.kind is Kind.STEP:
+            stepped.add(event.by)
+        elif event.kind is Kind.CLIP and event.by in stepped:
+            late.add(event)
+    return late
+
+
+def _clipped_late(loop: Loop, event: Event) -> Finding:
+    """Return what to say of a clipping behind a step, or within one, where nobody sees what comes first."""
+    within = event.by.startswith("optimizer")
+    where = (
+        "is called within the optimizer's own step: whether it comes before the weights change was not seen"
+    )
+    after = "comes after the step that should have used the clipped gradients"
+    return loop_finding(
+        "AMP402 clip-after-step",
+        Severity.WARNING if within else Severity.ERROR,
+        f"{clean(event.name)} {where if within else after}",
+        [event],
+        _right_order(loop, event),
+    )
 
 
 def _right_order(loop: Loop, clip: Event) -> list[str]:

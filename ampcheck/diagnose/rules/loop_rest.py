@@ -1,5 +1,7 @@
 """What a training loop leaves out, or asks in a way that gives no answer."""
 
+from math import isfinite
+
 from ampcheck.diagnose.rules.loop_state import (
     active_scalers,
     first_by_place,
@@ -125,7 +127,10 @@ def infinite_metric(report: Report) -> list[Finding]:
     loop = loop_of(report)
     steps = [event for _, event in loop.sequence() if event.kind is Kind.SCHEDULE]
     bad = [event for event in steps if event.name == NOT_FINITE]
+    losses = [step.loss for step in report.low.steps]
     if len(bad) < MANY_TIMES or 2 * len(bad) < len(steps) or report.precision == "fp32":
+        return []
+    if not losses or not all(map(isfinite, losses)):
         return []
     return [
         loop_finding(

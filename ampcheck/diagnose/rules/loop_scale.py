@@ -50,18 +50,18 @@ def scale_collapse(report: Report) -> list[Finding]:
     """
     loop = loop_of(report)
     again = {label for labels in _made_again(loop).values() for label in labels[1:]}  # said by AMP417
-    found = []
+    found = list[Finding]()
     for label, first in loop.first_scales.items():
-        if label in again:
-            continue
         events = [event for event in loop.scales if event.scaler == label]
         lowest = min((event.after for event in events), default=first)
         never = loop.settled(label) is None and len(events) >= FEW
         falls = lowest < min(1.0, first) and not _rests(loop, events)
         if falls or never or _ends_in_skips(loop, label) or _wastes(loop, events):
-            found.append(_collapse(report, label, events, lowest))
-        elif often := _grows_too_often(loop, label, events):
-            found.append(often)
+            one: Finding | None = _collapse(report, label, events, lowest)
+        else:
+            one = _grows_too_often(loop, label, events)
+        if one is not None and (label not in again or one.severity is Severity.ERROR):
+            found.append(one)
     return _once_a_line(found)
 
 

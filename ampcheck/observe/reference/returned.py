@@ -44,9 +44,8 @@ class Returned:
         """Begin; `lost` hears of places whose gradients should move something, and are zero for the most part."""
         self._of, self._gave_way, self._lost = of, gave_way, lost
         self._found: dict[str, torch.Tensor] = {}  #: by place: energies of the error and of FP32's gradients
-        self._from: dict[
-            int, tuple[StorageWeakRef, str]
-        ] = {}  #: by storage that holds gradients, their place
+        #: By storage that holds gradients, their place.
+        self._from: dict[int, tuple[StorageWeakRef, str]] = {}
         #: By place: energies of what FP32 moves, of the part of it that is zero, and of all that is moved.
         self._moved: dict[str, torch.Tensor] = {}
 

@@ -222,9 +222,9 @@ class Compared(Recording):
             self._left.compare(models)
 
     def _precision(self, trace: Trace) -> str:
-        """Return the precision of the step; that of what it takes, where only other threads have computed in half."""
+        """Return the precision of the step; that of the gradients it was sent, where it computes none itself."""
         own, grads = trace.precision(self.autocast), (one.grad for _, _, one in self.named(None))
-        return own if own != "fp32" else SHORT_DTYPE.get(self._shadow.made_in(grads), own)
+        return SHORT_DTYPE.get(self._shadow.made_in(grads), own) if self.sent and own == "fp32" else own
 
     def measured(self, leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
         """Keep a low-precision gradient, and return what FP32 has beside it."""

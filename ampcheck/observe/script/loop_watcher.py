@@ -261,7 +261,7 @@ class LoopWatcher:
         if self.hand.clipped_some:
             with unseen():
                 divided = self.hand.divided(parameters) or divided
-        self.journal.note(Kind.STEP, label, name=name, by_hand=divided or self.turns.apart)
+        self.journal.note(Kind.STEP, label, name=name, by_hand=divided)
         self.journal.enter(label)
 
     @guarded

@@ -40,7 +40,6 @@ class Turns:
         self._last: dict[str, tuple[weakref.ref[Any], int]] = {}
         self._stepped: set[str] = set()  #: ever
         self._taken: set[str] = set()
-        self.apart = False  #: no scaled loss has reached what the one steps that steps now
 
     @property
     def count(self) -> int:

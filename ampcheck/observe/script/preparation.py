@@ -32,6 +32,8 @@ _GRAPHS = (
 )
 #: Seconds that FP32 may take before training, and operations that are looked at.
 _SECONDS, _OPERATIONS = 0.5, 50_000
+#: What is not audited where following took too long.
+UNFOLLOWED = "half-precision numbers computed before training, more than were followed"
 #: Error of a tensor, as a part of FP32's, from which on rounding its numbers once cannot have made it.
 _FAR = 0.1
 
@@ -88,6 +90,11 @@ class Preparation:
     def heard(self) -> bool:
         """Whether there were numbers in half precision."""
         return self.mode is None and self._results.heard
+
+    @property
+    def missed(self) -> str:
+        """Return what was not followed for want of time or memory, '' where all of it was."""
+        return UNFOLLOWED if self._results.heard and self._results.given_up else ""
 
     def beside(self, tensor: torch.Tensor) -> Reference | None:
         """Return the reference of a tensor that was made before training, and not written since."""

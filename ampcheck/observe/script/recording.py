@@ -66,6 +66,7 @@ class Recording:
         self.called = False  #: since then one was
         self.backwards = 0
         self.given = False  #: an optimizer was given gradients of it
+        self.sent = False  #: these were not computed in it
         self.multiplied = Multiplied()  #: losses, where no GradScaler scaled them
         self.scaling = Scaling()
         self._scaled: list[Probe] = []  #: gradients of a scaled loss
@@ -230,6 +231,10 @@ class Recording:
         self.backwards += 1
         self.multiplied.begins(by)
         return late
+
+    def is_sent_gradients(self) -> None:
+        """Take note of gradients that are there at the step: of another thread, where no backward ran in this one."""
+        self.sent, self.backwards = not self.backwards, max(1, self.backwards)
 
     def backward_ended(self) -> None:
         """Look at gradients before they may be divided by a scale that was applied by hand."""

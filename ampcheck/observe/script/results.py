@@ -38,7 +38,7 @@ class Results(Shadow):
         self.lock = threading.RLock()
         self.heard = False  #: something was in half precision
         self.computed: tuple[str, int] | None = None  #: where half-precision numbers first came of others
-        self.open = True
+        self.open, self.given_up = True, False
         self._spent, self._looked_at, self._kept = 0.0, 0, 0
         self._versions: dict[int, int | None] = {}  #: by storage; None while it is written
         self._made: set[int] = set()  #: storages
@@ -51,7 +51,7 @@ class Results(Shadow):
 
     def _gives_way(self, _: object) -> None:
         """Follow nothing any more: what comes from now on is in half precision, as far as anybody knows."""
-        self.open = False
+        self.open, self.given_up = False, True
         if self.heard and self.computed is None:
             self.computed = "", 0
 

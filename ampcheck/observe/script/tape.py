@@ -232,7 +232,7 @@ class Tape(Models):
             recording.stepped(held)
             known = [*held, *(given or ())]
             if recording.before_calls and have_gradients(known):  # of another thread, a copy, torch.func
-                recording.backwards = max(1, recording.backwards)
+                recording.is_sent_gradients()
             self.hold(recording, known)
             self._close(recording, given)
 

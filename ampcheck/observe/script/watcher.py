@@ -232,7 +232,6 @@ class Watcher(HandWatcher):
                     label = self.journal.label(optimizer, "optimizer")
                     self.journal.note(kind, label, name=self._names(found))
         self.tape.delivery.shortened |= self._scale_read >= 0
-        self.turns.apart = bool(self.division.reached) and self.division.is_apart(optimizer)
         super().step_begins(optimizer)
 
     @guarded

@@ -38,11 +38,9 @@ class Division:
         self.at = -1  #: backwards that there had been when the last of these ended
         self._by = 1.0
         self._before: list[tuple[torch.Tensor, torch.Tensor | None, int]] = []
-        self.reached: set[int] = set()  #: parameters that backwards of scaled losses have ever added to
         self._divided: set[int] = set()  #: parameters whose gradients were divided before this backward
-        self._others: set[int] = (
-            set()
-        )  #: those whose gradients are there as a loss at another scale has left them
+        #: Those whose gradients are there as a loss at another scale has left them.
+        self._others: set[int] = set()
         self._clipping: dict[int, float] = {}  #: how many times smaller gradients are that are being clipped
 
     def backward_begins(self, step: int, parameters: Iterable[Any], by: float) -> None:
@@ -78,7 +76,6 @@ class Division:
             )
             sizes = _sizes(changed if scaled else mixed.values())
         again = [one for one in changed if id(one) in self._divided and id(one) in sizes]
-        self.reached.update(map(id, changed) if scaled else ())
         rescaled = not self._others.isdisjoint(map(id, changed))
         for one in changed:
             before_it = self._grown.pop(id(one), None)
@@ -100,11 +97,6 @@ class Division:
             for key, now in sizes.items()
             if isfinite(now) and _is_scale(held[key].largest / now, held[key].by)
         ]
-
-    def is_apart(self, optimizer: Any) -> bool:
-        """Tell whether no scaled loss has reached what an optimizer steps, as far as steps were recorded."""
-        groups = getattr(optimizer, "param_groups", ())
-        return self.reached.isdisjoint(id(one) for group in groups for one in group["params"])
 
     def clips(self, parameters: Iterable[Any], backwards: int) -> list[Any]:
         """Return those of parameters about to be clipped together that are still multiplied, where others are not."""
