@@ -93,7 +93,8 @@ def _lost_moves(loop: Loop) -> Iterator[Finding]:
         yield loop_finding(
             "AMP408 unscaled-backward",
             Severity.ERROR,
-            "what autograd.grad returns here underflows in float16: the update that is made of it is mostly zero",
+            "most of the float16 gradients that autograd.grad returns here are zero, and FP32's are not: the update "
+            "made from them is lost",
             [Event(Kind.BACKWARD, name=RETURNED, file=file, line=int(line))],
             _MULTIPLIED_FIRST,
         )

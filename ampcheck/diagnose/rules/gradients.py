@@ -115,7 +115,10 @@ def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Find
         zeroed, begins = begins, ()
         remedy = "it begins in what this line computes in the backward: compute that in FP32"
     elif outcome.log2_scale < 0 and (shared := first_places.shared_scaler(report)):
-        zeroed, remedy = shared, "a scale below 1 suits another loss: give each optimizer a scaler of its own"
+        zeroed, remedy = (
+            shared,
+            "another loss has pushed the shared scale below 1: give each optimizer its own scaler",
+        )
     elif zeroed and zeroed[0].dtype not in HALVES:
         remedy = "what this line saves for its backward is zero in half precision: save it in FP32 or bf16"
     return Finding(

@@ -111,7 +111,7 @@ def schedule_on_skipped_steps(report: Report) -> list[Finding]:
 
 
 def infinite_metric(report: Report) -> list[Finding]:
-    """A schedule goes by a number that is not finite, while the losses of training are.
+    """A schedule is stepped with inf or NaN, and the training losses are finite.
 
     What it finds: ReduceLROnPlateau that is stepped with inf or NaN again and again, in a script whose recorded
     losses are finite.
@@ -136,8 +136,8 @@ def infinite_metric(report: Report) -> list[Finding]:
         loop_finding(
             "AMP422 infinite-metric",
             Severity.ERROR,
-            f"the schedule goes by a number that is not finite, {len(bad)} times of {len(steps)}, while the losses of "
-            "training are: it cuts the learning rate whatever is learned",
+            f"ReduceLROnPlateau is stepped with inf or NaN, {len(bad)} times of {len(steps)}; the training losses are "
+            "finite. It sees no progress and cuts the learning rate",
             first_by_place(bad)[:1],
             ["total += loss.float()  # what the metric is added up in: FP32"],
             {"times": len(bad)},

@@ -129,8 +129,8 @@ def _of_two_scales(loop: Loop) -> list[Finding]:
         loop_finding(
             "AMP418 unscaled-in-part",
             Severity.ERROR,
-            "this backward adds to gradients of a loss that another scaler has scaled, by another number: whichever "
-            "of the two divides the sum, one loss counts too much or too little",
+            "this backward adds to gradients that another scaler has multiplied by another scale. Only one of the two "
+            "divides the sum, so one loss counts too much or too little",
             [event],
             ["scaler.scale(loss + other_loss).backward()  # one scaler for losses that share weights"],
         )

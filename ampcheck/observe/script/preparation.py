@@ -33,7 +33,7 @@ _GRAPHS = (
 #: Seconds that FP32 may take before training, and operations that are looked at.
 _SECONDS, _OPERATIONS = 0.5, 50_000
 #: What is not audited where following took too long.
-UNFOLLOWED = "half-precision numbers computed before training, more than were followed"
+UNFOLLOWED = "half-precision numbers computed before training, too many to follow"
 #: Error of a tensor, as a part of FP32's, from which on rounding its numbers once cannot have made it.
 _FAR = 0.1
 
