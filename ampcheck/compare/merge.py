@@ -128,6 +128,7 @@ def _sum(a: Report, b: Report) -> Report:
         placed=_first(a.placed, b.placed),
         updates=_updates(a.updates, b.updates),
         doubts=_union(a.doubts, b.doubts),
+        makers=_union(a.makers, b.makers),
         plan=_plan(a.plan, b.plan),
         claims=_claims((*a.claims, *b.claims, *((_TOGETHER,) if differ else ()))),
         patch=a.patch if a.patch == b.patch else "",

@@ -24,6 +24,7 @@ from ampcheck.observe.script.watcher import Watcher
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.statistics.measure import Arena
 from ampcheck.run.import_hooks import after_import
+from ampcheck.run.makers import makers
 from ampcheck.run.ranks import Ranks
 from ampcheck.run.script_coverage import script_coverage, script_doubts, script_outcomes, settled
 from ampcheck.run.skip_origins import with_origins
@@ -167,6 +168,7 @@ class Session:
             doubts=script_doubts(judged),
             updates=(*watcher.updates.losses, *_written(watcher, full), *watcher.averages.losses),
         )
+        report = replace(report, makers=makers(report))
         return diagnosed(
             report,
             script_coverage(

@@ -48,6 +48,8 @@ out of the flat objects marked *. Numbers JSON cannot write are the strings "inf
     updates         [{name, moved, stuck, wrong, file, line}]: tensors held in half precision after optimizer steps
     doubts          [{kind: given|picked, names, file, line, error, part, harms}]: what the reference took from a
                     script, and what that may hide; absent without
+    makers          [{name, file, line, changed: ["file:line"]}]: lines that make what a script holds in half
+                    precision, and those that write into it; absent without
     not_audited     {what was not seen: how often in one run}
     notes           [what was assumed]
     environment     {name: text}

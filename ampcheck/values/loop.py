@@ -40,6 +40,7 @@ class Kind(StrEnum):
     #: what autograd.grad returns should move numbers and is zero for the most part; seen in recorded rounds, and named
     #: by its line
     LOST_GRAD = "lost gradients"
+    RETURNED_ZEROS = "returned zeros"  #: the same, whatever it is used for
     SCALER_STEP = "scaler step"
     STEP = "step"  #: optimizer.step
     UPDATE = "update"  #: scaler.update

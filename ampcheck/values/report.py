@@ -11,6 +11,7 @@ from ampcheck.values.doubts import Doubt
 from ampcheck.values.findings import Finding, Severity, Suppressed
 from ampcheck.values.formats import FORMATS, Format
 from ampcheck.values.loop import Loop, ScaleEvent
+from ampcheck.values.maker import Maker
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.plan import Claim, Plan
 from ampcheck.values.recipe_audit import InUse, RecipeAudit
@@ -49,7 +50,7 @@ class Report:
     """The same step recorded twice, in FP32 and in low precision, and what follows from the difference."""
 
     JSON = Shape(
-        optional=("placed", "bought", "mode", "cast", "stored", "recipes", "in_use", "doubts"),
+        optional=("placed", "bought", "mode", "cast", "stored", "recipes", "in_use", "doubts", "makers"),
         also={
             "scale": (float, lambda report: 2.0**report.log2_scale),
             "not_audited": (Mapping[str, int], lambda report: report.not_audited),
@@ -86,6 +87,7 @@ class Report:
     stored: tuple[Stored, ...] = ()  #: stored numbers that the cast itself ruins, as a re-run has proved
     recipes: RecipeAudit | None = None  #: what FP8 and FP4 recipes did to the step, beside bf16
     in_use: tuple[InUse, ...] = ()  #: layers that a script trains in FP8 already
+    makers: tuple[Maker, ...] = ()  #: lines that make what the script holds in half precision
     doubts: tuple[Doubt, ...] = ()  #: what the reference took from a script, and what that may hide
     bought: Bought | None = None  #: what low precision is predicted to buy on a GPU
 

@@ -8,7 +8,6 @@ from code_lines import line_of
 from torch import nn
 
 from ampcheck.diagnose.rules.backward_unscaled import SCALED
-from ampcheck.diagnose.rules.loop_state import MADE_IN_FP32
 from ampcheck.renderers.next_step import next_step
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
@@ -238,7 +237,8 @@ def test_what_is_written_in_place_is_to_be_made_in_fp32():
     _, errors = watched(normed(torch.bfloat16))
     first = errors[0]
     assert (first.code, first.origin.line) == ("AMP501", line_of(Normed.forward, "self.squares.add_"))
-    assert first.fix[0] == MADE_IN_FP32
+    made = line_of(Normed.__init__, "self.squares =")
+    assert first.fix == (f"# {first.origin.file}:{made}, where squares is made: dtype=torch.float32",)
     _, errors = watched(normed(torch.float32))
     assert errors == []
 

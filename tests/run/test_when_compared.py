@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ampcheck.diagnose.rules.rounding import lost_updates
+from ampcheck.diagnose.rules.updates import lost_updates
 from ampcheck.observe.model.updates import update_loss
 from ampcheck.run.session import Session
 from ampcheck.values.settings import Schedule

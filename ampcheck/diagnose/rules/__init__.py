@@ -57,9 +57,10 @@ from ampcheck.diagnose.rules.recipes import (
     recipe_undetermined,
     recipe_weak,
 )
-from ampcheck.diagnose.rules.rounding import lost_update, precision_loss
+from ampcheck.diagnose.rules.rounding import precision_loss
 from ampcheck.diagnose.rules.stored import cast_overflow, cast_rounding
 from ampcheck.diagnose.rules.taken import changed_gradients, rounded_before, wrong_picks
+from ampcheck.diagnose.rules.updates import lost_update
 from ampcheck.diagnose.subjects import classed
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.report import Report

@@ -44,9 +44,21 @@ def lost_in_backward(report: Report) -> tuple[Site, float] | None:
         if _goes_under(report, site):
             continue
         if site.phase is Phase.BACKWARD and inf > error > max(BACKWARD_ERROR, BACKWARD_FACTOR * known):
-            return _summed_before(report, site), error
+            limit = _limit_behind(report, site)
+            return limit or _summed_before(report, site), report.errors[limit or site].relative_rms
         known = max(known, error) if error < inf else known
     return _summed_in_low_precision(report, known)
+
+
+def _limit_behind(report: Report, site: Site) -> Site | None:
+    """Return what limits gradients that a scale multiplies, where what is off before is off from later calls only.
+
+    In a loop over time an operation runs again behind a hook that it was called before.
+    """
+    limits = (one for one in report.errors if one.op.rstrip("_") in _LIMITS and one.phase is Phase.BACKWARD)
+    least = 2.0 * report.errors[site].relative_rms
+    first = next((one for one in limits if least < report.errors[one].relative_rms < inf), None)
+    return first if report.loop is not None and report.log2_scale > 0 else None
 
 
 def is_rebuilt(report: Report, site: Site) -> bool:

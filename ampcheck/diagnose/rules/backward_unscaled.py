@@ -11,8 +11,8 @@ from ampcheck.diagnose.rules.loop_state import (
     uncleared,
 )
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import RETURNED, SEEDED, Event, Kind, Loop, LoopObject
-from ampcheck.values.outcome import DEAD_SHARE, HARM_UNDERFLOW
+from ampcheck.values.loop import RETURNED, SEEDED, Event, Kind, LoopObject
+from ampcheck.values.outcome import DEAD_SHARE, HARM_ERROR, HARM_UNDERFLOW
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean
 
@@ -73,7 +73,7 @@ def unscaled_backward(report: Report) -> list[Finding]:
     idle = () if active_scalers(loop) else loop.things
     off = next((thing for thing in idle if _is_switched_off(thing)), None)
     return [
-        *_lost_moves(loop),
+        *_lost_moves(report),
         *(
             loop_finding(
                 "AMP408 unscaled-backward",
@@ -85,16 +85,24 @@ def unscaled_backward(report: Report) -> list[Finding]:
     ]
 
 
-def _lost_moves(loop: Loop) -> Iterator[Finding]:
-    """Yield findings on gradients that autograd.grad returns and that should move numbers, as in an inner loop."""
-    lost = dict.fromkeys(e.name for _, e in loop.sequence() if e.kind is Kind.LOST_GRAD)
-    for place in lost:
+def _lost_moves(report: Report) -> Iterator[Finding]:
+    """Yield findings on gradients that autograd.grad returns and that are zero, which harms.
+
+    They should move numbers, as in an inner loop; or are part of a loss whose own gradients are off.
+    """
+    settled, lost = report.outcomes.get("settled"), dict[str, str]()
+    harmed = settled is not None and settled.worst > HARM_ERROR
+    for _, event in loop_of(report).sequence():
+        if event.kind is Kind.LOST_GRAD:
+            lost[event.name] = "the update made from them is lost"
+        elif event.kind is Kind.RETURNED_ZEROS and harmed:
+            lost.setdefault(event.name, "what the loss makes of them is lost")
+    for place, what in lost.items():
         file, _, line = place.rpartition(":")
         yield loop_finding(
             "AMP408 unscaled-backward",
             Severity.ERROR,
-            "most of the float16 gradients that autograd.grad returns here are zero, and FP32's are not: the update "
-            "made from them is lost",
+            f"most of the float16 gradients that autograd.grad returns here are zero, and FP32's are not: {what}",
             [Event(Kind.BACKWARD, name=RETURNED, file=file, line=int(line))],
             _MULTIPLIED_FIRST,
         )

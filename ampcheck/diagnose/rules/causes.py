@@ -7,6 +7,7 @@ from ampcheck.diagnose.scaling.gradients import gradient_tensors
 from ampcheck.diagnose.scaling.rounding import relevant, underflow_share
 from ampcheck.diagnose.suspects import Suspect
 from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.loop import Kind
 from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW
 from ampcheck.values.report import Report, by_place
 from ampcheck.values.trace import LEAP_ERROR, LEAP_FACTOR, ErrorJump, Phase, Site
@@ -162,7 +163,8 @@ def _explains(report: Report, cause: Finding, follower: Finding) -> bool:
     # What is wrong in the step is what it leaves behind. That no scale fits is the same said of scales, and nothing
     # healed what came before.
     if cause.code == "AMP408" and follower.origin is not None and follower.origin.line:
-        return False  # it begins elsewhere
+        # Else it begins elsewhere.
+        return follower.origin.phase is Phase.BACKWARD and _returns_zeros(report, cause)
     if follower.code == "AMP506" or cause.code in _OF_SCALES | _OF_OVERFLOW | {"AMP202"}:
         return True
     if cause.code in _OF_CAST:
@@ -173,6 +175,13 @@ def _explains(report: Report, cause: Finding, follower: Finding) -> bool:
     if len(places) == 1:
         return places[0].holds(cause.origin) or not any(places[0].holds(site) for site in follower.sites[:1])
     return any(site.module == cause.origin.module for site in follower.sites)
+
+
+def _returns_zeros(report: Report, cause: Finding) -> bool:
+    """Tell whether a finding is on gradients that autograd.grad returns and that are zero for the most part."""
+    events = () if report.loop is None else report.loop.sequence(1)
+    zeros = {event.name for _, event in events if event.kind in {Kind.LOST_GRAD, Kind.RETURNED_ZEROS}}
+    return cause.origin is not None and cause.origin.location in zeros
 
 
 def _only_the_cast(report: Report) -> bool:

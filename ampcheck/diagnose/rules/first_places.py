@@ -1,7 +1,7 @@
 """Where in a backward gradients first become zero or infinite."""
 
 from ampcheck.diagnose.rules.loop_state import active_scalers, label
-from ampcheck.diagnose.rules.scales_tried import fitting
+from ampcheck.diagnose.rules.scales_tried import at_any_scale, fitting
 from ampcheck.values.loop import Kind
 from ampcheck.values.plan import DEFAULT_SCALE
 from ampcheck.values.report import Report, by_place, low_backward
@@ -61,7 +61,7 @@ def at_the_scale(report: Report, bad: list[Site]) -> list[Site]:
     That is the gradient of the loss itself, at a scale that is unknown, or larger than torch's first one, which fits.
     """
     loop = report.loop
-    if loop is None or not bad or bad[0].module:
+    if loop is None or not bad or bad[0].module or at_any_scale(report):
         return bad
     if not loop.scaling and 2.0 ** max(fitting(report), default=-1) < DEFAULT_SCALE:
         return bad

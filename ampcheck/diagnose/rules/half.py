@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import first_place, loop_of, refused
-from ampcheck.diagnose.rules.rounding import lost_updates, precision_loss
+from ampcheck.diagnose.rules.rounding import precision_loss
+from ampcheck.diagnose.rules.updates import lost_updates
 from ampcheck.diagnose.suspects import healthy_forward
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import BY_DTYPE, HALVES

@@ -6,7 +6,8 @@ from dataclasses import replace
 from ampcheck.diagnose.rules.backward import is_rebuilt, saving_cast
 from ampcheck.diagnose.rules.backward_unscaled import SCALED
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
-from ampcheck.diagnose.rules.loop_state import MADE_IN_FP32, active_scalers, device_of
+from ampcheck.diagnose.rules.loop_state import active_scalers, device_of
+from ampcheck.diagnose.rules.makers import changed_at, made_in_fp32
 from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, larger_scale
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES, SHORT_DTYPE
@@ -40,7 +41,9 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
     if not _written(report, origin):
         until = f" to {location(after.file, after.line)}" if after else ""
         lines = region, f"    ...  # this line{until}, with .float() on what is read"
-        return (MADE_IN_FP32, *lines) if in_place else lines
+        alone = changed_at(report, origin.location) is not None
+        made = (made_in_fp32(report, origin.location),) if in_place else ()
+        return made if made and alone else (*made, *lines)
     held = SHORT_DTYPE[origin.dtype] if origin.dtype in HALVES else clean(report.precision)
     cast = f"# without the cast to {held} here"
     if after is None:

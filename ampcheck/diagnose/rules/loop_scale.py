@@ -4,20 +4,20 @@ from bisect import bisect_left
 
 from ampcheck.diagnose.rules.gradients import no_scale_fits
 from ampcheck.diagnose.rules.loop_state import (
-    MADE_IN_FP32,
     active_scalers,
     device_of,
     line_of,
     loop_finding,
     loop_of,
 )
+from ampcheck.diagnose.rules.makers import made_in_fp32
 from ampcheck.diagnose.rules.scales_tried import fitting
 from ampcheck.diagnose.suspects import recomputed_lower
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES
 from ampcheck.values.loop import NOT_FINITE, Cause, Event, Kind, Loop, ScaleEvent
 from ampcheck.values.report import Report
-from ampcheck.values.wording import clean, plural, scale_words
+from ampcheck.values.wording import clean, location, plural, scale_words
 
 #: Attempts of which all were skipped that say something; GradScaler's first scale is often a few octaves too high.
 FEW = 4
@@ -257,8 +257,12 @@ def _lowered(report: Report, label: str) -> list[str]:
     fits = max(fitting(report), default=report.log2_scale)
     if thing is None and fits < report.log2_scale:
         return [f"# halve the scale further where a step is skipped: 2.0**{fits} is predicted to fit"]
-    if thing is None or thing.kind == "GradScaler":
+    if thing is None:
         return []
+    if thing.kind == "GradScaler":
+        return ["# update() without a scale here: it halves the scale when a step was skipped"] * bool(
+            _gives_scale(loop_of(report), label)
+        )
     return [
         f"class {clean(thing.kind)}(torch.amp.GradScaler):",
         "    ...  # without update() of its own: torch's halves the scale when a step was skipped",
@@ -270,7 +274,7 @@ def _kept_in_fp32(report: Report, cause: Cause | None, half: str = "") -> list[s
     if cause is None or recomputed_lower(report):
         return []
     if half and cause.op.endswith("_"):
-        return [MADE_IN_FP32]
+        return [made_in_fp32(report, location(cause.file, cause.line))]
     if half:
         return [
             f"with torch.autocast({device_of(report)}, enabled=False):",
@@ -293,10 +297,21 @@ def _place(loop: Loop, label: str, event: ScaleEvent | None) -> Event:
 
 
 def _updated(loop: Loop, label: str) -> Event:
-    """Return the line of a scaler's own update, or where the scaler was made."""
+    """Return the line of a scaler's own update, the line that gives a scaler its scale, or where it was made."""
     thing = loop.thing(label)
     file, _, line = str(thing.settings.get("updates_at", "")).rpartition(":") if thing else ("", "", "")
-    return Event(Kind.UPDATE, label, "update", file=file, line=int(line)) if file else _made(loop, label)
+    if file:
+        return Event(Kind.UPDATE, label, "update", file=file, line=int(line))
+    return _gives_scale(loop, label) or _made(loop, label)
+
+
+def _gives_scale(loop: Loop, label: str) -> Event | None:
+    """Return the update() of torch's scaler that is given a scale: without one it halves the scale after a skip."""
+    thing = loop.thing(label)
+    if thing is None or thing.kind != "GradScaler" or thing.settings.get("backoff_factor") == 1.0:
+        return None
+    updates = (event for _, event in loop.sequence(1) if event.kind is Kind.UPDATE)
+    return next((event for event in updates if event.thing == label and event.line), None)
 
 
 def _made(loop: Loop, label: str) -> Event:

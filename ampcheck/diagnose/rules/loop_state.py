@@ -12,9 +12,6 @@ from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import scale_words
 
-#: What to do where a line writes in place: the tensor keeps its dtype, whatever is added to it.
-MADE_IN_FP32 = "# where the tensor that this line changes is made: dtype=torch.float32"
-
 
 @dataclass(frozen=True, slots=True)
 class Moment:

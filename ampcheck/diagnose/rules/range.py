@@ -1,10 +1,13 @@
 """Values of the forward that low precision cannot hold."""
 
+from itertools import takewhile
+
 from ampcheck.diagnose.rules.causes import underflowed
 from ampcheck.diagnose.rules.constants import rounded
 from ampcheck.diagnose.suspects import held_in, leaves_domain, meets_zero, newly_nonfinite, origin_first
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES, Format
+from ampcheck.values.op_kinds import CASTS
 from ampcheck.values.outcome import magnified
 from ampcheck.values.report import Report, by_place
 from ampcheck.values.stats import TensorStats
@@ -98,16 +101,18 @@ def forward_underflow(report: Report) -> list[Finding]:
         return []
     first = bad[0]
     count = _count(first, report, reference)
+    zeroed = _zeroed_before(report, first, reference, count)
+    there = f", which {_named_place(zeroed[0])} gives" if zeroed else ""
     return [
         Finding(
             "AMP103",
             "forward-underflow",
             "forward-underflow",
             _harm(report),
-            f"{first.op} in {_place(first)} meets a zero that FP32 does not have{_guard(report, first)}: "
+            f"{first.op} in {_place(first)} meets a zero that FP32 does not have{there or _guard(report, first)}: "
             f"{_elements(count, 'becomes', 'become')} infinite in {report.precision}, in FP32 nothing there exceeds "
             f"{reference[first.place].amax:.4g}{_absorbed(report)}",
-            tuple(bad),
+            (*zeroed, *bad),
             {
                 "elements": count,
                 "largest_fp32_value": reference[first.place].amax,
@@ -121,13 +126,40 @@ def _elements(number: int, one: str, many: str) -> str:
     return f"{plural(number, 'element')} {one if number == 1 else many}"
 
 
-def _guard(report: Report, site: Site) -> str:
-    """Return which number of the line that was to keep it from zero is zero itself."""
-    gone = [
+def _zeroed_before(
+    report: Report, first: Site, reference: dict[Site, TensorStats], count: int
+) -> tuple[Site, ...]:
+    """Return what gives zeros for numbers larger than what guards a line: FP32 at that line heals too little."""
+    least = max(_guards(report, first), default=0.0)
+    for site in takewhile(lambda one: one != first, report.low.sites):
+        wide = reference.get(site.place)
+        there = site.module == first.module and site.location != first.location and site.line
+        if wide is None or not there or site.phase is not Phase.FORWARD or site.dtype != report.dtype:
+            continue
+        enough = sum(
+            n for e, n in wide.exponents() if 2.0**e >= least and e < report.format.underflow_exponent
+        )
+        if 2 * min(enough, report.low.sites[site].zeros - wide.zeros) >= count:
+            return (site,)
+    return ()
+
+
+def _named_place(site: Site) -> str:
+    return f"{'a cast' if site.op in CASTS else site.op} ({site.location})"
+
+
+def _guards(report: Report, site: Site) -> list[float]:
+    """Return numbers of a line that are zero themselves: they were to keep others from zero."""
+    return [
         row.value
         for row in report.low.constants
         if row.value and not rounded(row.value, report.format) and row.site.location == site.location
     ]
+
+
+def _guard(report: Report, site: Site) -> str:
+    """Return which number of the line that was to keep it from zero is zero itself."""
+    gone = _guards(report, site)
     return f", since {gone[0]:g} on that line is 0 in {report.precision}" if gone else ""
 
 

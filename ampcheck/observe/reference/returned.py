@@ -11,6 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ampcheck.observe import modes
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
+from ampcheck.values.loop import Kind
 from ampcheck.values.wording import location, percent
 
 #: What is not audited, before the line and the error.
@@ -39,11 +40,12 @@ class Returned:
         self,
         of: Of,
         gave_way: Callable[[Exception], None] = _raise,
-        lost: Callable[[str], None] = lambda _: None,
+        lost: Callable[[Kind, str], None] = lambda *_: None,
     ) -> None:
-        """Begin; `lost` hears of places whose gradients should move something, and are zero for the most part."""
+        """Begin; `lost` hears of places whose gradients are zero for the most part, and whether they move something."""
         self._of, self._gave_way, self._lost = of, gave_way, lost
-        self._found: dict[str, torch.Tensor] = {}  #: by place: energies of the error and of FP32's gradients
+        #: By place: energies of the error, of FP32's gradients, and of the part of them that is zero.
+        self._found: dict[str, torch.Tensor] = {}
         #: By storage that holds gradients, their place.
         self._from: dict[int, tuple[StorageWeakRef, str]] = {}
         #: By place: energies of what FP32 moves, of the part of it that is zero, and of all that is moved.
@@ -57,7 +59,8 @@ class Returned:
                 continue
             low, high = grad.detach().double(), wide.double()
             known = high.isfinite()
-            parts = [(low - high).where(known, 0.0), high.where(known, 0.0)]
+            high = high.where(known, 0.0)
+            parts = [(low - high).where(known, 0.0), high, high.where(low == 0, 0.0)]
             sums = torch.stack([part.square().sum() for part in parts])
             place = location(*running_line())
             _add(self._found, place, sums)
@@ -112,11 +115,14 @@ class Returned:
         for place, sums in self._moved.items():
             moves, gone, all_of_it = sums.tolist()
             if gone > _FAR * moves and moves > _MATTERS**2 * all_of_it:
-                self._lost(place)
+                self._lost(Kind.LOST_GRAD, place)
         found = {place: sums.tolist() for place, sums in self._found.items()}
+        for place, (_, size, gone) in found.items():
+            if gone > _FAR * size:
+                self._lost(Kind.RETURNED_ZEROS, place)
         return {
             f"{USE} at {place}, {_words(error, size)}": 1
-            for place, (error, size) in found.items()
+            for place, (error, size, _) in found.items()
             if size and not error <= _FAR**2 * size
         }
 

@@ -34,7 +34,6 @@ from ampcheck.observe.script.state.naming import called
 from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.observe.unusual import plain
 from ampcheck.values.formats import HALF_DTYPES, SHORT_DTYPE
-from ampcheck.values.loop import Kind
 from ampcheck.values.trace import Site, Trace, summed_up
 
 #: Octaves that gradients may be away from a loss scale that has multiplied them.
@@ -89,7 +88,7 @@ class Compared(Recording):
             shadow.gave_way = self.gave_way
         self._shadow.given = self._given = Given(self._weights, called, self.recorder.tracker.buffers)
         self._shadow.picks = self._picks = Picks()
-        self._checks, lost = Checks(self.gave_way), lambda place: self._used(Kind.LOST_GRAD, place, [])
+        self._checks, lost = Checks(self.gave_way), lambda kind, place: self._used(kind, place, [])
         self._returned = Returned(self._shadow.of, self.gave_way, lost)
         self.delivery = Delivery(compare, self._shadows[::-1], lambda: self.scale, kept=keeps_scale)
 

@@ -1,12 +1,13 @@
 """What a step leaves in what models hold: buffers and other tensors, beside what FP32 would leave there."""
 
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
 
 from ampcheck.observe.dtypes import HALVES
-from ampcheck.observe.model.held import apart, held
+from ampcheck.observe.model.held import Held, apart, held
 from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.reference.joined import Joined
 from ampcheck.observe.script.recorded import Left
@@ -27,31 +28,29 @@ class HeldState:
     def __init__(self, shadow: Joined, second: SecondRun | None, scale: Callable[[], float]) -> None:
         """Compare with what a shadow has; a second run tells how much of it rounding explains."""
         self._shadow, self._second, self._scale = shadow, second, scale
-        self._before: dict[str, tuple[torch.Tensor, int]] = {}
+        self._before: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor, int]] = {}
         self.off: dict[str, Left] = {}  #: by path, what is off
         self.updates: list[UpdateLoss] = []  #: of what was written in the step
 
     def remember(self, models: Models) -> None:
         """Keep what models hold in half precision when the step begins."""
-        for name, model in models:
-            for path, one in held(model).items():
-                if one.tensor.dtype in HALVES and one.tensor.numel() <= MOST:
-                    was = one.tensor.detach().double(), version_of(one.tensor)
-                    self._before.setdefault(f"{name}.{path}", was)
+        for _, one in _by_path(models):
+            if one.tensor.dtype in HALVES and one.tensor.numel() <= MOST:
+                was = one.tensor.detach().double(), version_of(one.tensor)
+                self._before[id(one.tensor)] = weakref.ref(one.tensor), *was
 
     def compare(self, models: Models) -> None:
         """Compare what models hold at the end of the step."""
-        for name, model in models:
-            for path, one in held(model).items():
-                reference = self._shadow.of(one.tensor)
-                if reference is not None:
-                    self._update(f"{name}.{path}", one.tensor, reference)
-                    self._leave(f"{name}.{path}", one.tensor, reference, saved=one.saved)
+        for path, one in _by_path(models):
+            reference = self._shadow.of(one.tensor)
+            if reference is not None:
+                self._update(path, one.tensor, reference)
+                self._leave(path, one.tensor, reference, saved=one.saved)
 
     def _update(self, path: str, tensor: torch.Tensor, reference: torch.Tensor) -> None:
-        if path not in self._before or tensor in self._shadow.copies:
+        known, before, version = self._before.get(id(tensor), (lambda: None, tensor, 0))
+        if known() is not tensor or tensor in self._shadow.copies:
             return
-        before, version = self._before[path]
         if version_of(tensor) != version and before.shape == tensor.shape:
             wide, low = reference.double() - before, tensor.detach().double() - before
             self.updates.append(update_loss(path, wide, low))
@@ -64,3 +63,14 @@ class HeldState:
             rounded = None if self._second is None else self._second.rounded(tensor)
             explained = 0.0 if rounded is None else apart(reference, rounded)
             self.off[path] = Left(error, explained, saved)
+
+
+def _by_path(models: Models) -> Iterator[tuple[str, Held]]:
+    """Yield what models hold, each tensor by its longest path: a part of a model may be called by itself, too."""
+    found = ((f"{name}.{path}", one) for name, model in models for path, one in held(model).items())
+    longest: dict[int, tuple[str, Held]] = {}
+    for path, one in found:
+        known = longest.get(id(one.tensor))
+        if known is None or path.count(".") > known[0].count("."):
+            longest[id(one.tensor)] = path, one
+    yield from longest.values()

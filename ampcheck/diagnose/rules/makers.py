@@ -1,0 +1,33 @@
+"""The lines that make what a script holds in half precision: where it is to be made in FP32 instead."""
+
+from ampcheck.values.maker import Maker
+from ampcheck.values.report import Report
+from ampcheck.values.wording import clean
+
+
+def maker_of(report: Report, name: str) -> Maker | None:
+    """Return what makes a tensor of this name, or what holds it."""
+    known = {maker.name: maker for maker in report.makers}
+    parts = reversed(name.partition("[")[0].split("."))
+    return next((known[part] for part in parts if part in known), None)
+
+
+def changed_at(report: Report, place: str) -> Maker | None:
+    """Return what makes the tensor that a line writes into, where that is one."""
+    found = [maker for maker in report.makers if place and place in maker.changed]
+    return found[0] if len(found) == 1 else None
+
+
+def made_in_fp32(report: Report, place: str) -> str:
+    """Return what to do where a line writes in place: the tensor keeps its dtype, whatever is added to it."""
+    maker = changed_at(report, place)
+    if maker is None:
+        return "# where the tensor that this line changes is made: dtype=torch.float32"
+    return f"# {maker.location}, where {clean(maker.name)} is made: dtype=torch.float32"
+
+
+def held_in_fp32(report: Report, name: str, shown: str = "") -> str:
+    """Return how a state is held in FP32."""
+    maker = maker_of(report, name)
+    at = f"{maker.location}, " if maker is not None else ""
+    return f"# {at}where {shown or name} is made: dtype=torch.float32"

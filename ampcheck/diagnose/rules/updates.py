@@ -1,0 +1,138 @@
+"""Weights, averages and other states in half precision that do not take their updates."""
+
+from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
+from ampcheck.diagnose.rules.loop_state import last_step
+from ampcheck.diagnose.rules.makers import held_in_fp32, maker_of
+from ampcheck.diagnose.rules.optimizer_eps import vanishing_eps
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.modules import within
+from ampcheck.values.report import Report
+from ampcheck.values.trace import Phase, Site, UpdateLoss
+from ampcheck.values.wording import percent, plural
+
+#: Share of the elements FP32 would move that may stay where they are before updates count as lost.
+STUCK_SHARE = 0.5
+#: Weights up to which each is named.
+_FEW = 4
+
+
+def lost_update(report: Report) -> list[Finding]:
+    """Weights or averages held in half precision do not move, or move to somewhere else.
+
+    What it finds: tensors in half precision of which more than half of the elements that FP32 would change in
+    the first optimizer steps keep their old value or move more than twice as far, or any become infinite or NaN. What a
+    script changes beside its training, averages, counters, banks and buffers, and weights that an optimizer of its own
+    steps, is followed in FP32 over many steps: there an element counts once FP32 has moved it by eight units in the
+    last place, or has moved steadily while all of its changes are rounded away and will be for so long, and is lost if
+    most of that is missing; so is a sum that grows infinite. FP32 weights that a
+    script fills from half-precision copies before a step lose what the step before added.
+
+    Why it matters: a change below half a unit in the last place is rounded away every time, so it never adds
+    up; training stands still, or an averaged copy never follows. A second moment or an eps that is zero in half
+    precision makes the update infinite.
+
+    What to do: keep weights, averages and optimizer state in FP32 and let autocast compute in half precision; or
+    use stochastic rounding; in fp16 give Adam an eps of at least 1e-4.
+
+    Example: bf16 weights with a learning rate of 1e-5; an average with decay 0.999 held in bf16; Adam on fp16
+    weights, whose eps of 1e-8 is zero.
+
+    When to ignore it: when the optimizer rounds stochastically or compensates (Kahan summation).
+    """
+    bad = lost_updates(report)
+    kept = report.plan.fp32_modules if report.plan is not None else ()
+    healed = [loss for loss in bad if any(within(loss.name, name) for name in kept)]
+    own = [loss for loss in bad if _by_script(loss)]
+    placed = {loss.name.partition("[")[0] for loss in own}  # what a line writes is said there
+    places = dict.fromkeys((loss.file, loss.line) for loss in own)
+    groups = [healed, *([loss for loss in own if (loss.file, loss.line) == place] for place in places)]
+    groups.append([one for one in bad if one not in [*healed, *own] and not _is_placed(one, placed)])
+    return [_lost_update(report, group) for group in groups if group]
+
+
+def _is_placed(loss: UpdateLoss, placed: set[str]) -> bool:
+    """Tell whether a tensor is known by a line already, maybe by the name of what holds its module."""
+    return any(name == loss.name or name.endswith(f".{loss.name}") for name in placed)
+
+
+def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
+    first = bad[0]
+    own = _by_script(first)
+    many = report.cast == "weights" or own  # changes, of which some may have been kept
+    moved = sum(loss.moved for loss in bad)
+    stuck, wrong = sum(loss.stuck for loss in bad), sum(loss.wrong for loss in bad)
+    share, tensors = percent(max(stuck, wrong) / moved), len({loss.name for loss in bad})
+    parent = _common([loss.name.rpartition(".")[0] for loss in bad])
+    bad_ones = sum(loss.infinite for loss in bad)
+    effect = (
+        "are not finite" if bad_ones >= wrong else "are not finite, or more than twice as large as in FP32"
+    )
+    effect = "are rounded away" if stuck >= wrong else effect
+    kept = "stay as they were" if stuck >= wrong else "moved wrongly"
+    kept = "fall short of the values that FP32 gives them" if many and stuck >= wrong else kept
+    trained = _trained(report, first.name)
+    why, larger = vanishing_eps(report) if trained and wrong > stuck else ("", ())
+    said = (
+        f"{share} of the changes to {plural(tensors, 'tensor')} held in half precision {effect} "
+        f"({first.name}: {first.stuck if stuck >= wrong else first.wrong:,} of {first.moved:,} elements {kept}){why}"
+    )
+    if first.before:
+        said = f"{first.name} is computed in half precision, and off by {percent(first.before)} before training begins"
+    file, line = last_step(report) if trained and not first.line else (first.file, first.line)
+    maker = None if trained or first.stepped else maker_of(report, first.name)
+    if maker is not None:
+        said = f"{said}; it is made in half precision at {maker.location}"
+        file, line = (file, line) if line else (maker.file, maker.line)
+    # what the script changes beside its training
+    beside = own or (report.loop is not None and not (trained or first.stepped))
+    held = (held_in_fp32(report, first.name, parent if (own or len(bad) > 1) and parent else ""),)
+    place = Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype)
+    return Finding(
+        "AMP504",
+        "lost-update",
+        "stagnant-update",
+        Severity.ERROR,
+        said,
+        (place._replace(file=file, line=line),),
+        {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": len(bad)},
+        fix=held if beside else (*larger, *_kept(report, bad, held)),
+    )
+
+
+def _by_script(loss: UpdateLoss) -> bool:
+    """Tell whether a line of the script's own makes the changes."""
+    return bool(loss.line) and not loss.stepped
+
+
+def _trained(report: Report, name: str) -> bool:
+    """Tell whether a tensor is one that has a gradient."""
+    module, _, leaf = name.rpartition(".")
+    return any(site.module == module and site.slot == f"param_grad[{leaf}]" for site in report.low.sites)
+
+
+def _kept(report: Report, bad: list[UpdateLoss], held: tuple[str, ...]) -> tuple[str, ...]:
+    """Return how weights are kept in FP32: some by their names, where others are or lose nothing in half precision."""
+    fp32 = any(site.slot.startswith("param_grad[") and site.dtype == "float32" for site in report.low.sites)
+    if fp32:
+        return held
+    fine = [loss for loss in report.updates if loss.stepped and loss not in lost_updates(report)]
+    if len(bad) <= min(_FEW, len(fine)):
+        return tuple(dict.fromkeys(held_in_fp32(report, loss.name) for loss in bad))
+    return weights_in_fp32(report)
+
+
+def lost_updates(report: Report) -> list[UpdateLoss]:
+    """Return the tensors most of whose updates are lost or wrong, or make some elements infinite or NaN."""
+    return [
+        loss for loss in report.updates if loss.infinite or loss.stuck + loss.wrong > STUCK_SHARE * loss.moved
+    ]
+
+
+def _common(names: list[str]) -> str:
+    parts = [name.split(".") for name in names]
+    shared = []
+    for level in zip(*parts, strict=False):
+        if len(set(level)) > 1:
+            break
+        shared.append(level[0])
+    return ".".join(shared)

@@ -1,0 +1,118 @@
+"""Finds in the source of a script the lines that make what it holds in half precision."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ampcheck.observe.source import in_library
+from ampcheck.values.formats import HALVES
+from ampcheck.values.maker import Maker
+from ampcheck.values.report import Report
+from ampcheck.values.wording import location
+
+_HALVES = frozenset({"half", "float16", "bfloat16"})
+_REGISTER = frozenset({"register_buffer", "register_parameter", "setdefault"})
+_ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
+
+
+def makers(report: Report) -> tuple[Maker, ...]:
+    """Return what makes the half-precision tensors that a report names, or that a line in it writes into."""
+    sites = [site for site in report.low.sites if site.file]
+    named = {part for loss in report.updates for part in loss.name.partition("[")[0].split(".")}
+    written = {site.location for site in sites if site.op.endswith("_") and site.dtype in HALVES}
+    files = {*(site.file for site in sites), *(loss.file for loss in report.updates)}
+    found = made_in(files) if named or written else ()
+    return tuple(one for one in found if one.name in named or written & {*one.changed})
+
+
+def made_in(files: Iterable[str]) -> tuple[Maker, ...]:
+    """Return what is made in half precision at one line only, in these files of the script."""
+    made: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    changed: dict[str, set[str]] = defaultdict(set)
+    for file in sorted(set(files) - {""}):
+        for node in _nodes(file):
+            for name, value in _made(node):
+                if _is_half(value):
+                    made[name].add((file, value.lineno))
+            for name in filter(None, map(_name, _targets(node))):
+                changed[name].add(location(file, getattr(node, "lineno", 0)))
+    lines = {name: next(iter(places)) for name, places in made.items() if len(places) == 1}
+    return tuple(Maker(name, *place, tuple(sorted(changed[name]))) for name, place in sorted(lines.items()))
+
+
+def _nodes(file: str) -> Iterator[ast.AST]:
+    """Yield what a file holds, nothing where it cannot be read or is a library's."""
+    path = Path(file)
+    try:
+        if not in_library(str(path.absolute())):
+            yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return
+
+
+def _made(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names of what a statement or a call makes, and what it is made of."""
+    if isinstance(node, _ASSIGNMENTS) and node.value is not None:
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            yield from [(name, value) for one, value in _pairs(target, node.value) if (name := _name(one))]
+    elif (call := _registers(node)) is not None:
+        yield call
+    elif isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield key.value, value
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield what is assigned, and what to: each by itself where several are."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        yield from zip(target.elts, value.elts, strict=True)
+    else:
+        yield target, value
+
+
+def _registers(node: ast.AST) -> tuple[str, ast.expr] | None:
+    """Return what a call gives a name to, as `register_buffer("mean", ...)` does."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr=called), args=[ast.Constant(value=str(name)), value, *_]):
+            return (name, value) if called in _REGISTER else None
+    return None
+
+
+def _name(node: ast.expr) -> str:
+    """Return what a thing is called: the attribute, the variable, the word in a subscript."""
+    match node:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+        case ast.Subscript(slice=ast.Constant(value=str(name))):
+            return name
+        case ast.Subscript(value=inner) | ast.Starred(value=inner):
+            return _name(inner)
+    return ""
+
+
+def _targets(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield what a statement or a call writes into."""
+    match node:
+        case ast.AugAssign(target=target):
+            yield target
+        case ast.Assign(targets=targets):
+            yield from [one for one in targets if isinstance(one, ast.Subscript)]
+        case ast.Call(func=ast.Attribute(attr=name, value=owner)) if name.endswith("_"):
+            while isinstance(owner, ast.Call) and isinstance(
+                owner.func, ast.Attribute
+            ):  # as of x.mul_().add_()
+                owner = owner.func.value
+            yield owner
+
+
+def _is_half(value: ast.expr) -> bool:
+    """Tell whether an expression names half precision, or a dtype that is given elsewhere."""
+    for node in ast.walk(value):
+        word = {ast.Attribute: "attr", ast.Name: "id"}.get(type(node), "")
+        if word and getattr(node, word) in _HALVES:
+            return True
+        if isinstance(node, ast.keyword) and node.arg == "dtype":
+            return "32" not in ast.unparse(node.value) and "64" not in ast.unparse(node.value)
+    return False

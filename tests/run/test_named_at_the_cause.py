@@ -1,0 +1,181 @@
+"""Errors are named at the line that causes them, where another one shows them first; the mended script has none."""
+
+import pytest
+import torch
+from code_lines import line_of
+from torch import nn
+from torch.nn import functional as F
+
+from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
+from ampcheck.values.settings import Schedule
+
+
+def errors_of(train, *given):
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        train(*given)
+    assert not session.watcher.broken, session.watcher.not_seen
+    return [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+
+
+# -- a product that underflows, and the logarithm of it
+
+
+class Logs(nn.Module):
+    """A table of filters, and the logarithm of what goes through them."""
+
+    def __init__(self, *, wide):
+        super().__init__()
+        self.register_buffer("table", torch.rand(16, 16) * 1e-3)
+        self.out, self.wide = nn.Linear(16, 2), wide
+
+    def forward(self, power):
+        with torch.autocast("cuda", enabled=not self.wide):
+            mel = power @ self.table
+            logs = torch.log(mel + 1e-12)
+        return self.out(logs / 10)
+
+
+def logs_of_powers(*, wide):
+    model = Logs(wide=wide)
+    steps, scaler = torch.optim.SGD(model.parameters(), 0.01), torch.amp.GradScaler("cuda", 2.0**10)
+    for _ in range(6):
+        power = torch.rand(32, 16) * 2e-7
+        steps.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            loss = model(power).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(steps)
+        scaler.update()
+
+
+def test_a_zero_that_a_product_gives_is_named_there_and_not_at_the_eps_behind_it():
+    first, *_ = errors_of(lambda: logs_of_powers(wide=False))
+    assert (first.code, first.origin.line) == ("AMP103", line_of(Logs.forward, "mel = "))
+    assert "this line to" in first.fix[1]
+    exact = torch.rand(32, 16).double() * 2e-7 @ (torch.rand(16, 16).double() * 1e-3)
+    assert exact.median() > 1e-12  # far above the eps, so that FP32 at that line alone would lose it
+    assert not (exact.half() != 0).any()
+    assert errors_of(lambda: logs_of_powers(wide=True)) == []
+
+
+# -- gradients that a penalty is made of
+
+
+def penalised(*, multiplied):
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    steps, scaler = torch.optim.SGD(model.parameters(), 0.01), torch.amp.GradScaler("cuda", 2.0**10)
+    for _ in range(6):
+        x = torch.randn(64, 8, requires_grad=True)
+        steps.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            out = model(x)
+            part = out.float().mean() * 1e-6 * multiplied
+            (slope,) = torch.autograd.grad(part, x, create_graph=True)
+            slope = slope.float() / multiplied * 64e6
+            loss = out.float().square().mean() + 10 * (slope.square().sum(1) - 1).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(steps)
+        scaler.update()
+
+
+def test_gradients_of_a_penalty_that_are_zero_are_named_where_they_are_asked_for():
+    first, *_ = errors_of(lambda: penalised(multiplied=1.0))
+    assert (first.code, first.origin.line) == ("AMP408", line_of(penalised, "torch.autograd.grad"))
+    assert "2.0**16" in first.fix[0]
+    assert errors_of(lambda: penalised(multiplied=2.0**20)) == []
+
+
+# -- a scaler that is given the scale of another one
+
+
+def two_scalers(*, given):
+    one, two = nn.Linear(8, 4), nn.Linear(8, 4)
+    steps = [torch.optim.SGD(model.parameters(), 1e-7) for model in (one, two)]
+    first, second = (torch.amp.GradScaler("cuda", growth_interval=500) for _ in range(2))
+    for _ in range(30):
+        x = torch.randn(16, 8)
+        for model, step, scaler, times in ((one, steps[0], first, 1.0), (two, steps[1], second, 300.0)):
+            step.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                loss = (model(x).float() * times).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(step)
+        first.update()
+        second.update(*([first.get_scale()] if given else []))
+
+
+def test_a_scaler_that_is_given_another_ones_scale_is_named_at_its_update():
+    first, *_ = errors_of(lambda: two_scalers(given=True))
+    assert (first.code, first.origin.line) == ("AMP206", line_of(two_scalers, "second.update"))
+    assert errors_of(lambda: two_scalers(given=False)) == []
+
+
+# -- a hook in a loop over time
+
+
+class Recurrent(nn.Module):
+    """Limits the gradient of its state from step to step."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self.enter, self.again, self.leave = nn.Linear(4, 16), nn.Linear(32, 16), nn.Linear(32, 3)
+        self.limit = limit
+
+    def forward(self, x):
+        state, out = torch.zeros(len(x), 16), []
+        for at in range(x.shape[1]):
+            here = torch.tanh(self.enter(x[:, at]))
+            out.append(self.leave(torch.cat([state, here], 1)))
+            state = torch.tanh(self.again(torch.cat([state, here], 1))).float()
+            if state.requires_grad:
+                state.register_hook(lambda grad: grad.clamp(-self.limit(), self.limit()))
+        return torch.stack(out, 1)
+
+
+def recurs(*, times_scale):
+    scaler = torch.amp.GradScaler("cuda", 2.0**12)
+    model = Recurrent(lambda: 0.01 * (scaler.get_scale() if times_scale else 1.0))
+    steps = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(6):
+        x, y = torch.randn(16, 8, 4), torch.randint(0, 3, (16, 8))
+        steps.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            loss = F.cross_entropy(model(x).flatten(0, 1).float(), y.flatten())
+        scaler.scale(loss).backward()
+        scaler.step(steps)
+        scaler.update()
+
+
+def test_a_hook_that_limits_scaled_gradients_is_named_where_other_lines_run_before_and_after_it():
+    first, *_ = errors_of(lambda: recurs(times_scale=False))
+    assert (first.code, first.origin.line) == ("AMP401", line_of(Recurrent.forward, "register_hook"))
+    assert errors_of(lambda: recurs(times_scale=True)) == []
+
+
+# -- a root of zero
+
+
+@pytest.mark.parametrize("eps", [1e-8, 1e-3])
+def test_a_root_whose_eps_is_zero_is_named_there_and_not_where_the_loss_is_scaled(eps):
+    def apart(points):
+        gap = points[:, :, None] - points[:, None, :]
+        return torch.sqrt(gap * gap + eps)
+
+    def train():
+        model = nn.Linear(8, 6)
+        steps, scaler = torch.optim.SGD(model.parameters(), 1e-3), torch.amp.GradScaler("cuda")
+        for _ in range(40):
+            steps.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                points = model(torch.randn(16, 8))
+                loss = points.float().square().mean() + F.relu(0.25 - apart(points)).float().mean()
+            scaler.scale(loss).backward()
+            scaler.step(steps)
+            scaler.update()
+
+    errors = errors_of(train)
+    assert (torch.tensor(eps).half() == 0) == bool(errors)
+    assert [one.origin.line for one in errors[:1]] == [line_of(apart, "torch.sqrt")] * bool(errors)
