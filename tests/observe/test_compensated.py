@@ -142,3 +142,46 @@ def test_weights_whose_steps_are_kept_count_as_compared():
     assert 0.8 < way < 1.2
     assert not [one for one in report.findings if one.severity is Severity.ERROR]
     assert not any("not compared" in gap for gap in report.verdict.coverage.gaps)
+
+
+class Compensated:
+    """SGD with momentum on bfloat16 weights; what rounding cuts off of a change is added to the next, or is not."""
+
+    def __init__(self, params, rate, *, keeps):
+        self.params, self.rate, self.keeps = list(params), rate, keeps
+        self.velocity = [torch.zeros_like(p) for p in self.params]
+        self.carry = [torch.zeros_like(p) for p in self.params]
+
+    @torch.no_grad()
+    def step(self):
+        for p, v, c in zip(self.params, self.velocity, self.carry, strict=True):
+            v.mul_(0.9).add_(p.grad)
+            change = c * self.keeps - self.rate * v
+            before = p.clone()
+            p.add_(change)
+            c.copy_(change - (p - before))
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_weights_with_a_remainder_are_as_good_as_fp32_also_single_numbers(keeps):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 1)).bfloat16()
+    exact = [p.detach().double() for p in model.parameters()]
+    speed = [torch.zeros_like(e) for e in exact]
+    optimizer = Compensated(model.parameters(), 2e-4, keeps=keeps)
+    with ampcheck.watch(model) as watching:
+        for _ in range(STEPS):
+            x = torch.randn(64, 8)
+            loss = (model(x.bfloat16()).float() - x.sum(1, keepdim=True) - 1).square().mean()
+            for p in model.parameters():
+                p.grad = None
+            loss.backward()
+            for e, v, p in zip(exact, speed, model.parameters(), strict=True):
+                e.sub_(2e-4 * v.mul_(0.9).add_(p.grad.double()))
+            optimizer.step()
+    weights = [p.detach().double() for p in model.parameters()]
+    off = [float((p - e).norm() / e.norm()) for p, e in zip(weights, exact, strict=True)]
+    report = watching.report()
+    errors = {one.code for one in report.findings if one.severity is Severity.ERROR}
+    assert errors == (set() if keeps else {"AMP504"}), off
+    assert (max(off) < 0.02) is keeps, off

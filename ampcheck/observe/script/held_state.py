@@ -35,7 +35,8 @@ class HeldState:
     def remember(self, models: Models) -> None:
         """Keep what models hold in half precision when the step begins."""
         for _, one in _by_path(models):
-            if one.tensor.dtype in HALVES and one.tensor.numel() <= MOST:
+            half = one.tensor.dtype in HALVES and one.tensor.numel() <= MOST
+            if half and id(one.tensor) not in self._before:
                 was = one.tensor.detach().double(), version_of(one.tensor)
                 self._before[id(one.tensor)] = weakref.ref(one.tensor), *was
 

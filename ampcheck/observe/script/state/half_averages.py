@@ -19,11 +19,11 @@ from ampcheck.observe.reference.sharing import among_ranks
 from ampcheck.observe.script.looking_again import EarlyLook
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_judged import State
-from ampcheck.observe.script.state.half_state import Following, sample
+from ampcheck.observe.script.state.half_state import Following
 from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.script.watched_thread import WatchedThread
-from ampcheck.observe.statistics.memory import half_leaves, instances
+from ampcheck.observe.statistics.memory import half_leaves, instances, readable
 from ampcheck.values.trace import UpdateLoss
 
 #: Tells what a tensor of some name had lost before training.
@@ -148,7 +148,7 @@ class HalfAverages:
         found, seen = [], {}
         for tensor in tensors:
             held = self._seen.get(id(tensor))
-            now = seen[id(tensor)] = _Seen(weakref.ref(tensor), tensor._version, sample(tensor))
+            now = seen[id(tensor)] = _Seen(weakref.ref(tensor), tensor._version, _sample(tensor))
             if held is None or held.tensor() is not tensor:
                 changed = tensor._version - self._before.get(id(tensor), 0) >= steps
                 self._any = self._any or (steps >= FEW_STEPS and id(tensor) not in self._before)
@@ -307,3 +307,12 @@ def _states(optimizer: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     for parameter, state in optimizer.state.items():
         if isinstance(parameter, torch.Tensor) and isinstance(state, dict):
             yield from ((parameter, value) for value in state.values() if isinstance(value, torch.Tensor))
+
+
+def _sample(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return some of a tensor's numbers, None where they lie apart; in FP32, or memory would be full of our own."""
+    if not tensor.is_contiguous() or not readable(tensor):
+        return None
+    with unseen():
+        flat = tensor.detach().view(-1)
+        return flat[:: max(1, flat.numel() // 64)].to(torch.float32, copy=True)

@@ -233,6 +233,12 @@ def is_remainder(tensor: torch.Tensor, whole: torch.Tensor, *, one_of_them: bool
     return within > MOST_WITHIN and float(units.abs().mean()) > REMAINS and REMAINS < signs < 1.0 - REMAINS
 
 
+def makes_up(tensor: torch.Tensor, rest: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+    """Tell of each number whether what is kept aside of it is what it lacks: then it is added some time."""
+    lacks = wide.float() - tensor.float()
+    return (lacks - rest.float()).abs() <= torch.maximum(lacks.abs() / 2, unit_of(tensor) / 8)
+
+
 def beside_of(tensor: torch.Tensor) -> float:
     """Return how far off the second copy of a tensor begins."""
     largest = float(tensor.detach().abs().amax()) if tensor.numel() else 0.0

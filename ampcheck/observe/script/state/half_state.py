@@ -7,6 +7,7 @@ is left tells how long a state remembers, so that one which stands still need no
 Nothing else is repeated: no product, nothing that a gradient flows through, nothing of a backward or an optimizer.
 """
 
+import re
 import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from ampcheck.observe.script.state.half_judged import (
     beside_of,
     compare,
     is_remainder,
+    makes_up,
     stays,
 )
 from ampcheck.observe.source import running_line
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 _RESETS = frozenset({"zero_", "fill_"})
 #: Reads a number to show it, or to decide by it.
 _SHOWS = "_local_scalar_dense"
+_NUMBER = re.compile(r"\d+")
 _current_node = torch._C._current_autograd_node
 _FIRST, _OFTEN = 4, 64  #: steps after which everything is judged for the first time, and again
 #: Operations whose results are no state any more: what they cost, and what enters them, is the model's.
@@ -174,7 +177,7 @@ class Following:
         self._references = _References(self._probe.run)
         self._references.gave_way = self._probe.gave_way = self._gives_way
         self.states: list[State] = []
-        self._remainders: set[str] = set()  #: names of what holds remainders of rounding
+        self._remainders: set[str] = set()  #: names, without numbers, of what holds remainders of rounding
         self.steps = 0
         for name, tensor in tensors:
             first, beside = tensor.detach().clone(), beside_of(tensor)
@@ -188,8 +191,9 @@ class Following:
 
     @property
     def active(self) -> bool:
-        """Tell whether something is still followed."""
-        return bool(self._references.held)
+        """Tell whether something is still followed, beside remainders."""
+        held = (state for states in self._references.held.values() for state in states)
+        return any(_kind(state.name) not in self._remainders for state in held)
 
     def elsewhere(self) -> OwnMode:
         """Return what follows an operation in another thread."""
@@ -247,31 +251,34 @@ class Following:
     def judge(self, *, last: bool = False) -> None:
         """Judge what has come far enough; with `last` also what has changed little, and the same in half precision."""
         held = [state for states in self._references.held.values() for state in states]
-        for state in held:
-            tensor = state.tensor()
-            if tensor is not None and self._is_remainder(state, tensor):
-                self._remainders.add(state.name)
-        for state in held:
-            tensor = state.tensor()
-            if tensor is not None:
-                wide = self._references.of(tensor)
-                if self._is_remainder(state, tensor):
-                    state.fine = state.done = True
-                if wide is not None and not (state.done or state.missed):
-                    still = stays(state, wide, self._probe.of(tensor), self.steps)
-                    compare(state, tensor.detach(), wide, still, last=last)
+        tensors = [(state, tensor) for state in held if (tensor := state.tensor()) is not None]
+        for state, tensor in tensors:
+            if self._adds_to(state, tensor) is not None:
+                self._remainders.add(_kind(state.name))
+        wholes = {id(state): self._adds_to(state, tensor) for state, tensor in tensors}
+        rests = {id(whole): one for state, one in tensors if (whole := wholes[id(state)]) is not None}
+        for state, tensor in tensors:
+            wide = self._references.of(tensor)
+            if (
+                wholes[id(state)] is not None
+            ):  # FP32 has no remainder: it is followed as long as what it belongs to
+                state.fine = True
+            elif wide is not None and not (state.done or state.missed):
+                still = stays(state, wide, self._probe.of(tensor), self.steps)
+                if (rest := rests.get(id(tensor))) is not None:
+                    still &= ~makes_up(tensor.detach(), rest.detach(), wide)
+                compare(state, tensor.detach(), wide, still, last=last)
 
-    def _is_remainder(self, state: State, tensor: torch.Tensor) -> bool:
-        """Tell whether a tensor holds what another one rounds away, as Kahan's summation keeps it for the next time."""
+    def _adds_to(self, state: State, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the tensor whose rounding this one keeps, as Kahan's summation does for the next time."""
         others = [one.tensor() for one in self.states]
         if state.parameter is not None:
             others.append(state.parameter())
-        return any(
-            other is not tensor
-            and (other.shape, other.dtype) == (tensor.shape, tensor.dtype)
-            and is_remainder(tensor.detach(), other.detach(), one_of_them=state.name in self._remainders)
-            for other in others
-            if other is not None
+        like = [one for one in others if one is not None and one is not tensor]
+        like = [one for one in like if (one.shape, one.dtype) == (tensor.shape, tensor.dtype)]
+        known = _kind(state.name) in self._remainders
+        return next(
+            (one for one in like if is_remainder(tensor.detach(), one.detach(), one_of_them=known)), None
         )
 
     def end(self) -> None:
@@ -286,6 +293,11 @@ class Following:
         """Leave all of it unjudged because of an error of our own."""
         for state in self.states:
             state.missed = True
+
+
+def _kind(name: str) -> str:
+    """Return a name without its numbers: states of one kind are called alike."""
+    return _NUMBER.sub("#", name)
 
 
 def _memory(reference: Reference) -> torch.Tensor | None:
@@ -324,12 +336,3 @@ def _is_models(rule: Effects, args: Args) -> bool:
     if rule.name in _PRODUCTS or rule.name.startswith("_scaled_dot_product"):
         return True
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_of(args))
-
-
-def sample(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return some of a tensor's numbers, None where they lie apart; in FP32, or memory would be full of our own."""
-    if not tensor.is_contiguous() or not readable(tensor):
-        return None
-    with unseen():
-        flat = tensor.detach().view(-1)
-        return flat[:: max(1, flat.numel() // 64)].to(torch.float32, copy=True)
