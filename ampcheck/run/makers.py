@@ -2,7 +2,7 @@
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from ampcheck.observe.source import in_library
@@ -12,6 +12,7 @@ from ampcheck.values.report import Report
 from ampcheck.values.wording import location
 
 _HALVES = frozenset({"half", "float16", "bfloat16"})
+_LIKE = frozenset("clone deepcopy zeros_like ones_like empty_like full_like".split())
 _REGISTER = frozenset({"register_buffer", "register_parameter", "setdefault"})
 _ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
 
@@ -22,18 +23,21 @@ def makers(report: Report) -> tuple[Maker, ...]:
     named = {part for loss in report.updates for part in loss.name.partition("[")[0].split(".")}
     written = {site.location for site in sites if site.op.endswith("_") and site.dtype in HALVES}
     files = {*(site.file for site in sites), *(loss.file for loss in report.updates)}
-    found = made_in(files) if named or written else ()
+    found = made_in(files, frozenset(named)) if named or written else ()
     return tuple(one for one in found if one.name in named or written & {*one.changed})
 
 
-def made_in(files: Iterable[str]) -> tuple[Maker, ...]:
-    """Return what is made in half precision at one line only, in these files of the script."""
+def made_in(files: Iterable[str], named: Collection[str] = ()) -> tuple[Maker, ...]:
+    """Return what is made in half precision at one line only, in these files of the script.
+
+    What is `named` is known to be in half precision: it may be made like other tensors.
+    """
     made: dict[str, set[tuple[str, int]]] = defaultdict(set)
     changed: dict[str, set[str]] = defaultdict(set)
     for file in sorted(set(files) - {""}):
         for node in _nodes(file):
             for name, value in _made(node):
-                if _is_half(value):
+                if _is_half(value) or (name in named and _is_like_another(value)):
                     made[name].add((file, value.lineno))
             for name in filter(None, map(_name, _targets(node))):
                 changed[name].add(location(file, getattr(node, "lineno", 0)))
@@ -105,6 +109,12 @@ def _targets(node: ast.AST) -> Iterator[ast.expr]:
             ):  # as of x.mul_().add_()
                 owner = owner.func.value
             yield owner
+
+
+def _is_like_another(value: ast.expr) -> bool:
+    """Tell whether an expression makes a tensor that has the dtype of another one."""
+    calls = (node.func for node in ast.walk(value) if isinstance(node, ast.Call))
+    return any(getattr(called, "attr", getattr(called, "id", "")) in _LIKE for called in calls)
 
 
 def _is_half(value: ast.expr) -> bool:

@@ -62,6 +62,15 @@ def test_what_one_line_makes_in_half_precision_is_found_and_nothing_else(tmp_pat
     assert found["exp_avg"].changed == (f"script.py:{where['state[']}",)
 
 
+def test_what_is_known_to_be_half_may_be_made_like_another_tensor(tmp_path, monkeypatch):
+    text = written(
+        tmp_path, monkeypatch, "master = [w.clone() for w in weights]\nweights = list(net.parameters())\n"
+    )
+    assert made_in(["script.py"]) == ()
+    (found,) = made_in(["script.py"], {"master", "weights"})
+    assert (found.name, found.line) == ("master", lines_of(text, "master")["master"])
+
+
 def test_a_file_that_cannot_be_read_as_python_has_no_makers(tmp_path, monkeypatch):
     written(tmp_path, monkeypatch, "table = torch.zeros(2).half(\n")
     assert made_in(["script.py"]) == ()

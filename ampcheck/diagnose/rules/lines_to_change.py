@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from ampcheck.diagnose.rules.backward import is_rebuilt, saving_cast
 from ampcheck.diagnose.rules.backward_unscaled import SCALED
+from ampcheck.diagnose.rules.first_places import shared_scaler
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import active_scalers, device_of
 from ampcheck.diagnose.rules.makers import changed_at, made_in_fp32
@@ -88,6 +89,8 @@ def _smaller_scale(report: Report, finding: Finding) -> tuple[str, ...]:
 def _larger_scale(report: Report, finding: Finding) -> tuple[str, ...]:
     settled, origin = report.outcomes["settled"], finding.origin
     larger = larger_scale(report, settled)
+    if settled.log2_scale < 0 and shared_scaler(report):
+        return (f"other = torch.amp.GradScaler({device_of(report)})  # one scaler for each optimizer",)
     if divided_in_half(report, settled):
         return weights_in_fp32(report)
     if origin is not None and origin.phase is Phase.BACKWARD and origin.dtype not in HALVES:

@@ -45,8 +45,11 @@ def lost_update(report: Report) -> list[Finding]:
     own = [loss for loss in bad if _by_script(loss)]
     placed = {loss.name.partition("[")[0] for loss in own}  # what a line writes is said there
     places = dict.fromkeys((loss.file, loss.line) for loss in own)
-    groups = [healed, *([loss for loss in own if (loss.file, loss.line) == place] for place in places)]
-    groups.append([one for one in bad if one not in [*healed, *own] and not _is_placed(one, placed)])
+    rest = [one for one in bad if one not in [*healed, *own] and not _is_placed(one, placed)]
+    # What an optimizer steps comes first: a script may copy it from there.
+    stepped = [one for one in rest if one.stepped]
+    by_line = [[loss for loss in own if (loss.file, loss.line) == place] for place in places]
+    groups = [healed, stepped, *by_line, [one for one in rest if not one.stepped]]
     return [_lost_update(report, group) for group in groups if group]
 
 
@@ -117,8 +120,14 @@ def _kept(report: Report, bad: list[UpdateLoss], held: tuple[str, ...]) -> tuple
         return held
     fine = [loss for loss in report.updates if loss.stepped and loss not in lost_updates(report)]
     if len(bad) <= min(_FEW, len(fine)):
-        return tuple(dict.fromkeys(held_in_fp32(report, loss.name) for loss in bad))
+        return tuple(dict.fromkeys(held_in_fp32(report, _list_of(loss.name)) for loss in bad))
     return weights_in_fp32(report)
+
+
+def _list_of(name: str) -> str:
+    """Return what a list is called that holds a tensor, else the tensor's name."""
+    owner, _, last = name.rpartition(".")
+    return owner if owner and last.isdigit() else name
 
 
 def lost_updates(report: Report) -> list[UpdateLoss]:
