@@ -14,7 +14,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 #: Heard whichever thread it is.
-_ANYWHERE = frozenset({"end", "raised"})
+_ANYWHERE = frozenset({"end", "raised", "trains"})
 #: Heard in threads that are part of a recorded step.
 _IN_LANES = frozenset({"scale", "scaled", "backward"})
 

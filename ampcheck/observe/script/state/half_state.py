@@ -81,11 +81,12 @@ class _References(Shadow):
     def part(self) -> None:
         """Forget what was computed; of what is kept, remember how far from FP32's it is."""
         with unseen():
-            for key, reference in self._references.items():
+            references = dict(self._references)  # other threads add to it meanwhile
+            for key, reference in references.items():
                 if key not in self.held and (memory := _memory(reference)) is not None:
                     self._apart[key] = reference.storage, reference.flat - memory
-        self._references = {key: one for key, one in self._references.items() if key in self.held}
-        self._apart = {key: kept for key, kept in self._apart.items() if not kept[0].expired()}
+        self._references = {key: one for key, one in references.items() if key in self.held}
+        self._apart = {key: kept for key, kept in list(self._apart.items()) if not kept[0].expired()}
 
     def _still_there(self, state: State, key: int) -> bool:
         tensor = state.tensor()
@@ -192,7 +193,7 @@ class Following:
     @property
     def active(self) -> bool:
         """Tell whether something is still followed, beside remainders."""
-        held = (state for states in self._references.held.values() for state in states)
+        held = (state for states in list(self._references.held.values()) for state in states)
         return any(_kind(state.name) not in self._remainders for state in held)
 
     def elsewhere(self) -> OwnMode:
@@ -250,7 +251,7 @@ class Following:
 
     def judge(self, *, last: bool = False) -> None:
         """Judge what has come far enough; with `last` also what has changed little, and the same in half precision."""
-        held = [state for states in self._references.held.values() for state in states]
+        held = [state for states in list(self._references.held.values()) for state in states]
         tensors = [(state, tensor) for state in held if (tensor := state.tensor()) is not None]
         for state, tensor in tensors:
             if self._adds_to(state, tensor) is not None:
