@@ -58,7 +58,8 @@ def _limit_behind(report: Report, site: Site) -> Site | None:
     limits = (one for one in report.errors if one.op.rstrip("_") in _LIMITS and one.phase is Phase.BACKWARD)
     least = 2.0 * report.errors[site].relative_rms
     first = next((one for one in limits if least < report.errors[one].relative_rms < inf), None)
-    return first if report.loop is not None and report.log2_scale > 0 else None
+    in_use = first is not None and report.loop is not None and report.log2_scale > 0
+    return first if in_use else None
 
 
 def is_rebuilt(report: Report, site: Site) -> bool:
