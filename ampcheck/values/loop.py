@@ -34,6 +34,8 @@ class Kind(StrEnum):
     MIXED = "mixed"
     #: the script divides gradients by its scale that a scaled loss is added to after that; seen in recorded rounds
     DIVIDE = "divide"
+    #: gradients are divided by a number, named by the loss scale and that number; seen in recorded rounds
+    DIVISOR = "divisor"
     #: a scaler divides gradients for an optimizer that it has divided for another one before
     UNSCALED_AGAIN = "unscaled again"
     READ_GRAD = "read gradients"  #: the script computes with parameters' gradients; seen in recorded rounds

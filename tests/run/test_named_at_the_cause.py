@@ -179,3 +179,46 @@ def test_a_root_whose_eps_is_zero_is_named_there_and_not_where_the_loss_is_scale
     errors = errors_of(train)
     assert (torch.tensor(eps).half() == 0) == bool(errors)
     assert [one.origin.line for one in errors[:1]] == [line_of(apart, "torch.sqrt")] * bool(errors)
+
+
+# -- a scale of the script's own, and what divides its gradients
+
+
+class Scaling:
+    """Multiplies a loss by a scale that grows, and divides gradients by it, or by what it was at first."""
+
+    def __init__(self, optimizer, *, stale, parts=1):
+        self.optimizer, self.stale, self.parts = optimizer, stale, parts
+        self.scale, self.inverse, self.good = 2.0**8, 1.0 / 2.0**8, 0
+
+    def step(self, losses):
+        self.optimizer.zero_grad()
+        for loss in losses:
+            (loss * self.scale).backward()
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.mul_((self.inverse if self.stale else 1.0 / self.scale) / self.parts)
+        self.optimizer.step()
+        self.good += 1
+        if self.good % 10 == 0:
+            self.scale *= 2.0
+
+
+def scaled_by_hand(*, stale, parts=1):
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    scaling = Scaling(torch.optim.SGD(model.parameters(), 1e-4), stale=stale, parts=parts)
+    for _ in range(60):
+        losses = []
+        for _ in range(parts):
+            x = torch.randn(16, 8)
+            with torch.autocast("cuda", torch.float16):
+                losses.append((model(x).float() - x.sum(1, keepdim=True)).square().mean())
+        scaling.step(losses)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_divisor_that_does_not_follow_the_scale_is_named(parts):
+    errors = errors_of(lambda: scaled_by_hand(stale=True, parts=parts))
+    assert [one.code for one in errors[:1]] == ["AMP418"]
+    assert errors[0].origin.line == line_of(Scaling.step, "parameter.grad.mul_")
+    assert errors_of(lambda: scaled_by_hand(stale=False, parts=parts)) == []

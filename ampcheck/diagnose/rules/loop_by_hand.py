@@ -6,7 +6,7 @@ from dataclasses import replace
 from ampcheck.diagnose.rules.loop_state import first_by_place, line_of, loop_finding, rounds_of
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import IN_SCALE, NOT_FINITE, RESCALED, RETURNED, SPOILT, Event, Kind, Loop
-from ampcheck.values.wording import clean
+from ampcheck.values.wording import clean, scale_words
 
 #: Optimizers without an eps whose steps are as long whatever the gradients are multiplied by.
 _IGNORE_SIZE = frozenset({"Rprop", "Lion", "SignSGD"})
@@ -135,6 +135,32 @@ def rescaled_by_hand(loop: Loop) -> list[Finding]:
         )
         for event in first_by_place(bad)
     ]
+
+
+def stale_divisors(loop: Loop) -> list[Finding]:
+    """Return findings on gradients that are divided by the same number at every scale that multiplies the loss."""
+    seen: dict[str, list[tuple[float, float, Event]]] = {}
+    for _, event in loop.sequence(1):
+        if event.kind is Kind.DIVISOR:
+            scale, divisor = map(float, event.name.split())
+            seen.setdefault(event.location, []).append((scale, divisor, event))
+    found = []
+    for rows in seen.values():
+        scales, divisors = {scale for scale, _, _ in rows}, {divisor for _, divisor, _ in rows}
+        scale, divisor, event = max(rows, key=lambda row: max(row[0] / row[1], row[1] / row[0]))
+        if len(scales) > 1 and len(divisors) == 1:
+            found.append(
+                loop_finding(
+                    "AMP418 unscaled-in-part",
+                    Severity.ERROR,
+                    f"these gradients are divided by {scale_words(divisor)} at every loss scale, and their loss was "
+                    f"multiplied by {scale_words(scale)}: they are {scale / divisor:.3g} times as large as they should "
+                    "be",
+                    [replace(event, name="")],
+                    ["# divide by the scale that has multiplied the loss of this step"],
+                )
+            )
+    return found
 
 
 def stepped_by_hand(loop: Loop) -> list[Finding]:

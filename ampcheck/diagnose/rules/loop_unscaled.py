@@ -1,6 +1,6 @@
 """Gradients that a loop unscales twice, goes on adding to, or unscales in part."""
 
-from ampcheck.diagnose.rules.loop_by_hand import divided_again, rescaled_by_hand
+from ampcheck.diagnose.rules.loop_by_hand import divided_again, rescaled_by_hand, stale_divisors
 from ampcheck.diagnose.rules.loop_order import updated_between
 from ampcheck.diagnose.rules.loop_state import (
     Moment,
@@ -96,6 +96,7 @@ def unscaled_in_part(report: Report) -> list[Finding]:
     }  # AMP405: its scale changes before a second step
     return [
         *rescaled_by_hand(loop),
+        *stale_divisors(loop),
         *_of_two_scales(loop),
         *(_made_finite(thing) for thing in loop.things if _hides(loop, thing)),
         *(

@@ -135,8 +135,10 @@ class Recording:
                 found = list(owners(values, (item[2] for item in self.recorder.tracker.parameters())))
             if found:
                 self._looked = self._looked or kind is Kind.READ_GRAD
-                self.multiplied.changes(name, args, found)
+                divisor = self.multiplied.changes(name, args, found)
                 self._used(kind, name, found)
+                if divisor:
+                    self._used(Kind.DIVISOR, divisor, found)
 
     def open(self) -> None:
         """Begin to record."""

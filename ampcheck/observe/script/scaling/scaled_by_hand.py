@@ -170,6 +170,7 @@ class Multiplied:
         self._seen: dict[int, tuple[int, int]] = {}  #: by parameter, the gradient that it had and its version
         self.added: set[str] = set()  #: lines that add something else to gradients that are multiplied still
         self.minded = False  #: gradients are limited to what is multiplied by the constant as well
+        self._divisors: set[float] = set()
         self._divided: set[int] = set()  #: parameters whose gradients were divided by the constant
 
     def begins(self, by: float) -> None:
@@ -195,13 +196,21 @@ class Multiplied:
         self._seen[id(parameter)] = now = id(parameter.grad), version_of(parameter.grad)
         return now != last
 
-    def changes(self, name: str, args: tuple[Any, ...], owners: Iterable[torch.Tensor]) -> None:
-        """Take note of an operation on gradients, which may divide them in place."""
+    def changes(self, name: str, args: tuple[Any, ...], owners: Iterable[torch.Tensor]) -> str:
+        """Take note of an operation on gradients, which may divide them in place; return the scale and the divisor.
+
+        They are told once a step, and '' else.
+        """
         number = number_of(args[1]) if len(args) > 1 and name.endswith("_") else 0.0
-        if number and self.by >= SMALLEST_SCALE:
-            by = number if "div" in name else 1.0 / number
-            if any(abs(by / one - 1.0) < CLOSE for one in self._found):
-                self._divided.update(map(id, owners))
+        if not number or self.by < SMALLEST_SCALE:
+            return ""
+        by = number if "div" in name else 1.0 / number
+        if any(abs(by / one - 1.0) < CLOSE for one in self._found):
+            self._divided.update(map(id, owners))
+        if by < SMALLEST_SCALE or by in self._divisors:
+            return ""
+        self._divisors.add(by)
+        return f"{self.by!r} {by!r}"
 
     def missed(self) -> dict[str, int]:
         """Return what is not audited."""
