@@ -56,6 +56,8 @@ class Kind(StrEnum):
 
 #: What is not audited where watching failed.
 GAVE_IN = "everything after an internal error of ampcheck"
+#: Name of a stale cast that is known by the region alone, which another thread is in.
+ELSEWHERE = "in another thread"
 #: Name of a backward whose gradients are returned: torch.autograd.grad.
 RETURNED = "autograd.grad"
 #: Name of a backward that starts from gradients of the script's own, not from a loss.

@@ -320,3 +320,44 @@ def test_a_count_that_is_infinite_before_the_step_is_said_to_be_kept_in_half_pre
     assert said.message.endswith(
         "float16 numbers that may have overflowed in an earlier step: keep them in FP32"
     )
+
+
+# -- a thread that computes gradients, and the main one that steps
+
+
+def learner_beside(*, once):
+    """Compute gradients in a thread that enters autocast once, or for each batch; step in the main one."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cuda", 2.0**10)
+    jobs, results = queue.Queue(), queue.Queue()
+    region = torch.autocast("cuda", torch.float16) if once else nullcontext()
+
+    def learns():
+        with region:
+            while (x := jobs.get()) is not None:
+                with nullcontext() if once else torch.autocast("cuda", torch.float16):
+                    loss = F.mse_loss(model(x).float(), x.sum(1, keepdim=True))
+                scaler.scale(loss).backward()
+                results.put(loss.item())
+
+    thread = threading.Thread(target=learns)
+    thread.start()
+    for _ in range(24):
+        optimizer.zero_grad()
+        jobs.put(torch.randn(32, 8))
+        results.get()
+        scaler.step(optimizer)
+        scaler.update()
+    jobs.put(None)
+    thread.join()
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_region_that_a_thread_of_gradients_enters_once_is_said(once):
+    report, errors = watched(lambda: learner_beside(once=once))
+    assert [one.code for one in errors] == (["AMP419"] if once else [])
+    if once:
+        assert errors[0].origin.line == line_of(learner_beside, "with region:")
+    else:
+        assert report.verdict.word is not Health.SAFE

@@ -13,7 +13,7 @@ from ampcheck.diagnose.rules.loop_state import (
 from ampcheck.diagnose.subjects import place_with_class
 from ampcheck.diagnose.suspects import recomputed_lower
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import Event, Kind, Loop
+from ampcheck.values.loop import ELSEWHERE, Event, Kind, Loop
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import clean
@@ -151,12 +151,13 @@ def stale_weight_cast(report: Report) -> list[Finding]:
         elif event.kind is Kind.AUTOCAST_END and open_regions:
             open_regions.pop()
         elif event.kind is Kind.STALE_CAST:
-            what = clean(event.name) or "a weight"
+            itself = event.name == ELSEWHERE
+            what = "a weight" if itself or not event.name else clean(event.name)
             region = f"the region of autocast around it{f' ({event.autocast})' if event.autocast else ''}"
             said = (
                 f"{what} as it was before the optimizer changed it: {region} lasts over optimizer steps and"
             )
-            return [_stale(report, said, [*(open_regions[:1] or forwards), event])]
+            return [_stale(report, said, [event] if itself else [*(open_regions[:1] or forwards), event])]
     around = around_closures(loop)
     if around is None:
         return []

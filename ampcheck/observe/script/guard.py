@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torch._C._dynamo.eval_frame import set_eval_frame
 
-from ampcheck.values.loop import GAVE_IN
+from ampcheck.values.loop import ELSEWHERE, GAVE_IN, Kind
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -35,6 +35,8 @@ def guarded(method: Method) -> Method:
             return None
         alone = other and turn is None
         elsewhere = alone and thread.elsewhere(name, idle=not watcher.backwards and watcher.tape.now is None)
+        if elsewhere and name == "backward" and (region := thread.outlasted(watcher.steps)) is not None:
+            watcher.journal.note_at(region, Kind.STALE_CAST, name=ELSEWHERE)
         if elsewhere and name not in _STEPS:
             return None
         compiling = set_eval_frame(None)  # where a whole step is compiled, what is ours must not be

@@ -266,6 +266,9 @@ def _region_made(  # torch's own signature
 def _region(watcher: Watcher, kind: Kind, original: Original, self: Any, *args: Any) -> Any:
     """Hear of the beginning or the end of a region of autocast."""
     inside = watcher.roots.inside or _current_node() is not None
+    if not watcher.thread.runs and torch.is_autocast_cache_enabled():
+        begins = kind is Kind.AUTOCAST
+        watcher.thread.region(watcher.journal.spot() if begins else None, watcher.steps, begins=begins)
     if not inside and kind is Kind.AUTOCAST_END:
         watcher.note(kind)
     out = original(self, *args)

@@ -1,17 +1,21 @@
 """The thread whose training is watched; what others train is left alone, and counted."""
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
 
 import torch
 
+from ampcheck.observe.source import Spot
 from ampcheck.observe.statistics.memory import instances_of
 
 #: What is not audited beside it.
 OTHER_THREADS = "steps of training in other threads"
 #: Backwards of a thread from which on it trains, where no optimizer has stepped.
 _BY_HAND = 8
+#: Steps over which a region of autocast lasts from which on its casts of weights are old.
+_STALE = 2
 
 
 class WatchedThread:
@@ -24,6 +28,8 @@ class WatchedThread:
         self._steps: Counter[int] = Counter()  #: of others
         self.backwards: Counter[int] = Counter()  #: of others as well
         self._by_hand = False  #: no optimizer steps in the one that trains
+        #: Of others, the regions of autocast that each is in: where they began, and after how many steps.
+        self._regions: dict[int, list[tuple[Spot | None, int]]] = {}
 
     @property
     def runs(self) -> bool:
@@ -53,6 +59,22 @@ class WatchedThread:
                 self._moved()
                 return False
         return True
+
+    def region(self, spot: Spot | None, steps: int, *, begins: bool) -> None:
+        """Take note of a region of autocast that another thread enters or leaves, after so many steps of this one."""
+        regions = self._regions.setdefault(threading.get_ident(), [])
+        if begins:
+            regions.append((spot, steps))
+        elif regions:
+            regions.pop()
+
+    def outlasted(self, steps: int) -> Spot | None:
+        """Return where the region of another thread began whose backward comes many steps later, once for each."""
+        regions = self._regions.get(threading.get_ident())
+        if not regions or steps - regions[0][1] < _STALE:
+            return None
+        spot, regions[0] = regions[0][0], (regions[0][0], sys.maxsize)
+        return spot
 
     def _is_by_hand(self, backwards: int) -> bool:
         """Tell whether so many backwards of a thread are followed by no optimizer's step: there is none."""
