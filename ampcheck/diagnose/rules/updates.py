@@ -115,13 +115,22 @@ def _trained(report: Report, name: str) -> bool:
 
 def _kept(report: Report, bad: list[UpdateLoss], held: tuple[str, ...]) -> tuple[str, ...]:
     """Return how weights are kept in FP32: some by their names, where others are or lose nothing in half precision."""
+    if len(bad) <= _FEW and all(_is_made(report, loss.name) for loss in bad):
+        return tuple(dict.fromkeys(held_in_fp32(report, _list_of(loss.name)) for loss in bad))
     fp32 = any(site.slot.startswith("param_grad[") and site.dtype == "float32" for site in report.low.sites)
     if fp32:
         return held
     fine = [loss for loss in report.updates if loss.stepped and loss not in lost_updates(report)]
     if len(bad) <= min(_FEW, len(fine)):
-        return tuple(dict.fromkeys(held_in_fp32(report, _list_of(loss.name)) for loss in bad))
+        again = "# and in torch.float32 again after .to(...), .half() or .bfloat16() of the whole model"
+        return (*dict.fromkeys(held_in_fp32(report, _list_of(loss.name)) for loss in bad), again)
     return weights_in_fp32(report)
+
+
+def _is_made(report: Report, name: str) -> bool:
+    """Tell whether it is known which line makes a tensor itself, or the list that holds it."""
+    maker = maker_of(report, name)
+    return maker is not None and maker.name == _list_of(name.partition("[")[0]).rpartition(".")[2]
 
 
 def _list_of(name: str) -> str:
