@@ -89,11 +89,11 @@ Who wrote the programs had not looked at ampcheck's code, and each round was sco
 - Nineteenth round, of 42 failures and 24 look-alikes at commit a94a849, from the same brief, after the eighteenth was
   worked through: 37 of 42 found, 24 with the first error in the right place, 5 RISK, PARTLY AUDITED or UNKNOWN, none
   called SAFE; **1 error on a look-alike**. Fifteen of its programs are here (q19 to q33).
-- Twentieth round, of 42 failures and 24 look-alikes, written after the nineteenth was worked through and scored folder by
-  folder between commits c6f4586 and 60067b5, each before anything was changed for it: 38 of 42 found, 31 with the first
-  error in the right place (for 14 of them judged by the line of the remedy, as their writers gave no list of lines),
-  2 PARTLY AUDITED or UNKNOWN, **2 called SAFE**; **1 error on a look-alike**. Of 19 of those found, the lines that were
-  advised heal 16 by running them. Nine of its programs are here (q34 to q42).
+- Twentieth round, of 42 failures and 24 look-alikes, written after the nineteenth was worked through and scored
+  folder by folder between commits c6f4586 and 60067b5, each before anything was changed for it: 38 of 42 found, 31
+  with the first error in the right place (7 of these judged by the line of the remedy), 2 PARTLY AUDITED or UNKNOWN,
+  **2 called SAFE**; **1 error on a look-alike**. Of 19 of those found, the lines that were advised heal 16 by running
+  them. Nine of its programs are here (q34 to q42).
 
 What was missed was then fixed by kinds of failure, so the table below is not a blind score.
 """
