@@ -7,24 +7,28 @@ from torch import nn
 from ampcheck.observe.reference.returned import USE, Returned
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
+from ampcheck.values.loop import Kind
 from ampcheck.values.settings import Schedule
 from ampcheck.values.verdict import Health
 
 #: Of `torch.autograd.grad` below.
-LINE = 74
+LINE = 78
 
 
 def moved(use, low, wide):
     """Return the places that are told of when numbers are moved by a gradient, half precision's and FP32's."""
     grads, told = {}, []
-    seen = Returned(lambda one: grads.get(id(one)), lost=told.append)
+    seen = Returned(lambda one: grads.get(id(one)), lost=lambda *said: told.append(said))
     grad = torch.tensor(low, requires_grad=True)
     grads[id(grad)] = torch.tensor(wide)
     seen.note([grad])
     for name, args, alpha in use(grad, torch.ones(len(low))):
         seen.follow(name, args, {"alpha": alpha}, torch.zeros(len(low)))
     seen.missed()
-    return told
+    zeros = {place for kind, place in told if kind is Kind.RETURNED_ZEROS}
+    low, wide = torch.tensor(low), torch.tensor(wide)
+    assert bool(zeros) is bool(2 * wide[low == 0].square().sum() > wide.square().sum())
+    return [place for kind, place in told if kind is Kind.LOST_GRAD]
 
 
 def subtracted(grad, numbers):
@@ -99,7 +103,7 @@ def test_how_far_off_is_measured_over_all_of_a_line():
     seen = Returned(lambda _: wide)
     seen.note([low, None])
     (sums,) = (one.tolist() for one in seen._found.values())
-    assert sums == [4.0, 5.0]
+    assert sums == [4.0, 5.0, 4.0]  # of the error, of FP32, and of FP32 where nothing is left
     assert "89 %" in next(iter(seen.missed()))
     seen = Returned(lambda _: None)
     seen.note([torch.ones(3)])

@@ -199,7 +199,7 @@ class Multiplied:
     def changes(self, name: str, args: tuple[Any, ...], owners: Iterable[torch.Tensor]) -> str:
         """Take note of an operation on gradients, which may divide them in place; return the scale and the divisor.
 
-        They are told once a step, and '' else.
+        Each divisor is returned once a step, '' the other times.
         """
         number = number_of(args[1]) if len(args) > 1 and name.endswith("_") else 0.0
         if not number or self.by < SMALLEST_SCALE:
