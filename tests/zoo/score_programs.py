@@ -91,7 +91,7 @@ Who wrote the programs had not looked at ampcheck's code, and each round was sco
   called SAFE; **1 error on a look-alike**. Fifteen of its programs are here (q19 to q33).
 - Twentieth round, of 42 failures and 24 look-alikes, written after the nineteenth was worked through and scored
   folder by folder between commits c6f4586 and 60067b5, each before anything was changed for it: 38 of 42 found, 31
-  with the first error in the right place (7 of these judged by the line of the remedy), 2 PARTLY AUDITED or UNKNOWN,
+  with the first error in the right place, 2 PARTLY AUDITED or UNKNOWN,
   **2 called SAFE**; **1 error on a look-alike**. Of 19 of those found, the lines that were advised heal 16 by running
   them. Nine of its programs are here (q34 to q42).
 

@@ -205,12 +205,13 @@ class Multiplied:
         if not number or self.by < SMALLEST_SCALE:
             return ""
         by = number if "div" in name else 1.0 / number
-        if any(abs(by / one - 1.0) < CLOSE for one in self._found):
+        own = next((one for one in self._found if abs(by / one - 1.0) < CLOSE), 0.0)
+        if own:
             self._divided.update(map(id, owners))
         if by < SMALLEST_SCALE or by in self._divisors:
             return ""
         self._divisors.add(by)
-        return f"{self.by!r} {by!r}"
+        return f"{own or self._now!r} {own or by!r}"
 
     def missed(self) -> dict[str, int]:
         """Return what is not audited."""
