@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 import ampcheck
-from ampcheck.observe.script.state.half_averages import _beside
-from ampcheck.observe.script.state.half_averages import _sample as sample
+from ampcheck.observe.script.state.half_averages import _beside, sample
 from ampcheck.observe.script.state.half_state import Following
 from ampcheck.values.findings import Severity
 from ampcheck.values.verdict import Health

@@ -222,3 +222,24 @@ def test_a_divisor_that_does_not_follow_the_scale_is_named(parts):
     assert [one.code for one in errors[:1]] == ["AMP418"]
     assert errors[0].origin.line == line_of(Scaling.step, "parameter.grad.mul_")
     assert errors_of(lambda: scaled_by_hand(stale=False, parts=parts)) == []
+
+
+def test_a_mean_over_a_sum_of_losses_is_no_divisor_of_the_scale():
+    """The gradients are divided by 64 at one line, always, and by the scale at another."""
+
+    def train():
+        model, scale = nn.Linear(8, 1), 64.0
+        steps = torch.optim.SGD(model.parameters(), 1e-3)
+        for at in range(60):
+            x = torch.randn(64, 8) / 8
+            with torch.autocast("cuda", torch.float16):
+                loss = (model(x).float() - x.sum(1, keepdim=True)).square().sum()
+            steps.zero_grad()
+            (loss * scale).backward()
+            for parameter in model.parameters():
+                parameter.grad.div_(64.0)
+                parameter.grad.div_(scale)
+            steps.step()
+            scale *= 2.0 if at % 20 == 19 else 1.0
+
+    assert errors_of(train) == []

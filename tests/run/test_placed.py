@@ -325,8 +325,11 @@ def test_a_count_that_is_infinite_before_the_step_is_said_to_be_kept_in_half_pre
 # -- a thread that computes gradients, and the main one that steps
 
 
-def learner_beside(*, once):
-    """Compute gradients in a thread that enters autocast once, or for each batch; step in the main one."""
+def learner_beside(*, once, clears=False):
+    """Compute gradients in a thread that enters autocast once, or for each batch; step in the main one.
+
+    It may clear the casts that autocast keeps.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
     optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cuda", 2.0**10)
@@ -336,6 +339,8 @@ def learner_beside(*, once):
     def learns():
         with region:
             while (x := jobs.get()) is not None:
+                if clears:
+                    torch.clear_autocast_cache()
                 with nullcontext() if once else torch.autocast("cuda", torch.float16):
                     loss = F.mse_loss(model(x).float(), x.sum(1, keepdim=True))
                 scaler.scale(loss).backward()
@@ -353,11 +358,12 @@ def learner_beside(*, once):
     thread.join()
 
 
-@pytest.mark.parametrize("once", [True, False])
-def test_a_region_that_a_thread_of_gradients_enters_once_is_said(once):
-    report, errors = watched(lambda: learner_beside(once=once))
-    assert [one.code for one in errors] == (["AMP419"] if once else [])
-    if once:
+@pytest.mark.parametrize(("once", "clears"), [(True, False), (True, True), (False, False)])
+def test_a_region_that_a_thread_of_gradients_enters_once_is_said(once, clears):
+    report, errors = watched(lambda: learner_beside(once=once, clears=clears))
+    stale = once and not clears
+    assert [one.code for one in errors] == (["AMP419"] if stale else [])
+    if stale:
         assert errors[0].origin.line == line_of(learner_beside, "with region:")
     else:
         assert report.verdict.word is not Health.SAFE

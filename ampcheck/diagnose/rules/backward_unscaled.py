@@ -35,7 +35,7 @@ def unscaled_backward(report: Report) -> list[Finding]:
     """A float16 loop calls backward on a loss that was not scaled.
 
     What it finds: a backward of a loss that has not gone through scaler.scale, in a step that ran under float16
-    autocast.
+    autocast; and gradients that autograd.grad returns as zeros where FP32 has none, if what is made of them is lost.
 
     Why it matters: gradients below 2^-24 become zero. Where scaler.step still follows, gradients are divided by
     a scale that they never had, and the weights hardly move.
@@ -91,7 +91,7 @@ def _lost_moves(report: Report) -> Iterator[Finding]:
     They should move numbers, as in an inner loop; or are part of a loss whose own gradients are off.
     """
     settled, lost = report.outcomes.get("settled"), dict[str, str]()
-    harmed = settled is not None and settled.worst > HARM_ERROR
+    harmed = settled is not None and settled.worst > HARM_ERROR and report.precision == "fp16"
     for _, event in loop_of(report).sequence():
         if event.kind is Kind.LOST_GRAD:
             lost[event.name] = "the update made from them is lost"

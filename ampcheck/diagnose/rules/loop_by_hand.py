@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from math import isclose
 
 from ampcheck.diagnose.rules.loop_state import first_by_place, line_of, loop_finding, rounds_of
 from ampcheck.values.findings import Finding, Severity
@@ -10,6 +11,8 @@ from ampcheck.values.wording import clean, scale_words
 
 #: Optimizers without an eps whose steps are as long whatever the gradients are multiplied by.
 _IGNORE_SIZE = frozenset({"Rprop", "Lion", "SignSGD"})
+#: How far a divisor may be off, relatively, and still be the scale.
+_CLOSE = 1e-3
 
 
 def clipped_by_hand(loop: Loop) -> list[Finding]:
@@ -138,29 +141,37 @@ def rescaled_by_hand(loop: Loop) -> list[Finding]:
 
 
 def stale_divisors(loop: Loop) -> list[Finding]:
-    """Return findings on gradients that are divided by the same number at every scale that multiplies the loss."""
-    seen: dict[str, list[tuple[float, float, Event]]] = {}
-    for _, event in loop.sequence(1):
-        if event.kind is Kind.DIVISOR:
-            scale, divisor = map(float, event.name.split())
-            seen.setdefault(event.location, []).append((scale, divisor, event))
-    found = []
-    for rows in seen.values():
-        scales, divisors = {scale for scale, _, _ in rows}, {divisor for _, divisor, _ in rows}
-        scale, divisor, event = max(rows, key=lambda row: max(row[0] / row[1], row[1] / row[0]))
-        if len(scales) > 1 and len(divisors) == 1:
-            found.append(
-                loop_finding(
-                    "AMP418 unscaled-in-part",
-                    Severity.ERROR,
-                    f"these gradients are divided by {scale_words(divisor)} at every loss scale, and their loss was "
-                    f"multiplied by {scale_words(scale)}: they are {scale / divisor:.3g} times as large as they should "
-                    "be",
-                    [replace(event, name="")],
-                    ["# divide by the scale that has multiplied the loss of this step"],
-                )
-            )
-    return found
+    """Return findings on gradients that are divided by one number only, although the loss scale has changed.
+
+    Where several backwards add up, they may be divided by their number as well.
+    """
+    rows = []
+    for events in rounds_of(loop).values():
+        own = [event for event in events if event.kind is Kind.DIVISOR]
+        backwards = sum(event.kind is Kind.BACKWARD for event in events)
+        if len({event.location for event in own}) == 1:  # else nobody knows which is the scale's
+            scale, divisor = map(float, own[0].name.split())
+            fits = any(isclose(divisor, one, rel_tol=_CLOSE) for one in (scale, scale * backwards))
+            rows.append((scale, divisor, fits, own[0]))
+    places = {event.location for *_, event in rows}
+    stale = []
+    for place in places:
+        there = [row for row in rows if row[3].location == place]
+        if len({divisor for _, divisor, _, _ in there}) == 1 and any(fits for _, _, fits, _ in there):
+            stale += [row for row in there if not row[2]]
+    if not stale:
+        return []
+    scale, divisor, _, event = max(stale, key=lambda row: row[0] / row[1])
+    return [
+        loop_finding(
+            "AMP418 unscaled-in-part",
+            Severity.ERROR,
+            f"these gradients are divided by {scale_words(divisor)}, which fits the loss scale of an earlier step: "
+            f"their loss was multiplied by {scale_words(scale)}",
+            [replace(event, name="")],
+            ["# divide by the scale that has multiplied the loss of this step"],
+        )
+    ]
 
 
 def stepped_by_hand(loop: Loop) -> list[Finding]:

@@ -1,5 +1,7 @@
 """Which parts of a training loop run under autocast, and in which precision the gradients are scaled."""
 
+from dataclasses import replace
+
 from ampcheck.diagnose.rules.closures import around_closures
 from ampcheck.diagnose.rules.loop_state import (
     active_scalers,
@@ -127,7 +129,8 @@ def stale_weight_cast(report: Report) -> list[Finding]:
     """A forward computes with weights as they were before the optimizer changed them.
 
     What it finds: a recorded step in which an operation is given the cast of a weight that holds other numbers than
-    the weight by now; and a region around an optimizer that computes the loss again and again within its step.
+    the weight by now; a thread whose backward goes through such a cast; and a region around an optimizer that computes
+    the loss again and again within its step.
 
     Why it matters: autocast casts each weight once and keeps the cast until its outermost region ends. Where a region
     lasts over optimizer steps, every later forward sees the first weights: the optimizer moves weights that nothing
@@ -157,7 +160,8 @@ def stale_weight_cast(report: Report) -> list[Finding]:
             said = (
                 f"{what} as it was before the optimizer changed it: {region} lasts over optimizer steps and"
             )
-            return [_stale(report, said, [event] if itself else [*(open_regions[:1] or forwards), event])]
+            before = [] if itself else open_regions[:1] or forwards
+            return [_stale(report, said, [*before, replace(event, name="") if itself else event])]
     around = around_closures(loop)
     if around is None:
         return []

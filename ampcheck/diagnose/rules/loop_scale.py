@@ -42,7 +42,7 @@ def scale_collapse(report: Report) -> list[Finding]:
 
     What to do: look at the operation named. Lines to paste are shown where it is half precision that made it infinite.
     Where FP32 has the same inf or NaN, keep the line away from it. Where the scale stays although steps are skipped,
-    the script's own update() must lower it.
+    the script's own update() must lower it, and torch's must not be given a scale.
 
     Example: a log of zero in the loss: its gradient is NaN, whatever it is multiplied by.
 

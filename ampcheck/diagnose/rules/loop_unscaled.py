@@ -76,7 +76,8 @@ def unscaled_in_part(report: Report) -> list[Finding]:
     What it finds: a subclass of GradScaler that unscales gradients with code of its own, after which some of them
     are as large as before; a scaler that steps an optimizer whose gradients came from a loss that another scaler
     has multiplied, by another scale, as comparing them with FP32's shows; a scale that a script keeps by hand and
-    changes between two backwards of one step; and a scaler that makes infinite gradients finite before it looks.
+    changes between two backwards of one step, or a divisor that stays where that scale changes; and a scaler that makes
+    infinite gradients finite before it looks.
 
     Why it matters: the optimizer applies gradients that are many times too large or too small. The loss may still
     fall, since the other parameters train as they should.

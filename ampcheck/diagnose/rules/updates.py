@@ -8,7 +8,7 @@ from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.modules import within
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site, UpdateLoss
-from ampcheck.values.wording import percent, plural
+from ampcheck.values.wording import clean, percent, plural
 
 #: Share of the elements FP32 would move that may stay where they are before updates count as lost.
 STUCK_SHARE = 0.5
@@ -84,7 +84,7 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     file, line = last_step(report) if trained and not first.line else (first.file, first.line)
     maker = None if trained or first.stepped else maker_of(report, first.name)
     if maker is not None:
-        said = f"{said}; it is made in half precision at {maker.location}"
+        said = f"{said}; {clean(maker.name)} is made in half precision at {maker.location}"
         file, line = (file, line) if line else (maker.file, maker.line)
     # what the script changes beside its training
     beside = own or (report.loop is not None and not (trained or first.stepped))

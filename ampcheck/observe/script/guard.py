@@ -18,8 +18,8 @@ _ANYWHERE = frozenset({"end", "raised", "trains"})
 #: Heard in threads that are part of a recorded step.
 _IN_LANES = frozenset({"scale", "scaled", "backward"})
 
-#: Of optimizers, which may change weights in any thread.
-_STEPS = frozenset({"step_begins", "step_ends"})
+#: Heard in threads that are not watched: optimizers may change weights there, and backwards go through old casts.
+_ELSEWHERE = frozenset({"step_begins", "step_ends", "backward"})
 
 
 def guarded(method: Method) -> Method:
@@ -35,14 +35,12 @@ def guarded(method: Method) -> Method:
             return None
         alone = other and turn is None
         elsewhere = alone and thread.elsewhere(name, idle=not watcher.backwards and watcher.tape.now is None)
-        if elsewhere and name == "backward" and (region := thread.outlasted(watcher.steps)) is not None:
-            watcher.journal.note_at(region, Kind.STALE_CAST, name=ELSEWHERE)
-        if elsewhere and name not in _STEPS:
+        if elsewhere and name not in _ELSEWHERE:
             return None
         compiling = set_eval_frame(None)  # where a whole step is compiled, what is ours must not be
         try:
             if elsewhere:
-                return watcher.updates.elsewhere(name, *args)
+                return _hear_elsewhere(watcher, name, args)
             if turn is None:
                 return method(watcher, *args, **kwargs)
             with turn as mine:
@@ -54,6 +52,14 @@ def guarded(method: Method) -> Method:
             set_eval_frame(compiling)
 
     return tell  # type: ignore[return-value]  # it takes the place of the method
+
+
+def _hear_elsewhere(watcher: Any, name: str, args: tuple[Any, ...]) -> None:
+    """Let a watcher hear of another thread."""
+    if name != "backward":
+        watcher.updates.elsewhere(name, *args)
+    elif (region := watcher.thread.outlasted(args[0])) is not None:
+        watcher.journal.note_at(region, Kind.STALE_CAST, name=ELSEWHERE)
 
 
 def not_seen_because(error: Exception) -> str:

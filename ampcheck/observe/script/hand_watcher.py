@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe.script.guard import guarded
 from ampcheck.observe.script.loop_watcher import LoopWatcher
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import trains
@@ -32,6 +33,12 @@ class HandWatcher(LoopWatcher):
             before = {id(known()) for known, _ in self.reached}
             self.reached = tuple((weakref.ref(leaf), version_of(leaf)) for leaf in held)
             self._made_anew = bool(before) and before.isdisjoint(id(known()) for known, _ in self.reached)
+
+    @guarded
+    def goes_on(self) -> None:
+        """Follow what is changed beside the steps again, behind a backward whose gradients are returned."""
+        if not self.journal.inside:  # an optimizer is followed in no part
+            self.averages.resume()
 
     def has_reached(self) -> None:
         """Look at what bare tensors have got, before the script uses it."""

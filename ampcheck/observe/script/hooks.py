@@ -168,6 +168,8 @@ def _engine(watcher: Watcher, original: Original, outputs: Any, seeds: Any, *arg
         if trains := (not create_graph or _functional()) and watcher.trains(inputs):
             watcher.backward(outputs, seeds, RETURNED)
         out = original(outputs, seeds, *args, **kwargs)
+        if trains:
+            watcher.goes_on()
         if not _functional():
             watcher.returned(out, inputs if trains else ())
         return out
@@ -266,9 +268,8 @@ def _region_made(  # torch's own signature
 def _region(watcher: Watcher, kind: Kind, original: Original, self: Any, *args: Any) -> Any:
     """Hear of the beginning or the end of a region of autocast."""
     inside = watcher.roots.inside or _current_node() is not None
-    if not watcher.thread.runs and torch.is_autocast_cache_enabled():
-        begins = kind is Kind.AUTOCAST
-        watcher.thread.region(watcher.journal.spot() if begins else None, watcher.steps, begins=begins)
+    if not watcher.thread.runs:
+        watcher.thread.region(watcher.journal.spot() if kind is Kind.AUTOCAST else None)
     if not inside and kind is Kind.AUTOCAST_END:
         watcher.note(kind)
     out = original(self, *args)

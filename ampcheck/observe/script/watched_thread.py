@@ -1,12 +1,13 @@
 """The thread whose training is watched; what others train is left alone, and counted."""
 
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from ampcheck.observe.script.state.stale_casts import OldCasts
 from ampcheck.observe.source import Spot
 from ampcheck.observe.statistics.memory import instances_of
 
@@ -14,8 +15,6 @@ from ampcheck.observe.statistics.memory import instances_of
 OTHER_THREADS = "steps of training in other threads"
 #: Backwards of a thread from which on it trains, where no optimizer has stepped.
 _BY_HAND = 8
-#: Steps over which a region of autocast lasts from which on its casts of weights are old.
-_STALE = 2
 
 
 class WatchedThread:
@@ -28,8 +27,10 @@ class WatchedThread:
         self._steps: Counter[int] = Counter()  #: of others
         self.backwards: Counter[int] = Counter()  #: of others as well
         self._by_hand = False  #: no optimizer steps in the one that trains
-        #: Of others, the regions of autocast that each is in: where they began, and after how many steps.
-        self._regions: dict[int, list[tuple[Spot | None, int]]] = {}
+        self._regions: dict[
+            int, list[Spot]
+        ] = {}  #: of others, where the regions of autocast began that each is in
+        self._old_casts = OldCasts()
 
     @property
     def runs(self) -> bool:
@@ -60,21 +61,18 @@ class WatchedThread:
                 return False
         return True
 
-    def region(self, spot: Spot | None, steps: int, *, begins: bool) -> None:
-        """Take note of a region of autocast that another thread enters or leaves, after so many steps of this one."""
+    def region(self, begins_at: Spot | None) -> None:
+        """Take note of a region of autocast that another thread enters, or leaves."""
         regions = self._regions.setdefault(threading.get_ident(), [])
-        if begins:
-            regions.append((spot, steps))
+        if begins_at is not None:
+            regions.append(begins_at)
         elif regions:
             regions.pop()
 
-    def outlasted(self, steps: int) -> Spot | None:
-        """Return where the region of another thread began whose backward comes many steps later, once for each."""
+    def outlasted(self, losses: Any) -> Spot | None:
+        """Return where the region of another thread began whose backward goes through old casts of weights."""
         regions = self._regions.get(threading.get_ident())
-        if not regions or steps - regions[0][1] < _STALE:
-            return None
-        spot, regions[0] = regions[0][0], (regions[0][0], sys.maxsize)
-        return spot
+        return regions[0] if regions and self._old_casts.among(losses) else None
 
     def _is_by_hand(self, backwards: int) -> bool:
         """Tell whether so many backwards of a thread are followed by no optimizer's step: there is none."""

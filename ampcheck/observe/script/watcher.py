@@ -245,7 +245,6 @@ class Watcher(HandWatcher):
     @guarded
     def returned(self, grads: Iterable[object], inputs: Any) -> None:
         """Take note of gradients that the script asked for, in a step that FP32 runs beside."""
-        self.averages.resume()
         if isinstance(self.tape.now, Compared):
             self.tape.now.returned(grads, inputs, used=not self._owners)
 

@@ -148,7 +148,7 @@ class HalfAverages:
         found, seen = [], {}
         for tensor in tensors:
             held = self._seen.get(id(tensor))
-            now = seen[id(tensor)] = _Seen(weakref.ref(tensor), tensor._version, _sample(tensor))
+            now = seen[id(tensor)] = _Seen(weakref.ref(tensor), tensor._version, sample(tensor))
             if held is None or held.tensor() is not tensor:
                 changed = tensor._version - self._before.get(id(tensor), 0) >= steps
                 self._any = self._any or (steps >= FEW_STEPS and id(tensor) not in self._before)
@@ -309,7 +309,7 @@ def _states(optimizer: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             yield from ((parameter, value) for value in state.values() if isinstance(value, torch.Tensor))
 
 
-def _sample(tensor: torch.Tensor) -> torch.Tensor | None:
+def sample(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return some of a tensor's numbers, None where they lie apart; in FP32, or memory would be full of our own."""
     if not tensor.is_contiguous() or not readable(tensor):
         return None

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 #: Elements that are kept of one optimizer's weights, in all.
 _MOST = 2**16
-#: Optimizers that are looked at: a script may make one anew for each of its inner loops.
-_OPTIMIZERS = 16
 
 
 class Refilled:
@@ -36,8 +34,7 @@ class Refilled:
         """Compare what a second step finds with what the first has left; `place` says where it is taken."""
         with unseen():
             if label not in self.kept:
-                few = len(self.kept) < _OPTIMIZERS
-                lowered = few and any(one.dtype in HALVES for one in instances(torch.nn.Parameter))
+                lowered = any(one.dtype in HALVES for one in instances(torch.nn.Parameter))
                 chosen = _chosen(parameters) if lowered else ()
                 self.kept[label] = [(one, held.clone(), None) for one, held in chosen]
                 return

@@ -4,6 +4,9 @@ Autocast keeps the cast of each weight until its outermost region ends. Its cach
 its node which weight it was made of.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -12,6 +15,8 @@ from ampcheck.observe import modes
 from ampcheck.observe.dtypes import HALVES
 
 _CAST = "ToCopyBackward0"
+#: Backwards of a thread that are looked at.
+_LOOKS = 8
 
 
 class StaleCasts:
@@ -40,6 +45,48 @@ class StaleCasts:
         if before == weight._version or (own and before is None):
             return False
         return _differ(weight, cast)
+
+
+class OldCasts:
+    """Looks at the casts of weights that backwards of threads go through of which nothing is recorded."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        #: By thread, after its last backward: the number of its newest cast, and the versions of the weights.
+        self._last: dict[int, tuple[int, dict[int, int]]] = {}
+        self._looks: Counter[int] = Counter()
+
+    def among(self, losses: Any) -> bool:
+        """Tell whether a backward goes through a cast that one before it went through, of a weight changed since."""
+        thread, given = get_ident(), (losses,) if isinstance(losses, torch.Tensor) else tuple(losses)
+        self._looks[thread] += 1
+        if self._looks[thread] > _LOOKS:
+            return False
+        newest, versions = self._last.get(thread, (-1, {}))
+        casts = list(_casts_behind(one.grad_fn for one in given if isinstance(one, torch.Tensor)))
+        self._last[thread] = (
+            max((number for number, _ in casts), default=newest),
+            {id(weight): weight._version for _, weight in casts},
+        )
+        return any(
+            number <= newest and versions.get(id(weight), weight._version) != weight._version
+            for number, weight in casts
+        )
+
+
+def _casts_behind(roots: Iterable[Any]) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the casts of weights in a graph, each by its number and its weight."""
+    waiting, seen = list(roots), set[Any]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        behind = [after for after, _ in node.next_functions]
+        weight = getattr(behind[0], "variable", None) if behind and node.name() == _CAST else None
+        if isinstance(weight, torch.Tensor):
+            yield node._sequence_nr(), weight
+        waiting += behind
 
 
 @modes.unseen
