@@ -8,7 +8,6 @@ import score_programs
 #: Verdicts that are known to be wrong, and why.
 WRONG = {
     "j14_energy_load_replay": "a copy of the weights in bf16 makes most of a gradient that is nearly zero",
-    "q36_coupling_density": "half of the rows of a layer get no gradient, and the others hide it",
     "z22_tabular_half_monitor": "a buffer that becomes infinite is an error: that it is only logged cannot be seen",
 }
 TRUTHS = tomllib.loads((score_programs.HERE / "truth.toml").read_text(encoding="utf-8"))

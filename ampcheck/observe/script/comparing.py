@@ -292,7 +292,7 @@ class Compared(Recording):
         (picks, integers), given = self._picks.fetch(self._shadow.outside), self._given.missed(self.versions)
         failed |= {f"{one.words} {BRANCH}": 1 for one in self._picks.branches()}
         failed |= {f"{one.words} {WORSE}": 1 for one in picks if one.far} | self.multiplied.missed()
-        failed |= given | self._returned.missed() | read
+        failed |= given | self._returned.missed() | read | self._rows.missed()
         trace = replace(trace, not_audited={**trace.not_audited, **failed}, integers=integers)
         precision, by = self._precision(trace), self.scaling.scale or 1.0
         losses = (math.inf if lost else sum(fetched.losses) / by, sum(reference.losses) / by)

@@ -14,9 +14,14 @@ from ampcheck.observe.script.second_run import SecondRun
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of, version_of
 from ampcheck.observe.unusual import plain
+from ampcheck.values.wording import some
 
 #: From a gradient in FP32 and the script's, multiplied by a power of two, to what is to be known of their difference.
 Compare = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+#: What is not audited, behind the names.
+ZEROED = "are zero, and are not in FP32"
+#: The part of the rows of a weight from which on that is said, and of its whole gradient, what a row has that counts.
+_MANY_ROWS, _FAR_FROM_ZERO = 0.25, 1e-4
 _current_node = torch._C._current_autograd_node
 
 
@@ -41,6 +46,9 @@ class GradientRows:
         self.seen: set[int] = set()  #: parameters that have a gradient
         self.both: set[int] = set()  #: those whose gradient FP32 has as well
         self._rows: dict[str, torch.Tensor] = {}
+        self._zeroed: dict[
+            str, torch.Tensor
+        ] = {}  #: of each, the part of its rows that are zero and not in FP32
         self._waiting = False  #: nothing has read the gradients that a backward has left
         self._places = frozenset[int]()  #: the storages of these, until something changes one
         self._untouched: dict[str, torch.Tensor] = {}
@@ -57,6 +65,8 @@ class GradientRows:
         self.seen.add(parameter)
         if self._shadow.of(grad) is not None:
             self.both.add(parameter)
+            if grad.dim() > 1 and grad.numel():
+                self._zeroed[name] = _zeroed(grad.detach(), wide)
         if self._second is not None and (own := self._second.of(grad)) is not None:
             by = self._scale() if self._kept else 1.0
             self._second.rows[name] = self._compare(wide, in_parts(own) / by, 0)
@@ -117,6 +127,12 @@ class GradientRows:
         correction = 2.0**log2_scale / scale if scale else 1.0
         return before, self._compare(before, wide * correction, log2_scale)
 
+    def missed(self) -> dict[str, int]:
+        """Return what is not judged: rows that are zero hardly show in the gradient of a whole weight."""
+        parts = torch.stack(list(self._zeroed.values())).tolist() if self._zeroed else []
+        names = [name for name, part in zip(self._zeroed, parts, strict=True) if part >= _MANY_ROWS]
+        return {f"rows of the gradient of {some(names, 2)} {ZEROED}": 1} if names else {}
+
     def overflowed(self) -> bool:
         """Tell whether a gradient is not finite that is finite in FP32."""
         return any(bool(row[2]) for row in self._rows.values())
@@ -125,6 +141,14 @@ class GradientRows:
         """Return the comparisons of what is used, and of what the backward left where the script has changed that."""
         changed = any(one.grad is not grad or version_of(grad) != was for one, grad, was in self._left)
         return _listed(self._rows), _listed(self._untouched if changed else {})
+
+
+def _zeroed(grad: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+    """Return the part of a gradient's rows that are zero, and are far from it in FP32."""
+    gone = (grad == 0).flatten(1).all(1)
+    sizes = wide.flatten(1).norm(dim=1)
+    part: torch.Tensor = (gone & (sizes > _FAR_FROM_ZERO * sizes.norm())).double().mean()
+    return part
 
 
 def in_parts(numbers: torch.Tensor) -> torch.Tensor:

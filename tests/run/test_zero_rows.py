@@ -1,0 +1,40 @@
+"""Rows of a gradient that are zero in half precision only: the other rows hide them, and the report is not SAFE."""
+
+import pytest
+import torch
+from torch import nn
+
+from ampcheck.observe.script.gradient_rows import ZEROED
+from ampcheck.run.session import Session
+from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
+
+
+def train(*, wide, steps=12):
+    """Train an affine coupling whose scale is a sigmoid near 1; return the last gradient of its last layer."""
+    torch.manual_seed(0)
+    net, out = nn.Sequential(nn.Linear(2, 32), nn.Tanh()), nn.Linear(32, 4)
+    optimizer = torch.optim.Adam([*net.parameters(), *out.parameters()], 1e-3)
+    for _ in range(steps):
+        x = torch.randn(64, 4)
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            shift, raw = out(net(x[:, :2])).chunk(2, 1)
+            scale = torch.sigmoid((raw.float() if wide else raw) + 7.0)
+            y = (x[:, 2:] - shift) / scale
+            loss = (y.float().square() / 2 + scale.float().log()).sum(1).mean()
+        loss.backward()
+        optimizer.step()
+    return out.weight.grad
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_rows_that_get_no_gradient_in_half_precision_are_said(wide):
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        grad = train(wide=wide)
+    report = session.report("script.py")
+    assert bool((grad[2:] == 0).all()) is not wide
+    assert bool(grad[:2].norm() > 100 * grad[2:].norm())  # so that the whole hides them
+    assert any(ZEROED in gap for gap in report.verdict.coverage.gaps) is not wide
+    assert (report.verdict.word is Health.SAFE) is wide
