@@ -25,8 +25,8 @@ HEAD = """# Programs with known answers
 
 254 training programs with a failure of mixed precision and 105 healthy look-alikes, as different people would write
 them: state, parts, losses that go wrong in the backward only, several optimizers, threads, checkpointing, scalers of
-their own, half weights. What is true of each was measured by plain torch (`tests/zoo/plain.py`, `tests/zoo/programs/truth.toml`). Made by
-`python tests/zoo/score_programs.py --markdown reports/programs.md`.
+their own, half weights. What is true of each was measured by plain torch (`tests/zoo/plain.py`) and is written in
+`tests/zoo/programs/truth.toml`. Made by `python tests/zoo/score_programs.py --markdown reports/programs.md`.
 
 Who wrote the programs had not looked at ampcheck's code, and each round was scored before anything was changed for it:
 
