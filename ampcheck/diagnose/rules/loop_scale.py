@@ -1,6 +1,8 @@
 """What the loss scale does over the steps of a training loop."""
 
 from bisect import bisect_left
+from collections.abc import Mapping
+from typing import Any
 
 from ampcheck.diagnose.rules.gradients import no_scale_fits
 from ampcheck.diagnose.rules.loop_state import (
@@ -299,10 +301,15 @@ def _place(loop: Loop, label: str, event: ScaleEvent | None) -> Event:
 def _updated(loop: Loop, label: str) -> Event:
     """Return the line of a scaler's own update, the line that gives a scaler its scale, or where it was made."""
     thing = loop.thing(label)
-    file, _, line = str(thing.settings.get("updates_at", "")).rpartition(":") if thing else ("", "", "")
+    file, _, line = _own_update(thing.settings if thing else {}).rpartition(":")
     if file:
         return Event(Kind.UPDATE, label, "update", file=file, line=int(line))
     return _gives_scale(loop, label) or _made(loop, label)
+
+
+def _own_update(settings: Mapping[str, Any]) -> str:
+    """Return "file:line" at which a scaler's own update sets the scale, else where it begins; '' of torch's own."""
+    return str(settings.get("gives_at") or settings.get("updates_at", ""))
 
 
 def _gives_scale(loop: Loop, label: str) -> Event | None:

@@ -12,6 +12,7 @@ from threading import get_ident
 from typing import Any
 
 from ampcheck.observe.patches import Original, Patches
+from ampcheck.observe.script.guard import guarded
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.values.plan import DEFAULT_SCALE
 
@@ -49,12 +50,22 @@ def once(
     """Call what hears of a scaler's method; where a class's own calls that of its base, only the former counts."""
     key = (get_ident(), id(self), name)
     if key in watcher.within:
+        if name == "update" and any(one is not None for one in (*args, *kwargs.values())):
+            _given(watcher, self)
         return original(self, *args, **kwargs)
     watcher.within.add(key)
     try:
         return instead(watcher, original, self, *args, **kwargs)
     finally:
         watcher.within.discard(key)
+
+
+@guarded
+def _given(watcher: Watcher, scaler: Any) -> None:
+    """Take note of the line where a scaler's own update gives it a scale."""
+    file, line = watcher.journal.place()
+    if file:
+        watcher.journal.describe(watcher.journal.label(scaler, "scaler"), gives_at=f"{file}:{line}")
 
 
 def _scale(watcher: Watcher, original: Original, self: Any, outputs: Any) -> Any:
