@@ -110,6 +110,8 @@ def _forward_overflow(report: Report, site: Site) -> str:
 def _blamed(report: Report, worst: Finding) -> str:
     """Return the setting that an error is about: where the scale alone is wrong, not the one that heals it."""
     settled = report.outcomes.get("settled")
+    if report.precision == "fp32" and worst.code == "AMP419":  # another thread runs in half precision
+        return "this script"
     if settled is None or settled.harmed:
         return _setting(report)
     if worst.code == "AMP204":

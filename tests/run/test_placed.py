@@ -367,3 +367,47 @@ def test_a_region_that_a_thread_of_gradients_enters_once_is_said(once, clears):
         assert errors[0].origin.line == line_of(learner_beside, "with region:")
     else:
         assert report.verdict.word is not Health.SAFE
+
+
+# -- a thread that acts without gradients, and the main one that trains
+
+
+def actor_beside(*, once, clears=False, keeps=False):
+    """Act in a thread that enters autocast once, or for each request; train in the main one.
+
+    It may clear the casts that autocast keeps, or act by a copy of the weights that it keeps on purpose.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer, jobs, results = torch.optim.SGD(model.parameters(), 0.1), queue.Queue(), queue.Queue()
+    region = torch.autocast("cuda", torch.float16) if once else nullcontext()
+    first = model[0].weight.half()
+
+    def acts():
+        with region, torch.no_grad():
+            while (x := jobs.get()) is not None:
+                if clears:
+                    torch.clear_autocast_cache()
+                with nullcontext() if once else torch.autocast("cuda", torch.float16):
+                    results.put((x.half() @ first.t() if keeps else model(x)).float())
+
+    thread = threading.Thread(target=acts)
+    thread.start()
+    for _ in range(24):
+        jobs.put(torch.randn(32, 8))
+        x = results.get().mean(1, keepdim=True) * torch.randn(32, 8)
+        optimizer.zero_grad()
+        F.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+        optimizer.step()
+    jobs.put(None)
+    thread.join()
+
+
+@pytest.mark.parametrize("changes", [{}, {"clears": True}, {"keeps": True}, {"once": False}])
+def test_a_region_that_a_thread_of_an_actor_enters_once_is_said(changes):
+    report, errors = watched(lambda: actor_beside(**{"once": True} | changes))
+    assert [one.code for one in errors] == ([] if changes else ["AMP419"])
+    if not changes:
+        assert errors[0].origin.line == line_of(actor_beside, "with region, torch.no_grad():")
+    else:
+        assert report.verdict.word is not Health.SAFE

@@ -1,7 +1,7 @@
 """Half-precision numbers that a script computes where no step is recorded, and FP32's for as long as it is cheap."""
 
 import threading
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from ampcheck.observe.statistics.memory import holds_low, readable, tensors_of, 
 from ampcheck.values.trace import Phase, Site
 
 #: Seconds that FP32 may take beside all of them together, and operations that are looked at.
-_SECONDS, _OPERATIONS = 3.0, 500_000
+_SECONDS, _OPERATIONS = 6.0, 500_000
 #: Elements of memory beyond which FP32 keeps nothing beside it; and of all that it keeps.
 _LARGE, _MOST = 2**24, 2**26
 #: Operations that put numbers elsewhere, or round them once.
@@ -61,7 +61,7 @@ class Results(Shadow):
         return None if self._versions.get(tensor.untyped_storage()._cdata) is None else found
 
     def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
-        began = perf_counter()
+        began = thread_time()
         tensors = [*tensors_of((*args, *kwargs.values()))]
         if rule.message or _has_gradient(tensors) or any(map(_is_large, tensors)):
             return None
@@ -74,12 +74,12 @@ class Results(Shadow):
             moved = came if rule.name in MOVES else None
             states = [] if rule.name in _STORES else [one for one in targets if self._is_state(one)]
         self._looked_at += 1
-        self._spent += perf_counter() - began
+        self._spent += thread_time() - began
         if self._spent > self._limits[0] or self._looked_at > self._limits[1]:
             self._gives_way(None)
 
         def and_note(out: Any) -> None:
-            began = perf_counter()
+            began = thread_time()
             with self.lock, torch._C._DisableTorchDispatch():
                 if follow is not None and not any(map(_is_large, tensors_of((out,)))):
                     self._op, self._moved, self._came = rule.name, moved, came
@@ -88,7 +88,7 @@ class Results(Shadow):
                     self.forget(tensor)
                 # autograd counts a write when it is done
                 self._versions.update({place: version + 1 for place, version in places.items()})
-            self._spent += perf_counter() - began
+            self._spent += thread_time() - began
             own = all(place in self._made for place in places)  # another's is a state: others judge these
             computes = own and rule.name not in _STORES
             if self.computed is None and computes and holds_low(tensors) and holds_low((out,)):

@@ -71,8 +71,13 @@ class WatchedThread:
 
     def outlasted(self, losses: Any) -> Spot | None:
         """Return where the region of another thread began whose backward goes through old casts of weights."""
+        entered = self.entered_at()
+        return entered if entered is not None and self._old_casts.among(losses) else None
+
+    def entered_at(self) -> Spot | None:
+        """Return where the region of autocast began that the running thread, another one, is in."""
         regions = self._regions.get(threading.get_ident())
-        return regions[0] if regions and self._old_casts.among(losses) else None
+        return regions[0] if regions else None
 
     def _is_by_hand(self, backwards: int) -> bool:
         """Tell whether so many backwards of a thread are followed by no optimizer's step: there is none."""

@@ -19,6 +19,8 @@ from ampcheck.observe.reference.beside_mode import BesideMode
 from ampcheck.observe.reference.storage import Reference
 from ampcheck.observe.script.preparation import Preparation
 from ampcheck.observe.script.results import Results
+from ampcheck.observe.script.state.stale_casts import KeptCasts
+from ampcheck.values.loop import ELSEWHERE, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from ampcheck.observe.script.comparing import Compared
     from ampcheck.observe.script.recording import Recording
 
+_CAST = torch.ops.aten._to_copy.default
 #: What is not audited of them, behind the line of the first.
 COMPUTED_ELSEWHERE = "half-precision numbers computed in threads of the script's own"
 
@@ -36,6 +39,7 @@ class _Listener(BesideMode):
     def __init__(self, results: Results, watcher: Any) -> None:
         super().__init__(results)
         self._results, self._watcher = results, watcher
+        self._kept: KeptCasts | None = KeptCasts()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         if self._watcher.thread.runs:  # it trains, after all
@@ -43,8 +47,21 @@ class _Listener(BesideMode):
             self.step_aside()
         elif self._results.open and not self._watcher.capturing:
             self._results.steps = self._watcher.steps
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            out = super().__torch_dispatch__(func, types, args, kwargs)
+            self._goes_on_with_old(func, args, out)
+            return out
         return func(*args, **(kwargs or {}))
+
+    def _goes_on_with_old(self, func: Any, args: Args, out: Any) -> None:
+        """Say it where the thread stays in a region of autocast while the weights change that it has cast there."""
+        region = self._watcher.thread.entered_at()
+        if region is None or self._kept is None:
+            return
+        if func is _CAST:
+            self._kept.made(args[0], out)
+        elif self._kept.outdated(args):
+            self._kept = None
+            self._watcher.journal.note_at(region, Kind.STALE_CAST, name=ELSEWHERE)
 
 
 class Workers:

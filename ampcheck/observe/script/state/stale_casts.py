@@ -4,12 +4,14 @@ Autocast keeps the cast of each weight until its outermost region ends. Its cach
 its node which weight it was made of.
 """
 
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from threading import get_ident
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ampcheck.observe import modes
 from ampcheck.observe.dtypes import HALVES
@@ -17,6 +19,8 @@ from ampcheck.observe.dtypes import HALVES
 _CAST = "ToCopyBackward0"
 #: Backwards of a thread that are looked at.
 _LOOKS = 8
+#: Changes of a weight under one cast of it that no other thread's step in the middle of a forward explains.
+_CHANGES = 3
 
 
 class StaleCasts:
@@ -72,6 +76,39 @@ class OldCasts:
             number <= newest and versions.get(id(weight), weight._version) != weight._version
             for number, weight in casts
         )
+
+
+class KeptCasts:
+    """Looks at the casts of weights that a thread computes with whose operations are heard one by one."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        #: By the memory of a cast: its weight, and the versions of that at which it was used.
+        self._casts: dict[int, tuple[StorageWeakRef, weakref.ref[torch.Tensor], set[int]]] = {}
+
+    def made(self, weight: Any, cast: Any) -> None:
+        """Take note of the cast of a weight."""
+        if (
+            isinstance(weight, torch.Tensor)
+            and weight.is_leaf
+            and weight.requires_grad
+            and cast.dtype in HALVES
+        ):
+            storage = cast.untyped_storage()
+            self._casts[storage._cdata] = StorageWeakRef(storage), weakref.ref(weight), {weight._version}
+
+    def outdated(self, args: Iterable[Any]) -> bool:
+        """Tell whether one among some arguments was used while its weight changed again and again."""
+        if not self._casts:
+            return False
+        halves = (one for one in args if isinstance(one, torch.Tensor) and one.dtype in HALVES)
+        known = (self._casts.get(one.untyped_storage()._cdata) for one in halves)
+        for memory, weight, versions in filter(None, known):
+            if not memory.expired() and (now := weight()) is not None:
+                versions.add(now._version)
+                if len(versions) > _CHANGES:
+                    return True
+        return False
 
 
 def _casts_behind(roots: Iterable[Any]) -> Iterator[tuple[int, torch.Tensor]]:
