@@ -140,6 +140,7 @@ class GradientRows:
     def fetch(self) -> tuple[dict[str, Sequence[float]], dict[str, Sequence[float]]]:
         """Return the comparisons of what is used, and of what the backward left where the script has changed that."""
         changed = any(one.grad is not grad or version_of(grad) != was for one, grad, was in self._left)
+        self._left = []  # the script may let its gradients go
         return _listed(self._rows), _listed(self._untouched if changed else {})
 
 

@@ -1,6 +1,7 @@
 """The models that a script trains, under the names that it uses: what it calls, and what it only holds."""
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,9 @@ from ampcheck.observe.script.uncalled import Uncalled
 if TYPE_CHECKING:
     from ampcheck.values.recipe_audit import InUse
 
+#: Groups of parameters of the same shapes that are kept in mind.
+_GROUPS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Root:
@@ -32,6 +36,9 @@ class Models:
 
     def __init__(self) -> None:
         self._names: dict[int, tuple[Any, str, str]] = {}
+        #: By shapes, the last groups of parameters of these, and those that were called as such.
+        self._alike: dict[tuple[torch.Size, ...], deque[list[tuple[Any, str, str]]]] = {}
+        self._guessed: set[int] = set()
         self._roots: dict[int, Root] = {}
         self._given: list[Root] = []
         self.uncalled = Uncalled()
@@ -97,12 +104,33 @@ class Models:
         known = self._names.get(id(parameter))
         return known is not None and known[0]() is parameter
 
-    def know(self, parameters: Iterable[Any]) -> None:
-        """Find out what those parameters are called that no module was called with."""
+    def know(self, parameters: Iterable[Any], *, quickly: bool = False) -> None:
+        """Find out what those parameters are called that no module was called with.
+
+        Looking through memory takes long: `quickly`, those made anew in the place of others are called as these were.
+        """
         tensors = (one for one in parameters if isinstance(one, torch.Tensor))
-        unknown = [one for one in tensors if not self._knows(one)]
-        for parameter, layer, own in self.uncalled.look_for(unknown) if unknown else ():
+        unknown = [
+            one for one in tensors if not self._knows(one) or (not quickly and id(one) in self._guessed)
+        ]
+        if not unknown:
+            return
+        shapes = tuple(one.shape for one in unknown)
+        alike = self._alike.setdefault(shapes, deque(maxlen=_GROUPS))
+        # Of a group that is gone, a variable may still hold one; and the last one may be in use here.
+        gone = (one for one in alike if any(known() is None for known, _, _ in one))
+        before = next(gone, ()) if quickly else ()
+        found: Iterable[tuple[torch.Tensor, str, str]] = ()
+        if before:
+            self._guessed.update(map(id, unknown))
+            found = ((one, layer, own) for one, (_, layer, own) in zip(unknown, before, strict=True))
+        else:
+            self._guessed.difference_update(map(id, unknown))
+            found = self.uncalled.look_for(unknown)
+        for parameter, layer, own in found:
             self._names[id(parameter)] = (weakref.ref(parameter), layer, own)
+        if all(map(self._knows, unknown)):
+            alike.append([self._names[id(one)] for one in unknown])
 
     def _holds_others(self, module: torch.nn.Module) -> bool:
         inside = {id(part) for _, part in named_modules(module)} - {id(module)}

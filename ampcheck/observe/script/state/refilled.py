@@ -34,8 +34,12 @@ class Refilled:
         """Compare what a second step finds with what the first has left; `place` says where it is taken."""
         with unseen():
             if label not in self.kept:
-                lowered = any(one.dtype in HALVES for one in instances(torch.nn.Parameter))
-                chosen = _chosen(parameters) if lowered else ()
+                chosen = [*_chosen(parameters)]
+                filled = any(
+                    map(_varies, (held for _, held in chosen))
+                )  # one alike is so without half precision
+                if not filled or not any(one.dtype in HALVES for one in instances(torch.nn.Parameter)):
+                    chosen = []
                 self.kept[label] = [(one, held.clone(), None) for one, held in chosen]
                 return
             kept, self.kept[label] = self.kept[label], []
@@ -72,6 +76,11 @@ def _chosen(parameters: Iterable[Any]) -> Iterable[tuple[torch.Tensor, torch.Ten
             continue
         if held.layout is torch.strided and held.numel() and _is_half(held.detach()):
             yield parameter, held.detach()
+
+
+def _varies(weights: torch.Tensor) -> bool:
+    """Tell whether weights hold several numbers."""
+    return bool((weights != weights.flatten()[0]).any())
 
 
 def _was_rounded(now: torch.Tensor, after: torch.Tensor) -> bool:

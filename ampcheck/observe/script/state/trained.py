@@ -1,17 +1,21 @@
 """Which parameters the optimizers of a script have stepped, and whose gradients were compared with FP32."""
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import torch
 
 from ampcheck.observe.script.state.naming import Named
 
+#: Parameters of one name and size that were compared, from which on others of that name are as these.
+_OFTEN = 8
+
 
 class Trained:
     """The parameters that were stepped: those with a gradient when their optimizer stepped."""
 
-    def __init__(self, named: Named, know: Callable[[Iterable[torch.Tensor]], None]) -> None:
+    def __init__(self, named: Named, know: Callable[..., None]) -> None:
         """Begin with none; `named` says what a parameter is called, and `know` hears of those that are new."""
         self._named, self._know = named, know
         #: By optimizer, without a gradient so far.
@@ -26,7 +30,7 @@ class Trained:
         held = list(parameters)
         if self._known.get(optimizer) != len(held):
             self._known[optimizer] = len(held)
-            self._know(held)
+            self._know(held, quickly=True)
             self._idle[optimizer] = [weakref.ref(parameter) for parameter in held]
             self._held.update((id(parameter), weakref.ref(parameter)) for parameter in held)
         if self._idle[optimizer]:
@@ -44,11 +48,15 @@ class Trained:
         return held is not None and held() is tensor
 
     def elements(self, others_than: Iterable[int] = ()) -> dict[str, int]:
-        """Return the elements of the stepped parameters by name, but for some that are named by identity."""
+        """Return the elements of the stepped parameters by name, but for some that are named by identity.
+
+        Where many of one name are left out, made anew as a learner is for each task, all of that name are.
+        """
         left_out = set(others_than)
+        often = Counter(self._names[key] for key in left_out if key in self._names)
         found: dict[str, int] = {}
         for key, (name, size) in self._names.items():
-            if key not in left_out:
+            if key not in left_out and often[name, size] < _OFTEN:
                 found[name] = found.get(name, 0) + size
         return found
 

@@ -1,0 +1,91 @@
+"""Models and optimizers that a script makes anew for each task, as meta-learning and federated training do."""
+
+import copy
+import gc
+import weakref
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ampcheck.observe.script import uncalled
+from ampcheck.run.session import Session
+from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
+
+
+def learn(tasks, kind=torch.optim.SGD):
+    """Train a copy of a model on each task."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    for _ in range(tasks):
+        learner = copy.deepcopy(model)
+        optimizer, scaler = kind(learner.parameters(), 0.1), torch.amp.GradScaler("cuda", 2.0**10)
+        for _ in range(2):
+            x = torch.randn(16, 8)
+            with torch.autocast("cuda", torch.float16):
+                loss = F.mse_loss(learner(x).float(), x.sum(1, keepdim=True))
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        with torch.no_grad():
+            for kept, learnt in zip(model.parameters(), learner.parameters(), strict=True):
+                kept.lerp_(learnt, 0.1)
+
+
+def watched(train, *given):
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        train(*given)
+    assert not session.watcher.broken, session.watcher.not_seen
+    return session
+
+
+def test_learners_of_many_tasks_are_seen_as_soon_as_many_of_them_were():
+    session = watched(learn, 100)
+    report = session.report("script.py")
+    assert report.verdict.word is Health.SAFE, report.verdict.sentence
+    compared = {key for step in session.watcher.tape.recorded for key in step.beside.compared}
+    names = [name for key, (name, _) in session.watcher.trained._names.items() if key in compared]
+    assert all(names.count(f"learner.{part}") >= 8 for part in ("0.weight", "0.bias", "2.weight", "2.bias"))
+
+
+def test_a_name_of_few_is_seen_only_where_each_of_them_was():
+    trained = watched(learn, 100).watcher.trained
+    of_one = [key for key, (name, _) in trained._names.items() if name == "learner.0.weight"]
+    assert len(of_one) > 8
+    assert trained.elements(others_than=of_one[:7])["learner.0.weight"] == 8 * 16 * (len(of_one) - 7)
+    assert "learner.0.weight" not in trained.elements(others_than=of_one[:8])
+
+
+def test_what_is_made_anew_is_not_looked_for_in_memory_each_time(monkeypatch):
+    looks = []
+    listed = uncalled.instances_of
+    monkeypatch.setattr(uncalled, "instances_of", lambda kind: looks.append(kind) or listed(kind))
+    few = watched(learn, 100).watcher.steps and len(looks)
+    watched(learn, 160)
+    assert len(looks) - few <= few + 20  # sixty more tasks
+
+
+def test_a_recorded_step_holds_neither_models_nor_gradients():
+    """Without Python's garbage collector, which may come much later than the next allocation on a full card."""
+    learners, gradients = [], []
+    step = torch.optim.SGD.step
+
+    class Watched(torch.optim.SGD):
+        def step(self, closure=None):
+            parameters = self.param_groups[0]["params"]
+            learners.append(weakref.ref(parameters[0]))
+            gradients.append(weakref.ref(parameters[0].grad))
+            return step(self, closure)
+
+    gc.collect()
+    gc.disable()
+    try:
+        session = watched(learn, 30, Watched)
+    finally:
+        gc.enable()
+    assert len(session.watcher.tape.recorded) >= 8
+    assert sum(one() is not None for one in learners[:-4]) == 0
+    assert sum(one() is not None for one in gradients[:-4]) == 0
