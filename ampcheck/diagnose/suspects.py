@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from math import inf
 
 from ampcheck.values.formats import BY_DTYPE, HALVES, Format
@@ -14,6 +15,8 @@ from ampcheck.values.trace import ErrorJump, Phase, Site
 SUSPICIOUS_ERROR = 0.05
 #: How much larger than in FP32 a result may be in low precision, which has rounded everything before it.
 DRIFT = 1.25
+#: Backwards that leave out the gradients of what their forward has cut off.
+_MASKS = frozenset({"threshold_backward", "hardtanh_backward"})
 #: Operations that make infinities or NaN out of numbers close to those of FP32: at a pole, mostly at zero.
 _WITH_POLES = frozenset(
     "log log2 log10 log1p div true_divide divide reciprocal rsqrt pow logit atanh xlogy".split()
@@ -114,7 +117,16 @@ def hidden_overflow(report: Report) -> list[Site]:
     bad = origin_first(report, newly_nonfinite(report, Phase.BACKWARD, reference), reference)
     if any(_before(report, site, bad[0]) for site in _wrong(report)[:1] if bad):
         return []  # it follows from what the forward has lost
-    return bad
+    return [] if _are_masked(report) else bad
+
+
+def _are_masked(report: Report) -> bool:
+    """Tell whether a backward drops all results that are not finite, as a ReLU does with what its forward cut off."""
+    backward = (site for site in report.low.sites if site.phase is Phase.BACKWARD and site.op)
+    runs = [(op, list(sites)) for (_, op), sites in groupby(backward, lambda site: (site.module, site.op))]
+    bad = [any(report.low.sites[site].nonfinite for site in sites) for _, sites in runs]
+    after = {op for (op, _), was, now in zip(runs[1:], bad, bad[1:], strict=False) if was and not now}
+    return bool(after) and after <= _MASKS
 
 
 def origin_first(report: Report, bad: list[Site], reference: dict[Site, TensorStats]) -> list[Site]:

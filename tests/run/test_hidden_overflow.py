@@ -8,6 +8,7 @@ from torch import nn
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
+from ampcheck.values.trace import Phase
 from ampcheck.values.verdict import Health
 
 
@@ -128,3 +129,44 @@ def test_a_mask_of_something_else_hides_nothing():
     _, overflowed, errors = train(torch.amp.GradScaler, 2.0**20, counts_hits)
     assert overflowed
     assert not any("makes it finite" in one.message for one in errors)
+
+
+# -- infinities that a ReLU's backward leaves out
+
+
+class Cut(nn.Module):
+    """Gives what a ReLU cuts off a gradient that overflows, and others one that underflows."""
+
+    def __init__(self, *, cut):
+        super().__init__()
+        self.hidden, self.other, self.cut = nn.Linear(8, 8), nn.Linear(8, 8), cut
+
+    def forward(self, x):
+        h = self.hidden(x)
+        y = 1e-3 * (torch.relu(h) if self.cut else h)
+        far = y * torch.where(h < 0, 6e4, 1.0).half()  # not finite where it is negative
+        total = (far * 64).float().sum(1, keepdim=True)
+        return total, 3e-4 * self.other(x).float()
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_what_a_relu_leaves_out_in_the_backward_does_no_harm(cut):
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = Cut(cut=cut)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-9)
+        for _ in range(4):
+            with torch.autocast("cuda", torch.float16):
+                loss = sum(one.square().mean() for one in model(torch.randn(16, 8)))
+            optimizer.zero_grad()
+            loss.backward()
+            if not cut:
+                for parameter in model.parameters():
+                    parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
+            optimizer.step()
+    report = session.report("script.py")
+    backward = [site for site in report.low.sites if site.phase is Phase.BACKWARD]
+    assert any(report.low.sites[site].infs for site in backward)  # else this shows nothing
+    codes = [one.code for one in report.findings if one.severity is Severity.ERROR]
+    assert ("AMP202" in codes) is not cut, codes
