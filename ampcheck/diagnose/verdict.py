@@ -1,6 +1,7 @@
 """The verdict on a report: one word and one sentence, made from the findings that count and from what was seen."""
 
 from dataclasses import replace
+from functools import partial
 
 from ampcheck.diagnose.gaps import of_trace, told_gaps, unjudged, unseen_words
 from ampcheck.diagnose.recipe_sentence import recipe_sentence
@@ -22,8 +23,19 @@ NAMED_CODES = 3
 
 
 def diagnosed(report: Report, coverage: Coverage) -> Report:
-    """Return a report with its findings and its verdict, given how much was seen."""
-    return judged(replace(report, findings=diagnose(report)), coverage)
+    """Return a report with its findings and its verdict, given how much was seen; a rule that fails saw nothing."""
+    failed: list[str] = []
+    findings = diagnose(report, partial(fails, failed))
+    return judged(
+        replace(report, findings=findings),
+        replace(coverage, gaps=(*failed, *coverage.gaps)) if failed else coverage,
+    )
+
+
+def fails(failed: list[str], code: str, error: Exception) -> None:
+    """Take note of a rule that ended with an error."""
+    why = f"{type(error).__name__}: {error}"
+    failed.append(f"what {code} looks for was not judged, for an error of ampcheck's own: {why}")
 
 
 def judged(report: Report, coverage: Coverage | None = None) -> Report:

@@ -12,6 +12,7 @@ import torch
 from code_lines import line_of
 from torch import nn
 
+from ampcheck.diagnose import rules
 from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
 from ampcheck.observe.cuda_on_cpu.stand_in import autocast_stands_in
 from ampcheck.observe.script.scaling.losses import factor
@@ -487,3 +488,91 @@ def test_a_copy_of_the_model_that_is_cleared_drops_no_step():
     report = session.report("script.py")
     assert not [one for one in report.findings if one.severity is Severity.ERROR]
     assert sum(event.skipped for event in report.loop.scales) == skipped
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")
+def test_steps_that_a_script_skips_by_itself_and_a_schedule_that_goes_on():
+    torch.manual_seed(0)
+    session, skipped = Session(Schedule(), as_cuda=True), 0
+    with session.watching():
+        model = nn.Linear(8, 2)
+        optimizer, scale = torch.optim.SGD(model.parameters(), 1e-3), 2.0**22
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+        for _ in range(40):
+            with torch.autocast("cuda", torch.float16):
+                loss = model(torch.randn(16, 8)).float().square().mean()
+            optimizer.zero_grad()
+            (loss * scale).backward()
+            for parameter in model.parameters():
+                parameter.grad /= scale
+            if all(bool(parameter.grad.isfinite().all()) for parameter in model.parameters()):
+                optimizer.step()
+            else:
+                scale, skipped = scale / 2, skipped + 1
+            schedule.step()
+    assert 0 < skipped < 40
+    said = [one.message for one in session.report("script.py").findings if one.code == "AMP412"]
+    assert said == [
+        f"{skipped} skipped steps ({skipped / 40:.0%}) still advanced the schedule".replace("%", " %")
+    ]
+
+
+def test_a_rule_that_fails_costs_its_own_answer_only(monkeypatch):
+    def broken(report):
+        return [1 // len(report.low.sites[None])]
+
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Linear(8, 2)
+        optimizer, scaler = torch.optim.SGD(model.parameters(), 1e-3), torch.amp.GradScaler("cuda")
+        for _ in range(4):
+            with torch.autocast("cuda", torch.float16):
+                loss = model(torch.randn(16, 8)).float().square().mean()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert session.report("script.py").verdict.word is Health.SAFE
+    monkeypatch.undo()  # of what lets rules fail in tests
+    monkeypatch.setitem(rules.RULES, "AMP502", broken)
+    report = session.report("script.py")
+    assert report.verdict.word is Health.PARTLY_AUDITED
+    assert "what AMP502 looks for was not judged" in report.verdict.sentence
+    assert "KeyError" in report.verdict.sentence
+
+
+@pytest.mark.parametrize(("grows", "bad"), [(False, True), (True, False)])
+def test_a_scale_by_hand_that_never_grows_falls_below_what_gradients_need(grows, bad):
+    torch.manual_seed(0)
+    session, value, good = Session(Schedule(), as_cuda=True), 2.0**10, 0
+    with session.watching():
+        model = nn.Linear(8, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        for step in range(400):
+            x = torch.randn(16, 8)
+            if step % 20 == 10:
+                x[0, 0] = math.nan  # a broken batch, now and then
+            with torch.autocast("cuda", torch.float16):
+                loss = model(x).float().square().mean()
+            optimizer.zero_grad()
+            (loss * value).backward()
+            grads = [parameter.grad for parameter in model.parameters()]
+            if all(bool(grad.isfinite().all()) for grad in grads):
+                for grad in grads:
+                    grad.div_(value)
+                optimizer.step()
+                good += 1
+                if grows and good % 16 == 0:
+                    value *= 2
+            else:
+                value /= 2
+    report = session.report("script.py")
+    lowest = min(event.after for event in report.loop.scales)
+    assert lowest == (2.0**-10 if bad else lowest)
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == (["AMP206"] if bad else [])
+    if bad:
+        assert "fell from 2^10 to 2^-10" in errors[0].message
+        assert "it never grows again" in errors[0].message
+        assert "double the scale again" in str(errors[0].fix)

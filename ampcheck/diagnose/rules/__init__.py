@@ -46,7 +46,7 @@ from ampcheck.diagnose.rules.loop_rest import (
     schedule_on_skipped_steps,
     undivided_accumulation,
 )
-from ampcheck.diagnose.rules.loop_scale import scale_collapse, scaler_made_anew
+from ampcheck.diagnose.rules.loop_scale import scale_collapse
 from ampcheck.diagnose.rules.loop_unscaled import unscaled_in_part, unscaled_twice
 from ampcheck.diagnose.rules.range import forward_overflow, forward_underflow, near_overflow
 from ampcheck.diagnose.rules.recipes import (
@@ -58,6 +58,7 @@ from ampcheck.diagnose.rules.recipes import (
     recipe_weak,
 )
 from ampcheck.diagnose.rules.rounding import precision_loss
+from ampcheck.diagnose.rules.scalers_anew import scaler_made_anew
 from ampcheck.diagnose.rules.stored import cast_overflow, cast_rounding
 from ampcheck.diagnose.rules.taken import changed_gradients, rounded_before, wrong_picks
 from ampcheck.diagnose.rules.updates import lost_update
@@ -144,12 +145,23 @@ def asked(code: str, report: Report) -> bool:
     return not report.dry or code in WITHOUT_VALUES
 
 
-def diagnose(report: Report) -> tuple[Finding, ...]:
+def raise_it(_: str, error: Exception) -> None:
+    """Let an error of a rule end the diagnosis."""
+    raise error
+
+
+def diagnose(report: Report, failed: Callable[[str, Exception], None] = raise_it) -> tuple[Finding, ...]:
     """Return the findings of all rules, the worst first, in the order of the rules within a severity.
 
-    What follows from another finding is listed below that.
+    What follows from another finding is listed below that. `failed` hears of rules that end with an error.
     """
-    found = [finding for code, rule in RULES.items() if asked(code, report) for finding in rule(report)]
+    found: list[Finding] = []
+    for code, rule in RULES.items():
+        if asked(code, report):
+            try:
+                found += rule(report)
+            except Exception as error:  # noqa: BLE001  # what the others have found is worth more than one rule
+                failed(code, error)
     if not report.judgeable:  # FP32 has no finite loss, so nothing proves an error
         found = [finding for finding in found if finding.severity is not Severity.ERROR]
     shown = sorted(with_harm(report, found), key=lambda finding: finding.severity.rank)

@@ -1,5 +1,7 @@
 """What a training loop leaves out, or asks in a way that gives no answer."""
 
+from collections import Counter
+from collections.abc import Sequence
 from math import isfinite
 
 from ampcheck.diagnose.rules.loop_state import (
@@ -84,12 +86,8 @@ def schedule_on_skipped_steps(report: Report) -> list[Finding]:
     if early:
         return [_too_early(loop, event) for event in first_by_place(early)]
     schedules = [e for _, e in loop.sequence(1) if e.kind is Kind.SCHEDULE and not e.by]
-    moved = sum(
-        times
-        for which, times in loop.order
-        if any(e.kind is Kind.SCHEDULE and not e.by for e in loop.rounds[which])
-    )
-    attempts = loop.count(Kind.SCALER_STEP)
+    moved = sum(times * _moves(loop.rounds[which]) for which, times in loop.order)
+    attempts = loop.count(Kind.SCALER_STEP) or loop.steps + loop.skipped  # by a scaler, or by hand
     if not loop.skipped or not schedules or moved < attempts:
         return []
     share = loop.skipped / attempts
@@ -155,6 +153,12 @@ def _before_the_step(loop: Loop) -> list[Event]:
         between = events[kinds.index(Kind.BACKWARD) : kinds.index(Kind.SCALER_STEP)]
         found += [event for event in between if event.kind is Kind.SCHEDULE and not event.by]
     return found
+
+
+def _moves(events: Sequence[Event]) -> int:
+    """Return how often a schedule moves in a round; of several, the one that moves most."""
+    each = Counter(event.thing for event in events if event.kind is Kind.SCHEDULE and not event.by)
+    return max(each.values(), default=0)
 
 
 def _too_early(loop: Loop, event: Event) -> Finding:

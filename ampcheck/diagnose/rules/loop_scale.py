@@ -6,13 +6,13 @@ from typing import Any
 
 from ampcheck.diagnose.rules.gradients import no_scale_fits
 from ampcheck.diagnose.rules.loop_state import (
-    active_scalers,
     device_of,
     line_of,
     loop_finding,
     loop_of,
 )
 from ampcheck.diagnose.rules.makers import made_in_fp32
+from ampcheck.diagnose.rules.scalers_anew import made_again
 from ampcheck.diagnose.rules.scales_tried import fitting
 from ampcheck.diagnose.suspects import recomputed_lower
 from ampcheck.values.findings import Finding, Severity
@@ -27,6 +27,8 @@ FEW = 4
 MANY = 32
 #: Part of the steps behind the first growth of the scale that is skipped where it grows too often, and far too often.
 OFTEN, TOO_OFTEN = 1 / 20, 1 / 4
+#: Part of the steps that a script skips up to which a scale of its own, which never grows, is what is wrong.
+OFTEN_BY_HAND = 1 / 8
 
 
 def scale_collapse(report: Report) -> list[Finding]:
@@ -51,7 +53,7 @@ def scale_collapse(report: Report) -> list[Finding]:
     When to ignore it: when the loop is so short that the scale is still on its way down from its first value.
     """
     loop = loop_of(report)
-    again = {label for labels in _made_again(loop).values() for label in labels[1:]}  # said by AMP417
+    again = {label for labels in made_again(loop).values() for label in labels[1:]}  # said by AMP417
     found = list[Finding]()
     for label, first in loop.first_scales.items():
         events = [event for event in loop.scales if event.scaler == label]
@@ -74,52 +76,6 @@ def _once_a_line(found: list[Finding]) -> list[Finding]:
         line = one.origin.location if one.origin is not None and one.origin.line else str(at)
         once.setdefault((line, one.severity), one)
     return list(once.values())
-
-
-def scaler_made_anew(report: Report) -> list[Finding]:
-    """A new GradScaler takes the place of the one before, and begins at the first scale again.
-
-    What it finds: several scalers made at one line that step the same optimizer, one after the other.
-
-    Why it matters: the scale, and the count of steps until it grows, are what a scaler has learned. A new one begins at
-    65536: its first steps are skipped until it has come down again, and a larger scale is never reached.
-
-    What to do: make one scaler beside the optimizer, before the loop over epochs, and pass it on.
-
-    Example: def train_one_epoch(model, optimizer, loader): scaler = GradScaler().
-
-    When to ignore it: when the loss changes so much between the parts that what was learned is of no use. It is an
-    error where the later scalers skip more than a quarter of all steps.
-    """
-    loop = loop_of(report)
-    return [_made_anew(loop, file, line, labels) for (file, line, _), labels in _made_again(loop).items()]
-
-
-def _made_again(loop: Loop) -> dict[tuple[str, int, tuple[str, ...]], list[str]]:
-    """Return the scalers that are made at one line for the same optimizers, where they are several."""
-    made: dict[tuple[str, int, tuple[str, ...]], dict[str, Event]] = {}
-    for _, event in loop.sequence(1):
-        thing = loop.thing(event.thing) if event.kind is Kind.SCALER_STEP else None
-        if thing is not None and thing.label in active_scalers(loop):
-            made.setdefault((thing.file, thing.line, event.targets), {}).setdefault(thing.label, event)
-    return {place: list(labels) for place, labels in made.items() if len(labels) > 1}
-
-
-def _made_anew(loop: Loop, file: str, line: int, labels: list[str]) -> Finding:
-    again = sum(len(loop.skips(label)) for label in labels[1:])
-    begins = scale_words(next(iter(loop.first_scales.values()), 0.0))
-    skips = (
-        f", and {again:,} of {plural(loop.steps, 'step')} are skipped until it has come down" if again else ""
-    )
-    return loop_finding(
-        "AMP417 scaler-made-anew",
-        Severity.ERROR if again > TOO_OFTEN * loop.steps else Severity.WARNING,
-        f"{len(labels)} scalers are made here, one after the other, for the same optimizer: each begins at "
-        f"{begins} again{skips}",
-        [Event(Kind.SCALE, name="GradScaler", file=file, line=line)],
-        ["# once, where the optimizer is made:", 'scaler = torch.amp.GradScaler("cuda")'],
-        {"scalers": len(labels), "skipped": again},
-    )
 
 
 def _grows_too_often(loop: Loop, label: str, events: list[ScaleEvent]) -> Finding | None:
@@ -184,6 +140,10 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
         why = "; the gradients of a skipped step are not cleared, so they stay infinite"
         fix = [f"{line_of(loop, Kind.ZERO_GRAD, 'optimizer.zero_grad()')}  # where a step is skipped, too"]
         places = kept[:1]
+    elif loop.thing(label) is None and _only_falls(loop, events):
+        why = "; it never grows again, although most steps between are taken"
+        fix = ["# after some hundred steps without a skip, double the scale again"]
+        places = [event for _, event in loop.sequence(1) if event.kind is Kind.BACKWARD and event.by_hand][:1]
     else:
         half = _carried_half(report, cause)
         why, fix = f"{_why(cause, half)}{fits}", _kept_in_fp32(report, cause, half)
@@ -198,6 +158,12 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
         _lowered(report, label) if stays else fix,
         {"skipped": len(skips), "lowest": lowest},
     )
+
+
+def _only_falls(loop: Loop, events: list[ScaleEvent]) -> bool:
+    """Tell whether a scale falls here and there and never grows: what skips a step is soon over."""
+    grows = any(event.after > event.before for event in events)
+    return not grows and sum(event.skipped for event in events) < OFTEN_BY_HAND * loop.steps
 
 
 def _carried_half(report: Report, cause: Cause | None) -> str:

@@ -69,11 +69,12 @@ class ScaleByHand:
 
     def __init__(self) -> None:
         self._losses: dict[int, _Loss] = {}  #: by the weight that is read first
+        self._weights: set[float] = set()  #: numbers that losses are multiplied by, and that are no scales
         #: Those behind the loss that was multiplied by something else last, by what they are.
         self._behind: dict[int, torch.Tensor] = {}
         self._now: _Loss | None = None
         self._last, self._falls, self._step = 0.0, 0, -1
-        self._multiplies = self._dropped = False
+        self._multiplies = self._dropped = self._spoilt = False
         #: What the loss was multiplied by, and gradients that were clipped before that was undone.
         self._clipped: tuple[float, list[Probe]] | None = None
         self.minded = False  #: they were clipped to a limit that is multiplied as well
@@ -137,10 +138,24 @@ class ScaleByHand:
             one for one in held if id(one) in self._behind
         ] or held  # others wait for a backward of their own
         if falls and any(not bool(one.detach().isfinite().all()) for one in held):
+            self._spoilt = True
             return SPOILT
         if falls and not_finite(held):
             return NOT_FINITE
         return RESCALED if goes_on and any(size for _, size in all_sizes(held)) else ""
+
+    def has_fallen_to(self, by: float, loss: Any) -> bool:
+        """Tell whether a number too small for a scale is what is left of a loss's own, halved again and again."""
+        if by == self._last and self._multiplies:
+            return True
+        if not self._losses or not by or by in self._weights or self._spoilt:
+            return False
+        known = self._losses.get(next((id(leaf) for leaf in leaves(loss)), 0))
+        before = known.changes[-1][1] if known is not None and known.changes else 0.0
+        fell = before > by and log2(before / by).is_integer()
+        if not fell:
+            self._weights.add(by)
+        return fell
 
     def clears(self, owner: Any, *, unused: bool) -> None:
         """Take note of gradients that are cleared, unused where no optimizer was given them."""

@@ -1,0 +1,56 @@
+"""Scalers that are made again and again where one would do."""
+
+from ampcheck.diagnose.rules.loop_state import active_scalers, loop_finding, loop_of
+from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.loop import Event, Kind, Loop
+from ampcheck.values.report import Report
+from ampcheck.values.wording import plural, scale_words
+
+#: Part of all steps from which on it is an error that later scalers skip them.
+_TOO_OFTEN = 1 / 4
+
+
+def scaler_made_anew(report: Report) -> list[Finding]:
+    """A new GradScaler takes the place of the one before, and begins at the first scale again.
+
+    What it finds: several scalers made at one line that step the same optimizer, one after the other.
+
+    Why it matters: the scale, and the count of steps until it grows, are what a scaler has learned. A new one begins at
+    65536: its first steps are skipped until it has come down again, and a larger scale is never reached.
+
+    What to do: make one scaler beside the optimizer, before the loop over epochs, and pass it on.
+
+    Example: def train_one_epoch(model, optimizer, loader): scaler = GradScaler().
+
+    When to ignore it: when the loss changes so much between the parts that what was learned is of no use. It is an
+    error where the later scalers skip more than a quarter of all steps.
+    """
+    loop = loop_of(report)
+    return [_made_anew(loop, file, line, labels) for (file, line, _), labels in made_again(loop).items()]
+
+
+def made_again(loop: Loop) -> dict[tuple[str, int, tuple[str, ...]], list[str]]:
+    """Return the scalers that are made at one line for the same optimizers, where they are several."""
+    made: dict[tuple[str, int, tuple[str, ...]], dict[str, Event]] = {}
+    for _, event in loop.sequence(1):
+        thing = loop.thing(event.thing) if event.kind is Kind.SCALER_STEP else None
+        if thing is not None and thing.label in active_scalers(loop):
+            made.setdefault((thing.file, thing.line, event.targets), {}).setdefault(thing.label, event)
+    return {place: list(labels) for place, labels in made.items() if len(labels) > 1}
+
+
+def _made_anew(loop: Loop, file: str, line: int, labels: list[str]) -> Finding:
+    again = sum(len(loop.skips(label)) for label in labels[1:])
+    begins = scale_words(next(iter(loop.first_scales.values()), 0.0))
+    skips = (
+        f", and {again:,} of {plural(loop.steps, 'step')} are skipped until it has come down" if again else ""
+    )
+    return loop_finding(
+        "AMP417 scaler-made-anew",
+        Severity.ERROR if again > _TOO_OFTEN * loop.steps else Severity.WARNING,
+        f"{len(labels)} scalers are made here, one after the other, for the same optimizer: each begins at "
+        f"{begins} again{skips}",
+        [Event(Kind.SCALE, name="GradScaler", file=file, line=line)],
+        ["# once, where the optimizer is made:", 'scaler = torch.amp.GradScaler("cuda")'],
+        {"scalers": len(labels), "skipped": again},
+    )
