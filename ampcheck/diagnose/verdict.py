@@ -35,7 +35,7 @@ def diagnosed(report: Report, coverage: Coverage) -> Report:
 def fails(failed: list[str], code: str, error: Exception) -> None:
     """Take note of a rule that ended with an error."""
     why = f"{type(error).__name__}: {error}"
-    failed.append(f"what {code} looks for was not judged, for an error of ampcheck's own: {why}")
+    failed.append(f"what {code} looks for was not judged: an internal error of ampcheck, {why}")
 
 
 def judged(report: Report, coverage: Coverage | None = None) -> Report:

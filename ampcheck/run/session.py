@@ -113,12 +113,13 @@ class Session:
     @property
     def trained(self) -> bool:
         """Tell whether the script trained: it may have skipped every step itself."""
-        return bool(self.watcher.steps or self.watcher.tape.recorded)
+        return bool(self.watcher.steps or self.watcher.tape.recorded or self.watcher.thread.sent.ruined)
 
     @property
     def left_out(self) -> str:
         """Return what no step shows of a script without training."""
-        backwards = self.watcher.backwards + self.watcher.thread.backwards.total()
+        thread = self.watcher.thread
+        backwards = self.watcher.backwards + thread.backwards.total() + thread.asked
         words = f"{plural(backwards, 'backward')} computed gradients: what they change was not seen"
         return words if backwards else ""
 

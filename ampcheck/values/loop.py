@@ -43,6 +43,8 @@ class Kind(StrEnum):
     #: by its line
     LOST_GRAD = "lost gradients"
     RETURNED_ZEROS = "returned zeros"  #: the same, whatever it is used for
+    #: half precision has made zeros or infinities of gradients that another thread computes and sends; named by which
+    SENT_GRAD = "sent gradients"
     SCALER_STEP = "scaler step"
     STEP = "step"  #: optimizer.step
     UPDATE = "update"  #: scaler.update
@@ -56,6 +58,8 @@ class Kind(StrEnum):
 
 #: What is not audited where watching failed.
 GAVE_IN = "everything after an internal error of ampcheck"
+#: Names of what a cast has made of gradients.
+MADE_INFINITE, MADE_ZERO = "infinite", "zero"
 #: Name of a stale cast that is known by the region alone, which another thread is in.
 ELSEWHERE = "in another thread"
 #: Name of a backward whose gradients are returned: torch.autograd.grad.

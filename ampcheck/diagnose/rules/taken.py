@@ -1,8 +1,11 @@
 """What half precision has done to a script's numbers before the step, or to its choices: FP32 cannot tell by itself."""
 
-from ampcheck.diagnose.rules.loop_state import active_scalers, device_of
+from dataclasses import replace
+
+from ampcheck.diagnose.rules.loop_state import active_scalers, device_of, loop_finding
 from ampcheck.values.doubts import Doubt, DoubtKind
 from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.loop import MADE_ZERO, Event, Kind
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import clean, percent, some
@@ -76,7 +79,9 @@ def changed_gradients(report: Report) -> list[Finding]:
     """Gradients are right after the backward and wrong when the optimizer is given them.
 
     What it finds: what a script does with gradients on their way to the optimizer is done to FP32's gradients too,
-    which are not scaled. The optimizer is given something else: far more than rounding the weights explains.
+    which are not scaled. The optimizer is given something else: far more than rounding the weights explains. And a
+    line at which other threads make half precision of their gradients, before they send them, where that makes most
+    of them infinite or zero again and again.
 
     Why it matters: a clip, a norm or a filter that sees gradients times the loss scale does something else than it is
     meant to; a division in half precision turns small gradients into zero. The loss and its gradients look right.
@@ -99,7 +104,28 @@ def changed_gradients(report: Report) -> list[Finding]:
             else "# divide the gradients by the loss scale before they are changed, in FP32",
         )
         for found in _harmful(report, DoubtKind.CHANGED)
-    ]
+    ] + [_sent(event) for event in _sent_events(report)]
+
+
+def _sent_events(report: Report) -> list[Event]:
+    """Return where other threads ruin gradients by a cast, each line once."""
+    events = () if report.loop is None else report.loop.sequence(1)
+    return list({e.name: e for _, e in events if e.kind is Kind.SENT_GRAD}.values())
+
+
+def _sent(event: Event) -> Finding:
+    made, _, place = event.name.partition(" ")
+    file, _, line = place.rpartition(":")
+    fix = ["# divide by the loss scale, or send them in bfloat16 or FP32"]
+    if made == MADE_ZERO:
+        fix = ["# multiply the loss by a scale first and divide behind the cast up, or send bfloat16 or FP32"]
+    return loop_finding(
+        "AMP421 changed-gradients",
+        Severity.ERROR,
+        f"half precision makes gradients of another thread {made} here: FP32's are finite and not zero",
+        [replace(event, name="", file=file, line=int(line))],
+        fix,
+    )
 
 
 def _harmful(report: Report, kind: DoubtKind) -> list[Doubt]:

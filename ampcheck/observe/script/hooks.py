@@ -170,6 +170,7 @@ def _engine(watcher: Watcher, original: Original, outputs: Any, seeds: Any, *arg
         out = original(outputs, seeds, *args, **kwargs)
         if trains:
             watcher.goes_on()
+        _surely(watcher, watcher.thread.returns, inputs, out, known=trains)
         if not _functional():
             watcher.returned(out, inputs if trains else ())
         return out
@@ -180,6 +181,15 @@ def _engine(watcher: Watcher, original: Original, outputs: Any, seeds: Any, *arg
         if seed is not None:
             watcher.seed_ends()
         watcher.backward_ends()
+        _surely(watcher, watcher.thread.leaves, outputs)
+
+
+def _surely(watcher: Watcher, look: Callable[..., None], *given: Any, **said: Any) -> None:
+    """Look at something, and let the script go on, unwatched, where that fails."""
+    try:
+        look(*given, **said)
+    except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the script
+        watcher.abandon(error)
 
 
 def _functional() -> bool:

@@ -2,11 +2,14 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 import torch
 
+from ampcheck.observe.script.scaling.losses import leaves_of
+from ampcheck.observe.script.state.sent_gradients import SentGradients
 from ampcheck.observe.script.state.stale_casts import OldCasts
 from ampcheck.observe.source import Spot
 from ampcheck.observe.statistics.memory import instances_of
@@ -15,6 +18,8 @@ from ampcheck.observe.statistics.memory import instances_of
 OTHER_THREADS = "steps of training in other threads"
 #: Backwards of a thread from which on it trains, where no optimizer has stepped.
 _BY_HAND = 8
+#: Backwards of other threads up to which the gradients that they leave are looked at.
+_BACKWARDS = 512
 
 
 class WatchedThread:
@@ -30,7 +35,8 @@ class WatchedThread:
         self._regions: dict[
             int, list[Spot]
         ] = {}  #: of others, where the regions of autocast began that each is in
-        self._old_casts = OldCasts()
+        self._old_casts, self.sent = OldCasts(), SentGradients()
+        self.asked = 0  #: gradients of weights that autograd.grad returned, of which no step is known
 
     @property
     def runs(self) -> bool:
@@ -78,6 +84,21 @@ class WatchedThread:
         """Return where the region of autocast began that the running thread, another one, is in."""
         regions = self._regions.get(threading.get_ident())
         return regions[0] if regions else None
+
+    def returns(self, inputs: Any, gradients: Iterable[Any], *, known: bool) -> None:
+        """Take note of gradients that autograd.grad has returned; `known` where they are those of a step."""
+        given = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+        if not known and any(isinstance(one, torch.nn.Parameter) for one in given):
+            self.asked += 1
+        if not self.runs:
+            self.sent.computed(gradients)
+
+    def leaves(self, losses: Any) -> None:
+        """Take note of the gradients that a backward of another thread has left."""
+        if not self.runs and self.backwards.total() < _BACKWARDS:
+            given = (losses,) if isinstance(losses, torch.Tensor) else losses
+            found = chain.from_iterable(leaves_of(one) for one in given if isinstance(one, torch.Tensor))
+            self.sent.computed(leaf.grad for leaf in found)
 
     def _is_by_hand(self, backwards: int) -> bool:
         """Tell whether so many backwards of a thread are followed by no optimizer's step: there is none."""

@@ -48,20 +48,28 @@ class _Listener(BesideMode):
         elif self._results.open and not self._watcher.capturing:
             self._results.steps = self._watcher.steps
             out = super().__torch_dispatch__(func, types, args, kwargs)
-            self._goes_on_with_old(func, args, out)
+            try:
+                self._looks_at(func, args, out)
+            except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the thread
+                self._watcher.abandon(error)
             return out
         return func(*args, **(kwargs or {}))
 
-    def _goes_on_with_old(self, func: Any, args: Args, out: Any) -> None:
-        """Say it where the thread stays in a region of autocast while the weights change that it has cast there."""
-        region = self._watcher.thread.entered_at()
+    def _looks_at(self, func: Any, args: Args, out: Any) -> None:
+        """Look at casts of weights that change while the thread stays in a region of autocast, and of gradients."""
+        thread, journal = self._watcher.thread, self._watcher.journal
+        if out is NotImplemented:
+            return
+        if func is _CAST:
+            thread.sent.cast(args[0], out, lambda name: journal.note(Kind.SENT_GRAD, name=name))
+        region = thread.entered_at()
         if region is None or self._kept is None:
             return
         if func is _CAST:
             self._kept.made(args[0], out)
         elif self._kept.outdated(args):
             self._kept = None
-            self._watcher.journal.note_at(region, Kind.STALE_CAST, name=ELSEWHERE)
+            journal.note_at(region, Kind.STALE_CAST, name=ELSEWHERE)
 
 
 class Workers:

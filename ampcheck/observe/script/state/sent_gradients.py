@@ -1,0 +1,70 @@
+"""Gradients that other threads than the watched one make half precision of, as workers do that send them to a server.
+
+No recorded step has them: what such a cast does to each is looked at where it happens.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ampcheck.observe import modes
+from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.source import running_line
+from ampcheck.observe.statistics.memory import readable
+from ampcheck.observe.unusual import plain
+from ampcheck.values.loop import MADE_INFINITE, MADE_ZERO
+from ampcheck.values.outcome import HARM_ERROR
+
+#: Casts of one line and shape that are looked at; and of them, those that ruin the gradient before that is said.
+_LOOKS, _FEW = 64, 4
+
+
+class SentGradients:
+    """What a thread's backwards have computed, and what is left of it in half precision."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._gradients: dict[int, StorageWeakRef] = {}
+        self._casts: Counter[tuple[str, int, torch.Size]] = Counter()
+        self.ruined: Counter[tuple[str, int, torch.Size]] = Counter()
+        self._said: set[tuple[str, int]] = set()
+
+    def computed(self, tensors: Iterable[Any]) -> None:
+        """Take note of gradients."""
+        for tensor in map(plain, tensors):
+            if tensor is not None and tensor.dtype is torch.float32 and readable(tensor):
+                storage = tensor.untyped_storage()
+                self._gradients[storage._cdata] = StorageWeakRef(storage)
+
+    def cast(self, tensor: torch.Tensor, low: torch.Tensor, tell: Callable[[str], object]) -> None:
+        """Look at a cast; `tell` hears what many of those at a line make of gradients, and where."""
+        if low.dtype not in HALVES or not self._gradients or not readable(tensor):
+            return
+        known = self._gradients.get(tensor.untyped_storage()._cdata)
+        if known is None or known.expired():
+            return
+        place = running_line()
+        key = (*place, tensor.shape)
+        if self._casts[key] >= _LOOKS or place in self._said:
+            return
+        self._casts[key] += 1
+        if found := _made_of(tensor, low):
+            self.ruined[key] += 1
+            if self.ruined[key] >= _FEW and 2 * self.ruined[key] >= self._casts[key]:
+                self._said.add(place)
+                tell(f"{found} {place[0]}:{place[1]}")
+
+
+@modes.unseen
+def _made_of(tensor: torch.Tensor, low: torch.Tensor) -> str:
+    """Return what a cast has made of a finite gradient, '' where that is what it was."""
+    grad, left = tensor.detach().double(), low.detach().double()
+    size = float(grad.norm())
+    if not 0.0 < size < float("inf"):
+        return ""
+    if not bool(left.isfinite().all()):
+        return MADE_INFINITE
+    return MADE_ZERO if float((grad - left).norm()) > HARM_ERROR * size else ""

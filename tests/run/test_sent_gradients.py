@@ -1,0 +1,95 @@
+"""Gradients that workers' threads compute and make half precision of before they send them: looked at at the cast."""
+
+import threading
+
+import pytest
+import torch
+from code_lines import line_of
+from torch import nn
+from torch.nn import functional as F
+
+from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
+from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
+
+
+def rounds(factor, dtype, *, returned, drops=True):
+    """Let a worker send the gradients of a loss times a factor in a precision; return what was sent."""
+    torch.manual_seed(0)
+    server, worker = nn.Linear(8, 1), nn.Linear(8, 1)
+    optimizer, box, sent = torch.optim.SGD(server.parameters(), 1e-3), [], []
+
+    def work():
+        worker.load_state_dict(server.state_dict())
+        x = torch.randn(64, 8)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = factor * F.mse_loss(worker(x).float(), 5 + x.sum(1, keepdim=True))
+        if returned:
+            grads = torch.autograd.grad(loss, list(worker.parameters()))
+        else:
+            worker.zero_grad()
+            loss.backward()
+            grads = [one.grad for one in worker.parameters()]
+        box.append([grad.to(dtype) for grad in grads])
+
+    for _ in range(12):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        grads = box.pop()
+        sent += grads
+        if drops and not all(bool(grad.isfinite().all() and grad.any()) for grad in grads):
+            continue
+        for parameter, grad in zip(server.parameters(), grads, strict=True):
+            parameter.grad = grad.float() / factor
+        optimizer.step()
+    return sent
+
+
+def watched(*given, **said):
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        sent = rounds(*given, **said)
+    assert not session.watcher.broken, session.watcher.not_seen
+    assert session.trained
+    return session.report("script.py"), sent
+
+
+@pytest.mark.parametrize("returned", [True, False])
+@pytest.mark.parametrize(("factor", "made"), [(1e6, "infinite"), (1e-9, "zero")])
+def test_gradients_that_the_cast_before_sending_ruins(factor, made, returned):
+    report, sent = watched(factor, torch.float16, returned=returned)
+    ruined = sum(
+        not bool(one.isfinite().all()) if made == "infinite" else not bool(one.any()) for one in sent
+    )
+    assert ruined >= len(sent) // 2  # as a real cast has it
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert errors[0].code == "AMP421"
+    assert f"makes gradients of another thread {made} here" in errors[0].message
+    assert errors[0].origin.line == line_of(rounds, "box.append")
+
+
+@pytest.mark.parametrize("returned", [True, False])
+@pytest.mark.parametrize(
+    ("factor", "dtype"), [(1e6, torch.bfloat16), (1.0, torch.float16), (1e6, torch.float32)]
+)
+def test_gradients_that_it_leaves_as_they_are(factor, dtype, returned):
+    report, sent = watched(factor, dtype, returned=returned)
+    assert all(bool(one.isfinite().all() and one.any()) for one in sent)
+    assert not [one for one in report.findings if one.severity is Severity.ERROR]
+
+
+def test_gradients_of_weights_that_nothing_steps_are_never_safe():
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
+        with torch.autocast("cuda", torch.float16):
+            loss = model(torch.randn(4, 8)).float().square().mean()
+        torch.autograd.grad(loss, list(model.parameters()))
+    assert not session.trained
+    assert session.left_out == "1 backward computed gradients: what they change was not seen"
+    assert session.report("script.py").verdict.word is not Health.SAFE
+    del optimizer
