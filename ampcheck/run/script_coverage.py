@@ -140,7 +140,7 @@ def _beside(watcher: Watcher) -> Iterator[str]:
     if names := watcher.updates.still:
         kind = "do" if len(names) > 1 else "does"
         yield f"{some(names)} {kind} not move in half precision: whether FP32 would move on was not judged"
-    if still := list(watcher.tape.looks.carried.still):
+    if still := [name for name, loss in watcher.tape.looks.carried.still.items() if loss is None]:
         kind = "stand" if len(still) > 1 else "stands"
         yield f"{some(still)} {kind} still where FP32 moves on from step to step: how much that comes to was not judged"
     for dtype, (number, elements) in sorted(watcher.averages.found.items()):

@@ -198,7 +198,7 @@ class Session:
 
 
 def _written(watcher: Watcher, full: Sequence[tuple[Recorded, Beside]]) -> Iterable[UpdateLoss]:
-    """Return what was lost of what steps write into tensors that modules hold, each in the last of them.
+    """Return what was lost of what steps write into tensors that modules or the script hold, each in the last of them.
 
     Not where it was found that it adds up over many steps, as it does where a script compensates for rounding.
     """
@@ -209,7 +209,7 @@ def _written(watcher: Watcher, full: Sequence[tuple[Recorded, Beside]]) -> Itera
         for path, one in held(model).items()
     )
     kept = {path for path, tensor in held_now if path in found and watcher.averages.keeps(tensor)}
-    return [loss for name, loss in found.items() if name not in kept]
+    return [*(loss for name, loss in found.items() if name not in kept), *watcher.tape.looks.carried.losses]
 
 
 def _uncalled(watcher: Watcher) -> dict[str, int]:

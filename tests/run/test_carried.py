@@ -2,13 +2,17 @@
 
 import pytest
 import torch
+from code_lines import line_of
 from torch import nn
 from torch.nn import functional as F
 
 from ampcheck.observe.reference.given import GIVEN
 from ampcheck.observe.script.looking_again import IN_A_ROW
+from ampcheck.observe.script.state.carried import stands_still
 from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
+from ampcheck.values.trace import UpdateLoss
 from ampcheck.values.verdict import Health
 
 STEPS = 40
@@ -153,13 +157,28 @@ def reweighted(rate, dtype):
     return session.report("script.py"), weights.now.float()
 
 
-@pytest.mark.parametrize(("rate", "stands"), [(5e-4, True), (0.1, False)])
-def test_what_stands_still_where_fp32_moves_on_is_never_safe(rate, stands):
+@pytest.mark.parametrize("rate", [5e-4, 0.1])
+def test_what_stands_still_where_fp32_moves_on_is_an_error(rate):
     """Each product rounds to what it was: so it stays for ever, and FP32's has gone some units on in as many steps."""
     report, kept = reweighted(rate, torch.bfloat16)
     _, wide = reweighted(rate, torch.float32)
+    stands = rate == 5e-4
     assert bool((kept == 0.5).all()) is stands
     assert bool(((wide - 0.5).abs() > 2.0**-8).any())
-    named = [gap for gap in report.verdict.coverage.gaps if gap.startswith("weights.now stands still")]
-    assert len(named) == stands
-    assert (report.verdict.word is Health.SAFE) is not stands
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == (["AMP504"] if stands else [])
+    if stands:
+        assert "weights.now" in errors[0].message
+        assert errors[0].origin.line == line_of(Weights.__call__, "self.now = self.now *")
+
+
+def test_what_stands_still_and_has_the_shape_of_a_weight_is_not_judged():
+    """An optimizer may keep there what rounding has taken from the weight."""
+    before, after = torch.ones(4, 2, dtype=torch.bfloat16), torch.ones(4, 2)
+    first, last = {"it": (before, after, None)}, {"it": (before, after + 0.5, None)}
+    assert stands_still(first, last, {torch.Size((4, 2))}) == {"it": None}
+    assert stands_still(first, last, set())["it"] == UpdateLoss("it", 8, 8)
+    few = after.clone()
+    few[0, 0] = 2
+    assert stands_still(first, {"it": (before, few, None)}, set()) == {"it": None}
+    assert stands_still(first, {"it": (before, after + 1e-4, None)}, set()) == {}

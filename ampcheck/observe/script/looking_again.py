@@ -16,6 +16,7 @@ from ampcheck.observe.statistics.memory import half_leaves, readable
 from ampcheck.observe.statistics.units import GRIDS, is_grid
 from ampcheck.observe.unusual import in_memory
 from ampcheck.values.parts import off_by_itself
+from ampcheck.values.trace import UpdateLoss
 
 #: Of a parameter's gradient, what is newly zero where a step makes the next one worth comparing.
 MORE_ZEROS = 0.1
@@ -171,7 +172,12 @@ class CarriedOn:
         self._given = False  #: the first of them was given some that FP32 does not know
         self._asked = False  #: the first of them has a reason to be followed
         self._first: Numbers = {}
-        self.still: dict[str, None] = {}  #: names of what stood still while FP32 moved on
+        self.still: dict[str, UpdateLoss | None] = {}  #: what stood still while FP32 moved on, judged or not
+
+    @property
+    def losses(self) -> tuple[UpdateLoss, ...]:
+        """Return what has lost what FP32 has changed of it."""
+        return tuple(filter(None, self.still.values()))
 
     def takes(self, step: int) -> Any:
         """Return what a step is to begin with, None where it is not the next one."""
@@ -196,7 +202,7 @@ class CarriedOn:
         ) or done.last + 1 - self._begun >= IN_A_ROW  # the first: they are of no step
         if ends:
             self._not_before = LATER * done.last
-            self.still |= dict.fromkeys(stands_still(self._first, carried.numbers()) if carried else ())
+            self.still |= stands_still(self._first, carried.numbers(), carried.shapes) if carried else {}
         unread = goes_on and not self._asked and not was_read
         if ends or unread or not carried or done.step < self._not_before:
             return False

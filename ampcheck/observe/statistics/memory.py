@@ -53,7 +53,16 @@ def version_of(tensor: torch.Tensor | None) -> int:
 
 def instances(*kinds: type) -> list[Any]:
     """Return the objects of just these types: they refer to them, and looking at all objects takes twice as long."""
-    return [one for one in _of_types(gc.get_referrers, kinds, kinds) if type(one) in kinds]
+    found = (one for one in _of_types(gc.get_referrers, kinds, kinds) if type(one) in kinds)
+    return [one for one in found if not isinstance(one, torch.Tensor) or _is_whole(one)]
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is more than a name in Python: one that is about to go has no dtype any more."""
+    try:
+        return tensor.dtype is not None
+    except RuntimeError:
+        return False
 
 
 def instances_of(kind: type) -> list[Any]:

@@ -4,7 +4,7 @@ FP32 runs beside a step from numbers that are there when it begins. Of those tha
 have others, so some steps in a row are compared in which FP32 goes on from its own.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,14 +16,12 @@ from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.statistics.memory import instances, readable, version_of
 from ampcheck.observe.statistics.units import unit_of
 from ampcheck.observe.unusual import in_memory
-from ampcheck.values.trace import Site
+from ampcheck.values.trace import Site, UpdateLoss
 
-#: By name, what a script has in half precision, and FP32 in its place.
-Numbers = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
-
-
-#: Part of what FP32 moves that must stand still for its tensor to be named.
-_MOST = 0.5
+#: By name, what a script has in half precision, FP32 in its place, and what has made it, where that is known.
+Numbers = Mapping[str, tuple[torch.Tensor, torch.Tensor, Site | None]]
+#: Part of what FP32 moves that must stand still for its tensor to be named; and of all, what must move for a loss.
+_MOST, _MANY = 0.5, 0.25
 
 
 class _Kept(NamedTuple):
@@ -57,6 +55,7 @@ class Carried:
         self.asked, self.was_read = asked, was_read
         held = [one for weight in weights for one in (weight, weight.grad) if one is not None]
         known = {one.untyped_storage()._cdata for one in held if readable(one)}
+        self.shapes = {one.shape for one in held}  #: of weights
         self._kept: dict[int, _Kept] = {}  #: by storage
         for tensor, place in _half():
             wide = tuple(shadow.of(tensor) for shadow in shadows)
@@ -70,16 +69,14 @@ class Carried:
         """Tell whether there is anything."""
         return bool(self._kept)
 
-    def numbers(self) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    def numbers(self) -> Numbers:
         """Return by name what the script has, and FP32."""
-        held = [
-            (tensor, kept.wide[0]) for tensor, place in _half() if (kept := self._kept.get(place)) is not None
-        ]
+        held = [(tensor, kept) for tensor, place in _half() if (kept := self._kept.get(place)) is not None]
         names = names_of([tensor for tensor, _ in held])
         return {
-            names[id(tensor)]: (tensor.detach().clone(), wide)
-            for tensor, wide in held
-            if wide is not None and wide.shape == tensor.shape
+            names[id(tensor)]: (tensor.detach().clone(), wide, kept.made)
+            for tensor, kept in held
+            if (wide := kept.wide[0]) is not None and wide.shape == tensor.shape
         }
 
     @property
@@ -99,16 +96,24 @@ class Carried:
                     shadow.replace(tensor, wide)
 
 
-def stands_still(before: Numbers, after: Numbers) -> list[str]:
-    """Return the names of what stands still where FP32 moves on, by as much as half precision can tell apart."""
-    found = []
+def stands_still(
+    before: Numbers, after: Numbers, weights: Container[torch.Size]
+) -> dict[str, UpdateLoss | None]:
+    """Return what stands still where FP32 moves on, by as much as half precision can tell apart.
+
+    What that comes to is known where many of the numbers move. It is not where there are weights of the same shape: an
+    optimizer may keep there what rounding takes from these.
+    """
+    found: dict[str, UpdateLoss | None] = {}
     for name in before.keys() & after.keys():
-        (first, start), (last, end) = before[name], after[name]
+        (first, start, _), (last, end, made) = before[name], after[name]
         if first.shape == last.shape and first.dtype is last.dtype:
             moves = (end.float() - start.float()).abs() >= unit_of(last)
-            still = moves & (first == last)
-            if float(still.sum()) > _MOST * float(moves.sum()):
-                found.append(name)
+            stuck, moved = (int(float(one.sum())) for one in (moves & (first == last), moves))
+            if stuck > _MOST * moved:
+                file, line = (made.file, made.line) if made is not None else ("", 0)
+                known = moved >= _MANY * last.numel() and last.shape not in weights
+                found[name] = UpdateLoss(name, moved, stuck, file=file, line=line) if known else None
     return found
 
 
