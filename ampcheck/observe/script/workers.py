@@ -63,9 +63,11 @@ class _Listener(BesideMode):
         if func is _CAST:
             thread.sent.cast(args[0], out, lambda name: journal.note(Kind.SENT_GRAD, name=name))
         region = thread.entered_at()
-        if region is None or self._kept is None:
+        if self._kept is None:
             return
-        if func is _CAST:
+        if region is None:
+            self._kept.clear()
+        elif func is _CAST:
             self._kept.made(args[0], out)
         elif self._kept.outdated(args):
             self._kept = None

@@ -19,7 +19,9 @@ from ampcheck.values.loop import MADE_INFINITE, MADE_ZERO
 from ampcheck.values.outcome import HARM_ERROR
 
 #: Casts of one line and shape that are looked at; and of them, those that ruin the gradient before that is said.
-_LOOKS, _FEW = 64, 4
+_LOOKS, _FEW = 16, 4
+#: Gradients that are kept in mind before those that are gone are forgotten.
+_HELD = 4096
 
 
 class SentGradients:
@@ -34,6 +36,8 @@ class SentGradients:
 
     def computed(self, tensors: Iterable[Any]) -> None:
         """Take note of gradients."""
+        if len(self._gradients) > _HELD:
+            self._gradients = {key: one for key, one in self._gradients.items() if not one.expired()}
         for tensor in map(plain, tensors):
             if tensor is not None and tensor.dtype is torch.float32 and readable(tensor):
                 storage = tensor.untyped_storage()
@@ -61,7 +65,7 @@ class SentGradients:
 @modes.unseen
 def _made_of(tensor: torch.Tensor, low: torch.Tensor) -> str:
     """Return what a cast has made of a finite gradient, '' where that is what it was."""
-    grad, left = tensor.detach().double(), low.detach().double()
+    grad, left = tensor.detach().float(), low.detach().float()
     size = float(grad.norm())
     if not 0.0 < size < float("inf"):
         return ""

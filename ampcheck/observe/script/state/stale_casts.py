@@ -97,6 +97,11 @@ class KeptCasts:
             storage = cast.untyped_storage()
             self._casts[storage._cdata] = StorageWeakRef(storage), weakref.ref(weight), {weight._version}
 
+    def clear(self) -> None:
+        """Forget them: the region of autocast has ended, and its casts with it."""
+        if self._casts:
+            self._casts.clear()
+
     def outdated(self, args: Iterable[Any]) -> bool:
         """Tell whether one among some arguments was used while its weight changed again and again."""
         if not self._casts:
