@@ -144,11 +144,12 @@ class Delivery:
                 self.second[name] = self._compare(wide, in_parts(own), 0).tolist()
 
     def end(self) -> None:
-        """Stop following: the next step begins, and nothing of this one is held any longer."""
+        """Stop following: the next step begins."""
         mode, self.mode = self.mode, None
-        self.runs, self._scale = (), lambda: 1.0
-        if mode is not None and self._begun:
-            mode.__exit__()
+        if mode is not None:
+            self.runs = ()
+            if self._begun:
+                mode.__exit__()
 
 
 def _length(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:

@@ -54,6 +54,14 @@ def guarded(method: Method) -> Method:
     return tell  # type: ignore[return-value]  # it takes the place of the method
 
 
+def surely(watcher: Any, look: Callable[..., None], *given: Any, **said: Any) -> None:
+    """Look at something, and let the script go on, unwatched, where that fails."""
+    try:
+        look(*given, **said)
+    except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the script
+        watcher.abandon(error)
+
+
 def _hear_elsewhere(watcher: Any, name: str, args: tuple[Any, ...]) -> None:
     """Let a watcher hear of another thread."""
     if name != "backward":

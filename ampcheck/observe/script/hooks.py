@@ -28,6 +28,7 @@ from ampcheck.observe.script import open_watches
 from ampcheck.observe.script.compiling import hooks_of_others, let_modes_stay
 from ampcheck.observe.script.cuda.graphs import hear_graphs
 from ampcheck.observe.script.data_sets import hear_loaders
+from ampcheck.observe.script.guard import surely
 from ampcheck.observe.script.journal import dtype_name
 from ampcheck.observe.script.preparation import hear_graphs_made
 from ampcheck.observe.script.roots import RootFinder
@@ -170,7 +171,7 @@ def _engine(watcher: Watcher, original: Original, outputs: Any, seeds: Any, *arg
         out = original(outputs, seeds, *args, **kwargs)
         if trains:
             watcher.goes_on()
-        _surely(watcher, watcher.thread.returns, inputs, out, known=trains)
+        surely(watcher, watcher.thread.returns, inputs, out, known=trains)
         if not _functional():
             watcher.returned(out, inputs if trains else ())
         return out
@@ -181,15 +182,8 @@ def _engine(watcher: Watcher, original: Original, outputs: Any, seeds: Any, *arg
         if seed is not None:
             watcher.seed_ends()
         watcher.backward_ends()
-        _surely(watcher, watcher.thread.leaves, outputs)
-
-
-def _surely(watcher: Watcher, look: Callable[..., None], *given: Any, **said: Any) -> None:
-    """Look at something, and let the script go on, unwatched, where that fails."""
-    try:
-        look(*given, **said)
-    except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the script
-        watcher.abandon(error)
+        if watcher.thread.backwards:  # of others
+            surely(watcher, watcher.thread.leaves, outputs)
 
 
 def _functional() -> bool:

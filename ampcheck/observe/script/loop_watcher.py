@@ -164,7 +164,7 @@ class LoopWatcher:
         dtype = "" if loss is None else dtype_name(loss.dtype)
         whole = loss is not None and loss.numel() == 1
         by = factor(loss, next(iter(seeds), None)) if whole and not scaled else 1.0
-        hand = by >= SMALLEST_SCALE or (whole and not scaled and self.hand.has_fallen_to(by, loss))
+        hand = by >= SMALLEST_SCALE or (by != 1.0 and self.hand.has_fallen_to(by, loss))
         name = name or (behind(loss) if whole or loss is None else SEEDED)
         self.journal.note(Kind.BACKWARD, scaled=scaled, dtype=dtype, name=name, by_hand=hand)
         self.backwards, self._pending = self.backwards + 1, True

@@ -53,12 +53,18 @@ def version_of(tensor: torch.Tensor | None) -> int:
 
 def instances(*kinds: type) -> list[Any]:
     """Return the objects of just these types: they refer to them, and looking at all objects takes twice as long."""
-    found = (one for one in _of_types(gc.get_referrers, kinds, kinds) if type(one) in kinds)
-    return [one for one in found if not isinstance(one, torch.Tensor) or _is_whole(one)]
+    found = [one for one in _of_types(gc.get_referrers, kinds, kinds) if type(one) in kinds]
+    if torch.Tensor in kinds or torch.nn.Parameter in kinds:
+        try:
+            for one in found:
+                _ = one.dtype  # one that is about to go has none any more
+        except RuntimeError:
+            return [*filter(_is_whole, found)]
+    return found
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor is more than a name in Python: one that is about to go has no dtype any more."""
+    """Tell whether a tensor is more than a name in Python."""
     try:
         return tensor.dtype is not None
     except RuntimeError:
