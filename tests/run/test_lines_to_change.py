@@ -1,6 +1,7 @@
 """What a script's report says to change at a line, made in the script: nothing is wrong then."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,10 +9,12 @@ from code_lines import line_of
 from torch import nn
 
 from ampcheck.diagnose.rules.backward_unscaled import SCALED
+from ampcheck.diagnose.rules.lines_to_change import _in_fp32
 from ampcheck.renderers.next_step import next_step
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
+from ampcheck.values.trace import Phase, Site
 
 
 def watched(loss_of, *, init=2.0**10, steps=6, repairs=None, around=nullcontext):
@@ -315,3 +318,12 @@ def test_what_a_backward_computes_from_a_rounded_copy_is_placed_where_that_is_sa
     errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
     assert [one.code for one in errors] == ([] if kept == torch.float32 else ["AMP501"])
     assert all(one.origin.line == line_of(Lean.forward, "save_for_backward") for one in errors)
+
+
+def test_a_memory_that_is_made_in_half_precision_is_made_in_fp32():
+    """By a dtype of its own, which no region without autocast changes."""
+    report, errors = watched(differs)
+    made = Site("", "zeros", "output", Phase.FORWARD, "bfloat16", "train.py", 30)
+    assert _in_fp32(report, replace(errors[0], sites=(made,))) == ("# train.py:30: dtype=torch.float32",)
+    wide = made._replace(dtype="float32")
+    assert _in_fp32(report, replace(errors[0], sites=(wide,)))[0].startswith("with torch.autocast(")

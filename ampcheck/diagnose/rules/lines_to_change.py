@@ -17,6 +17,13 @@ from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import clean, location
 
+#: Operations that make a tensor of no other: in the dtype that they are given.
+_MAKES = frozenset(
+    f"{before}{name}{after}"
+    for name in ("zeros", "ones", "full", "empty")
+    for before, after in (("", ""), ("new_", ""), ("", "_like"))
+)
+
 
 def with_lines(report: Report, finding: Finding) -> Finding:
     """Return an error of a script with what to change at its lines."""
@@ -31,9 +38,11 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
     origin = finding.origin
     if origin is None or not origin.file or not origin.op:
         return ()
-    if is_rebuilt(report, origin):
-        low = clean(report.precision)
-        return (f"# rebuilt here from numbers held in {low}: hold them in FP32 where the forward makes them",)
+    made_low = origin.op in _MAKES and origin.dtype in HALVES  # by a dtype of its own
+    if made_low or is_rebuilt(report, origin):
+        rebuilt = f"# rebuilt here from numbers held in {clean(report.precision)}"
+        held = f"{rebuilt}: hold them in FP32 where the forward makes them"
+        return (f"# {origin.location}: dtype=torch.float32" if made_low else held,)
     if is_unscaled(report, origin):
         return SCALED
     region = f"with torch.autocast({device_of(report)}, enabled=False):"
