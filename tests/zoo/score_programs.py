@@ -23,7 +23,7 @@ ON_GPU = HERE.parents[1] / "golden" / "programs.txt"
 SECONDS = 300
 HEAD = """# Programs with known answers
 
-257 training programs with a failure of mixed precision and 106 healthy look-alikes, as different people would write
+262 training programs with a failure of mixed precision and 106 healthy look-alikes, as different people would write
 them: state, parts, losses that go wrong in the backward only, several optimizers, threads, checkpointing, scalers of
 their own, half weights. What is true of each was measured by plain torch (`tests/zoo/plain.py`) and is written in
 `tests/zoo/programs/truth.toml`. Made by `python tests/zoo/score_programs.py --markdown reports/programs.md`.
@@ -97,8 +97,8 @@ Who wrote the programs had not looked at ampcheck's code, and each round was sco
 - Twenty-first round, of 40 failures and 20 look-alikes from the same brief, scored folder by folder between commits
   05a07eb and 25a249b, each before anything was changed for it: 32 of 40 found, 28 with the first error in the right
   place, **2 called SAFE**; no error on a look-alike, but two reports were lost: one by an error of ampcheck's own, one
-  as torch aborted. Of 11 of those found, the lines that were advised heal 10 by running them. Four of its programs are
-  here (q43 to q46).
+  as torch aborted. Of 11 of those found, the lines that were advised heal 10 by running them. Nine of its programs are
+  here (q43 to q51).
 
 What was missed was then fixed by kinds of failure, so the table below is not a blind score.
 """
