@@ -42,21 +42,14 @@ def watched(train, *given):
     return session
 
 
-def test_learners_of_many_tasks_are_seen_as_soon_as_many_of_them_were():
+def test_learners_that_were_not_compared_are_said():
+    """Each is a model of its own: what was compared of others says nothing of its numbers."""
     session = watched(learn, 100)
-    report = session.report("script.py")
-    assert report.verdict.word is Health.SAFE, report.verdict.sentence
-    compared = {key for step in session.watcher.tape.recorded for key in step.beside.compared}
-    names = [name for key, (name, _) in session.watcher.trained._names.items() if key in compared]
-    assert all(names.count(f"learner.{part}") >= 8 for part in ("0.weight", "0.bias", "2.weight", "2.bias"))
-
-
-def test_a_name_of_few_is_seen_only_where_each_of_them_was():
-    trained = watched(learn, 100).watcher.trained
+    report, trained = session.report("script.py"), session.watcher.trained
+    assert report.verdict.word is not Health.SAFE
+    assert "learner.*" in report.verdict.sentence
     of_one = [key for key, (name, _) in trained._names.items() if name == "learner.0.weight"]
-    assert len(of_one) > 8
-    assert trained.elements(others_than=of_one[:7])["learner.0.weight"] == 8 * 16 * (len(of_one) - 7)
-    assert "learner.0.weight" not in trained.elements(others_than=of_one[:8])
+    assert trained.elements(others_than=of_one[:8])["learner.0.weight"] == 8 * 16 * (len(of_one) - 8)
 
 
 def test_what_is_made_anew_is_not_looked_for_in_memory_each_time(monkeypatch):

@@ -140,7 +140,7 @@ def calls_in_an_unrecorded_step(layers):
 def test_between_recorded_steps_no_operation_and_no_module_costs_a_call():
     few = calls_in_an_unrecorded_step(2)
     assert few == calls_in_an_unrecorded_step(40)
-    assert few <= 90  # a step's worth of events: zero_grad, backward, step
+    assert few < 90  # a step's worth of events: zero_grad, backward, step
 
 
 class TakesScale(torch.optim.Optimizer):

@@ -141,7 +141,7 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
         fix = [f"{line_of(loop, Kind.ZERO_GRAD, 'optimizer.zero_grad()')}  # where a step is skipped, too"]
         places = kept[:1]
     elif loop.thing(label) is None and _only_falls(loop, events):
-        why = "; it never grows again, although most steps between are taken"
+        why = "; it never grows again, although most steps are taken"
         fix = ["# after some hundred steps without a skip, double the scale again"]
         places = [event for _, event in loop.sequence(1) if event.kind is Kind.BACKWARD and event.by_hand][:1]
     else:

@@ -116,9 +116,9 @@ def _sent_events(report: Report) -> list[Event]:
 def _sent(event: Event) -> Finding:
     made, _, place = event.name.partition(" ")
     file, _, line = place.rpartition(":")
-    fix = ["# divide by the loss scale, or send them in bfloat16 or FP32"]
+    fix = ["# divide them by the loss scale first, or send them in bfloat16 or FP32"]
     if made == MADE_ZERO:
-        fix = ["# multiply the loss by a scale first and divide behind the cast up, or send bfloat16 or FP32"]
+        fix = ["# multiply the loss by a scale and divide once they are FP32 again, or send bfloat16 or FP32"]
     return loop_finding(
         "AMP421 changed-gradients",
         Severity.ERROR,

@@ -182,8 +182,6 @@ def _engine(watcher: Watcher, original: Original, outputs: Any, seeds: Any, *arg
         if seed is not None:
             watcher.seed_ends()
         watcher.backward_ends()
-        if watcher.thread.backwards:  # of others
-            surely(watcher, watcher.thread.leaves, outputs)
 
 
 def _functional() -> bool:

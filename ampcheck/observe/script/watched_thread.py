@@ -36,6 +36,7 @@ class WatchedThread:
             int, list[Spot]
         ] = {}  #: of others, where the regions of autocast began that each is in
         self._old_casts, self.sent = OldCasts(), SentGradients()
+        self._losses: dict[int, list[torch.Tensor]] = {}  #: of others, whose backward runs
         self.asked = 0  #: gradients of weights that autograd.grad returned, of which no step is known
 
     @property
@@ -93,12 +94,16 @@ class WatchedThread:
         if not self.runs:
             self.sent.computed(gradients)
 
-    def leaves(self, losses: Any) -> None:
-        """Take note of the gradients that a backward of another thread has left."""
-        if not self.runs and self.backwards.total() < _BACKWARDS:
+    def begins(self, losses: Any) -> None:
+        """Take note of the losses whose backward begins in another thread."""
+        if self.backwards.total() < _BACKWARDS:
             given = (losses,) if isinstance(losses, torch.Tensor) else losses
-            found = chain.from_iterable(leaves_of(one) for one in given if isinstance(one, torch.Tensor))
-            self.sent.computed(leaf.grad for leaf in found)
+            self._losses[threading.get_ident()] = [one for one in given if isinstance(one, torch.Tensor)]
+
+    def leaves(self) -> None:
+        """Take note of the gradients that the backward of another thread has left."""
+        losses = self._losses.pop(threading.get_ident(), [])
+        self.sent.computed(leaf.grad for leaf in chain.from_iterable(map(leaves_of, losses)))
 
     def _is_by_hand(self, backwards: int) -> bool:
         """Tell whether so many backwards of a thread are followed by no optimizer's step: there is none."""

@@ -1,15 +1,11 @@
 """Which parameters the optimizers of a script have stepped, and whose gradients were compared with FP32."""
 
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 import torch
 
 from ampcheck.observe.script.state.naming import Named
-
-#: Parameters of one name and size that were compared, from which on others of that name are as these.
-_OFTEN = 8
 
 
 class Trained:
@@ -48,15 +44,11 @@ class Trained:
         return held is not None and held() is tensor
 
     def elements(self, others_than: Iterable[int] = ()) -> dict[str, int]:
-        """Return the elements of the stepped parameters by name, but for some that are named by identity.
-
-        Where many of one name are left out, made anew as a learner is for each task, all of that name are.
-        """
+        """Return the elements of the stepped parameters by name, but for some that are named by identity."""
         left_out = set(others_than)
-        often = Counter(self._names[key] for key in left_out if key in self._names)
         found: dict[str, int] = {}
         for key, (name, size) in self._names.items():
-            if key not in left_out and often[name, size] < _OFTEN:
+            if key not in left_out:
                 found[name] = found.get(name, 0) + size
         return found
 
