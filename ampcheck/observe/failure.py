@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ampcheck.observe.execution import Failed
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.model.modules import ModuleTracker
 from ampcheck.observe.source import is_user_file, running_line, shown_path
 from ampcheck.observe.statistics.memory import tensors_of
@@ -78,7 +79,7 @@ class Caught:
         modules = {id(tensor): module for module, _, tensor in parameters}
         for failure, given in self._given.items():
             held = [tensor for one in given if (tensor := one()) is not None]
-            bare = next((one for one in held if one.grad is None and id(one) in modules), None)
+            bare = next((one for one in held if gradient_of(one) is None and id(one) in modules), None)
             if bare is None:
                 missed[f"{failure.op} ({failure.location}) {CAUGHT}"] = 1
             else:

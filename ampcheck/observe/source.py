@@ -197,10 +197,14 @@ def in_library(filename: str) -> bool:
 
 
 def object_of(frame: FrameType) -> Any:
-    """Return the object whose method a frame runs, None for a function's."""
+    """Return the object whose method a frame runs, None for a function's, and for ampcheck's own.
+
+    Python keeps what `f_locals` returns in the frame: asked of a frame that holds frames, neither ever ends.
+    """
     code = frame.f_code
     holder = code.co_qualname.rpartition(".")[0]
-    if not code.co_argcount or not holder or holder.endswith("<locals>"):
+    ours = code.co_filename.startswith(_AMPCHECK)
+    if ours or not code.co_argcount or not holder or holder.endswith("<locals>"):
         return None
     return frame.f_locals.get(code.co_varnames[0])
 

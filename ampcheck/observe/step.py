@@ -18,6 +18,7 @@ from ampcheck.observe.cuda_on_cpu.stand_in import autocast_stands_in
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import State
 from ampcheck.observe.failure import is_out_of_memory, locate
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.model.modules import tensors_in
 from ampcheck.observe.model.structure import in_table, modules, named_parameters, own_tensors
 from ampcheck.observe.recorder import Recorder
@@ -164,8 +165,8 @@ def run(step: Step, recorder: Recorder, dtype: torch.dtype | None, log2_scale: i
 def _state(model: Any) -> Iterator[State]:
     """Yield the parameters of a model, each after its gradient."""
     for module, name, parameter in named_parameters(model):
-        if parameter.grad is not None:
-            yield module, f"param_grad[{name}]", parameter.grad
+        if (grad := gradient_of(parameter)) is not None:
+            yield module, f"param_grad[{name}]", grad
         yield module, f"param[{name}]", parameter
 
 

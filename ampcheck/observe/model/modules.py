@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.model.structure import in_table, is_lazy, named_modules, outermost, own_parameters
 from ampcheck.observe.source import frames, object_of
 from ampcheck.values.trace import ModuleInfo
@@ -51,7 +52,7 @@ class _Entry:
         """Whether it took part in the step without being called as a module."""
         if type(self.module).__call__ is not torch.nn.Module.__call__:
             return True
-        return any(parameter.grad is not None for _, parameter in own_parameters(self.module))
+        return any(gradient_of(parameter) is not None for _, parameter in own_parameters(self.module))
 
 
 class ModuleTracker:

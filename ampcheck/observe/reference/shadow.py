@@ -256,7 +256,8 @@ class Shadow:
         pairs = zip(tensors_of((out,)), tensors_of((wide,)), strict=False)
         for tensor, reference in ((memory_of(low), memory_of(high)) for low, high in pairs):
             numbers = tensor.is_floating_point() or tensor.is_complex()
-            fresh = (numbers or self.decides) and readable(tensor)
+            # In a backward, what is compared decides which gradients there are, as of a clamp.
+            fresh = (numbers or self.decides or in_backward()) and readable(tensor)
             if fresh and tensor.untyped_storage()._cdata not in held:
                 own = reference.untyped_storage()._cdata not in inputs
                 self._keep(tensor, reference if own else reference.clone())

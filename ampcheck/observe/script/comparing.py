@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from ampcheck.observe import modes
 from ampcheck.observe.execution import Args, Execute, Kwargs, State
 from ampcheck.observe.fp8.by_hand import EIGHTHS, CastsByHand
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.reference.checks import LOOKS, Checks
 from ampcheck.observe.reference.given import Given
@@ -177,7 +178,7 @@ class Compared(Recording):
     def _added_to(self) -> None:
         """Unscale the gradients that there were when the recording began: this step's are added to them."""
         for _, _, parameter in self.recorder.tracker.parameters():
-            grad = plain(parameter.grad)
+            grad = plain(gradient_of(parameter))
             for shadow in self._shadows:
                 if grad is not None and shadow.of(grad) is None:
                     shadow.keep(grad, grad.float() / self.scale)
@@ -222,7 +223,7 @@ class Compared(Recording):
 
     def _precision(self, trace: Trace) -> str:
         """Return the precision of the step; that of the gradients it was sent, where it computes none itself."""
-        own, grads = trace.precision(self.autocast), (one.grad for _, _, one in self.named(None))
+        own, grads = trace.precision(self.autocast), (gradient_of(one) for _, _, one in self.named(None))
         return SHORT_DTYPE.get(self._shadow.made_in(grads), own) if self.sent and own == "fp32" else own
 
     def measured(self, leaf: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
@@ -263,7 +264,8 @@ class Compared(Recording):
                 buffer.copy_(reference)
 
     def _gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        return self._measured.get(id(parameter), parameter.grad)
+        known = self._measured.get(id(parameter))
+        return gradient_of(parameter) if known is None else known
 
     def _states(self, parameters: Iterable[Named]) -> Iterator[State]:
         """Yield gradients and parameters; compare the gradients with FP32's."""

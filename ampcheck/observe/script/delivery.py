@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ampcheck.observe.execution import Args, Kwargs, run_op
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.reference.beside_mode import BesideMode
 from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.shadow import Follow, Shadow
@@ -100,7 +101,7 @@ class Delivery:
         for run in self.runs:
             own = _Followed(followed[-1].run if followed else run_op)
             own.gave_way = lambda _: self.end()
-            for grad in (plain(parameter.grad) for parameter in parameters):
+            for grad in (plain(gradient_of(parameter)) for parameter in parameters):
                 if grad is not None and (wide := run.of(grad)) is not None:
                     own.keep(grad, wide.clone())
             followed.append(own)
@@ -126,7 +127,7 @@ class Delivery:
         """Compare what an optimizer is about to use."""
         pairs = []
         for name, parameter in parameters:
-            grad = plain(parameter.grad)
+            grad = plain(gradient_of(parameter))
             wide = None if grad is None else self.runs[0].of(grad)
             if grad is not None and wide is not None and grad.layout is torch.strided:
                 pairs.append((name, parameter, in_parts(grad.detach()), in_parts(wide)))

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.model.held import apart
 from ampcheck.observe.reference.effects import effects, written
 from ampcheck.observe.reference.shadow import Shadow
@@ -74,7 +75,7 @@ class GradientRows:
     def wait(self, parameters: Iterable[torch.Tensor]) -> None:
         """Wait for the first operation on gradients: a backward has just left them."""
         self._untouched, self.touched_at = {}, ("", 0)
-        held = ((one, one.grad) for one in parameters)
+        held = ((one, gradient_of(one)) for one in parameters)
         self._left = [
             (one, grad, version_of(grad)) for one, grad in held if grad is not None and readable(grad)
         ]
@@ -83,7 +84,7 @@ class GradientRows:
 
     def gone(self) -> bool:
         """Tell whether no parameter has the gradient any more that a backward left."""
-        return not any(one.grad is grad for one, grad, _ in self._left)
+        return not any(gradient_of(one) is grad for one, grad, _ in self._left)
 
     def touches(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Tell whether an operation with these arguments is the first; note the line of the first that changes some."""
@@ -106,7 +107,7 @@ class GradientRows:
     def keep(self, parameters: Iterable[tuple[str, str, torch.Tensor]]) -> None:
         """Compare gradients as the backward has left them."""
         for module, name, parameter in parameters:
-            grad = plain(parameter.grad)
+            grad = plain(gradient_of(parameter))
             if grad is not None and grad.layout is torch.strided:
                 _, self._untouched[f"{module}.{name}".lstrip(".")] = self._row(id(parameter), grad)
 
@@ -139,7 +140,9 @@ class GradientRows:
 
     def fetch(self) -> tuple[dict[str, Sequence[float]], dict[str, Sequence[float]]]:
         """Return the comparisons of what is used, and of what the backward left where the script has changed that."""
-        changed = any(one.grad is not grad or version_of(grad) != was for one, grad, was in self._left)
+        changed = any(
+            gradient_of(one) is not grad or version_of(grad) != was for one, grad, was in self._left
+        )
         self._left = []  # the script may let its gradients go
         return _listed(self._rows), _listed(self._untouched if changed else {})
 
@@ -168,7 +171,7 @@ def times_as_large(
     """Return how many times as large as FP32's the gradients are; 0 where that is not known."""
     low = wide = 0.0
     for parameter in parameters:
-        grad = plain(parameter.grad)
+        grad = plain(gradient_of(parameter))
         reference = None if grad is None else of(grad)
         if grad is not None and reference is not None:
             low += float(grad.double().square().sum())

@@ -22,6 +22,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from ampcheck.observe.model.gradients import trains_here
 from ampcheck.observe.model.modules import ModuleTracker
 from ampcheck.observe.patches import Original, Patches, put_in_place
 from ampcheck.observe.script import open_watches
@@ -57,15 +58,13 @@ class Hooks:
         self._kinds: set[type] = set()
         self.open = True  #: the watcher still hears
         put, before = self._patches.put, self._patches.before
-        self._handles.append(
-            register_optimizer_step_pre_hook(lambda optimizer, *_: watcher.step_begins(optimizer))
-        )
+        self._handles.append(register_optimizer_step_pre_hook(_using(watcher, "step_begins")))
         self._handles.append(register_optimizer_step_post_hook(lambda *_: watcher.step_ends()))
         put(torch.autograd, "_engine_run_backward", functools.partial(_engine, watcher))
         put(Optimizer, "add_param_group", functools.partial(_add_group, watcher))
         before(Optimizer, "state_dict", _noting(watcher, Kind.SAVE_OPTIMIZER))
-        before(Optimizer, "zero_grad", lambda owner, *_, **__: watcher.zeroed(owner, "optimizer"))
-        before(torch.nn.Module, "zero_grad", lambda owner, *_, **__: watcher.zeroed(owner, "model"))
+        before(Optimizer, "zero_grad", _using(watcher, "zeroed", "optimizer"))
+        before(torch.nn.Module, "zero_grad", _using(watcher, "zeroed", "model"))
         before(torch.nn.Module, "train", functools.partial(_trains, watcher))
         for scheduler in {value for value in vars(lr_scheduler).values() if isinstance(value, type)}:
             if issubclass(scheduler, lr_scheduler.LRScheduler) and "step" in vars(scheduler):
@@ -161,6 +160,7 @@ def _engine(watcher: Watcher, original: Original, outputs: Any, seeds: Any, *arg
     """Wrap what `backward` and `grad` call, under whatever name a script has bound these."""
     if _current_node() is not None:
         return original(outputs, seeds, *args, **kwargs)
+    trains_here()
     if not kwargs.get("accumulate_grad", True):
         create_graph, inputs = args[1:3]
         if create_graph:
@@ -182,6 +182,14 @@ def _engine(watcher: Watcher, original: Original, outputs: Any, seeds: Any, *arg
         if seed is not None:
             watcher.seed_ends()
         watcher.backward_ends()
+
+
+def _using(watcher: Watcher, event: str, *said: str) -> Callable[..., Any]:
+    def uses(owner: Any, *_: Any, **__: Any) -> None:
+        trains_here(owner)
+        getattr(watcher, event)(owner, *said)
+
+    return uses
 
 
 def _functional() -> bool:

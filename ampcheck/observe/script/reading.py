@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.values.loop import Kind
 
@@ -52,7 +53,7 @@ def owners(values: Iterable[Any], parameters: Iterable[torch.Tensor]) -> Iterato
     """Yield the parameters whose gradients lie where these tensors do, in full or in part."""
     memory = {_memory(tensor) for tensor in tensors_of(values)}
     for parameter in parameters:
-        if parameter.grad is not None and _memory(parameter.grad) in memory:
+        if (grad := gradient_of(parameter)) is not None and _memory(grad) in memory:
             yield parameter
 
 

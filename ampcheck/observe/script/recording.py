@@ -11,6 +11,7 @@ import torch
 from ampcheck.observe import modes
 from ampcheck.observe.execution import Args, Execute, Kwargs, State
 from ampcheck.observe.failure import locate
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.guard import not_seen_because
@@ -149,6 +150,7 @@ class Recording:
         """Stop recording; what was recorded stays."""
         self.resume()
         self.recorder.__exit__(None, None, None)
+        self.recorder.by_frames = None  # it may hold this recording, which is to go with its last name
 
     def pause(self) -> None:
         """See nothing for a while: of what an optimizer does."""
@@ -288,7 +290,7 @@ class Recording:
                 yield module, name, own.detach(), held
 
     def _gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        return parameter.grad
+        return gradient_of(parameter)
 
     @modes.unseen
     def finish(self) -> Recorded:

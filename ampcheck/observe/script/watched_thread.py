@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.script.scaling.losses import leaves_of
 from ampcheck.observe.script.state.sent_gradients import SentGradients
 from ampcheck.observe.script.state.stale_casts import OldCasts
@@ -103,7 +104,7 @@ class WatchedThread:
     def leaves(self) -> None:
         """Take note of the gradients that the backward of another thread has left."""
         losses = self._losses.pop(threading.get_ident(), [])
-        self.sent.computed(leaf.grad for leaf in chain.from_iterable(map(leaves_of, losses)))
+        self.sent.computed(gradient_of(leaf) for leaf in chain.from_iterable(map(leaves_of, losses)))
 
     def _is_by_hand(self, backwards: int) -> bool:
         """Tell whether so many backwards of a thread are followed by no optimizer's step: there is none."""

@@ -6,6 +6,7 @@ goes on from that. It does so for as long as little time is spent on it.
 """
 
 import threading
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ampcheck.observe.execution import Args, Kwargs
+from ampcheck.observe.model.gradients import thread_ends
 from ampcheck.observe.modes import OwnMode
 from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.reference.beside_mode import BesideMode
@@ -135,7 +137,8 @@ def hear_workers(patches: Patches, watcher: Any) -> None:
 
 def _followed(watcher: Any, original: Original, self: threading.Thread) -> Any:
     mode = watcher.tape.workers.begins(watcher)
-    if mode is None:
-        return original(self)
-    with mode:
-        return original(self)
+    try:
+        with nullcontext() if mode is None else mode:
+            return original(self)
+    finally:
+        thread_ends()

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
 from ampcheck.observe.script.scaling.scaled_by_hand import CLOSE, all_sizes
@@ -51,7 +52,9 @@ class Division:
         with unseen():
             ratios = self._ratios()
             self._by, self.begun = by, True
-            self._before = [(one, one.grad, version_of(one.grad)) for one in held.values()]
+            self._before = [
+                (one, grad, version_of(grad)) for one in held.values() for grad in (gradient_of(one),)
+            ]
         kept = (key for key, ratio in ratios.items() if _close(ratio, 1.0))
         self._others = {key for key in kept if self._grown[key].by != by >= SMALLEST_SCALE}
         scaled = [key for key, ratio in ratios.items() if _is_scale(ratio, self._grown[key].by)]
@@ -68,7 +71,7 @@ class Division:
             changed = [
                 one
                 for one, grad, was in before
-                if one.grad is not None and (one.grad is not grad or version_of(one.grad) != was)
+                if (now := gradient_of(one)) is not None and (now is not grad or version_of(now) != was)
             ]
             scaled = self._by >= SMALLEST_SCALE
             mixed = (

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ampcheck.observe import modes
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, number_of
 from ampcheck.observe.statistics.memory import version_of
 from ampcheck.observe.unusual import plain
@@ -57,7 +58,7 @@ def worst(found: Iterable[Scaling]) -> Scaling:
 
 def probes(parameters: Iterable[torch.Tensor], most: int = _PROBES) -> list[Probe]:
     """Return some parameters with the largest element of their gradients, read from no device yet."""
-    return sizes(((parameter, parameter.grad) for parameter in parameters), most)
+    return sizes(((parameter, gradient_of(parameter)) for parameter in parameters), most)
 
 
 def sizes(pairs: Iterable[tuple[torch.Tensor, torch.Tensor | None]], most: int = _PROBES) -> list[Probe]:
@@ -81,7 +82,7 @@ def scaling_of(by: float, before: Sequence[Probe], stepped: Iterable[torch.Tenso
     """Return what is known of a step's scale: the loss was multiplied `by` a constant, and these were stepped."""
     updated = list(stepped)
     own = {id(parameter) for parameter in updated}
-    held = [one for one in before if one[0].grad is not None]
+    held = [one for one in before if gradient_of(one[0]) is not None]
     copied = bool(own) and not any(id(parameter) in own for parameter, _ in held)
     pairs = _copies(held, updated) if copied else held
     ratios = _ratios(pairs)
@@ -154,7 +155,7 @@ def divided_by(before: Sequence[Probe]) -> float:
 
 
 def _ratios(before: Sequence[Probe]) -> list[float]:
-    held = [(parameter, amax) for parameter, amax in before if parameter.grad is not None]
+    held = [(parameter, amax) for parameter, amax in before if gradient_of(parameter) is not None]
     after = probes(parameter for parameter, _ in held)
     pairs = [(float(amax), float(now)) for (_, amax), (_, now) in zip(held, after, strict=False)]
     return [was / now for was, now in pairs if was and now and isfinite(was) and isfinite(now)]
@@ -180,7 +181,7 @@ class Multiplied:
     def ends(self, parameters: Iterable[torch.Tensor]) -> None:
         """Take note of what a backward has left."""
         fresh = [one for one in parameters if self._is_fresh(one)]
-        self.gave((one, one.grad) for one in fresh)
+        self.gave((one, gradient_of(one)) for one in fresh)
 
     def gave(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
         """Take note of gradients, of which some are kept."""
@@ -190,10 +191,10 @@ class Multiplied:
         self._found.setdefault(self._now, {}).update(found)
 
     def _is_fresh(self, parameter: torch.Tensor) -> bool:
-        if parameter.grad is None:
+        if (grad := gradient_of(parameter)) is None:
             return False
         last = self._seen.get(id(parameter))
-        self._seen[id(parameter)] = now = id(parameter.grad), version_of(parameter.grad)
+        self._seen[id(parameter)] = now = id(grad), version_of(grad)
         return now != last
 
     def changes(self, name: str, args: tuple[Any, ...], owners: Iterable[torch.Tensor]) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.statistics.memory import instances, readable, version_of
@@ -53,7 +54,7 @@ class Carried:
         before it left.
         """
         self.asked, self.was_read = asked, was_read
-        held = [one for weight in weights for one in (weight, weight.grad) if one is not None]
+        held = [one for weight in weights for one in (weight, gradient_of(weight)) if one is not None]
         known = {one.untyped_storage()._cdata for one in held if readable(one)}
         self.shapes = {one.shape for one in held}  #: of weights
         self._kept: dict[int, _Kept] = {}  #: by storage

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.reference.sharing import among_ranks
 from ampcheck.observe.script.looking_again import EarlyLook
@@ -285,7 +286,7 @@ def _beside() -> _Beside:
     found = _Beside(half_leaves(), {}, {})
     if not found.tensors:
         return found
-    known = {id(tensor.grad) for tensor in found.tensors if tensor.grad is not None}
+    known = {id(grad) for tensor in found.tensors if (grad := gradient_of(tensor)) is not None}
     for optimizer in instances(*_kinds(torch.optim.Optimizer)):
         held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         states = {id(value): weakref.ref(parameter) for parameter, value in _states(optimizer)}

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.script.recording import unseen
 
 #: Parameters of an optimizer that are looked at.
@@ -56,7 +57,8 @@ class Leftovers:
         found = []
         with unseen():
             for parameter in self._left[label]:
-                grad = getattr(parameter(), "grad", None)
+                held = parameter()
+                grad = None if held is None else gradient_of(held)
                 if grad is not None and bool((grad != 0).any()):
                     found.append(_Held(label, parameter, id(grad), grad._version))
         return found
@@ -68,5 +70,6 @@ class Leftovers:
 
 
 def _grown(one: _Held) -> bool:
-    grad = getattr(one.parameter(), "grad", None)
+    held = one.parameter()
+    grad = None if held is None else gradient_of(held)
     return grad is not None and (id(grad), grad._version) != (one.grad, one.version)
