@@ -205,3 +205,12 @@ def test_halves_are_computed_as_on_a_gpu_in_every_thread(first):
     wide = points.float()
     assert len(found) == 1 + (first == "main")
     assert all(one.equal(torch.cdist(wide, wide).half()) for one in found)
+
+
+def test_a_model_whose_sizes_are_not_known_yet_moves_to_a_gpu():
+    """Torch lets a lazy module do what a list of its functions names, and tells these apart by identity."""
+    allowed = [*torch.nn.parameter.UninitializedTensorMixin._allowed_methods]
+    with Session(Schedule(), as_cuda=True).watching():
+        layer = torch.nn.LazyLinear(4).to("cuda")
+        assert layer(torch.ones(2, 3)).shape == (2, 4)
+    assert torch.nn.parameter.UninitializedTensorMixin._allowed_methods == allowed

@@ -119,7 +119,7 @@ def test_a_thread_that_has_ended_trains_nothing(weights):
 
 
 def test_four_threads_that_train_and_read_go_on():
-    done = subprocess.run([sys.executable, "-c", _FOUR], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", _FOUR], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-500:]
     assert int(done.stdout) >= 4 * 1500 * 2  # each has read its own
 
@@ -129,6 +129,6 @@ def test_a_recorded_step_leaves_nothing_that_only_the_garbage_collector_frees(tm
     script.write_text(_LOOSE)
     runner.write_text(_GARBAGE)
     done = subprocess.run(
-        [sys.executable, str(runner), str(script)], capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, str(runner), str(script)], check=False, capture_output=True, text=True, cwd=tmp_path
     )
     assert "LEFT 0 0" in done.stdout, done.stdout[-300:] + done.stderr[-500:]

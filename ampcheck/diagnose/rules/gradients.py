@@ -4,7 +4,13 @@ from ampcheck.diagnose.rules import first_places
 from ampcheck.diagnose.rules.causes import lost_in_forward
 from ampcheck.diagnose.rules.first_places import at_the_scale, first_flushed
 from ampcheck.diagnose.rules.loop_order import step_beside_scaler
-from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, over_in_loop, predicted_scale
+from ampcheck.diagnose.rules.scales_tried import (
+    divided_in_half,
+    fitting,
+    found_below,
+    over_in_loop,
+    predicted_scale,
+)
 from ampcheck.diagnose.scaling.gradients import gradient_tensors
 from ampcheck.diagnose.scaling.window import ScaleLimits, scale_window
 from ampcheck.diagnose.suspects import healthy_forward, hidden_overflow, newly_nonfinite, origin_first
@@ -13,7 +19,7 @@ from ampcheck.values.formats import HALVES
 from ampcheck.values.outcome import HARM_UNDERFLOW, Outcome
 from ampcheck.values.report import Report, by_place, low_backward
 from ampcheck.values.trace import Phase, Site
-from ampcheck.values.wording import percent, plural, power, scale_words
+from ampcheck.values.wording import percent, plural, power
 
 #: Share of what matters in each gradient of a part that must be lost for it to count as not learning at all.
 SILENT_SHARE = 0.9
@@ -212,7 +218,7 @@ def gradient_overflow(report: Report) -> list[Finding]:
             where = over_in_loop(report, max(fits))
         if rescaled is not None:
             where = f"at loss scale 2^{report.log2_scale}; a loss scale of 2^{rescaled.log2_scale} heals it"
-        found = _found_below(report) or _past_the_scaler(report, settled, fits)
+        found = found_below(report, settled) or _past_the_scaler(report, settled, fits)
         severity = Severity.WARNING if found else Severity.ERROR
         return [_overflow(at_the_scale(report, bad), severity, found or where, report)]
     if len(report.refused_scales) >= MANY_SKIPS:
@@ -248,20 +254,6 @@ def _past_the_scaler(report: Report, settled: Outcome, fits: list[int]) -> str:
     fit = f"{power(max(fits))} is the largest that is predicted to fit"
     then = "later overflows follow from the step that bypasses the scaler (AMP403)"
     return f"at loss scale {power(settled.log2_scale)}; {fit}; {then}"
-
-
-def _found_below(report: Report) -> str:
-    """Return below which scale a script's own scaler went on after the recorded steps overflowed, '' if it did not."""
-    loop = report.loop
-    for scaler in loop.first_scales if loop is not None else ():
-        assert loop is not None
-        skips = [event for event in loop.scales if event.scaler == scaler and event.skipped]
-        number = loop.settled(scaler) or 0
-        after = min((event.after for event in skips if event.step < number), default=float("inf"))
-        if after < 2.0**report.log2_scale:
-            settles = f"the scaler settles at {scale_words(after)} after {plural(number, 'skipped step')}"
-            return f"at loss scale 2^{report.log2_scale}; {settles}"
-    return ""
 
 
 def _overflow(bad: list[Site], severity: Severity, where: str, report: Report) -> Finding:

@@ -6,7 +6,10 @@ from ampcheck.diagnose.rules.loop_state import active_scalers
 from ampcheck.diagnose.tables import SCALES, best_scale, scale_curve
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.report import Report
-from ampcheck.values.wording import power, scale_words
+from ampcheck.values.wording import plural, power, scale_words
+
+#: The part of steps that a scaler which goes on has skipped at most, all of them in the first half.
+_FEW = 0.05
 
 
 def fitting(report: Report) -> list[int]:
@@ -33,6 +36,22 @@ def over_in_loop(report: Report, fit: int) -> str:
         return f"at {down or 'the loss scale in use'}: none heals it"
     at = f"{down} that was recorded" if down else f"loss scale {power(report.log2_scale)}"
     return f"at {at}; {power(fit)} is the largest that is predicted to fit"
+
+
+def found_below(report: Report, settled: Outcome) -> str:
+    """Return below which scale a script's own scaler went on after the recorded steps overflowed, '' if it did not."""
+    loop = report.loop
+    for scaler in loop.first_scales if loop is not None else ():
+        assert loop is not None
+        skips = [event for event in loop.scales if event.scaler == scaler and event.skipped]
+        early = [event for event in skips if event.step < (loop.settled(scaler) or 0)]
+        if skips and len(skips) <= _FEW * loop.steps and skips[-1].step < loop.steps / 2:
+            early = skips  # gradients have grown before it found its scale
+        after = min((event.after for event in early), default=inf)
+        if after < 2.0**settled.log2_scale:
+            settles = f"the scaler settles at {scale_words(after)} after {plural(len(early), 'skipped step')}"
+            return f"at loss scale 2^{report.log2_scale}; {settles}"
+    return ""
 
 
 def divided_in_half(report: Report, settled: Outcome) -> bool:
