@@ -62,6 +62,8 @@ GAVE_IN = "everything after an internal error of ampcheck"
 MADE_INFINITE, MADE_ZERO = "infinite", "zero"
 #: Name of a stale cast that is known by the region alone, which another thread is in.
 ELSEWHERE = "in another thread"
+#: What a weight is called, beside its shape, that a thread sends in half precision.
+SENT_WEIGHT = "a weight that is sent"
 #: Name of a backward whose gradients are returned: torch.autograd.grad.
 RETURNED = "autograd.grad"
 #: Name of a backward that starts from gradients of the script's own, not from a loss.

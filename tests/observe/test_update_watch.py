@@ -96,6 +96,19 @@ def test_a_warm_up_is_judged_where_it_ends():
     assert codes(lambda p: torch.optim.SGD(p, 1.0), steps=5, rates=rates)[0] == []
 
 
+@pytest.mark.parametrize(("last", "safe"), [(0.4, True), (1e-5, False)])
+def test_a_rate_that_falls_until_most_changes_are_lost_is_no_error_and_not_called_safe(last, safe):
+    rates = (1.0, 1.0, last, last)
+    before = train(lambda p: torch.optim.SGD(p, 1.0), steps=2, rates=rates)
+    after = train(lambda p: torch.optim.SGD(p, 1.0), steps=3, rates=rates)
+    kept = sum(int((one != was).sum()) for one, was in zip(after, before, strict=True))
+    assert (2 * kept > sum(one.numel() for one in before)) == safe
+    found, report = codes(lambda p: torch.optim.SGD(p, 1.0), rates=rates)
+    assert found == []
+    assert ("does not move" in report.verdict.sentence or "do not move" in report.verdict.sentence) != safe
+    assert (report.verdict.word is Health.PARTLY_AUDITED) != safe
+
+
 def test_what_an_optimizer_of_someones_own_does_is_not_called_safe():
     class Own(torch.optim.SGD):
         """May compensate, may send messages: it is not asked twice."""

@@ -1,5 +1,6 @@
 """The lines that make what a script holds in half precision: where it is to be made in FP32 instead."""
 
+from ampcheck.values.loop import SENT_WEIGHT
 from ampcheck.values.maker import Maker
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean
@@ -28,6 +29,8 @@ def made_in_fp32(report: Report, place: str) -> str:
 
 def held_in_fp32(report: Report, name: str, shown: str = "") -> str:
     """Return how a state is held in FP32."""
+    if name.startswith(SENT_WEIGHT):
+        return "# on this line: send the weights in FP32, or in half precision what has changed of them"
     maker = maker_of(report, name)
     at = f"{maker.location}, " if maker is not None else ""
     return f"# {at}where {shown or name} is made: dtype=torch.float32"

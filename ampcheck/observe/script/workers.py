@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ampcheck.observe.script.comparing import Compared
     from ampcheck.observe.script.recording import Recording
 
-_CAST = torch.ops.aten._to_copy.default
+_CAST, _COPY = torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default
 #: What is not audited of them, behind the line of the first.
 COMPUTED_ELSEWHERE = "half-precision numbers computed in threads of the script's own"
 
@@ -58,13 +58,17 @@ class _Listener(BesideMode):
         return func(*args, **(kwargs or {}))
 
     def _looks_at(self, func: Any, args: Args, out: Any) -> None:
-        """Look at casts of weights that change while the thread stays in a region of autocast, and of gradients."""
+        """Look at weights that are given and sent, at casts that outlast them, and at those of gradients."""
         thread, journal = self._watcher.thread, self._watcher.journal
         if out is NotImplemented:
             return
         if func is _CAST:
             thread.sent.cast(args[0], out, lambda name: journal.note(Kind.SENT_GRAD, name=name))
         region = thread.entered_at()
+        if func is _COPY:
+            self._watcher.updates.sent.copied(args[0])
+        elif func is _CAST and region is None:  # within one, they are what the forward computes with
+            self._watcher.updates.sent.cast(args[0], out)
         if self._kept is None:
             return
         if region is None:

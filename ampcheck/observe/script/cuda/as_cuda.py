@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import torch
 import torch.utils._device as device_module
 from torch.amp import autocast_mode, grad_scaler
-from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils import _triton
 
 from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
@@ -147,8 +146,8 @@ class AsCuda:
         for name in _METHODS:
             wrap(torch.Tensor, name, self._on_cpu)
         wrap(torch.Tensor, "to", self._moved)
-        known = [*UninitializedTensorMixin._allowed_methods, torch.Tensor.to]  # of lazy modules, by identity
-        set_(UninitializedTensorMixin, "_allowed_methods", known)
+        lazy: Any = vars(torch.nn.parameter)["UninitializedTensorMixin"]
+        set_(lazy, "_allowed_methods", [*lazy._allowed_methods, torch.Tensor.to])  # known by identity
         set_(torch.Tensor, "cuda", lambda tensor, *_, **__: self._stayed(tensor))
         set_(torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor)
         set_(torch.Tensor, "record_stream", lambda *_: None)

@@ -1,7 +1,8 @@
 """What optimizers of a script do to weights held in half precision: which changes are rounded away.
 
 Beside a step of torch's own optimizers the same step is taken in FP32, from the same weights, gradients and state.
-That is done where the learning rate is at its largest so far: smaller steps are lost sooner.
+That is done where the learning rate is at its largest so far: smaller steps are lost sooner. Where it has fallen, one
+of these is tried as well: most of its changes may be lost, which need not matter so late, but is not seen to be safe.
 """
 
 import inspect
@@ -21,12 +22,15 @@ from ampcheck.observe.script.state.drifts import Drifts
 from ampcheck.observe.script.state.naming import Named
 from ampcheck.observe.script.state.own_updates import OwnUpdates
 from ampcheck.observe.script.state.refilled import Refilled
+from ampcheck.observe.script.state.sent_weights import SentWeights
 from ampcheck.observe.source import running_line
 from ampcheck.observe.unusual import plain
 from ampcheck.values.trace import UpdateLoss
 
 #: How many times larger a learning rate must be for its step to be looked at again.
 _GROWN = 1.5
+#: Part of the learning rate of the last step looked at to which it must fall for another look.
+_FALLEN = 0.51
 #: Elements whose update is tried in FP32 at most; of the parameters beyond them nothing is said.
 MOST = 2**24
 #: Optimizers of torch's that ask for the loss again, or take no dense gradients.
@@ -42,23 +46,27 @@ class UpdateWatch:
         """Begin with none; `named` says what a parameter is called."""
         self._named = named
         self._largest: dict[str, float] = {}
+        self._last: dict[str, float] = {}  #: by optimizer, the learning rate of the step that was tried last
+        self._faded: dict[str, None] = {}  #: weights that lost most of a step at a smaller learning rate
         #: By thread: the optimizer that steps, and FP32's step.
         self._tried: dict[int, tuple[str, list[_Three]]] = {}
         self._places: dict[str, tuple[str, int]] = {}  #: by optimizer, the line that steps it
         self._losses: dict[str, dict[str, UpdateLoss]] = {}
         self._own, self._refilled, self._drifts = OwnUpdates(named), Refilled(named), Drifts(named)
+        self.sent = SentWeights()
         self.untried: dict[str, str] = {}  #: by optimizer, its class: its updates could not be taken in FP32
 
     @property
     def still(self) -> list[str]:
         """Return the weights that stand still, of which nothing else is known."""
-        return self._drifts.still
+        known = {loss.name for loss in self.losses if 2 * loss.stuck > loss.moved}
+        return [*self._drifts.still, *(name for name in self._faded if name not in known)]
 
     @property
     def losses(self) -> tuple[UpdateLoss, ...]:
         """Return what was lost, by parameter."""
         tried = (loss for held in self._losses.values() for loss in held.values())
-        return (*tried, *self._own.losses, *self._refilled.losses, *self._drifts.losses)
+        return (*tried, *self._own.losses, *self._refilled.losses, *self._drifts.losses, *self.sent.losses)
 
     def begins(self, label: str, optimizer: Any, parameters: Iterable[Any]) -> None:
         """Take an optimizer's step in FP32 where that would show more than its steps before."""
@@ -72,7 +80,8 @@ class UpdateWatch:
         if low and _known(optimizer):
             self._adds_up(label, optimizer, low)
         rate = _learning_rate(optimizer) if low else 0.0
-        if rate <= _GROWN * self._largest.get(label, 0.0):
+        largest = self._largest.get(label, 0.0)
+        if rate <= _GROWN * largest and not 0.0 < rate <= _FALLEN * self._last.get(label, 0.0):
             return
         if not _known(optimizer):
             self.untried[label] = type(optimizer).__name__
@@ -82,7 +91,11 @@ class UpdateWatch:
             after = _in_fp32(optimizer, chosen)
             steps = [(p, part.detach().clone(), after[id(p)]) for p, part, _ in chosen]
             self._tried[get_ident()] = label, steps
-        self._largest[label], self._places[label] = rate, running_line()
+        self._largest[label], self._last[label], self._places[label] = (
+            max(rate, largest),
+            rate,
+            running_line(),
+        )
 
     def _adds_up(self, label: str, optimizer: Any, low: list[torch.Tensor]) -> None:
         """Add a step in FP32 to those before it, of weights that are small enough."""
@@ -122,7 +135,10 @@ class UpdateWatch:
                 name = self._named(parameter)[1]
                 loss = update_loss(name, wide.double() - start, now.detach().double() - start)
                 found[name] = replace(loss, file=place[0], line=place[1], stepped=True)
-        self._losses[label] = found
+        if self._last[label] < self._largest[label]:
+            self._faded |= dict.fromkeys(name for name, loss in found.items() if 2 * loss.stuck > loss.moved)
+        else:
+            self._losses[label] = found
 
 
 def _learning_rate(optimizer: Any) -> float:

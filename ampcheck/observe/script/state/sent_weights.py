@@ -1,0 +1,90 @@
+"""Weights that threads are given, train, and send in half precision, as the clients of a server do.
+
+What a client has changed is lost where it is below half a unit of the weight. That matters where the server goes on
+from what it was sent: the weights that it gives back then hold, there, just what half precision held.
+"""
+
+from dataclasses import dataclass
+from threading import get_ident
+
+import torch
+
+from ampcheck.observe import modes
+from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.source import running_line
+from ampcheck.observe.statistics.memory import readable
+from ampcheck.observe.unusual import plain
+from ampcheck.values.loop import SENT_WEIGHT
+from ampcheck.values.trace import UpdateLoss
+
+#: Elements of the weights that are kept of one thread.
+_MOST = 2**20
+#: Of what was rounded away, the part that is given back as half precision held it: others may have sent something else.
+_GIVEN_BACK = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A weight that was sent, and what that has lost."""
+
+    low: torch.dtype
+    stuck: torch.Tensor  #: which elements are sent as they were given
+    moved: int
+    place: tuple[str, int]
+
+
+class SentWeights:
+    """Compares what a thread sends with what it was given, and what it is given then with what it has sent."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        #: By thread: by storage, the weights as they were given.
+        self._given: dict[int, dict[int, torch.Tensor]] = {}
+        self._sent: dict[int, list[_Sent]] = {}
+        self._losses: dict[tuple[str, str, int], UpdateLoss] = {}
+
+    @property
+    def losses(self) -> tuple[UpdateLoss, ...]:
+        """Return what was lost, by weight and line."""
+        return tuple(self._losses.values())
+
+    @modes.unseen
+    def copied(self, target: torch.Tensor) -> None:
+        """Take note of a tensor that was written as a copy of another."""
+        weight = plain(target) if target.requires_grad and target.is_leaf else None
+        if weight is None or weight.dtype is not torch.float32 or not readable(weight) or not weight.numel():
+            return
+        now = weight.detach().clone()
+        self._given_back(now)
+        given = self._given.setdefault(get_ident(), {})
+        if sum(one.numel() for one in given.values()) + now.numel() > _MOST:
+            given.clear()
+        given[weight.untyped_storage()._cdata] = now
+
+    def _given_back(self, now: torch.Tensor) -> None:
+        sent = self._sent.get(get_ident(), [])
+        one = next((one for one in sent if one.stuck.shape == now.shape), None)
+        if one is None:
+            return
+        sent.remove(one)
+        back = now[one.stuck]
+        if float((back == back.to(one.low).float()).float().mean()) < _GIVEN_BACK:
+            return
+        name = f"{SENT_WEIGHT}, of shape {tuple(now.shape)}"
+        loss = UpdateLoss(name, one.moved, int(one.stuck.sum()), 0, *one.place)
+        self._losses.setdefault((name, *one.place), loss)
+
+    @modes.unseen
+    def cast(self, tensor: torch.Tensor, low: torch.Tensor) -> None:
+        """Look at a cast, which may be of a weight that is about to be sent."""
+        given = self._given.get(get_ident())
+        if not given or low.dtype not in HALVES or not readable(tensor):
+            return
+        before = given.get(tensor.untyped_storage()._cdata)
+        if before is None or before.shape != tensor.shape:
+            return
+        moves = tensor.detach() != before
+        stuck = moves & (low.detach() == before.to(low.dtype))
+        moved, place = int(moves.sum()), running_line()
+        if moved and 2 * int(stuck.sum()) > moved and place[1]:
+            self._sent.setdefault(get_ident(), []).append(_Sent(low.dtype, stuck, moved, place))
