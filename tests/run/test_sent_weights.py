@@ -77,7 +77,8 @@ def moved(rounds):
 
 def test_what_clients_have_changed_is_lost_where_they_send_their_weights_in_half_precision():
     report, rounds = watched(in_half, 1e-4)
-    assert moved(rounds) < 0.5 < 0.9 < moved(averages(in_fp32, 1e-4))
+    assert moved(rounds) < 0.5
+    assert moved(averages(in_fp32, 1e-4)) > 0.9
     (found,) = [one for one in report.findings if one.code == "AMP504"]
     assert found.origin.line == line_of(in_half, "to(torch.bfloat16)")
     assert "a weight that is sent" in found.message
