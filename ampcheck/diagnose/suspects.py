@@ -199,9 +199,15 @@ def held_in(report: Report, site: Site) -> Format:
 
 
 def beginning(report: Report, jump: ErrorJump) -> Site:
-    """Return where the bits were lost that an error needs: not where a result is exact anyway."""
+    """Return where the bits were lost that an error needs: not where a result is exact anyway, but where a cast is off.
+
+    A cast makes no error larger that is there before: what it adds is what it rounds away itself.
+    """
     pair = report.errors.get(jump.dropped)
-    return jump.site if pair is not None and pair.is_exact else jump.dropped
+    itself = (pair is not None and pair.is_exact) or (
+        jump.site.op == "_to_copy" and jump.site.dtype in HALVES
+    )
+    return jump.site if itself else jump.dropped
 
 
 def _origins(report: Report, reference: dict[Site, TensorStats], phase: Phase) -> Iterable[Site]:

@@ -243,6 +243,63 @@ def test_a_scale_that_an_own_update_holds_up_is_said_at_that_update(large, bad):
         assert errors[0].origin.line == line_of(Floored.update, "super().update(2.0**14)")
 
 
+@pytest.mark.parametrize(("turn", "bad"), [((1, 1, 0), True), ((1,) + (0,) * 19, False)])
+def test_a_scale_held_up_where_some_batches_overflow_for_ever_is_said_at_that_update(turn, bad):
+    torch.manual_seed(0)
+    session, skipped = Session(Schedule(), as_cuda=True), 0
+    with session.watching():
+        model = nn.Linear(8, 2)
+        optimizer, scaler = torch.optim.SGD(model.parameters(), 1e-6), Floored("cuda")
+        for step in range(60):
+            large = 1e4 if turn[step % len(turn)] else 1e-3
+            with torch.autocast("cuda", torch.float16):
+                loss = large * model(torch.randn(16, 8)).float().square().sum()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            skipped += not all(bool(one.grad.isfinite().all()) for one in model.parameters())
+            scaler.step(optimizer)
+            scaler.update()
+    assert (skipped > 30) is bad
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    said = [one for one in errors if "Floored.update() does not lower it further" in one.message]
+    assert bool(said) is bad
+    assert all(one.origin.line == line_of(Floored.update, "super().update(2.0**14)") for one in said)
+
+
+class Pool(nn.Module):
+    """The deviation of each channel: where that is 0, the backward of the root is infinity times 0 in fp16."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Conv1d(1, 4, 3), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head((self.inner(x).var(2, unbiased=False) + 1e-8).sqrt())
+
+
+def test_where_a_scale_collapses_is_said_before_what_underflows_then():
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = Pool()
+        optimizer, scaler = torch.optim.Adam(model.parameters(), 1e-3), torch.amp.GradScaler("cuda", 2.0**10)
+        for step in range(160):
+            x = torch.randn(16, 1, 16)
+            x[:2] *= step % 2  # two signals are silent
+            with torch.autocast("cuda", torch.float16):
+                out = model(x)
+            optimizer.zero_grad()
+            scaler.scale((out.float() - 1).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert scaler.get_scale() < 2.0**-20
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    codes = [one.code for one in errors]
+    assert codes[0] == "AMP206"
+    assert "AMP201" in codes
+    assert errors[0].origin.line == line_of(Pool.forward, "sqrt()")
+
+
 def test_an_overflow_that_the_script_replaces_by_zeros_is_an_overflow():
     torch.manual_seed(0)
     session = Session(Schedule(), as_cuda=True)

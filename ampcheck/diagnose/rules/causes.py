@@ -153,6 +153,13 @@ def _leads_to(report: Report, cause: Finding, other: Finding) -> bool:
             return True
         case "AMP417", "AMP501" | "AMP202":  # at a first scale that is too large
             return settled is not None and bool(settled.grads_nonfinite)
+        case "AMP206", "AMP201":  # at a scale that has collapsed
+            return (
+                settled is not None
+                and settled.log2_scale < 0
+                and cause.origin is not None
+                and bool(cause.origin.line)
+            )
         case "AMP504", "AMP101":  # a cast up gives no infinity that was not there
             return shows is not None and (shows.op, shows.dtype) == ("_to_copy", "float32")
     return False

@@ -210,7 +210,8 @@ def _stays(loop: Loop, label: str, events: list[ScaleEvent]) -> str:
     """Return what to say of a scale that skipped steps do not lower, or no further; '' where they do."""
     last = events[-FEW:]
     moves = any(event.after != event.before for event in last)
-    if loop.settled(label) is not None or moves or not last[-1].after:  # torch's own halving ends at 0
+    trains = loop.settled(label) is not None and not _wastes(loop, events)
+    if trains or moves or not last[-1].after:  # torch's own halving ends at 0
         return ""
     thing = loop.thing(label)
     whose = "the script" if thing is None else "update()"

@@ -67,9 +67,15 @@ def precision_loss(report: Report) -> list[Finding]:
         numbers = {"output_error": settled.error}
         sites = _kept_site(report) if not begun else sites
     elif (backward := lost_in_backward(report)) and not _from_saved(begun):
+        # What a line gives in the forward is off there for the same reason.
+        same = next((jump for jump in begun if jump.site.location == backward[0].location), None)
+        begun = [same] if same is not None and backward[0].location else []
         limited = limited_scaled(report, *backward)
         sites, numbers["error"] = (backward[0],), backward[1]
         where = f"; {_told_backward(*backward)}"
+        if begun:
+            sites = (beginning(report, begun[0]), *sites)
+            where = f"; it begins at {_beginning(report, begun[0], sites[0])}"
     elif report.loop is not None and unscaled_backward(report):
         return []  # nothing else is known of it, and AMP408 says it
     remedy = _remedy(report, healing) if few else _unhealed(report)

@@ -82,10 +82,11 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     if first.before:
         said = f"{first.name} is computed in half precision, and off by {percent(first.before)} before training begins"
     file, line = last_step(report) if trained and not first.line else (first.file, first.line)
-    maker = None if trained or first.stepped else maker_of(report, first.name)
+    maker = maker_of(report, first.name)
     if maker is not None:
         said = f"{said}; {clean(maker.name)} is made in half precision at {maker.location}"
-        file, line = (file, line) if line else (maker.file, maker.line)
+        # That an optimizer steps it is no mistake of that line.
+        file, line = (file, line) if line and not (trained or first.stepped) else (maker.file, maker.line)
     # what the script changes beside its training
     beside = own or (report.loop is not None and not (trained or first.stepped))
     held = (held_in_fp32(report, first.name, parent if (own or len(bad) > 1) and parent else ""),)

@@ -11,10 +11,27 @@ from typing import Any
 
 import torch
 
+#: Whether there was a thread beside the one that is watched: else nobody needs to be told who trains.
+several = False
 #: Threads that have begun a backward or an optimizer's step, and have not ended.
 _training: set[int] = set()
 #: By parameter: the parameter, and the thread that has used or cleared its gradient last, where several train.
 _trainers: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+
+def others_begin(watched: int) -> None:
+    """Take note that there are others than the thread that is watched, which may have trained before."""
+    global several  # noqa: PLW0603  # asked in every step, where a call is too much
+    several = True
+    _training.add(watched)
+
+
+def forget() -> None:
+    """Know of no thread: a watch is over."""
+    global several  # noqa: PLW0603
+    several = False
+    _training.clear()
+    _trainers.clear()
 
 
 def trains_here(owner: Any = None) -> None:

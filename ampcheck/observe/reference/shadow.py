@@ -256,7 +256,7 @@ class Shadow:
         pairs = zip(tensors_of((out,)), tensors_of((wide,)), strict=False)
         for tensor, reference in ((memory_of(low), memory_of(high)) for low, high in pairs):
             numbers = tensor.is_floating_point() or tensor.is_complex()
-            # In a backward, what is compared decides which gradients there are, as of a clamp.
+            # the masks of a backward decide which gradients there are, as a clamp's do
             fresh = (numbers or self.decides or in_backward()) and readable(tensor)
             if fresh and tensor.untyped_storage()._cdata not in held:
                 own = reference.untyped_storage()._cdata not in inputs

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from torch._C._dynamo.eval_frame import set_eval_frame
 
+from ampcheck.observe.model import gradients
 from ampcheck.values.loop import ELSEWHERE, GAVE_IN, Kind
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -35,6 +36,8 @@ def guarded(method: Method) -> Method:
             return None
         alone = other and turn is None
         elsewhere = alone and thread.elsewhere(name, idle=not watcher.backwards and watcher.tape.now is None)
+        if other and not gradients.several:  # it had begun before the watch
+            gradients.others_begin(thread.ident)
         if elsewhere and name not in _ELSEWHERE:
             return None
         compiling = set_eval_frame(None)  # where a whole step is compiled, what is ours must not be

@@ -22,7 +22,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ampcheck.observe.model.gradients import trains_here
+from ampcheck.observe.model import gradients
 from ampcheck.observe.model.modules import ModuleTracker
 from ampcheck.observe.patches import Original, Patches, put_in_place
 from ampcheck.observe.script import open_watches
@@ -154,13 +154,15 @@ class Hooks:
         self._own.tape.workers.end()
         self._own.roots.stop_listening()
         self._ear.turn()
+        gradients.forget()
 
 
 def _engine(watcher: Watcher, original: Original, outputs: Any, seeds: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap what `backward` and `grad` call, under whatever name a script has bound these."""
     if _current_node() is not None:
         return original(outputs, seeds, *args, **kwargs)
-    trains_here()
+    if gradients.several:
+        gradients.trains_here()
     if not kwargs.get("accumulate_grad", True):
         create_graph, inputs = args[1:3]
         if create_graph:
@@ -186,7 +188,8 @@ def _engine(watcher: Watcher, original: Original, outputs: Any, seeds: Any, *arg
 
 def _using(watcher: Watcher, event: str, *said: str) -> Callable[..., Any]:
     def uses(owner: Any, *_: Any, **__: Any) -> None:
-        trains_here(owner)
+        if gradients.several:
+            gradients.trains_here(owner)
         getattr(watcher, event)(owner, *said)
 
     return uses
@@ -220,11 +223,8 @@ def _child(watcher: Watcher, process: Any, *_: Any) -> None:
 def _schedule(watcher: Watcher, original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
     if getattr(self, "_is_initial", False):  # its constructor takes a step of its own
         return original(self, *args, **kwargs)
-    name = (
-        NOT_FINITE
-        if isinstance(self, lr_scheduler.ReduceLROnPlateau) and not _is_finite(*args, **kwargs)
-        else ""
-    )
+    reads = isinstance(self, lr_scheduler.ReduceLROnPlateau)
+    name = NOT_FINITE if reads and not _is_finite(*args, **kwargs) else ""
     watcher.note(Kind.SCHEDULE, self, "scheduler", within=True, name=name)
     try:
         return original(self, *args, **kwargs)

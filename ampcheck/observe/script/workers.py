@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ampcheck.observe.execution import Args, Kwargs
-from ampcheck.observe.model.gradients import thread_ends
+from ampcheck.observe.model.gradients import others_begin, thread_ends
 from ampcheck.observe.modes import OwnMode
 from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.reference.beside_mode import BesideMode
@@ -141,6 +141,7 @@ def hear_workers(patches: Patches, watcher: Any) -> None:
 
 def _followed(watcher: Any, original: Original, self: threading.Thread) -> Any:
     mode = watcher.tape.workers.begins(watcher)
+    others_begin(watcher.thread.ident)
     try:
         with nullcontext() if mode is None else mode:
             return original(self)

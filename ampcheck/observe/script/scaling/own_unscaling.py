@@ -1,8 +1,10 @@
 """Scalers that divide gradients in a way of their own: whether they divide all of them, and keep what overflowed."""
 
+import dis
 import inspect
 from collections.abc import Iterable
 from math import isfinite
+from types import CodeType
 from typing import Any
 
 import torch
@@ -17,6 +19,10 @@ from ampcheck.observe.unusual import plain
 MOST_LOOKS = 3
 #: How far a measured division may be off, relatively, and still be the one by the scale.
 _CLOSE = 1e-3
+#: What takes the place of numbers that are not finite.
+_TO_FINITE = frozenset(
+    "nan_to_num nan_to_num_ where masked_fill masked_fill_ clamp clamp_ clip clip_".split()
+)
 
 
 class OwnUnscaling:
@@ -52,7 +58,10 @@ class OwnUnscaling:
             infinite = [one for one, was in before if not isfinite(was)]
             hidden = infinite and all(isfinite(_largest(one)) for one in infinite)
             if hidden and not found_overflow(scaler):
-                return {"made_finite": len(infinite), "unscales_at": self._place}
+                return {
+                    "made_finite": len(infinite),
+                    "unscales_at": _hides_at(own_code(type(scaler))) or self._place,
+                }
             finite = ((one, was) for one, was in before if isfinite(was))
             ratios = [was / now for one, was in finite if isfinite(now := _largest(one)) and now]
         left = sum(abs(ratio - 1) < _CLOSE for ratio in ratios)
@@ -60,6 +69,16 @@ class OwnUnscaling:
         if not (left and divided and self._scale >= SMALLEST_SCALE):
             return None
         return {"left_scaled": left, "unscaled": len(ratios), "unscales_at": self._place}
+
+
+def _hides_at(code: CodeType | None) -> str:
+    """Return "file:line" where a method makes numbers finite, '' where no line of its own does."""
+    for one in dis.get_instructions(code) if code is not None else ():
+        if one.argval in _TO_FINITE and code is not None and one.positions and one.positions.lineno:
+            return f"{shown_path(code.co_filename)}:{one.positions.lineno}"
+        if isinstance(one.argval, CodeType) and (found := _hides_at(one.argval)):
+            return found
+    return ""
 
 
 def updates_at(kind: type) -> str:
