@@ -10,6 +10,7 @@ from torch import nn
 
 from ampcheck.diagnose.rules.backward import lost_in_backward
 from ampcheck.diagnose.rules.causes import _largest_first
+from ampcheck.diagnose.suspects import beginning
 from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
@@ -194,6 +195,12 @@ def test_a_result_that_is_exact_has_lost_no_bits(exact):
     assert (jump.site, jump.dropped) == (way, start if exact else moved)
 
 
+@pytest.mark.parametrize(("op", "itself"), [("_to_copy", True), ("sub", False)])
+def test_a_cast_makes_no_earlier_error_larger_so_that_it_is_named_itself(op, itself):
+    jump = ErrorJump(site(op, 4), 0.0005, 0.34, site("addmm", 3))
+    assert beginning(SimpleNamespace(errors={}), jump) == (jump.site if itself else jump.dropped)
+
+
 @pytest.mark.parametrize(("larger", "before", "named"), [(0.6, 0.0, 4), (0.6, 0.5, 2), (0.1, 0.0, 2)])
 def test_the_jump_of_right_numbers_that_is_many_times_the_first_one_is_the_cause(larger, before, named):
     small = ErrorJump(site("grid_sampler_2d", 2), 0.005, 0.051, site("convolution", 1))
@@ -213,3 +220,68 @@ def test_what_goes_under_in_a_sum_is_not_where_the_backward_loses_bits(size, err
     ]
     report = SimpleNamespace(errors=dict(steps), low=SimpleNamespace(sites=dict(steps)), format=BF16)
     assert lost_in_backward(report)[0].line == line
+
+
+class Tiny(nn.Module):
+    """Its results and its targets are far below what fp16 tells apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+
+    def forward(self, x):
+        return 1.5e-8 * self.inner(x).float()
+
+
+def pack(tensor):
+    if tensor.dtype is torch.float32 and tensor.dim() and tensor.shape[0] == 64:
+        return torch.float32, tensor.half()
+    return tensor.dtype, tensor
+
+
+def unpack(kept):
+    return kept[1].to(kept[0])
+
+
+def of_tiny(model, packs=pack):
+    torch.manual_seed(1)
+    x = torch.randn(64, 8)
+    with torch.autograd.graph.saved_tensors_hooks(packs, unpack):
+        return nn.functional.mse_loss(model(x), 1.5e-8 * x[:, :1].sin()) / 1.5e-8**2
+
+
+def test_a_cast_that_is_off_by_itself_is_named_and_not_what_was_rounded_before_it():
+    torch.manual_seed(0)
+    model = Tiny()
+    wide = gradients(model, lambda model: of_tiny(model, lambda tensor: (tensor.dtype, tensor)), None)
+    assert float((gradients(model, of_tiny, None) - wide).norm()) > 0.5 * float(wide.norm())
+    found = errors(model, of_tiny, torch.float16)
+    assert found[0].origin.line == line_of(pack, "tensor.half()")
+
+
+class Pressure(nn.Module):
+    """Gives numbers near 1000 of which hundredths matter: bf16 has steps of 4 there."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(8, 32), nn.Tanh()), nn.Linear(32, 1)
+        nn.init.constant_(self.head.bias, 1016.0)
+
+    def forward(self, x):
+        return self.head(self.body(x)).squeeze(1)
+
+
+def of_pressure(model):
+    torch.manual_seed(1)
+    x = torch.randn(64, 8)
+    return nn.functional.smooth_l1_loss(model(x).float(), 1016.0 + 0.05 * x[:, 0], beta=0.5)
+
+
+def test_a_difference_that_shows_in_the_backward_only_is_named_where_its_bits_were_rounded_away():
+    torch.manual_seed(0)
+    model = Pressure()
+    wide = gradients(model, of_pressure, None)
+    assert float((gradients(model, of_pressure, torch.bfloat16) - wide).norm()) > 0.3 * float(wide.norm())
+    found = errors(model, of_pressure, torch.bfloat16)
+    assert [one.code for one in found] == ["AMP501"]
+    assert found[0].origin.line == line_of(Pressure.forward, "self.head")

@@ -23,7 +23,7 @@ ON_GPU = HERE.parents[1] / "golden" / "programs.txt"
 SECONDS = 300
 HEAD = """# Programs with known answers
 
-272 training programs with a failure of mixed precision and 108 healthy look-alikes, as different people would write
+277 training programs with a failure of mixed precision and 108 healthy look-alikes, as different people would write
 them: state, parts, losses that go wrong in the backward only, several optimizers, threads, checkpointing, scalers of
 their own, half weights. What is true of each was measured by plain torch (`tests/zoo/plain.py`) and is written in
 `tests/zoo/programs/truth.toml`. Made by `python tests/zoo/score_programs.py --markdown reports/programs.md`.
@@ -101,8 +101,8 @@ Who wrote the programs had not looked at ampcheck's code, and each round was sco
   here (q43 to q51).
 - Twenty-second round, of 42 failures and 24 look-alikes from the same brief, scored at commit c9832dc and a mend of a
   crash in threads: 34 of 42 found, 25 with the first error in the right place, 6 PARTLY AUDITED or UNKNOWN (one of them
-  a lazy module that did not move to the stand-in's GPU), **2 called SAFE**; **2 errors on look-alikes**. Twelve of its
-  programs are here (q52 to q63).
+  a lazy module that did not move to the stand-in's GPU), **2 called SAFE**; **2 errors on look-alikes**. Seventeen of its
+  programs are here (q52 to q68).
 
 What was missed was then fixed by kinds of failure, so the table below is not a blind score.
 """
