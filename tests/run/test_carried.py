@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 from ampcheck.observe.reference.given import GIVEN
 from ampcheck.observe.script.looking_again import IN_A_ROW
-from ampcheck.observe.script.state.carried import stands_still
+from ampcheck.observe.script.state import carried
+from ampcheck.observe.script.state.carried import outgrown, paces, stands_still
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
@@ -182,3 +183,34 @@ def test_what_stands_still_and_has_the_shape_of_a_weight_is_not_judged():
     few[0, 0] = 2
     assert stands_still(first, {"it": (before, few, None)}, set()) == {"it": None}
     assert stands_still(first, {"it": (before, after + 1e-4, None)}, set()) == {}
+
+
+@pytest.mark.parametrize(
+    ("way", "went", "lost"),
+    [
+        (10, 3, True),
+        (10, 8, False),
+        (1, 0.3, False),
+        (10, -10, False),
+    ],  # the last goes elsewhere, as chaos does
+)
+def test_what_goes_a_small_part_of_the_way_is_lost_where_that_is_many_units(way, went, lost):
+    unit = 2.0**-7  # of bfloat16 at 1
+    first = torch.ones(6, 4, dtype=torch.bfloat16)
+    last, end = first + went * unit, torch.ones(6, 4) + way * unit
+    found = stands_still({"it": (first, torch.ones(6, 4), None)}, {"it": (last.bfloat16(), end, None)}, set())
+    assert found == ({"it": UpdateLoss("it", 24, 13)} if lost else {})
+
+
+@pytest.mark.parametrize(("now", "unknown"), [(40.0, False), (2000.0, True)])
+def test_what_has_grown_since_it_was_compared_is_not_judged(now, unknown, monkeypatch):
+    """A count that goes on by 3 a step is kept at 40, and lost at 2000, where bfloat16 has steps of 8."""
+    before, after = torch.full((4,), 10.0), torch.full((4,), 34.0)
+    known = paces(
+        {"counts": (before.bfloat16(), before, None)}, {"counts": (after.bfloat16(), after, None)}, 8
+    )
+    counts = torch.full((4,), now, dtype=torch.bfloat16)
+    assert bool((counts + 3.0 == counts).all()) is unknown
+    names = lambda held: {id(one): "counts" if one is counts else "another" for one in held}  # noqa: E731
+    monkeypatch.setattr(carried, "names_of", names)
+    assert outgrown(known) == (["counts"] if unknown else [])

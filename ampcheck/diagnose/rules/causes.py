@@ -111,21 +111,17 @@ def _makes_infinite(cause: Finding, collapse: Finding) -> bool:
     return bool(cause.origin.line) and cause.origin.location == collapse.origin.location
 
 
-def _is_backward(finding: Finding) -> bool:
-    """Tell whether something is placed in a backward."""
-    return any(site.phase is Phase.BACKWARD for site in finding.sites[:1])
-
-
 def _by_state(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return findings with gradients that are off somewhere below a state that has lost its changes at a known line.
 
-    Where they are off in the backward the state comes first: it may be what makes them so.
+    Where it is known where they begin to be off, the state comes first all the same: it may be what makes them so.
     """
     off = [f for f in findings if f.code == "AMP501" and not (f.origin and f.origin.line)]
     lost = [f for f in findings if (f.code, f.severity) == ("AMP504", Severity.ERROR)]
     first = next((f for f in lost if f.origin and f.origin.line), None)
-    backward = any(f.code == "AMP501" and _is_backward(f) for f in findings[:1])
-    if report.loop is None or first is None or not (off or backward):
+    begun = {f.origin.location for f in findings if f.code == "AMP501" and f.origin}
+    elsewhere = first is not None and first.origin is not None and bool(begun - {first.origin.location})
+    if report.loop is None or first is None or not (off or elsewhere):
         return findings
     shown = replace(first, follows=tuple(f"{f.code} {f.name}: {f.message}" for f in off))
     return (shown, *(f for f in findings if f is not first and f not in off))

@@ -11,7 +11,7 @@ from ampcheck.observe.reference.given import GIVEN
 from ampcheck.observe.script.recorded import Recorded
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.second_run import Look
-from ampcheck.observe.script.state.carried import Numbers, stands_still
+from ampcheck.observe.script.state.carried import Numbers, Paces, outgrown, paces, stands_still
 from ampcheck.observe.statistics.memory import half_leaves, readable
 from ampcheck.observe.statistics.units import GRIDS, is_grid
 from ampcheck.observe.unusual import in_memory
@@ -173,11 +173,16 @@ class CarriedOn:
         self._asked = False  #: the first of them has a reason to be followed
         self._first: Numbers = {}
         self.still: dict[str, UpdateLoss | None] = {}  #: what stood still while FP32 moved on, judged or not
+        self._paces: Paces = {}  #: what moved on
 
     @property
     def losses(self) -> tuple[UpdateLoss, ...]:
         """Return what has lost what FP32 has changed of it."""
         return tuple(filter(None, self.still.values()))
+
+    def outgrown(self) -> list[str]:
+        """Return what has grown since it was compared, so that its changes may be lost by now."""
+        return [name for name in outgrown(self._paces) if name not in self.still]
 
     def takes(self, step: int) -> Any:
         """Return what a step is to begin with, None where it is not the next one."""
@@ -202,7 +207,9 @@ class CarriedOn:
         ) or done.last + 1 - self._begun >= IN_A_ROW  # the first: they are of no step
         if ends:
             self._not_before = LATER * done.last
-            self.still |= stands_still(self._first, carried.numbers(), carried.shapes) if carried else {}
+            now: Numbers = carried.numbers() if carried else {}
+            self.still |= stands_still(self._first, now, carried.shapes) if carried else {}
+            self._paces = {**self._paces, **paces(self._first, now, done.last - self._begun)}
         unread = goes_on and not self._asked and not was_read
         if ends or unread or not carried or done.step < self._not_before:
             return False

@@ -13,6 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.reference.shadow import Shadow
+from ampcheck.observe.script.state.half_judged import UNITS, falls_behind
 from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.statistics.memory import instances, readable, version_of
 from ampcheck.observe.statistics.units import unit_of
@@ -21,8 +22,12 @@ from ampcheck.values.trace import Site, UpdateLoss
 
 #: By name, what a script has in half precision, FP32 in its place, and what has made it, where that is known.
 Numbers = Mapping[str, tuple[torch.Tensor, torch.Tensor, Site | None]]
+#: By name, what a script had, and how far FP32 moves that in a step.
+Paces = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 #: Part of what FP32 moves that must stand still for its tensor to be named; and of all, what must move for a loss.
 _MOST, _MANY = 0.5, 0.25
+#: Of the way that FP32 goes, what half precision goes in whatever direction where it falls behind.
+_SLOW = 0.5
 
 
 class _Kept(NamedTuple):
@@ -100,7 +105,7 @@ class Carried:
 def stands_still(
     before: Numbers, after: Numbers, weights: Container[torch.Size]
 ) -> dict[str, UpdateLoss | None]:
-    """Return what stands still where FP32 moves on, by as much as half precision can tell apart.
+    """Return what stands still or falls behind where FP32 moves on, by as much as half precision can tell apart.
 
     What that comes to is known where many of the numbers move. It is not where there are weights of the same shape: an
     optimizer may keep there what rounding takes from these.
@@ -111,10 +116,36 @@ def stands_still(
         if first.shape == last.shape and first.dtype is last.dtype:
             moves = (end.float() - start.float()).abs() >= unit_of(last)
             stuck, moved = (int(float(one.sum())) for one in (moves & (first == last), moves))
-            if stuck > _MOST * moved:
+            way, went = end.float() - start.float(), last.float() - first.float()
+            slow = falls_behind(way, went, unit_of(last)) and went.norm() < _SLOW * way.norm()
+            if stuck > _MOST * moved or slow:
                 file, line = (made.file, made.line) if made is not None else ("", 0)
                 known = moved >= _MANY * last.numel() and last.shape not in weights
-                found[name] = UpdateLoss(name, moved, stuck, file=file, line=line) if known else None
+                lost = max(stuck, moved // 2 + 1) if slow else stuck
+                found[name] = UpdateLoss(name, moved, lost, file=file, line=line) if known else None
+    return found
+
+
+def paces(before: Numbers, after: Numbers, steps: int) -> Paces:
+    """Return by name what the script had after some steps, and how far FP32 went in each of them."""
+    return {
+        name: (last, (end.float() - before[name][1].float()).abs() / max(1, steps))
+        for name, (last, end, _) in after.items()
+        if name in before and before[name][1].shape == end.shape
+    }
+
+
+def outgrown(known: Paces) -> list[str]:
+    """Return what has grown since: its changes may be less than half precision tells apart by now."""
+    held = [tensor for tensor, _ in _half()] if known else []
+    names, found = names_of(held) if held else {}, []
+    for tensor in held:
+        last, pace = known.get(name := names[id(tensor)], (None, None))
+        if last is None or pace is None or last.shape != tensor.shape or last.dtype is not tensor.dtype:
+            continue
+        unit = unit_of(tensor.detach())
+        grown = (unit > unit_of(last)) & (pace < UNITS / 2 * unit) & (pace > 0)
+        found += [name] * bool(2 * grown.sum() > tensor.numel())
     return found
 
 

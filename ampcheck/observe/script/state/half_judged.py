@@ -182,12 +182,12 @@ def _lost(state: State, counts: list[int], ways: tuple[torch.Tensor, ...]) -> tu
         return (UpdateLoss(state.name, far, lost, off, *state.place),)
     if lost_of_them + off_of_them > MOST_LOST * furthest:
         return (UpdateLoss(state.name, furthest, lost_of_them, off_of_them, *state.place),)
-    if state.lasts and state.rounds >= _WRITTEN and _falls_behind(*ways):
+    if state.lasts and state.rounds >= _WRITTEN and falls_behind(*ways):
         return (UpdateLoss(state.name, changed, max(lost, changed // 2 + 1), 0, *state.place),)
     return ()
 
 
-def _falls_behind(intended: torch.Tensor, kept: torch.Tensor, unit: torch.Tensor) -> bool:
+def falls_behind(intended: torch.Tensor, kept: torch.Tensor, unit: torch.Tensor) -> bool:
     """Tell whether many numbers have gone less than half of the way together, however far each of them has come."""
     if intended.numel() <= FEW_NUMBERS:
         return False
