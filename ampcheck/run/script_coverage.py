@@ -17,6 +17,7 @@ from ampcheck.observe.script.gradient_rows import ZEROED
 from ampcheck.observe.script.hand_watcher import LATER_BACKWARDS
 from ampcheck.observe.script.recorded import Beside, Recorded
 from ampcheck.observe.script.scaling.scaled_by_hand import ADDED
+from ampcheck.observe.script.schedules import ROUNDED_METRIC
 from ampcheck.observe.script.second_run import Look
 from ampcheck.observe.script.watched_thread import OTHER_THREADS
 from ampcheck.observe.script.watcher import GRAPHS, Watcher
@@ -98,7 +99,7 @@ def _missed(report: Report) -> Iterator[str]:
         if what in report.low.not_audited:
             yield f"{report.low.not_audited[what]} {what}"
     known = {(doubt.kind, doubt.harms) for doubt in report.doubts}
-    ends = [CAUGHT, BRANCH, TAKEN, ZEROED]
+    ends = [CAUGHT, BRANCH, TAKEN, ZEROED, ROUNDED_METRIC]
     if (DoubtKind.GIVEN, True) not in known:
         ends += [ROUNDED_DATA, GIVEN]
     if not known & {(DoubtKind.PICKED, True), (DoubtKind.PICKED, False)}:

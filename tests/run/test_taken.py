@@ -205,6 +205,34 @@ def test_comparisons_that_come_out_otherwise_are_picks_too(far, harmed):
     assert (report.verdict.word is Health.UNSAFE) is harmed
 
 
+class Drawn(nn.Module):
+    """Reads rows of a table by where draws fall in a cumulative sum, which fp16 or FP32 holds."""
+
+    def __init__(self, dtype, size):
+        super().__init__()
+        torch.manual_seed(0)
+        self.rows, self.dtype = nn.Parameter(torch.randn(size, 8)), dtype
+
+    def forward(self, x):
+        ends = torch.full((len(self.rows),), 1 / len(self.rows)).to(self.dtype).cumsum(0)
+        draws = ((x[:, 0].sin() + 1) / 2).to(self.dtype)
+        return self.rows[torch.searchsorted(ends, draws).clamp_(max=len(self.rows) - 1)]
+
+
+@pytest.mark.parametrize(("size", "harmed"), [(4000, True), (4, False)])
+def test_places_in_a_table_that_half_precision_cannot_tell_apart_are_picks_too(size, harmed):
+    grads = []
+    for dtype in (torch.float32, torch.float16):
+        model = Drawn(dtype, size)
+        quantize(model, ROWS).backward()
+        grads.append(model.rows.grad)
+    assert bool((grads[1] - grads[0]).norm() > 0.5 * grads[0].norm()) is harmed
+    report = audit(Drawn(torch.float16, size), quantize)
+    found = [one for one in report.findings if one.code == "AMP510"]
+    assert bool(found) is harmed
+    assert all("searchsorted picks otherwise" in one.message for one in found)
+
+
 # -- ids that were kept in half precision
 
 

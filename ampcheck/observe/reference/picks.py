@@ -17,8 +17,10 @@ from ampcheck.values.trace import Integers, Site
 
 #: Operations that decide element by element.
 _COMPARES = frozenset("lt gt le ge eq ne".split())
+#: Operations that look up where numbers belong in a table, as draws do by a cumulative sum.
+_SEARCHES = frozenset({"searchsorted", "bucketize"})
 #: Operations that pick along a dimension, or element by element.
-PICKS = frozenset({"argmin", "argmax", "topk", "min", "max", "_to_copy"}) | _COMPARES
+PICKS = frozenset({"argmin", "argmax", "topk", "min", "max", "_to_copy"}) | _COMPARES | _SEARCHES
 #: What turns numbers into integers: indices, mostly.
 CONVERTS = "_to_copy"
 _CONVERSION = "a conversion to integers"
@@ -60,7 +62,7 @@ class Picks:
             other = (picked != best).reshape(())
             self._branches[place] = self._branches[place] | other if place in self._branches else other
             return
-        if name in _COMPARES:
+        if name in _COMPARES or name in _SEARCHES:
             self._best = picked, best, -1
             other = picked != best
             nothing = torch.zeros_like(other.sum())

@@ -4,7 +4,6 @@ None of them is called for an operation: between recorded steps a step costs a d
 """
 
 import functools
-import math
 import multiprocessing.process
 import sys
 from collections.abc import Callable, Iterator
@@ -34,9 +33,10 @@ from ampcheck.observe.script.journal import dtype_name
 from ampcheck.observe.script.preparation import hear_graphs_made
 from ampcheck.observe.script.roots import RootFinder
 from ampcheck.observe.script.scaling import scaler_hooks
+from ampcheck.observe.script.schedules import schedule
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.observe.script.workers import hear_workers
-from ampcheck.values.loop import NOT_FINITE, RETURNED, UNCACHED, Kind
+from ampcheck.values.loop import RETURNED, UNCACHED, Kind
 
 _current_node = torch._C._current_autograd_node
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "clip_grad_norm")
@@ -68,7 +68,7 @@ class Hooks:
         before(torch.nn.Module, "train", functools.partial(_trains, watcher))
         for scheduler in {value for value in vars(lr_scheduler).values() if isinstance(value, type)}:
             if issubclass(scheduler, lr_scheduler.LRScheduler) and "step" in vars(scheduler):
-                put(scheduler, "step", functools.partial(_schedule, watcher))
+                put(scheduler, "step", functools.partial(schedule, watcher))
         self._scalers()
         self._clipping()
         for name, kind in (("__enter__", Kind.AUTOCAST), ("__exit__", Kind.AUTOCAST_END)):
@@ -218,26 +218,6 @@ def _child(watcher: Watcher, process: Any, *_: Any) -> None:
     # Workers that load data do not train.
     if "_worker_loop" not in str(getattr(process, "_target", "")):
         watcher.child(process)
-
-
-def _schedule(watcher: Watcher, original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
-    if getattr(self, "_is_initial", False):  # its constructor takes a step of its own
-        return original(self, *args, **kwargs)
-    reads = isinstance(self, lr_scheduler.ReduceLROnPlateau)
-    name = NOT_FINITE if reads and not _is_finite(*args, **kwargs) else ""
-    watcher.note(Kind.SCHEDULE, self, "scheduler", within=True, name=name)
-    try:
-        return original(self, *args, **kwargs)
-    finally:
-        watcher.leaves()
-
-
-def _is_finite(metrics: Any = 0.0, *_: Any, **__: Any) -> bool:
-    """Tell whether what a scheduler goes by is finite; it reads the number itself, whatever that costs."""
-    try:
-        return math.isfinite(metrics)
-    except Exception:  # noqa: BLE001  # the scheduler will say it
-        return True
 
 
 def _peek(watcher: Watcher, _: None) -> Callable[..., Any]:
