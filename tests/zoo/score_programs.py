@@ -102,7 +102,7 @@ Who wrote the programs had not looked at ampcheck's code, and each round was sco
 - Twenty-second round, of 42 failures and 24 look-alikes from the same brief, scored at commit c9832dc and a mend of a
   crash in threads: 34 of 42 found, 25 with the first error in the right place, 6 PARTLY AUDITED or UNKNOWN (two of them
   scripts that broke: a lazy module did not move to the stand-in's GPU), **2 called SAFE**; **2 errors on look-alikes**.
-  The lines that were advised heal 27 of the 34 found by running them, 33 of them without a wider change than needed.
+  Of those found, the lines that were advised heal 27 by running them; 33 of the 34 changes stay at their place.
   Seventeen of its programs are here (q52 to q68).
 
 What was missed was then fixed by kinds of failure, so the table below is not a blind score.

@@ -114,7 +114,7 @@ def _makes_infinite(cause: Finding, collapse: Finding) -> bool:
 def _by_state(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return findings with gradients that are off somewhere below a state that has lost its changes at a known line.
 
-    Where it is known where they begin to be off, the state comes first all the same: it may be what makes them so.
+    The state comes first as well where it is known at which line they begin to be off: it may be what makes them so.
     """
     off = [f for f in findings if f.code == "AMP501" and not (f.origin and f.origin.line)]
     lost = [f for f in findings if (f.code, f.severity) == ("AMP504", Severity.ERROR)]

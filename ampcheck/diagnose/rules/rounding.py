@@ -67,15 +67,8 @@ def precision_loss(report: Report) -> list[Finding]:
         numbers = {"output_error": settled.error}
         sites = _kept_site(report) if not begun else sites
     elif (backward := lost_in_backward(report)) and not _from_saved(begun):
-        # What a line gives in the forward is off there for the same reason.
-        same = next((jump for jump in begun if jump.site.location == backward[0].location), None)
-        begun = [same] if same is not None and backward[0].location else []
         limited = limited_scaled(report, *backward)
-        sites, numbers["error"] = (backward[0],), backward[1]
-        where = f"; {_told_backward(*backward)}"
-        if begun:
-            sites = (beginning(report, begun[0]), *sites)
-            where = f"; it begins at {_beginning(report, begun[0], sites[0])}"
+        (sites, where), numbers["error"] = _in_backward(report, begun, *backward), backward[1]
     elif report.loop is not None and unscaled_backward(report):
         return []  # nothing else is known of it, and AMP408 says it
     remedy = _remedy(report, healing) if few else _unhealed(report)
@@ -91,6 +84,17 @@ def precision_loss(report: Report) -> list[Finding]:
             numbers,
         )
     ]
+
+
+def _in_backward(
+    report: Report, begun: list[ErrorJump], site: Site, error: float
+) -> tuple[tuple[Site, ...], str]:
+    """Return where a backward is off, and what to say of it: what its line gives in the forward may be off as well."""
+    same = next((jump for jump in begun if site.location and jump.site.location == site.location), None)
+    if same is None:
+        return (site,), f"; {_told_backward(site, error)}"
+    dropped = beginning(report, same)
+    return (dropped, site), f"; it begins at {_beginning(report, same, dropped)}"
 
 
 def _from_saved(begun: list[ErrorJump]) -> bool:

@@ -46,9 +46,9 @@ def rounded_before(report: Report) -> list[Finding]:
 def wrong_picks(report: Report) -> list[Finding]:
     """A step picks other elements than FP32 would, and its gradients are those of the wrong ones.
 
-    What it finds: an argmin, an argmax, a topk, a comparison or a conversion to integers that comes out otherwise than
-    by FP32's own numbers, where the gradients of a second FP32 run that picks by itself differ far more than rounding
-    the weights explains.
+    What it finds: an argmin, a topk, a comparison, a search in a table or a conversion to integers that comes out
+    otherwise than by FP32's own numbers, where the gradients of a second FP32 run that picks by itself differ far more
+    than rounding the weights explains.
 
     Why it matters: the gradients are right for what was picked, so neither the loss nor an overflow shows it: wrong
     neighbours, wrong codes of a codebook, wrong experts.

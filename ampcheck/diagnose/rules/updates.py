@@ -25,7 +25,8 @@ def lost_update(report: Report) -> list[Finding]:
     steps, is followed in FP32 over many steps: there an element counts once FP32 has moved it by eight units in the
     last place, or has moved steadily while all of its changes are rounded away and will be for so long, and is lost if
     most of that is missing; so is a sum that grows infinite. FP32 weights that a
-    script fills from half-precision copies before a step lose what the step before added.
+    script fills from half-precision copies before a step lose what the step before added; so do weights that a thread
+    trains and sends in half precision, where it is given back what it has sent.
 
     Why it matters: a change below half a unit in the last place is rounded away every time, so it never adds
     up; training stands still, or an averaged copy never follows. A second moment or an eps that is zero in half
