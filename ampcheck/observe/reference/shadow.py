@@ -256,9 +256,7 @@ class Shadow:
         pairs = zip(tensors_of((out,)), tensors_of((wide,)), strict=False)
         for tensor, reference in ((memory_of(low), memory_of(high)) for low, high in pairs):
             numbers = tensor.is_floating_point() or tensor.is_complex()
-            kept = (
-                numbers or self.decides or in_backward()
-            )  # there a mask decides on gradients, as a clamp's does
+            kept = numbers or self.decides or in_backward()  # where masks decide on gradients
             if kept and readable(tensor) and tensor.untyped_storage()._cdata not in held:
                 own = reference.untyped_storage()._cdata not in inputs
                 self._keep(tensor, reference if own else reference.clone())
