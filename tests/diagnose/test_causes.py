@@ -20,7 +20,7 @@ from ampcheck.values.loop import Loop
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.plan import Plan, Tried
 from ampcheck.values.settings import Settings
-from ampcheck.values.trace import Phase, Site
+from ampcheck.values.trace import Phase, Site, UpdateLoss
 from ampcheck.values.verdict import Health
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
@@ -77,7 +77,12 @@ def test_gradients_that_are_off_somewhere_follow_from_a_state_that_is_lost_at_a_
     lost = replace(lost, sites=(lost.sites[0]._replace(file="f.py", line=line),))
     report = replace(clean(), loop=Loop() if loop else None)
     shown = [(f.code, len(f.follows)) for f in by_cause(report, (off, lost))]
-    first = [("AMP504", 0), ("AMP501", 0)] if placed else [("AMP504", 1)]  # the state first in any case
+    follows = line and not placed and loop
+    assert shown == ([("AMP504", 1)] if follows else [("AMP501", 0), ("AMP504", 0)])
+    # where the line is known that writes the state, it comes first whatever else is known
+    report = replace(report, updates=(UpdateLoss("b.state", 9, 9, file="f.py", line=line),))
+    shown = [(f.code, len(f.follows)) for f in by_cause(report, (off, lost))]
+    first = [("AMP504", 0), ("AMP501", 0)] if placed else [("AMP504", 1)]
     assert shown == (first if line and loop else [("AMP501", 0), ("AMP504", 0)])
 
 

@@ -11,7 +11,7 @@ from ampcheck.values.loop import Kind
 from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW
 from ampcheck.values.report import Report, by_place
 from ampcheck.values.trace import LEAP_ERROR, LEAP_FACTOR, ErrorJump, Phase, Site
-from ampcheck.values.wording import clean
+from ampcheck.values.wording import clean, location
 
 #: What can be wrong by itself and break what comes after it, in the order of execution.
 _CAUSES = (
@@ -120,7 +120,9 @@ def _by_state(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, .
     lost = [f for f in findings if (f.code, f.severity) == ("AMP504", Severity.ERROR)]
     first = next((f for f in lost if f.origin and f.origin.line), None)
     begun = {f.origin.location for f in findings if f.code == "AMP501" and f.origin}
-    elsewhere = first is not None and first.origin is not None and bool(begun - {first.origin.location})
+    written = {location(loss.file, loss.line) for loss in report.updates if loss.line}
+    here = first.origin.location if first is not None and first.origin is not None else ""
+    elsewhere = here in written and bool(begun - {here})
     if report.loop is None or first is None or not (off or elsewhere):
         return findings
     shown = replace(first, follows=tuple(f"{f.code} {f.name}: {f.message}" for f in off))
