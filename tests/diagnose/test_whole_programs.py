@@ -8,7 +8,6 @@ import score_programs
 #: Verdicts that are known to be wrong, and why.
 WRONG = {
     "j14_energy_load_replay": "a copy of the weights in bf16 makes most of a gradient that is nearly zero",
-    "q47_claims": "called safe: what a scaler of the script's own does to gradients is not followed",
     "q61_sources": "central differences in bf16 are nearly all noise, and train all the same",
     "z22_tabular_half_monitor": "a buffer that becomes infinite is an error: that it is only logged cannot be seen",
 }

@@ -266,6 +266,39 @@ def test_a_scale_held_up_where_some_batches_overflow_for_ever_is_said_at_that_up
     assert all(one.origin.line == line_of(Floored.update, "super().update(2.0**14)") for one in said)
 
 
+@pytest.mark.parametrize(
+    ("turn", "severity"), [((1, 0), "error"), ((1,) + (0,) * 9, "warning"), ((0,), None)]
+)
+def test_a_fixed_scale_by_hand_that_some_batches_never_fit_is_said_at_its_backward(turn, severity):
+    torch.manual_seed(0)
+    session, skipped = Session(Schedule(), as_cuda=True), 0
+    with session.watching():
+        model = nn.Linear(8, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+        for step in range(60):
+            large = 1e4 if turn[step % len(turn)] else 1e-3
+            with torch.autocast("cuda", torch.float16):
+                loss = large * model(torch.randn(16, 8)).float().square().sum()
+            optimizer.zero_grad()
+            scaled(loss, 2.0**14)
+            for parameter in model.parameters():
+                parameter.grad.div_(2.0**14)
+            if gradients(loss, model):
+                skipped += 1
+                continue
+            optimizer.step()
+    assert skipped == sum(turn) * 60 // len(turn)
+    found = [one for one in session.report("script.py").findings if one.code == "AMP206"]
+    assert [one.severity for one in found] == ([Severity(severity)] if severity else [])
+    for one in found:
+        assert one.message.startswith("the loss scale stays at 2^14, the script never lowers it")
+        assert one.origin.line == line_of(scaled, "backward()")
+
+
+def scaled(loss, scale):
+    (loss * scale).backward()
+
+
 class Pool(nn.Module):
     """The deviation of each channel: where that is 0, the backward of the root is infinity times 0 in fp16."""
 

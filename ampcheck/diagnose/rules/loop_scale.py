@@ -38,7 +38,8 @@ def scale_collapse(report: Report) -> list[Finding]:
     the last skip than were skipped), loops whose last four steps at least were all skipped, and scales that grow into
     the next overflow so often that a twentieth of the steps is skipped, which is an error from a quarter on. And a
     scale that comes down so slowly that more than 32 steps, and more than were taken, are skipped. A scale that the
-    script keeps by hand is judged by the steps that the script then leaves out.
+    script keeps by hand is judged by the steps that the script then leaves out: where it never changes, a quarter of
+    all is an error.
 
     Why it matters: the scaler halves its scale at each overflow. Where gradients are only large, it comes to rest; it
     goes on falling where they are not finite at any scale: a NaN or an inf comes from the forward or from the data, or
@@ -60,7 +61,8 @@ def scale_collapse(report: Report) -> list[Finding]:
         lowest = min((event.after for event in events), default=first)
         never = loop.settled(label) is None and len(events) >= FEW
         falls = lowest < min(1.0, first) and not _rests(loop, events)
-        if falls or never or _ends_in_skips(loop, label) or _wastes(loop, events):
+        stands = _left_out(loop, label, events) > OFTEN
+        if falls or never or stands or _ends_in_skips(loop, label) or _wastes(loop, events):
             one: Finding | None = _collapse(report, label, events, lowest)
         else:
             one = _grows_too_often(loop, label, events)
@@ -120,6 +122,13 @@ def _wastes(loop: Loop, events: list[ScaleEvent]) -> bool:
     return sum(event.skipped for event in events) > max(MANY, loop.count(Kind.STEP))
 
 
+def _left_out(loop: Loop, label: str, events: list[ScaleEvent]) -> float:
+    """Return the part of the steps that a script leaves out at a scale of its own that never changes."""
+    skips = sum(event.skipped for event in events)
+    changes = any(event.after != event.before for event in events)
+    return 0.0 if loop.thing(label) is not None or changes or not skips else skips / (loop.steps + skips)
+
+
 def _rests(loop: Loop, events: list[ScaleEvent]) -> bool:
     """Tell whether more steps were taken since the last skip than were skipped before it."""
     skips = [event.step for event in events if event.skipped]
@@ -143,21 +152,29 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
     elif loop.thing(label) is None and _only_falls(loop, events):
         why = "; it never grows again, although most steps are taken"
         fix = ["# after some hundred steps without a skip, double the scale again"]
-        places = [event for _, event in loop.sequence(1) if event.kind is Kind.BACKWARD and event.by_hand][:1]
+        places = _by_hand(loop)[:1]
     else:
         half = _carried_half(report, cause)
         why, fix = f"{_why(cause, half)}{fits}", _kept_in_fp32(report, cause, half)
         places = [_place(loop, label, told_of)]
+    seldom = 0.0 < _left_out(loop, label, events) <= TOO_OFTEN and loop.settled(label) is not None
     fell = f"fell from {scale_words(loop.first_scales[label])} to {scale_words(lowest)}"
     of = f" of {steps}" if (steps := loop.count(Kind.SCALER_STEP)) else ""
     return loop_finding(
         "AMP206 scale-collapse",
-        Severity.ERROR if lowest < 1 or stays or kept or _wastes(loop, events) else Severity.WARNING,
+        Severity.ERROR
+        if lowest < 1 or (stays and not seldom) or kept or _wastes(loop, events)
+        else Severity.WARNING,
         f"the loss scale {stays or fell}: {plural(len(skips), 'step')}{of} skipped{why}",
         [_updated(loop, label)] if stays else places,
         _lowered(report, label) if stays else fix,
         {"skipped": len(skips), "lowest": lowest},
     )
+
+
+def _by_hand(loop: Loop) -> list[Event]:
+    """Return the backwards of losses that the script multiplies itself."""
+    return [event for _, event in loop.sequence(1) if event.kind is Kind.BACKWARD and event.by_hand]
 
 
 def _only_falls(loop: Loop, events: list[ScaleEvent]) -> bool:
@@ -210,7 +227,9 @@ def _stays(loop: Loop, label: str, events: list[ScaleEvent]) -> str:
     """Return what to say of a scale that skipped steps do not lower, or no further; '' where they do."""
     last = events[-FEW:]
     moves = any(event.after != event.before for event in last)
-    trains = loop.settled(label) is not None and not _wastes(loop, events)
+    trains = (
+        loop.settled(label) is not None and not _wastes(loop, events) and not _left_out(loop, label, events)
+    )
     if trains or moves or not last[-1].after:  # torch's own halving ends at 0
         return ""
     thing = loop.thing(label)
@@ -266,8 +285,13 @@ def _place(loop: Loop, label: str, event: ScaleEvent | None) -> Event:
 
 
 def _updated(loop: Loop, label: str) -> Event:
-    """Return the line of a scaler's own update, the line that gives a scaler its scale, or where it was made."""
+    """Return the line of a scaler's own update, the line that gives a scaler its scale, or where it was made.
+
+    Of a scale that the script keeps by hand it is the backward that it multiplies.
+    """
     thing = loop.thing(label)
+    if thing is None and (by_hand := _by_hand(loop)):
+        return by_hand[0]
     file, _, line = _own_update(thing.settings if thing else {}).rpartition(":")
     if file:
         return Event(Kind.UPDATE, label, "update", file=file, line=int(line))
