@@ -145,8 +145,8 @@ def _beside(watcher: Watcher) -> Iterator[str]:
         kind = "stand" if len(still) > 1 else "stands"
         yield f"{some(still)} {kind} still where FP32 moves on from step to step: how much that comes to was not judged"
     if grown := watcher.tape.looks.carried.outgrown():
-        kind = "have" if len(grown) > 1 else "has"
-        yield f"{some(grown)} {kind} grown since it was compared: whether its changes are kept still was not judged"
+        kind = "have grown since they were" if len(grown) > 1 else "has grown since it was"
+        yield f"{some(grown)} {kind} compared: whether half precision still keeps the changes was not judged"
     for dtype, (number, elements) in sorted(watcher.averages.found.items()):
         what = f"{plural(number, f'{dtype} tensor')} of {plural(elements, 'element')}"
         yield (

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from ampcheck.observe.model.gradients import gradient_of, thread_ends, trains_here
+from ampcheck.observe.model.gradients import forget, gradient_of, others_begin, thread_ends, trains_here
 
 #: Four threads train models of their own, and each reads the gradients of all of them between its steps.
 _FOUR = """
@@ -116,6 +116,14 @@ def test_a_thread_that_has_ended_trains_nothing(weights):
     _elsewhere(lambda: (trains_here(torch.optim.SGD(weights, lr=0.1)), thread_ends()))
     assert gradient_of(weights[0]) is weights[0].grad
     thread_ends()
+
+
+def test_a_thread_that_begins_while_nobody_is_heard_is_none_that_trains(weights):
+    others_begin(object())
+    try:
+        assert gradient_of(weights[0]) is weights[0].grad
+    finally:
+        forget()
 
 
 def test_four_threads_that_train_and_read_go_on():

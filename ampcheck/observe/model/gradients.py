@@ -23,7 +23,8 @@ def others_begin(watched: int) -> None:
     """Take note that there are others than the thread that is watched, which may have trained before."""
     global several  # noqa: PLW0603  # asked in every step, where a call is too much
     several = True
-    _training.add(watched)
+    if isinstance(watched, int):  # none while an audit runs, and nobody is heard
+        _training.add(watched)
 
 
 def forget() -> None:

@@ -1,14 +1,14 @@
 """Schedulers of learning rates that a script steps, and the numbers that they go by."""
 
 import math
+import struct
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch.optim import lr_scheduler
 
-from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.patches import Original
+from ampcheck.observe.script.guard import surely
 from ampcheck.values.loop import NOT_FINITE, Kind
 
 #: Numbers that a scheduler was given before it is known that half precision holds all of them.
@@ -39,29 +39,37 @@ def schedule(watcher: Any, original: Original, self: Any, *args: Any, **kwargs: 
     watcher.note(
         Kind.SCHEDULE, self, "scheduler", within=True, name="" if math.isfinite(number) else NOT_FINITE
     )
-    before = _rates(self) if reads else []
+    before = _rate(self)
     try:
         return original(self, *args, **kwargs)
     finally:
         watcher.leaves()
-        if (
-            reads
-            and _all_in_half(self, number)
-            and any(now < was for now, was in zip(_rates(self), before, strict=False))
-        ):
-            watcher.not_seen[ROUNDED_METRIC] = 1
+        if reads:
+            surely(watcher, _goes_by, watcher, self, number, fell=_rate(self) < before)
 
 
-def _rates(scheduler: Any) -> list[float]:
-    return [float(group.get("lr", 0.0)) for group in getattr(scheduler.optimizer, "param_groups", ())]
+def _rate(scheduler: Any) -> float:
+    """Return the learning rates together as torch knows them; those on a device are not asked for."""
+    return sum(rate for rate in vars(scheduler).get("_last_lr") or () if isinstance(rate, float))
 
 
-def _all_in_half(scheduler: Any, number: float) -> bool:
-    """Tell whether half precision holds all of the many numbers that a scheduler was given, this one included."""
+def _goes_by(watcher: Any, scheduler: Any, number: float, *, fell: bool) -> None:
+    """Take note of a number that a scheduler goes by, and of a rate that falls by it."""
     given = _given.setdefault(scheduler, _Given())
     given.numbers += 1
-    given.in_half &= any(float(torch.tensor(number, dtype=dtype)) == number for dtype in HALVES)
-    return given.in_half and given.numbers >= _MANY
+    given.in_half &= _is_half(number)
+    if given.in_half and given.numbers >= _MANY and fell:
+        watcher.not_seen[ROUNDED_METRIC] = 1
+
+
+def _is_half(number: float) -> bool:
+    """Tell whether bfloat16 or float16 holds a number: no operation of torch's is run for that."""
+    try:
+        wide = struct.pack("<f", number)
+        whole = struct.unpack("<f", wide)[0] == number and wide[:2] == b"\0\0"
+        return whole or struct.unpack("<e", struct.pack("<e", number))[0] == number
+    except OverflowError:
+        return False
 
 
 def _number(metrics: Any = 0.0, *_: Any, **__: Any) -> float:

@@ -113,7 +113,7 @@ def stands_still(
     found: dict[str, UpdateLoss | None] = {}
     for name in before.keys() & after.keys():
         (first, start, _), (last, end, made) = before[name], after[name]
-        if first.shape == last.shape and first.dtype is last.dtype:
+        if first.shape == last.shape and first.dtype is last.dtype and first.device == last.device:
             moves = (end.float() - start.float()).abs() >= unit_of(last)
             stuck, moved = (int(float(one.sum())) for one in (moves & (first == last), moves))
             way, went = end.float() - start.float(), last.float() - first.float()
@@ -141,7 +141,7 @@ def outgrown(known: Paces) -> list[str]:
     names, found = names_of(held) if held else {}, []
     for tensor in held:
         last, pace = known.get(name := names[id(tensor)], (None, None))
-        if last is None or pace is None or last.shape != tensor.shape or last.dtype is not tensor.dtype:
+        if last is None or pace is None or last.shape != tensor.shape or last.device != tensor.device:
             continue
         unit = unit_of(tensor.detach())
         grown = (unit > unit_of(last)) & (pace < UNITS / 2 * unit) & (pace > 0)

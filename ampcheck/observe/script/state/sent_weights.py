@@ -4,10 +4,11 @@ What a client has changed is lost where it is below half a unit of the weight. T
 from what it was sent: the weights that it gives back then hold, there, just what half precision held.
 """
 
+from collections import deque
 from dataclasses import dataclass
-from threading import get_ident
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ampcheck.observe import modes
 from ampcheck.observe.dtypes import HALVES
@@ -17,8 +18,8 @@ from ampcheck.observe.unusual import plain
 from ampcheck.values.loop import SENT_WEIGHT
 from ampcheck.values.trace import UpdateLoss
 
-#: Elements of the weights that are kept of one thread.
-_MOST = 2**20
+#: Elements of the weights that are kept, and how many of those that were sent.
+_MOST, _SENT = 2**22, 256
 #: Of what was rounded away, the part that is given back as half precision held it: others may have sent something else.
 _GIVEN_BACK = 0.25
 
@@ -38,9 +39,10 @@ class SentWeights:
 
     def __init__(self) -> None:
         """Begin with none."""
-        #: By thread: by storage, the weights as they were given.
-        self._given: dict[int, dict[int, torch.Tensor]] = {}
-        self._sent: dict[int, list[_Sent]] = {}
+        #: By storage, the weights as they were given.
+        self._given: dict[int, tuple[StorageWeakRef, torch.Tensor]] = {}
+        self._elements = 0  #: of those
+        self._sent: deque[_Sent] = deque(maxlen=_SENT)
         self._losses: dict[tuple[str, str, int], UpdateLoss] = {}
 
     @property
@@ -56,17 +58,17 @@ class SentWeights:
             return
         now = weight.detach().clone()
         self._given_back(now)
-        given = self._given.setdefault(get_ident(), {})
-        if sum(one.numel() for one in given.values()) + now.numel() > _MOST:
-            given.clear()
-        given[weight.untyped_storage()._cdata] = now
+        self._elements += now.numel()
+        if self._elements > _MOST:
+            self._given, self._elements = {}, now.numel()
+        storage = weight.untyped_storage()
+        self._given[storage._cdata] = StorageWeakRef(storage), now
 
     def _given_back(self, now: torch.Tensor) -> None:
-        sent = self._sent.get(get_ident(), [])
-        one = next((one for one in sent if one.stuck.shape == now.shape), None)
+        one = next((one for one in [*self._sent] if one.stuck.shape == now.shape), None)
         if one is None:
             return
-        sent.remove(one)
+        self._sent = deque((other for other in [*self._sent] if other is not one), _SENT)
         back = now[one.stuck]
         if float((back == back.to(one.low).float()).float().mean()) < _GIVEN_BACK:
             return
@@ -77,14 +79,13 @@ class SentWeights:
     @modes.unseen
     def cast(self, tensor: torch.Tensor, low: torch.Tensor) -> None:
         """Look at a cast, which may be of a weight that is about to be sent."""
-        given = self._given.get(get_ident())
-        if not given or low.dtype not in HALVES or not readable(tensor):
+        if not self._given or low.dtype not in HALVES or not readable(tensor):
             return
-        before = given.get(tensor.untyped_storage()._cdata)
-        if before is None or before.shape != tensor.shape:
+        held, before = self._given.get(tensor.untyped_storage()._cdata, (None, None))
+        if held is None or before is None or held.expired() or before.shape != tensor.shape:
             return
         moves = tensor.detach() != before
         stuck = moves & (low.detach() == before.to(low.dtype))
         moved, place = int(moves.sum()), running_line()
         if moved and 2 * int(stuck.sum()) > moved and place[1]:
-            self._sent.setdefault(get_ident(), []).append(_Sent(low.dtype, stuck, moved, place))
+            self._sent.append(_Sent(low.dtype, stuck, moved, place))
