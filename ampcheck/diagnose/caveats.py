@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ampcheck.values.report import Report
-from ampcheck.values.wording import ELLIPSIS, clean, count, percent, plural, power
+from ampcheck.values.wording import ELLIPSIS, clean, percent, power
 
 #: Loss scales that are listed; of more, the first and the last.
 _LISTED = 3
@@ -35,26 +35,9 @@ def refused(report: Report) -> str:
     return f"gradients overflowed at {listed}: GradScaler would skip such steps and halve the scale"
 
 
-def motionless(report: Report) -> str:
-    """Return how many parameters get no gradient in FP32 either, where most do not; '' where that is not so.
-
-    A layer that starts at zero keeps the gradient from everything before it.
-    """
-    grads = [s for site, s in report.reference.sites.items() if site.slot.startswith("param_grad[")]
-    still = [stats for stats in grads if stats.zeros == stats.numel]
-    if 2 * sum(stats.numel for stats in still) <= sum(stats.numel for stats in grads):
-        return ""
-    return (
-        f"the gradient of {count(len(still))} of {plural(len(grads), 'parameter')} is exactly zero in FP32 too, "
-        f"so the effect of {report.precision} on it is unknown; audit trained weights"
-    )
-
-
 def caveats(report: Report) -> Iterator[tuple[bool, str]]:
     """Yield what belongs beside the verdict, and of each whether it limits what the verdict is worth."""
     if report.stand_in_loss:
         yield True, "the loss is a stand-in: gradient magnitudes are not those of your training"
     if skipped := refused(report):
         yield True, skipped
-    if unmoved := motionless(report):
-        yield True, unmoved

@@ -31,7 +31,7 @@ def told_gaps(report: Report) -> list[str]:
             f"the script ended with {clean(coverage.raised)} after {plural(coverage.completed, 'step')}"
         )
     shown += _in_eight_bits(report)
-    return shown + unjudged(report) + _too_small(report) + _own_limits(report)
+    return shown + unjudged(report) + motionless(report) + _too_small(report) + _own_limits(report)
 
 
 def unjudged(report: Report) -> list[str]:
@@ -54,6 +54,24 @@ def _in_eight_bits(report: Report) -> list[str]:
     if not names:
         return []
     return [f"what FP8 does in {some(names)} was not judged (AMP706)"]
+
+
+def motionless(report: Report) -> list[str]:
+    """Return which parameters get no gradient in FP32 either, so that it is not known what low precision does to it.
+
+    A layer that starts at zero keeps the gradient from everything before it, until a first update moves it.
+    """
+    silent = {
+        _name(site): stats.numel
+        for site, stats in report.reference.sites.items()
+        if site.slot.startswith("param_grad[") and stats.zeros == stats.numel
+    }
+    if not silent:
+        return []
+    wide = _gradients(report, reference=True)
+    share = percent(sum(silent.values()) / sum(wide.values()))
+    named = some(list(grouped(silent, wide)))
+    return [f"{named}, {share} of the trained parameters: the gradient is exactly zero in FP32 too"]
 
 
 def _too_small(report: Report) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ampcheck.diagnose.caveats import settled
+from ampcheck.diagnose.gaps import motionless
 from ampcheck.diagnose.rules.installed import in_installed, own_line
 from ampcheck.diagnose.rules.lines_to_change import is_unscaled
 from ampcheck.diagnose.savings import forward_bytes
@@ -65,6 +66,8 @@ def _unseen(report: Report) -> str:
     missed = sorted(report.not_audited.items(), key=lambda item: -item[1])
     if not missed and report.verdict.coverage.unseen:
         return "how the gradients are in FP32, as said above"
+    if not missed and report.verdict.word is Health.PARTLY_AUDITED:
+        return "what is said above"
     if not missed:
         return f"nothing ({plural(report.low.operations, 'operation')} seen)"
     more = f", and {plural(len(missed) - 1, 'more kind')}" if len(missed) > 1 else ""
@@ -100,6 +103,8 @@ def _fixed(report: Report) -> str:
     if report.verdict.word is Health.RISK and report.loop is None and magnified(report.outcomes):
         random = any(note.startswith("weights are random") for note in report.notes)
         return "audit trained weights: --weights FILE" if random else "train beside FP32: --verify-steps 100"
+    if report.verdict.word is Health.PARTLY_AUDITED and report.loop is None and motionless(report):
+        return f"audit the steps after the first update: ampcheck {clean(report.target)} --steps 3"
     if report.plan is not None and (report.plan.fp32_modules or report.plan.fp32_lines or report.plan.scaler):
         return _planned(report, report.plan)
     bad = [finding for finding in report.findings if finding.severity is not Severity.INFO]

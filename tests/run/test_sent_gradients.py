@@ -1,5 +1,6 @@
 """Gradients that workers' threads compute and make half precision of before they send them: looked at at the cast."""
 
+import queue
 import threading
 
 import pytest
@@ -66,7 +67,7 @@ def test_gradients_that_the_cast_before_sending_ruins(factor, made, returned):
     assert ruined >= len(sent) // 2  # as a real cast has it
     errors = [one for one in report.findings if one.severity is Severity.ERROR]
     assert errors[0].code == "AMP421"
-    assert f"makes gradients of another thread {made} here" in errors[0].message
+    assert f"gradients that threads exchange become {made} in half precision here" in errors[0].message
     assert errors[0].origin.line == line_of(rounds, "box.append")
 
 
@@ -78,6 +79,63 @@ def test_gradients_that_it_leaves_as_they_are(factor, dtype, returned):
     report, sent = watched(factor, dtype, returned=returned)
     assert all(bool(one.isfinite().all() and one.any()) for one in sent)
     assert not [one for one in report.findings if one.severity is Severity.ERROR]
+
+
+def stages(factor, sends, *, ahead):
+    """Train two stages, each in a thread, of a loss times a factor; return what the second sends the first."""
+    torch.manual_seed(0)
+    first, second = nn.Linear(8, 4), nn.Linear(4, 1)
+    over, back, sent = queue.Queue(), queue.Queue(), []
+
+    def one():
+        optimizer = torch.optim.Adam(first.parameters(), 1e-3)
+        for _ in range(12):
+            with torch.autocast("cuda", torch.bfloat16):
+                out = first(torch.randn(64, 8))
+            over.put(out.detach())
+            optimizer.zero_grad()
+            out.backward(back.get().to(out.dtype))
+            optimizer.step()
+
+    def two():
+        optimizer = torch.optim.Adam(second.parameters(), 1e-3)
+        for _ in range(12):
+            given = over.get().requires_grad_()
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = factor * (second(given).float() - 5).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            sent.append(sends(given.grad))
+            back.put(sent[-1])
+            optimizer.step()
+
+    here, there = (two, one) if ahead else (one, two)
+    thread = threading.Thread(target=there)
+    thread.start()
+    here()
+    thread.join()
+    return sent
+
+
+SENDS = [
+    (1e-9, lambda grad: grad.half()),
+    (1e-8, lambda grad: (1e3 * grad).half() / 1e3),
+    (1e-9, lambda grad: grad.float()),
+    (1.0, lambda grad: grad.half()),
+]
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize(("factor", "sends"), SENDS)
+def test_gradients_that_a_stage_sends_back(factor, sends, ahead):
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        sent = stages(factor, sends, ahead=ahead)
+    assert not session.watcher.broken, session.watcher.not_seen
+    found = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    ruined = not any(bool(one.any()) for one in sent)  # as the real cast and division have it
+    assert [one.code for one in found[:1]] == ["AMP421"] * ruined
+    assert all(one.origin.line == sends.__code__.co_firstlineno for one in found[:1])
 
 
 def test_gradients_of_weights_that_nothing_steps_are_never_safe():

@@ -158,6 +158,9 @@ def _leads_to(report: Report, cause: Finding, other: Finding) -> bool:
                 and cause.origin is not None
                 and bool(cause.origin.line)
             )
+        case "AMP421", "AMP201" | "AMP501":  # what is wrong where it arrives is what was sent
+            sent = () if report.loop is None else report.loop.sequence(1)
+            return any(event.kind is Kind.SENT_GRAD for _, event in sent)
         case "AMP504", "AMP101":  # a cast up gives no infinity that was not there
             return shows is not None and (shows.op, shows.dtype) == ("_to_copy", "float32")
     return False

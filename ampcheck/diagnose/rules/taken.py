@@ -80,8 +80,8 @@ def changed_gradients(report: Report) -> list[Finding]:
 
     What it finds: what a script does with gradients on their way to the optimizer is done to FP32's gradients too,
     which are not scaled. The optimizer is given something else: far more than rounding the weights explains. And a
-    line at which other threads make half precision of their gradients, before they send them, where that makes most
-    of them infinite or zero again and again.
+    line at which threads make half precision of gradients, or divide them there, before they send them to others,
+    where that makes most of them infinite or zero again and again.
 
     Why it matters: a clip, a norm or a filter that sees gradients times the loss scale does something else than it is
     meant to; a division in half precision turns small gradients into zero. The loss and its gradients look right.
@@ -122,7 +122,7 @@ def _sent(event: Event) -> Finding:
     return loop_finding(
         "AMP421 changed-gradients",
         Severity.ERROR,
-        f"half precision makes gradients of another thread {made} here: FP32's are finite and not zero",
+        f"gradients that threads exchange become {made} in half precision here: FP32's are finite and not zero",
         [replace(event, name="", file=file, line=int(line))],
         fix,
     )

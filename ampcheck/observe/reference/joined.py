@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ampcheck.observe.execution import Args, Kwargs
 from ampcheck.observe.reference.effects import Effects
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.reference.storage import Reference
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Returns the reference of a tensor that another thread has made.
 Elsewhere = Callable[[torch.Tensor], Reference | None]
+#: Hears of an operation that has run, with what it was given and what it gave.
+Sends = Callable[[Any, Args, Any], None]
 
 
 class Joined(Shadow):
@@ -24,11 +27,19 @@ class Joined(Shadow):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.elsewhere: Elsewhere | None = None
+        self.sends: Sends | None = None
         #: What the running operation reads of that, how often it had been written, and its reference.
         self._lent: list[tuple[torch.Tensor, int, Reference]] = []
         self.outside: dict[
             tuple[str, int], Site
         ] = {}  #: by the line that reads it first, what has made some of it
+
+    def run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Run an operation and its reference; other threads may be sent what it gives."""
+        out = super().run(func, args, kwargs)
+        if self.sends is not None:
+            self.sends(func, args, out)
+        return out
 
     def _beside(self, tensor: torch.Tensor) -> Reference | None:
         found = super()._beside(tensor)

@@ -15,7 +15,7 @@ from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.reference.checks import LOOKS, Checks
 from ampcheck.observe.reference.given import Given
-from ampcheck.observe.reference.joined import Elsewhere, Joined
+from ampcheck.observe.reference.joined import Elsewhere, Joined, Sends
 from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.observe.reference.pair import SAMPLES, pair_errors
 from ampcheck.observe.reference.paired import PairedBook
@@ -99,8 +99,9 @@ class Compared(Recording):
             carried.give(self._shadows[::-1])
         self.carried, self._given.carried = carried, carried.places
 
-    def join(self, elsewhere: Elsewhere) -> None:
-        """Go on from what other threads have computed."""
+    def join(self, elsewhere: Elsewhere | None, sends: Sends | None) -> None:
+        """Go on from what other threads have computed; `sends` hears of operations, once each."""
+        self._shadow.sends = sends
         for shadow in self._shadows:
             shadow.elsewhere = elsewhere
 
@@ -303,8 +304,7 @@ class Compared(Recording):
         errors = pair_errors(reference, fetched, 0 if kept else log2_scale) if precision != "fp32" else {}
         low_dtype = HALF_DTYPES.get(precision, "float32")
         runs, old = self._shadows[::-1], self._given
-        asked = bool(self.carried is not None or old.found or old.beside)
-        if asked or self.is_first:
+        if (asked := bool(self.carried is not None or old.found or old.beside)) or self.is_first:
             held = runs, self._not_carried(), old.holds, old.carried | self._made
             self.carried = Carried(*held, asked=asked, was_read=bool(old.outside))
         self.delivery.keep([parameter for _, _, parameter in self.recorder.tracker.parameters()])

@@ -20,7 +20,7 @@ _ANYWHERE = frozenset({"end", "raised", "trains"})
 _IN_LANES = frozenset({"scale", "scaled", "backward"})
 
 #: Heard in threads that are not watched: optimizers may change weights there, and backwards go through old casts.
-_ELSEWHERE = frozenset({"step_begins", "step_ends", "backward", "backward_ends"})
+_ELSEWHERE = frozenset({"step_begins", "step_ends", "backward"})
 
 
 def guarded(method: Method) -> Method:
@@ -67,10 +67,7 @@ def surely(watcher: Any, look: Callable[..., None], *given: Any, **said: Any) ->
 
 def _hear_elsewhere(watcher: Any, name: str, args: tuple[Any, ...]) -> None:
     """Let a watcher hear of another thread."""
-    if name == "backward_ends":
-        watcher.thread.leaves()
-    elif name == "backward":
-        watcher.thread.begins(args[0])
+    if name == "backward":
         if (region := watcher.thread.outlasted(args[0])) is not None:
             watcher.journal.note_at(region, Kind.STALE_CAST, name=ELSEWHERE)
     else:

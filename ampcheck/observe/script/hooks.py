@@ -173,7 +173,7 @@ def _engine(watcher: Watcher, original: Original, outputs: Any, seeds: Any, *arg
         out = original(outputs, seeds, *args, **kwargs)
         if trains:
             watcher.goes_on()
-        surely(watcher, watcher.thread.returns, inputs, out, known=trains)
+        surely(watcher, watcher.thread.returns, inputs, known=trains)
         if not _functional():
             watcher.returned(out, inputs if trains else ())
         return out

@@ -2,14 +2,11 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
-from itertools import chain
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ampcheck.observe.model.gradients import gradient_of
-from ampcheck.observe.script.scaling.losses import leaves_of
 from ampcheck.observe.script.state.sent_gradients import SentGradients
 from ampcheck.observe.script.state.stale_casts import OldCasts
 from ampcheck.observe.source import Spot
@@ -19,8 +16,6 @@ from ampcheck.observe.statistics.memory import instances_of
 OTHER_THREADS = "steps of training in other threads"
 #: Backwards of a thread from which on it trains, where no optimizer has stepped.
 _BY_HAND = 8
-#: Backwards of other threads up to which the gradients that they leave are looked at.
-_BACKWARDS = 512
 
 
 class WatchedThread:
@@ -37,7 +32,6 @@ class WatchedThread:
             int, list[Spot]
         ] = {}  #: of others, where the regions of autocast began that each is in
         self._old_casts, self.sent = OldCasts(), SentGradients()
-        self._losses: dict[int, list[torch.Tensor]] = {}  #: of others, whose backward runs
         self.asked = 0  #: gradients of weights that autograd.grad returned, of which no step is known
 
     @property
@@ -87,24 +81,11 @@ class WatchedThread:
         regions = self._regions.get(threading.get_ident())
         return regions[0] if regions else None
 
-    def returns(self, inputs: Any, gradients: Iterable[Any], *, known: bool) -> None:
-        """Take note of gradients that autograd.grad has returned; `known` where they are those of a step."""
+    def returns(self, inputs: Any, *, known: bool) -> None:
+        """Take note of inputs whose gradients autograd.grad has returned; `known` where they are those of a step."""
         given = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
         if not known and any(isinstance(one, torch.nn.Parameter) for one in given):
             self.asked += 1
-        if not self.runs:
-            self.sent.computed(gradients)
-
-    def begins(self, losses: Any) -> None:
-        """Take note of the losses whose backward begins in another thread."""
-        if self.backwards.total() < _BACKWARDS:
-            given = (losses,) if isinstance(losses, torch.Tensor) else losses
-            self._losses[threading.get_ident()] = [one for one in given if isinstance(one, torch.Tensor)]
-
-    def leaves(self) -> None:
-        """Take note of the gradients that the backward of another thread has left."""
-        losses = self._losses.pop(threading.get_ident(), [])
-        self.sent.computed(gradient_of(leaf) for leaf in chain.from_iterable(map(leaves_of, losses)))
 
     def _is_by_hand(self, backwards: int) -> bool:
         """Tell whether so many backwards of a thread are followed by no optimizer's step: there is none."""

@@ -19,20 +19,33 @@ from ampcheck.observe.modes import OwnMode
 from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.reference.beside_mode import BesideMode
 from ampcheck.observe.reference.storage import Reference
+from ampcheck.observe.script.guard import surely
 from ampcheck.observe.script.preparation import Preparation
 from ampcheck.observe.script.results import Results
 from ampcheck.observe.script.state.stale_casts import KeptCasts
+from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.values.loop import ELSEWHERE, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ampcheck.observe.reference.joined import Sends
     from ampcheck.observe.script.comparing import Compared
     from ampcheck.observe.script.recording import Recording
 
+_current_node = torch._C._current_autograd_node
 _CAST, _COPY = torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default
 #: What is not audited of them, behind the line of the first.
 COMPUTED_ELSEWHERE = "half-precision numbers computed in threads of the script's own"
+
+
+def _sends(watcher: Any, func: Any, args: Args, out: Any) -> None:
+    """Look at an operation that may make a gradient, or half precision of one, for another thread."""
+    if _current_node() is not None:
+        watcher.thread.sent.computed(tensors_of((out,)))
+    else:
+        thread, journal = watcher.thread, watcher.journal
+        thread.sent.sends(func, args, out, lambda name: journal.note(Kind.SENT_GRAD, name=name))
 
 
 class _Listener(BesideMode):
@@ -62,8 +75,7 @@ class _Listener(BesideMode):
         thread, journal = self._watcher.thread, self._watcher.journal
         if out is NotImplemented:
             return
-        if func is _CAST:
-            thread.sent.cast(args[0], out, lambda name: journal.note(Kind.SENT_GRAD, name=name))
+        _sends(self._watcher, func, args, out)
         region = thread.entered_at()
         if func is _COPY:
             self._watcher.updates.sent.copied(args[0])
@@ -88,10 +100,12 @@ class Workers:
         self._results = Results()
         self._used = self._judged = False
         self._trains: Callable[[], bool] = bool  #: tells whether the running thread is the one that trains
+        self._sends: Sends | None = None
 
     def begins(self, watcher: Any) -> OwnMode | None:
         """Return what follows a thread that is about to begin."""
         self._trains = lambda: bool(watcher.thread.runs)
+        self._sends = partial(surely, watcher, partial(_sends, watcher))
         return _Listener(self._results, watcher) if self._results.open else None
 
     @property
@@ -108,8 +122,8 @@ class Workers:
     def joins(self, recording: "Compared") -> "Compared":
         """Let a step go on from what such threads have computed, and from what was there before training."""
         self.preparation.end()
-        if self.heard or self.preparation.heard:
-            recording.join(self.beside)
+        heard = self.heard or self.preparation.heard
+        recording.join(self.beside if heard else None, self._sends)
         return recording
 
     def recorded(self, recording: "Recording") -> None:

@@ -1,6 +1,6 @@
-"""Gradients that other threads than the watched one make half precision of, as workers do that send them to a server.
+"""Gradients that threads make half precision of, as workers do that send them to a server, or stages to each other.
 
-No recorded step has them: what such a cast does to each is looked at where it happens.
+What becomes of them is in no recorded step: what a cast or a division does to each is looked at where it happens.
 """
 
 from collections import Counter
@@ -12,13 +12,17 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ampcheck.observe import modes
 from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.execution import Args
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable
 from ampcheck.observe.unusual import plain
 from ampcheck.values.loop import MADE_INFINITE, MADE_ZERO
 from ampcheck.values.outcome import HARM_ERROR
 
-#: Casts of one line and shape that are looked at; and of them, those that ruin the gradient before that is said.
+_CAST = torch.ops.aten._to_copy.default
+#: What is done to a gradient before it is sent: it is cast, or divided by the loss scale.
+_SENDS = frozenset({_CAST, torch.ops.aten.div.Tensor, torch.ops.aten.mul.Tensor})
+#: How many of one line and shape are looked at; and of them, those that ruin the gradient before that is said.
 _LOOKS, _FEW = 16, 4
 #: Gradients that are kept in mind before those that are gone are forgotten.
 _HELD = 4096
@@ -30,32 +34,36 @@ class SentGradients:
     def __init__(self) -> None:
         """Begin with none."""
         self._gradients: dict[int, StorageWeakRef] = {}
-        self._casts: Counter[tuple[str, int, torch.Size]] = Counter()
-        self.ruined: Counter[tuple[str, int, torch.Size]] = Counter()
+        self._casts: Counter[tuple[str, int, Any, torch.Size]] = Counter()
+        self.ruined: Counter[tuple[str, int, Any, torch.Size]] = Counter()
         self._said: set[tuple[str, int]] = set()
 
     def computed(self, tensors: Iterable[Any]) -> None:
-        """Take note of gradients."""
+        """Take note of what a backward has computed."""
         if len(self._gradients) > _HELD:
-            self._gradients = {key: one for key, one in self._gradients.items() if not one.expired()}
+            alive = {key: one for key, one in self._gradients.items() if not one.expired()}
+            self._gradients = alive if 2 * len(alive) < _HELD else {}
         for tensor in map(plain, tensors):
-            if tensor is not None and tensor.dtype is torch.float32 and readable(tensor):
+            if tensor is not None and readable(tensor):
                 storage = tensor.untyped_storage()
                 self._gradients[storage._cdata] = StorageWeakRef(storage)
 
-    def cast(self, tensor: torch.Tensor, low: torch.Tensor, tell: Callable[[str], object]) -> None:
-        """Look at a cast; `tell` hears what many of those at a line make of gradients, and where."""
-        if low.dtype not in HALVES or not self._gradients or not readable(tensor):
+    def sends(self, func: Any, args: Args, low: torch.Tensor, tell: Callable[[str], object]) -> None:
+        """Look at an operation; `tell` hears what many of those at a line make of gradients, and where."""
+        if func not in _SENDS or not self._gradients or not readable(tensor := args[0]):
             return
         known = self._gradients.get(tensor.untyped_storage()._cdata)
         if known is None or known.expired():
             return
+        self.computed((low,))
+        if low.dtype not in HALVES or (func is _CAST) == (low.dtype is tensor.dtype):
+            return
         place = running_line()
-        key = (*place, tensor.shape)
+        key = (*place, func, tensor.shape)
         if self._casts[key] >= _LOOKS or place in self._said:
             return
         self._casts[key] += 1
-        if found := _made_of(tensor, low):
+        if found := _made_of(func, args, low):
             self.ruined[key] += 1
             if self.ruined[key] >= _FEW and 2 * self.ruined[key] >= self._casts[key]:
                 self._said.add(place)
@@ -63,9 +71,11 @@ class SentGradients:
 
 
 @modes.unseen
-def _made_of(tensor: torch.Tensor, low: torch.Tensor) -> str:
-    """Return what a cast has made of a finite gradient, '' where that is what it was."""
-    grad, left = tensor.detach().float(), low.detach().float()
+def _made_of(func: Any, args: Args, low: torch.Tensor) -> str:
+    """Return what an operation has made of a finite gradient, '' where that is what it is in FP32."""
+    grad, left = args[0].detach().float(), low.detach().float()
+    if func is not _CAST:
+        grad = func(grad, *args[1:])
     size = float(grad.norm())
     if not 0.0 < size < float("inf"):
         return ""
