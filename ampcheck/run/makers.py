@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ampcheck.observe.source import in_library
 from ampcheck.values.formats import HALVES
-from ampcheck.values.maker import Maker
+from ampcheck.values.loop import Kind
+from ampcheck.values.maker import BEGINS_SCALE, LOWERS_SCALE, Maker
 from ampcheck.values.report import Report
 from ampcheck.values.wording import location
 
@@ -20,11 +21,15 @@ _ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
 def makers(report: Report) -> tuple[Maker, ...]:
     """Return what makes the half-precision tensors that a report names, or that a line in it writes into."""
     sites = [site for site in report.low.sites if site.file]
-    named = {part for loss in report.updates for part in loss.name.partition("[")[0].split(".")}
+    names = [loss.name for loss in report.updates] + [name for doubt in report.doubts for name in doubt.names]
+    named = {part for name in names for part in name.partition("[")[0].split(".")}
     written = {site.location for site in sites if site.op.endswith("_") and site.dtype in HALVES}
-    files = {*(site.file for site in sites), *(loss.file for loss in report.updates)}
+    files = {site.file for site in sites}.union(
+        (loss.file for loss in report.updates), (doubt.file for doubt in report.doubts)
+    )
     found = made_in(files, frozenset(named)) if named or written else ()
-    return tuple(one for one in found if one.name in named or written & {*one.changed})
+    kept = [one for one in found if one.name in named or written & {*one.changed}]
+    return (*kept, *_scale_by_hand(report))
 
 
 def made_in(files: Iterable[str], named: Collection[str] = ()) -> tuple[Maker, ...]:
@@ -43,6 +48,82 @@ def made_in(files: Iterable[str], named: Collection[str] = ()) -> tuple[Maker, .
                 changed[name].add(location(file, getattr(node, "lineno", 0)))
     lines = {name: next(iter(places)) for name, places in made.items() if len(places) == 1}
     return tuple(Maker(name, *place, tuple(sorted(changed[name]))) for name, place in sorted(lines.items()))
+
+
+def _scale_by_hand(report: Report) -> Iterator[Maker]:
+    """Yield the one line that makes the loss scale a script multiplies by itself, and the one that lowers it."""
+    events = () if report.loop is None else report.loop.sequence(1)
+    places = {(e.file, e.line) for _, e in events if e.kind is Kind.BACKWARD and e.by_hand and e.line}
+    if len(places) != 1:
+        return
+    file, line = places.pop()
+    nodes = list(_nodes(file))
+    factors = {name for node in nodes if getattr(node, "lineno", 0) == line for name in _factors(node)}
+    statements = [node for node in nodes if isinstance(node, ast.stmt)]
+    written = [node for node in statements if factors & set(map(_name, _assigned(node)))]
+    falls = [node for node in written if _divides(node) and factors & set(map(_name, _read(node)))]
+    lowers, factors = (
+        {node.lineno for node in falls},
+        factors & {_name(t) for node in falls for t in _assigned(node)},
+    )
+    written = [node for node in written if factors & set(map(_name, _assigned(node)))]
+    begins = {node.lineno for node in written if not factors & set(map(_name, _read(node)))}
+    for kind in nodes:  # what a class makes is made where the class is called
+        if isinstance(kind, ast.ClassDef) and begins <= {*range(kind.lineno, (kind.end_lineno or 0) + 1)}:
+            calls = [one for one in nodes if isinstance(one, ast.Call) and _name(one.func) == kind.name]
+            begins = {one.lineno for one in calls} if begins else set()
+    for name, lines in ((BEGINS_SCALE, begins), (LOWERS_SCALE, lowers)):
+        if len(lines) == 1:
+            yield Maker(name, file, lines.pop())
+
+
+def _factors(node: ast.AST) -> Iterator[str]:
+    """Yield the names of what a product multiplies."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        yield from filter(None, (_name(node.left), _name(node.right)))
+
+
+def _assigned(node: ast.stmt) -> Iterator[ast.expr]:
+    """Yield what a statement gives a value to."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield from target.elts if isinstance(target, ast.Tuple) else [target]
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+        yield node.target
+
+
+def _read(node: ast.stmt) -> Iterator[ast.expr]:
+    """Yield what a statement computes with."""
+    if isinstance(node, ast.AugAssign):
+        yield node.target
+    value = getattr(node, "value", None)
+    yield from (one for one in ast.walk(value) if isinstance(one, ast.expr)) if value is not None else ()
+
+
+def _divides(node: ast.stmt) -> bool:
+    """Tell whether a statement divides, or multiplies by a number below one."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
+        return True
+    for one in [node, *_read(node)]:
+        op = getattr(one, "op", None)
+        if isinstance(one, ast.BinOp) and isinstance(op, ast.Div):
+            return True
+        by = getattr(one, "value", None) if isinstance(one, ast.AugAssign) else getattr(one, "right", None)
+        if isinstance(op, ast.Mult) and isinstance(by, ast.Constant) and isinstance(by.value, float):
+            return by.value < 1
+    return False
+
+
+def gradient_given(files: Iterable[str]) -> tuple[str, int]:
+    """Return the one line at which files give a parameter its gradient; ("", 0) where there is none, or several."""
+    found = [
+        (file, node.lineno)
+        for file in sorted(set(files) - {""})
+        for node in _nodes(file)
+        if isinstance(node, ast.Assign) and any(getattr(one, "attr", "") == "grad" for one in node.targets)
+        if not isinstance(node.value, ast.Constant)
+    ]
+    return found[0] if len(found) == 1 else ("", 0)
 
 
 def _nodes(file: str) -> Iterator[ast.AST]:

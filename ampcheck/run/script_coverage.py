@@ -22,6 +22,7 @@ from ampcheck.observe.script.second_run import Look
 from ampcheck.observe.script.watched_thread import OTHER_THREADS
 from ampcheck.observe.script.watcher import GRAPHS, Watcher
 from ampcheck.observe.threads import THREADS
+from ampcheck.run.makers import gradient_given
 from ampcheck.run.wishes import Wish
 from ampcheck.values.doubts import Doubt, DoubtKind
 from ampcheck.values.formats import SHORT_DTYPE
@@ -271,6 +272,7 @@ def _changed(judged: Sequence[Recorded], tried: Beside | None) -> Iterator[Doubt
         part = max(parts, key=lambda name: parts[name], default="")
         changed = (where for name, where in given.places.items() if name.startswith(part) and where[1])
         place = next(changed, step.beside.touched_at)
+        place = place if place[1] else gradient_given(site.file for site in step.low.sites)
         yield Doubt(DoubtKind.CHANGED, (), *place, outcome.worst, part, harms=True)
 
 

@@ -1,13 +1,16 @@
-"""Which line of a script makes what it holds in half precision."""
+"""Which line of a script makes what it holds in half precision, or keeps its own loss scale."""
 
 from dataclasses import dataclass
 
 from ampcheck.values.wording import location
 
+#: Names of the lines that make a loss scale the script keeps itself, and that lower it.
+BEGINS_SCALE, LOWERS_SCALE = "the loss scale begins", "the loss scale falls"
+
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """The one line that makes a buffer, an attribute or a variable of some name in half precision."""
+    """The one line that makes a buffer, an attribute or a variable of some name in half precision, or a scale."""
 
     name: str
     file: str

@@ -146,24 +146,30 @@ def _first_ones_first(report: Report, findings: tuple[Finding, ...]) -> tuple[Fi
 def _leads_to(report: Report, cause: Finding, other: Finding) -> bool:
     """Tell whether an error leads to another one, wherever that shows."""
     settled, shows = report.outcomes.get("settled"), other.origin
-    match cause.code, other.code:
-        case "AMP404", "AMP403":  # what is divided again and again is no part that was left multiplied
-            return True
-        case "AMP417", "AMP501" | "AMP202":  # at a first scale that is too large
-            return settled is not None and bool(settled.grads_nonfinite)
-        case "AMP206", "AMP201":  # at a scale that has collapsed
-            return (
-                settled is not None
-                and settled.log2_scale < 0
-                and cause.origin is not None
-                and bool(cause.origin.line)
-            )
-        case "AMP421", "AMP201" | "AMP501":  # what is wrong where it arrives is what was sent
-            sent = () if report.loop is None else report.loop.sequence(1)
-            return any(event.kind is Kind.SENT_GRAD for _, event in sent)
-        case "AMP504", "AMP101":  # a cast up gives no infinity that was not there
-            return shows is not None and (shows.op, shows.dtype) == ("_to_copy", "float32")
-    return False
+    infinite = settled is not None and bool(settled.grads_nonfinite)
+    events = () if report.loop is None else report.loop.sequence(1)
+    sent = any(event.kind is Kind.SENT_GRAD for _, event in events)
+    at_line = cause.origin is not None and bool(cause.origin.line)
+    leads = {
+        # What is divided again and again is no part that was left multiplied.
+        ("AMP404", "AMP403"): True,
+        # A number that is lost makes gradients infinite at every scale, in its line.
+        ("AMP104", "AMP501"): infinite,
+        ("AMP104", "AMP206"): infinite,
+        # At a first scale that is too large.
+        ("AMP417", "AMP501"): infinite,
+        ("AMP417", "AMP202"): infinite,
+        # A later operation hides the overflow, and a small part has its gradient.
+        ("AMP202", "AMP501"): settled is not None and settled.finite and bool(settled.faint),
+        # At a scale that has collapsed.
+        ("AMP206", "AMP201"): settled is not None and settled.log2_scale < 0 and at_line,
+        # What is wrong where it arrives is what was sent.
+        ("AMP421", "AMP201"): sent,
+        ("AMP421", "AMP501"): sent,
+        # A cast up gives no infinity that was not there.
+        ("AMP504", "AMP101"): shows is not None and (shows.op, shows.dtype) == ("_to_copy", "float32"),
+    }
+    return leads.get((cause.code, other.code), False)
 
 
 def _explains(report: Report, cause: Finding, follower: Finding) -> bool:

@@ -11,13 +11,14 @@ from ampcheck.diagnose.rules.loop_state import (
     loop_finding,
     loop_of,
 )
-from ampcheck.diagnose.rules.makers import made_in_fp32
+from ampcheck.diagnose.rules.makers import made_in_fp32, maker_of
 from ampcheck.diagnose.rules.scalers_anew import made_again
 from ampcheck.diagnose.rules.scales_tried import fitting
 from ampcheck.diagnose.suspects import recomputed_lower
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES
 from ampcheck.values.loop import NOT_FINITE, Cause, Event, Kind, Loop, ScaleEvent
+from ampcheck.values.maker import LOWERS_SCALE
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean, location, plural, scale_words
 
@@ -166,7 +167,7 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
         if lowest < 1 or (stays and not seldom) or kept or _wastes(loop, events)
         else Severity.WARNING,
         f"the loss scale {stays or fell}: {plural(len(skips), 'step')}{of} skipped{why}",
-        [_updated(loop, label)] if stays else places,
+        [_updated(report, label)] if stays else places,
         _lowered(report, label) if stays else fix,
         {"skipped": len(skips), "lowest": lowest},
     )
@@ -284,12 +285,15 @@ def _place(loop: Loop, label: str, event: ScaleEvent | None) -> Event:
     return _made(loop, label)
 
 
-def _updated(loop: Loop, label: str) -> Event:
+def _updated(report: Report, label: str) -> Event:
     """Return the line of a scaler's own update, the line that gives a scaler its scale, or where it was made.
 
-    Of a scale that the script keeps by hand it is the backward that it multiplies.
+    Of a scale that the script keeps by hand it is where it falls, or the backward that it multiplies.
     """
+    loop = loop_of(report)
     thing = loop.thing(label)
+    if thing is None and (falls := maker_of(report, LOWERS_SCALE)) is not None:
+        return Event(Kind.UPDATE, label, "update", file=falls.file, line=falls.line)
     if thing is None and (by_hand := _by_hand(loop)):
         return by_hand[0]
     file, _, line = _own_update(thing.settings if thing else {}).rpartition(":")

@@ -1,19 +1,26 @@
 """Scalers that are made again and again where one would do."""
 
+from itertools import pairwise
+
 from ampcheck.diagnose.rules.loop_state import active_scalers, loop_finding, loop_of
+from ampcheck.diagnose.rules.makers import maker_of
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import Event, Kind, Loop
+from ampcheck.values.maker import BEGINS_SCALE
 from ampcheck.values.report import Report
 from ampcheck.values.wording import plural, scale_words
 
 #: Part of all steps from which on it is an error that later scalers skip them.
 _TOO_OFTEN = 1 / 4
+#: Times that a scale by hand begins again, from which on it is made anew; and how far it must have come down.
+_FEW, _FELL = 3, 4
 
 
 def scaler_made_anew(report: Report) -> list[Finding]:
     """A new GradScaler takes the place of the one before, and begins at the first scale again.
 
-    What it finds: several scalers made at one line that step the same optimizer, one after the other.
+    What it finds: several scalers made at one line that step the same optimizer, one after the other; or a loss scale
+    of the script's own that begins again and again.
 
     Why it matters: the scale, and the count of steps until it grows, are what a scaler has learned. A new one begins at
     65536: its first steps are skipped until it has come down again, and a larger scale is never reached.
@@ -26,7 +33,8 @@ def scaler_made_anew(report: Report) -> list[Finding]:
     error where the later scalers skip more than a quarter of all steps.
     """
     loop = loop_of(report)
-    return [_made_anew(loop, file, line, labels) for (file, line, _), labels in made_again(loop).items()]
+    found = [_made_anew(loop, file, line, labels) for (file, line, _), labels in made_again(loop).items()]
+    return found + _by_hand(report, loop)
 
 
 def made_again(loop: Loop) -> dict[tuple[str, int, tuple[str, ...]], list[str]]:
@@ -37,6 +45,32 @@ def made_again(loop: Loop) -> dict[tuple[str, int, tuple[str, ...]], list[str]]:
         if thing is not None and thing.label in active_scalers(loop):
             made.setdefault((thing.file, thing.line, event.targets), {}).setdefault(thing.label, event)
     return {place: list(labels) for place, labels in made.items() if len(labels) > 1}
+
+
+def _by_hand(report: Report, loop: Loop) -> list[Finding]:
+    """Return a finding on a loss scale of the script's own that begins anew again and again."""
+    events = [event for event in loop.scales if loop.thing(event.scaler) is None]
+    first = events[0].before if events else 0.0
+    again = sum(
+        after.before == first and _FELL * one.after <= first for one, after in pairwise(events)
+    )  # no step has let it grow
+    skips = sum(event.skipped for event in events)
+    if again < _FEW or skips <= _TOO_OFTEN * (loop.steps + skips):
+        return []
+    made = maker_of(report, BEGINS_SCALE)
+    return [
+        loop_finding(
+            "AMP417 scaler-made-anew",
+            Severity.ERROR,
+            f"the script's own loss scale begins {plural(again + 1, 'time')}, at {scale_words(first)} again: "
+            f"{plural(skips, 'step')} skipped until it has come down",
+            [Event(Kind.SCALE, name="scale", file=made.file, line=made.line) if made else Event(Kind.SCALE)],
+            [
+                f"# keep one scale for all of them, or begin at {scale_words(min(one.after for one in events))}"
+            ],
+            {"scalers": again + 1, "skipped": skips},
+        )
+    ]
 
 
 def _made_anew(loop: Loop, file: str, line: int, labels: list[str]) -> Finding:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from ampcheck.diagnose.rules.loop_state import active_scalers, device_of, loop_finding
+from ampcheck.diagnose.rules.makers import maker_of
 from ampcheck.values.doubts import Doubt, DoubtKind
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import MADE_ZERO, Event, Kind
@@ -99,12 +100,19 @@ def changed_gradients(report: Report) -> list[Finding]:
             found,
             f"the gradient{_where(found)} is right after the backward and off by {percent(found.error)} when the "
             "optimizer is given it: FP32's, treated the same way, is another",
-            "scaler.unscale_(optimizer)  # before the gradients are changed"
-            if report.loop is not None and active_scalers(report.loop)
-            else "# divide the gradients by the loss scale before they are changed, in FP32",
+            _unscaled_first(report),
         )
         for found in _harmful(report, DoubtKind.CHANGED)
     ] + [_sent(event) for event in _sent_events(report)]
+
+
+def _unscaled_first(report: Report) -> str:
+    """Return what to do before gradients are changed."""
+    if report.loop is not None and active_scalers(report.loop):
+        return "scaler.unscale_(optimizer)  # before the gradients are changed"
+    if report.log2_scale:
+        return "# divide the gradients by the loss scale before they are changed, in FP32"
+    return "# compute what the gradients are made of in FP32, the losses too: outside of autocast"
 
 
 def _sent_events(report: Report) -> list[Event]:
@@ -140,7 +148,9 @@ def _where(found: Doubt) -> str:
 
 def _finding(report: Report, rule: tuple[str, str, str], found: Doubt, message: str, *fix: str) -> Finding:
     code, name, op = rule
-    site = Site(found.part, op, "output", Phase.FORWARD, report.dtype, found.file, found.line)
+    makers = (maker_of(report, name) for name in found.names if found.kind is DoubtKind.GIVEN)
+    at = next(filter(None, makers), found)
+    site = Site(found.part, op, "output", Phase.FORWARD, report.dtype, at.file, at.line)
     known = "rounded" in report.outcomes
     return Finding(
         code,

@@ -29,6 +29,9 @@ MOVES = frozenset(
     repeat constant_pad_nd split unsafe_split neg relu""".split()
 )
 
+#: Operations that round what they are given once more, and leave it as it is but for its size.
+_SCALES = frozenset("mul div".split())
+
 #: What each site's results were made of, in order of execution.
 Sources = Mapping[Site, Iterable[Site]]
 
@@ -96,7 +99,7 @@ def error_jumps(
         leapt = level[site] > max(LEAP_ERROR, LEAP_FACTOR * before) and not _arbitrary(level[site], dtype)
         if leapt and (site.phase is Phase.FORWARD or _only_saved(site, sources)):
             exact = {one for one, pair in errors.items() if pair.is_exact}
-            dropped = _dropped(site, sources, dtype, outside or {}, exact)
+            dropped = _unscaled(_dropped(site, sources, dtype, outside or {}, exact), sources, level)
             if site.phase is Phase.FORWARD or (dropped.phase is Phase.FORWARD and dropped.op in CASTS):
                 found.append(ErrorJump(site, before, level[site], dropped))
     return tuple(found[:MOST_LEAPS])
@@ -147,6 +150,22 @@ def _arbitrary(error: float, dtype: str) -> bool:
     """
     own = error * FP32.epsilon / BY_DTYPE[dtype].epsilon
     return LEAP_ERROR < own < inf
+
+
+def _unscaled(site: Site, sources: Sources, level: Mapping[Site, float]) -> Site:
+    """Return what a result was multiplied or divided from, where that was as far off: its bits were gone before."""
+    seen = {site}
+    while site.op in _SCALES:
+        above = [
+            one for one in sources.get(site, ()) if one.dtype == site.dtype and one.phase is Phase.FORWARD
+        ]
+        if len(above) != 1 or above[0] in seen or 2 * level.get(above[0], 0.0) < level.get(site, 0.0):
+            break
+        if above[0].op in CASTS | MOVES or not above[0].line:
+            break
+        site = above[0]
+        seen.add(site)
+    return site
 
 
 def _dropped(

@@ -23,6 +23,8 @@ _CLOSE = 1e-3
 _TO_FINITE = frozenset(
     "nan_to_num nan_to_num_ where masked_fill masked_fill_ clamp clamp_ clip clip_".split()
 )
+#: What writes into a scale.
+_WRITES = frozenset("clamp_ clamp_min_ clamp_max_ clip_ fill_ copy_ mul_ div_".split())
 
 
 class OwnUnscaling:
@@ -82,9 +84,13 @@ def _hides_at(code: CodeType | None) -> str:
 
 
 def updates_at(kind: type) -> str:
-    """Return "file:line" of a class of scalers' own update, '' where it has torch's."""
+    """Return "file:line" at which a class's own update writes the scale, or begins; '' where it is torch's."""
     code = own_code(kind, ("update",))
-    return f"{shown_path(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
+    if code is None:
+        return ""
+    written = (one.positions for one in dis.get_instructions(code) if one.argval in _WRITES)
+    line = next((at.lineno for at in written if at is not None and at.lineno), code.co_firstlineno)
+    return f"{shown_path(code.co_filename)}:{line}"
 
 
 def own_code(kind: type, names: Iterable[str] = ("_unscale_grads_", "unscale_")) -> Any:

@@ -5,6 +5,7 @@ from what it was sent: the weights that it gives back then hold, there, just wha
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +51,13 @@ class SentWeights:
         """Return what was lost, by weight and line."""
         return tuple(self._losses.values())
 
+    def stepped(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Take note of weights that a thread is about to train: what they were given is what they hold."""
+        for one in parameters:
+            held = self._given.get(one.untyped_storage()._cdata) if readable(one) else None
+            if held is None or held[0].expired():
+                self.copied(one)
+
     @modes.unseen
     def copied(self, target: torch.Tensor) -> None:
         """Take note of a tensor that was written as a copy of another."""
@@ -86,6 +94,7 @@ class SentWeights:
             return
         moves = tensor.detach() != before
         stuck = moves & (low.detach() == before.to(low.dtype))
+        self._given.pop(tensor.untyped_storage()._cdata)  # what it is given next is another
         moved, place = int(moves.sum()), running_line()
         if moved and 2 * int(stuck.sum()) > moved and place[1]:
             self._sent.append(_Sent(low.dtype, stuck, moved, place))

@@ -107,7 +107,8 @@ class UpdateWatch:
     def elsewhere(self, event: str, optimizer: Any = None) -> None:
         """Hear of an optimizer of torch's in a thread that is not the one that is watched."""
         if event == "step_begins" and _known(optimizer):
-            self.begins(f"{type(optimizer).__name__} {id(optimizer)}", optimizer, parameters_of(optimizer))
+            self.sent.stepped(parameters := parameters_of(optimizer))
+            self.begins(f"{type(optimizer).__name__} {id(optimizer)}", optimizer, parameters)
         elif event == "step_ends":
             self._compare()  # drifts hear of no end here, and judge nothing
 
