@@ -27,7 +27,7 @@ from ampcheck.run.wishes import Wish
 from ampcheck.values.doubts import Doubt, DoubtKind
 from ampcheck.values.formats import SHORT_DTYPE
 from ampcheck.values.loop import GAVE_IN, Kind, Loop
-from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW, MAGNIFIES, Outcome
+from ampcheck.values.outcome import DEAD_SHARE, HARM_ERROR, HARM_UNDERFLOW, MAGNIFIES, Outcome
 from ampcheck.values.parts import but_for_noise, by_chance, dead_parts, faint_parts, harmed_parts, outcome_of
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Coverage
@@ -213,7 +213,7 @@ def script_outcomes(judged: Sequence[Recorded]) -> dict[str, Outcome]:
     """Return the worst that the steps came to, and what rounding their weights alone comes to where that was tried."""
     tried = _tried(judged)
     full = [(step.beside, step) for step in judged if step.beside is not None]
-    chance = by_chance([beside.untouched or beside.rows for beside, _ in full])
+    chance = by_chance([_rows(beside) for beside, _ in full])
     found = [_without(_outcome(beside, step, tried), chance) for beside, step in full]
     outcomes = {"settled": max(found, key=_badness)} if found else {}
     if tried is not None:
@@ -282,8 +282,19 @@ def _picks_otherwise(tried: Beside) -> bool:
     return any(one.worse > MAGNIFIES * known.get((one.name, one.file, one.line), 0.0) for one in tried.picks)
 
 
+def _rows(beside: Beside) -> dict[str, Sequence[float]]:
+    """Return the comparisons of what the backward has left.
+
+    Of a parameter that is in no module it is what its optimizer was given, where most of that became zero.
+    """
+    given = beside.delivery.rows if beside.delivery is not None else {}
+    bare = {name.lstrip("."): row for name, row in given.items() if name.startswith(".")}
+    dead = {name: row for name, row in bare.items() if row[3] > DEAD_SHARE * row[4]}
+    return {**dead, **(beside.untouched or beside.rows)}
+
+
 def _outcome(beside: Beside, step: Recorded, tried: Beside | None) -> Outcome:
-    rows = beside.untouched or beside.rows
+    rows = _rows(beside)
     rounded = tried.rounded if tried is not None else {}
     found = outcome_of(but_for_noise(rows, rounded), *step.losses, step.log2_scale)
     if not found.finite:

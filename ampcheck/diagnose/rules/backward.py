@@ -32,7 +32,9 @@ def lost_in_backward(report: Report) -> tuple[Site, float] | None:
     """
     known, noise = 0.0, _noise_error(report)
     if rebuilt := _first_rebuilt(report, noise):
-        return rebuilt, report.errors[rebuilt].relative_rms
+        saved = saving_cast(report)
+        made = saved if saved is not None and saved.module == rebuilt.module else rebuilt
+        return made, report.errors[rebuilt].relative_rms
     if again := _first_again(report, noise):
         return saving_cast(report) or again, report.errors[again].relative_rms
     for site, pair in report.errors.items():
