@@ -26,6 +26,7 @@ from judge import Opinion, opinion, rounded
 from ordinary import ORDINARY, ordinary
 
 from ampcheck.diagnose.rules import diagnose
+from ampcheck.diagnose.verdict import judged
 from ampcheck.errors import AmpcheckError
 from ampcheck.run.audit import audit
 from ampcheck.saved.report_json import from_json, to_json, write
@@ -89,7 +90,7 @@ def remembered(file: Path, spec: str, precision: str) -> Row | None:
         report = from_json(file.read_bytes())
     except (OSError, AmpcheckError, TypeError, KeyError):
         return None
-    return Row(spec, precision, replace(report, findings=diagnose(report)))
+    return Row(spec, precision, judged(replace(report, findings=diagnose(report))))
 
 
 def proof(row: Row, finding: Finding, trained: int) -> Proof:
