@@ -33,6 +33,8 @@ from ampcheck.values.report import Report
 from ampcheck.values.verdict import Coverage
 from ampcheck.values.wording import clean, percent, plural, some
 
+#: From here on what was rounded before a step may do harm in another one.
+_NEAR = HARM_ERROR / 3
 #: How many times as far off as after the backward gradients are that were changed since.
 _FURTHER = 2.0
 #: Shares of its first gradient and loss below which a model is trained: it moves no more.
@@ -46,9 +48,7 @@ def script_coverage(
     found = of_trace(report)
     loop = report.loop
     assert loop is not None
-    full = [
-        step for step in watcher.tape.recorded if step.precision == "fp32"
-    ]  # what is trained so is as in FP32
+    full = [one for one in watcher.tape.recorded if one.precision == "fp32"]  # what it trains is as in FP32
     besides = [step.beside for step in (*judged, *full) if step.beside is not None]
     compared = {key for beside in besides for key in beside.compared | beside.given}
     if len(watcher.trained):
@@ -84,9 +84,7 @@ def script_coverage(
 def _ill(judged: Sequence[Recorded]) -> Iterator[str]:
     """Yield that FP32 went wrong as well, so that nothing says what low precision did there."""
     full = [(step, step.beside) for step in judged if step.beside is not None]
-    ill = [
-        step for step, beside in full if not isfinite(step.losses[1]) or beside.reference.steps[0].nonfinite
-    ]
+    ill = [one for one, run in full if not isfinite(one.losses[1]) or run.reference.steps[0].nonfinite]
     if ill:
         yield f"FP32 has no finite loss or gradient either in {len(ill)} of the {plural(len(full), 'step')} compared"
 
@@ -103,6 +101,13 @@ def _missed(report: Report) -> Iterator[str]:
     ends = [CAUGHT, BRANCH, TAKEN, ZEROED, ROUNDED_METRIC]
     if (DoubtKind.GIVEN, True) not in known:
         ends += [ROUNDED_DATA, GIVEN]
+        given = (one for one in report.doubts if one.kind is DoubtKind.GIVEN)
+        for one in [one for one in given if _NEAR < one.error <= HARM_ERROR][-1:]:
+            rounded = (
+                f"{some(one.names, 1)} {'were' if len(one.names) > 1 else 'was'} rounded before the step"
+            )
+            moves = f"which moves the gradient by {percent(one.error)} there"
+            yield f"{rounded}, {moves}: by how much in other steps was not seen"
     if not known & {(DoubtKind.PICKED, True), (DoubtKind.PICKED, False)}:
         ends.append(WORSE)
     yield from (

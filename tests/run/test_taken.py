@@ -89,6 +89,14 @@ def test_what_does_no_harm_here_stays_unknown_and_is_no_error():
     assert not [one for one in report.findings if one.code == "AMP509"]
 
 
+def test_what_does_some_harm_here_may_do_more_in_another_step():
+    assert 0.05 < moved_by_hand(1024.0) < 0.15
+    report = audit(net(), kept_at(1024.0)[1])
+    assert report.verdict.word is Health.PARTLY_AUDITED
+    assert "by how much in other steps was not seen" in report.verdict.sentence
+    assert not [one for one in report.findings if one.code == "AMP509"]
+
+
 def test_numbers_on_a_grid_were_never_rounded():
     kept = torch.arange(64 * 8).view(64, 8).half() + 0.0
     report = audit(net(), lambda model, _: fit(model, (kept.float() - 255) / 256))
