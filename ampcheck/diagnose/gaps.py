@@ -57,14 +57,14 @@ def _in_eight_bits(report: Report) -> list[str]:
 
 
 def motionless(report: Report) -> list[str]:
-    """Return which parameters get no gradient in FP32 either, so that it is not known what low precision does to it.
+    """Return which parameters get no gradient in FP32 either, so that nobody knows what low precision does to one.
 
     A layer that starts at zero keeps the gradient from everything before it, until a first update moves it.
     """
     silent = {
         _name(site): stats.numel
         for site, stats in report.reference.sites.items()
-        if site.slot.startswith("param_grad[") and stats.zeros == stats.numel
+        if site.slot.startswith("param_grad[") and stats.zeros == stats.numel > 0
     }
     if not silent:
         return []

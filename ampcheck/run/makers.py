@@ -62,17 +62,14 @@ def _scale_by_hand(report: Report) -> Iterator[Maker]:
     statements = [node for node in nodes if isinstance(node, ast.stmt)]
     written = [node for node in statements if factors & set(map(_name, _assigned(node)))]
     falls = [node for node in written if _divides(node) and factors & set(map(_name, _read(node)))]
-    lowers, factors = (
-        {node.lineno for node in falls},
-        factors & {_name(t) for node in falls for t in _assigned(node)},
-    )
-    written = [node for node in written if factors & set(map(_name, _assigned(node)))]
-    begins = {node.lineno for node in written if not factors & set(map(_name, _read(node)))}
+    scales = factors & {_name(target) for node in falls for target in _assigned(node)}
+    made = [node for node in written if scales & set(map(_name, _assigned(node)))]
+    begins = {node.lineno for node in made if not scales & set(map(_name, _read(node)))}
     for kind in nodes:  # what a class makes is made where the class is called
         if isinstance(kind, ast.ClassDef) and begins <= {*range(kind.lineno, (kind.end_lineno or 0) + 1)}:
             calls = [one for one in nodes if isinstance(one, ast.Call) and _name(one.func) == kind.name]
             begins = {one.lineno for one in calls} if begins else set()
-    for name, lines in ((BEGINS_SCALE, begins), (LOWERS_SCALE, lowers)):
+    for name, lines in ((BEGINS_SCALE, begins), (LOWERS_SCALE, {node.lineno for node in falls})):
         if len(lines) == 1:
             yield Maker(name, file, lines.pop())
 

@@ -101,13 +101,11 @@ def _missed(report: Report) -> Iterator[str]:
     ends = [CAUGHT, BRANCH, TAKEN, ZEROED, ROUNDED_METRIC]
     if (DoubtKind.GIVEN, True) not in known:
         ends += [ROUNDED_DATA, GIVEN]
-        given = (one for one in report.doubts if one.kind is DoubtKind.GIVEN)
-        for one in [one for one in given if _NEAR < one.error <= HARM_ERROR][-1:]:
-            rounded = (
-                f"{some(one.names, 1)} {'were' if len(one.names) > 1 else 'was'} rounded before the step"
-            )
-            moves = f"which moves the gradient by {percent(one.error)} there"
-            yield f"{rounded}, {moves}: by how much in other steps was not seen"
+        for one in report.doubts:
+            if one.kind is DoubtKind.GIVEN and _NEAR < one.error <= HARM_ERROR:
+                moves = f"rounding {some(one.names, 1)} before the step moves the gradient by {percent(one.error)}"
+                yield f"{moves}: by how much in other steps was not seen"
+                break
     if not known & {(DoubtKind.PICKED, True), (DoubtKind.PICKED, False)}:
         ends.append(WORSE)
     yield from (

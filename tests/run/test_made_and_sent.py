@@ -12,6 +12,7 @@ from ampcheck.run.makers import gradient_given
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
 
 
 def watched(script, *given, **said):
@@ -237,6 +238,34 @@ def test_what_was_rounded_before_is_named_where_it_is_made():
     errors, many = watched(centred, torch.float32)
     assert not errors
     assert few < 8 < many  # fp16 has steps of 4 there
+
+
+def counted(dtype):
+    """Train, and when that is over add up what the model says of many inputs."""
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for _ in range(30):
+        with torch.autocast("cuda", torch.bfloat16):
+            out = model(torch.randn(16, 8))
+        optimizer.zero_grad()
+        out.float().square().mean().backward()
+        optimizer.step()
+    total = torch.zeros(4, dtype=dtype)
+    for _ in range(20):
+        total += 100 + torch.rand(4)
+    return total, model
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_what_is_added_up_in_half_precision_after_the_training_is_not_safe(dtype):
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        kept = counted(dtype)
+    verdict = session.report("script.py").verdict
+    assert verdict.word is (Health.PARTLY_AUDITED if dtype is torch.bfloat16 else Health.SAFE)
+    assert ("1 bfloat16 tensor of 4 elements changed" in verdict.sentence) == (dtype is torch.bfloat16)
+    assert kept[0].dtype is dtype
 
 
 def test_the_one_line_that_gives_a_gradient(tmp_path):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from ampcheck.diagnose.rules.taken import sent_events
 from ampcheck.diagnose.scaling.gradients import gradient_tensors
 from ampcheck.diagnose.scaling.rounding import relevant, underflow_share
 from ampcheck.diagnose.suspects import Suspect
@@ -147,8 +148,7 @@ def _leads_to(report: Report, cause: Finding, other: Finding) -> bool:
     """Tell whether an error leads to another one, wherever that shows."""
     settled, shows = report.outcomes.get("settled"), other.origin
     infinite = settled is not None and bool(settled.grads_nonfinite)
-    events = () if report.loop is None else report.loop.sequence(1)
-    sent = any(event.kind is Kind.SENT_GRAD for _, event in events)
+    sent = cause.code == "AMP421" and bool(sent_events(report))
     at_line = cause.origin is not None and bool(cause.origin.line)
     leads = {
         # What is divided again and again is no part that was left multiplied.

@@ -103,7 +103,7 @@ def changed_gradients(report: Report) -> list[Finding]:
             _unscaled_first(report),
         )
         for found in _harmful(report, DoubtKind.CHANGED)
-    ] + [_sent(event) for event in _sent_events(report)]
+    ] + [_sent(event) for event in sent_events(report)]
 
 
 def _unscaled_first(report: Report) -> str:
@@ -115,8 +115,8 @@ def _unscaled_first(report: Report) -> str:
     return "# compute what the gradients are made of in FP32, the losses too: outside of autocast"
 
 
-def _sent_events(report: Report) -> list[Event]:
-    """Return where other threads ruin gradients by a cast, each line once."""
+def sent_events(report: Report) -> list[Event]:
+    """Return where threads ruin gradients that they send to others, each line once."""
     events = () if report.loop is None else report.loop.sequence(1)
     return list({e.name: e for _, e in events if e.kind is Kind.SENT_GRAD}.values())
 

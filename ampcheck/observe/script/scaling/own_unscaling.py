@@ -88,8 +88,9 @@ def updates_at(kind: type) -> str:
     code = own_code(kind, ("update",))
     if code is None:
         return ""
-    written = (one.positions for one in dis.get_instructions(code) if one.argval in _WRITES)
-    line = next((at.lineno for at in written if at is not None and at.lineno), code.co_firstlineno)
+    named = [(one.positions.lineno, one.argval) for one in dis.get_instructions(code) if one.positions]
+    of_scale = {line for line, name in named if name == "_scale"}
+    line = next((at for at, name in named if name in _WRITES and at in of_scale), None) or code.co_firstlineno
     return f"{shown_path(code.co_filename)}:{line}"
 
 

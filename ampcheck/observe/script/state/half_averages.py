@@ -265,7 +265,10 @@ class HalfAverages:
         if (state := self._known(tensor)) is not None:
             return not state.judged or state.outgrown()
         seen = self._seen.get(id(tensor))
-        rarely = seen is not None and seen.tensor() is tensor and tensor._version > seen.version + 1
+        if seen is not None and seen.tensor() is tensor:
+            rarely = tensor._version > seen.version + 1
+        else:  # it was made since memory was looked through: when the training was over, for one
+            rarely = id(tensor) not in self._before and tensor._version >= FEW_STEPS
         return rarely or tensor._version - self._before.get(id(tensor), 0) >= steps
 
 

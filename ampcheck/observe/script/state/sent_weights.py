@@ -52,11 +52,21 @@ class SentWeights:
         return tuple(self._losses.values())
 
     def stepped(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Take note of weights that a thread is about to train: what they were given is what they hold."""
-        for one in parameters:
-            held = self._given.get(one.untyped_storage()._cdata) if readable(one) else None
-            if held is None or held[0].expired():
+        """Take note of weights that a thread is about to train: what they were given is what they hold.
+
+        Where there are more than are kept, the later ones are left out: each step would copy all of them.
+        """
+        new = [one for one in parameters if readable(one) and not self._holds(one)]
+        if new:
+            self._given = {key: one for key, one in [*self._given.items()] if not one[0].expired()}
+            self._elements = sum(now.numel() for _, now in [*self._given.values()])
+        for one in new:
+            if self._elements + one.numel() <= _MOST:
                 self.copied(one)
+
+    def _holds(self, weight: torch.Tensor) -> bool:
+        held = self._given.get(weight.untyped_storage()._cdata)
+        return held is not None and not held[0].expired()
 
     @modes.unseen
     def copied(self, target: torch.Tensor) -> None:
