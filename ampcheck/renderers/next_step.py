@@ -103,7 +103,8 @@ def _fixed(report: Report) -> str:
     if report.verdict.word is Health.RISK and report.loop is None and magnified(report.outcomes):
         random = any(note.startswith("weights are random") for note in report.notes)
         return "audit trained weights: --weights FILE" if random else "train beside FP32: --verify-steps 100"
-    if report.verdict.word is Health.PARTLY_AUDITED and report.loop is None and motionless(report):
+    once = report.loop is None and len(report.reference.steps) == 1
+    if once and report.verdict.word is Health.PARTLY_AUDITED and motionless(report):
         return f"audit the steps after the first update: ampcheck {clean(report.target)} --steps 3"
     if report.plan is not None and (report.plan.fp32_modules or report.plan.fp32_lines or report.plan.scaler):
         return _planned(report, report.plan)
