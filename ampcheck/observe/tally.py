@@ -157,6 +157,8 @@ class Tally:
         before, after = source.dtype if isinstance(source, torch.Tensor) else out.dtype, out.dtype
         if before == after:
             self.inherit(source, out)
+            if self.lineage is not None:
+                self.lineage.passed(out)
             if self._row(out) is None:
                 self.measure(origin, phase, op, "output", out)
             return

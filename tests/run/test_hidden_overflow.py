@@ -171,3 +171,50 @@ def test_what_a_relu_leaves_out_in_the_backward_does_no_harm(cut):
     assert any(report.low.sites[site].infs for site in backward)  # else this shows nothing
     codes = [one.code for one in report.findings if one.severity is Severity.ERROR]
     assert ("AMP202" in codes) is not cut, codes
+
+
+# -- a loss scale of the script's own, far too large, and infinities that are made zero behind it
+
+
+def by_hand(log2_scale, steps=6, unit=100.0):
+    """Train with a loss scale by hand; return the errors of the report, and whether the first gradient is FP32's."""
+    torch.manual_seed(0)
+    scale, session = 2.0**log2_scale, Session(Schedule(), as_cuda=True)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4))
+    batches, norms = torch.randn(steps, 16, 8), []
+    loss = (model(batches[0]) * unit - 1e3 * batches[0, :, :4]).square().mean()
+    wide = nn.utils.get_total_norm(torch.autograd.grad(loss, list(model.parameters())))
+    with session.watching():
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+        for x in batches:
+            with torch.autocast("cuda", torch.float16):
+                out = model(x).float() * unit
+            loss = (out - 1e3 * x[:, :4]).square().mean()
+            optimizer.zero_grad()
+            (loss * scale).backward()
+            for parameter in model.parameters():
+                parameter.grad.div_(scale)
+                parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
+            norms.append(nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()]))
+            optimizer.step()
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    return errors, bool((norms[0] - wide).abs() < 0.1 * wide)
+
+
+def test_a_scale_of_the_scripts_own_that_is_too_large_is_said_where_its_infinities_end():
+    errors, right = by_hand(18)
+    assert not right
+    assert (errors[0].code, errors[0].origin.line) == ("AMP202", line_of(by_hand, "nan_to_num_"))
+    assert "makes it finite" in errors[0].message
+    (smaller,) = [line for line in errors[0].fix if "multiply the loss by 2.0**" in line]
+    fits = int(smaller.partition("2.0**")[2].split()[0])
+    none, right = by_hand(fits)
+    assert (none, right) == ([], True)
+
+
+def test_a_scale_below_one_is_found_where_only_that_fits():
+    errors, right = by_hand(4, unit=1e5)
+    assert not right
+    (smaller,) = [line for line in errors[0].fix if "multiply the loss by 2.0**-" in line]
+    none, right = by_hand(-int(smaller.partition("2.0**-")[2].split()[0]), unit=1e5)
+    assert (none, right) == ([], True)

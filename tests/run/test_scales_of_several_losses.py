@@ -134,3 +134,39 @@ def test_a_step_without_a_division_is_not_known_by_its_limit_alone():
     report = session.report("script.py")
     assert "what divides its gradients was not seen" in report.loop.scaling
     assert report.verdict.word is Health.PARTLY_AUDITED
+
+
+# -- scalers whose scale has fallen to a number that losses are multiplied by as well
+
+
+def two_scalers(log2_first, crossed):
+    """Train two models with a scaler each, one of them at a small scale; return the errors of the report."""
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        first, second = nn.Linear(8, 4), nn.Linear(8, 4)
+        steps = [torch.optim.SGD(model.parameters(), 1e-3) for model in (first, second)]
+        scalers = [torch.amp.GradScaler("cuda", 2.0**log2_first), torch.amp.GradScaler("cuda", 2.0**14)]
+        for _ in range(STEPS):
+            x = torch.randn(32, 8)
+            scalers[1].scale(torch.ones(()))  # torch wants a scaler to have scaled something before it steps
+            for at, model in enumerate((first, second)):
+                with torch.autocast("cuda", torch.float16):
+                    loss = 0.5 * model(x).float().sub(1.0).square().mean()
+                steps[at].zero_grad()
+                scalers[0 if crossed else at].scale(loss).backward()
+                scalers[at].step(steps[at])
+            for scaler in scalers:
+                scaler.update()
+    return [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+
+
+@pytest.mark.parametrize("log2_first", [-1, 0, 1])
+def test_a_small_scale_is_not_taken_for_that_of_the_other_loss(log2_first):
+    assert two_scalers(log2_first, crossed=False) == []
+
+
+def test_a_loss_that_the_other_scaler_multiplies_is_said():
+    errors = two_scalers(-1, crossed=True)
+    assert errors[0].code == "AMP418"
+    assert "scaler 2 divides these gradients by 2^14" in errors[0].message

@@ -50,6 +50,7 @@ def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     findings = _first_ones_first(report, _after_updates(report, findings))
     errors = [f for code in _CAUSES for f in findings if (f.code, f.severity) == (code, Severity.ERROR)]
     errors = [f for f in errors if f.code != "AMP206" or f.numbers["lowest"] >= 1]  # else it follows itself
+    errors = [f for f in errors if not any(_leads_to(report, other, f) for other in errors)]
     if not errors:
         return findings
     cause = errors[0]
@@ -115,7 +116,8 @@ def _makes_infinite(cause: Finding, collapse: Finding) -> bool:
 def _by_state(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return findings with gradients that are off somewhere below a state that has lost its changes at a known line.
 
-    The state comes first as well where it is known at which line they begin to be off: it may be what makes them so.
+    The state comes first as well where it is known at which line they begin to be off: it may be what makes them so,
+    and what is rounded away is lost whatever the gradients are.
     """
     off = [f for f in findings if f.code == "AMP501" and not (f.origin and f.origin.line)]
     lost = [f for f in findings if (f.code, f.severity) == ("AMP504", Severity.ERROR)]
@@ -123,7 +125,8 @@ def _by_state(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, .
     begun = {f.origin.location for f in findings if f.code == "AMP501" and f.origin}
     written = {location(loss.file, loss.line) for loss in report.updates if loss.line}
     here = first.origin.location if first is not None and first.origin is not None else ""
-    elsewhere = here in written and bool(begun - {here})
+    rounded_away = first is not None and first.numbers["wrong_fraction"] < first.numbers["lost_fraction"] / 2
+    elsewhere = (here in written or rounded_away) and bool(begun - {here})
     if report.loop is None or first is None or not (off or elsewhere):
         return findings
     shown = replace(first, follows=tuple(f"{f.code} {f.name}: {f.message}" for f in off))
@@ -159,8 +162,9 @@ def _leads_to(report: Report, cause: Finding, other: Finding) -> bool:
         # At a first scale that is too large.
         ("AMP417", "AMP501"): infinite,
         ("AMP417", "AMP202"): infinite,
-        # A later operation hides the overflow, and a small part has its gradient.
-        ("AMP202", "AMP501"): settled is not None and settled.finite and bool(settled.faint),
+        # A later operation hides the overflow, and a small part has its gradient; or what is infinite is off.
+        ("AMP202", "AMP501"): (settled is not None and settled.finite and bool(settled.faint))
+        or (infinite and shows is not None and shows.phase is Phase.BACKWARD),
         # At a scale that has collapsed.
         ("AMP206", "AMP201"): settled is not None and settled.log2_scale < 0 and at_line,
         # What is wrong where it arrives is what was sent.

@@ -91,7 +91,9 @@ def _smaller_scale(report: Report, finding: Finding) -> tuple[str, ...]:
         lines = (f"# without {clean(origin.op)} here: a step whose gradients overflow must be skipped",)
     fits = max(fitting(report), default=report.log2_scale)
     if report.precision == "fp16" and fits < report.log2_scale:
-        return (*lines, f"# a smaller loss scale: init_scale=2.0**{fits} at most")
+        by_hand = report.loop is not None and not active_scalers(report.loop)
+        smaller = f"multiply the loss by 2.0**{fits}" if by_hand else f"init_scale=2.0**{fits}"
+        return (*lines, f"# a smaller loss scale: {smaller} at most")
     return lines or _in_fp32(report, finding)
 
 

@@ -10,11 +10,14 @@ from ampcheck.values.wording import plural, power, scale_words
 
 #: The part of steps that a scaler which goes on has skipped at most, all of them in the first half.
 _FEW = 0.05
+#: Log2 of the smallest loss scale that is looked at for a script, which may have any.
+LOWEST = -24
 
 
 def fitting(report: Report) -> list[int]:
     """Return log2 of the loss scales at which the range of FP32's gradients overflows nothing."""
-    return [point.log2_scale for point in scale_curve(report) if not point.overflowed.high]
+    scales = range(LOWEST if report.loop is not None else SCALES.start, SCALES.stop)
+    return [point.log2_scale for point in scale_curve(report, scales) if not point.overflowed.high]
 
 
 def at_any_scale(report: Report) -> bool:

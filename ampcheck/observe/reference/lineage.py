@@ -32,6 +32,9 @@ MOVES = frozenset(
 #: Operations that round what they are given once more, and leave it as it is but for its size.
 _SCALES = frozenset("mul div".split())
 
+#: What makes the gradient that a backward begins with.
+_ROOT = "ones_like"
+
 #: What each site's results were made of, in order of execution.
 Sources = Mapping[Site, Iterable[Site]]
 
@@ -58,12 +61,19 @@ class Lineage:
     def made(self, tensor: torch.Tensor, number: int) -> None:
         """Note that a tensor is a result of the site with this number."""
         self.sources.setdefault(number, set()).update(self._read)
-        self._makers[id(tensor)] = (weakref.ref(tensor), frozenset({number}))
+        self._note(tensor, frozenset({number}))
 
     def passed(self, out: Any) -> None:
-        """Note that a view is made of what its base is made of."""
+        """Note that a view is made of what its base is made of, or a copy of what was copied."""
         for tensor in tensors_of((out,)):
-            self._makers[id(tensor)] = (weakref.ref(tensor), self._read)
+            self._note(tensor, self._read)
+
+    def _note(self, tensor: torch.Tensor, numbers: frozenset[int]) -> None:
+        """Note what a tensor is made of; what was written into a view is in its base, too."""
+        self._makers[id(tensor)] = (weakref.ref(tensor), numbers)
+        base = tensor._base
+        if base is not None:
+            self._makers[id(base)] = (weakref.ref(base), self._makers_of(base) | numbers)
 
     def _makers_of(self, tensor: torch.Tensor) -> frozenset[int]:
         hit = self._makers.get(id(tensor))
@@ -111,7 +121,7 @@ def _only_saved(site: Site, sources: Sources) -> bool:
     while waiting:
         one = waiting.pop()
         made_of = list(sources.get(one, ()))
-        if one.phase is Phase.BACKWARD and not made_of:
+        if one.phase is Phase.BACKWARD and (not made_of or any(source.op == _ROOT for source in made_of)):
             return False
         waiting += [source for source in made_of if source.phase is Phase.BACKWARD and source not in seen]
         seen.update(made_of)

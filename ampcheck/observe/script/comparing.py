@@ -24,7 +24,7 @@ from ampcheck.observe.reference.returned import Returned
 from ampcheck.observe.reference.shadow import TAKEN
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.delivery import Delivery
-from ampcheck.observe.script.gradient_rows import Compare, GradientRows, times_as_large
+from ampcheck.observe.script.gradient_rows import Compare, GradientRows, takes_scale, times_as_large
 from ampcheck.observe.script.held_state import HeldState, Models
 from ampcheck.observe.script.reading import name_of
 from ampcheck.observe.script.recorded import Beside, Recorded
@@ -122,9 +122,8 @@ class Compared(Recording):
     def _run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         self._before(func, args)
         within = _current_node() is not None
-        if self.scale not in {0.0, 1.0} and (within or self._has_returned):
-            by = (self.scale,) if within else (self.scale, 1.0 / self.scale)
-            self.takes_scale = self.takes_scale or any(type(one) is float and one in by for one in args)
+        if within or self._has_returned:
+            self.takes_scale = self.takes_scale or takes_scale(args, self.scale, divides=not within)
         if self._rows.touches(func, args):
             with unseen():
                 self._rows.keep(self.recorder.tracker.parameters())
@@ -241,7 +240,7 @@ class Compared(Recording):
         others = self._multiplied_by - {scale}
         super().divided_by(scale, given := list(parameters))
         self._rows.divided |= set(map(id, given))
-        factor = times_as_large(given, self._shadow.of) if others else 0.0
+        factor = 0.0 if self._keeps_scale or not others else times_as_large(given, self._shadow.of)
         nearest = min(others, key=lambda other: abs(math.log(factor / other)), default=0.0) if factor else 0.0
         return nearest if nearest and abs(math.log2(factor / nearest)) < _NEAR else 0.0
 

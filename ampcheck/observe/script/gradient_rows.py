@@ -23,6 +23,8 @@ Compare = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 ZEROED = "are zero, and are not in FP32"
 #: The part of the rows of a weight from which on that is said, and of its whole gradient, what a row has that counts.
 _MANY_ROWS, _FAR_FROM_ZERO = 0.25, 1e-4
+#: What losses are multiplied by for other reasons: such a number in a backward need not be the loss scale.
+_FACTORS = frozenset({0.0, 0.25, 0.5, 1.0, 2.0, 4.0})
 _current_node = torch._C._current_autograd_node
 
 
@@ -177,3 +179,9 @@ def times_as_large(
             low += float(grad.double().square().sum())
             wide += float(reference.double().square().sum())
     return math.sqrt(low / wide) if 0 < low < math.inf and wide > 0 else 0.0
+
+
+def takes_scale(args: Iterable[Any], scale: float, *, divides: bool) -> bool:
+    """Tell whether an operation is given the loss scale as a number, or what divides by it."""
+    by = (scale, 1.0 / scale) if divides and scale else (scale,)
+    return scale not in _FACTORS and any(type(one) is float and one in by for one in args)

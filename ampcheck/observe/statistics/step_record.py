@@ -20,7 +20,8 @@ from ampcheck.values.trace import Cast, CastCount, Phase, Site
 
 #: Rows kept before they are added up by site, so that memory does not grow with the length of a step.
 FLUSH_ROWS = 1024
-#: Calls of one site whose elements are sampled for comparison; loops repeat themselves.
+#: Calls of one site of which elements are sampled for comparison, and each as far again after them (32, 64, 128 ...):
+#: loops repeat themselves, and what they lose may add up.
 SAMPLED_CALLS = 16
 #: The number under which the loss is kept.
 _LOSS = -1
@@ -39,7 +40,7 @@ class Fetched:
     """What a step_record held, on the host."""
 
     sites: Mapping[Site, TensorStats]  #: in order of execution
-    samples: Mapping[Site, Sequence[torch.Tensor]]  #: sampled elements of each site's first calls
+    samples: Mapping[Site, Sequence[torch.Tensor]]  #: elements of each site's sampled calls
     casts: Mapping[Cast, CastCount]  #: in order of first execution
     losses: Sequence[float]  #: one a step
 
@@ -84,6 +85,7 @@ class StepRecord:
         self._shelves: dict[torch.device, _Shelf] = {}
         self._rows: list[tuple[_Shelf, int]] = []
         self._samples: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
+        self._calls: defaultdict[int, int] = defaultdict(int)
         self._casts: dict[CastKey, list[int]] = {}
 
     @property
@@ -129,9 +131,9 @@ class StepRecord:
         shelf.rows.append(row)
         shelf.numbers.append(number)
         if self._wanted:
-            kept = self._samples[number]
-            if len(kept) < SAMPLED_CALLS:
-                kept.append(shelf.arena.sample(tensor, self._wanted))
+            call = self._calls[number] = self._calls[number] + 1
+            if call <= SAMPLED_CALLS or call & (call - 1) == 0:
+                self._samples[number].append(shelf.arena.sample(tensor, self._wanted))
         self._measured += 1
         self._rows.append((shelf, row))
 

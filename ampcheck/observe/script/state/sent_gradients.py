@@ -41,7 +41,7 @@ class SentGradients:
     def computed(self, tensors: Iterable[Any]) -> None:
         """Take note of what a backward has computed."""
         if len(self._gradients) > _HELD:
-            alive = {key: one for key, one in self._gradients.items() if not one.expired()}
+            alive = {key: one for key, one in list(self._gradients.items()) if not one.expired()}
             self._gradients = alive if 2 * len(alive) < _HELD else {}
         for tensor in map(plain, tensors):
             if tensor is not None and readable(tensor):

@@ -1,0 +1,110 @@
+"""A backward that computes the states of a long recurrence again: what it loses shows in late calls only."""
+
+import torch
+from code_lines import line_of
+from torch import nn
+
+from ampcheck.observe.reference.lineage import Lineage, error_jumps
+from ampcheck.observe.statistics.step_record import SAMPLED_CALLS, StepRecord
+from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
+from ampcheck.values.settings import Schedule
+from ampcheck.values.trace import PairError, Phase, Site
+
+
+class Scan(torch.autograd.Function):
+    """h[t] = a[t] h[t - 1] + x[t]; the backward has the last state only, and goes back from it."""
+
+    @staticmethod
+    def forward(ctx, x, a):
+        h, out = torch.zeros_like(x[:, 0]), []
+        for t in range(x.shape[1]):
+            h = a[:, t] * h + x[:, t]
+            out.append(h)
+        ctx.save_for_backward(x, a, h)
+        return torch.stack(out, 1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, a, h = ctx.saved_tensors
+        grad_x, grad_a, carry = torch.empty_like(x), torch.empty_like(a), torch.zeros_like(h)
+        for t in reversed(range(x.shape[1])):
+            carry = carry + grad[:, t]
+            h = (h - x[:, t]) / a[:, t]
+            grad_x[:, t], grad_a[:, t] = carry, carry * h
+            carry = carry * a[:, t]
+        return grad_x, grad_a
+
+
+class Memory(nn.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.read, self.gate, self.head = nn.Linear(4, 16), nn.Linear(4, 16), nn.Linear(16, 1)
+        self.dtype = dtype
+
+    def forward(self, u):
+        x, a = self.read(u), 0.8 + 0.2 * torch.sigmoid(self.gate(u) - 1)
+        return self.head(Scan.apply(x.to(self.dtype), a.to(self.dtype)))
+
+
+def trained(dtype, steps=6):
+    """Train with the recurrence in a dtype; return the errors of the report, and the gate's last gradient."""
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = Memory(dtype)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        for _ in range(steps):
+            u = torch.randn(8, 48, 4)
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = (model(u).float()[..., 0] - u.sum(-1).cumsum(1) / 8).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    return errors, model.gate.weight.grad
+
+
+def test_what_a_backward_rebuilds_step_by_step_is_said_where_it_does_so():
+    errors, low = trained(torch.bfloat16)
+    none, wide = trained(torch.float32)
+    assert (low - wide).norm() > wide.norm()
+    assert (errors[0].code, errors[0].origin.line) == ("AMP501", line_of(Scan.backward, "h = (h - x"))
+    assert none == []
+
+
+def test_of_many_calls_the_first_and_each_as_far_again_are_sampled():
+    record = StepRecord(samples=1)
+    number = record.number(("mul", "output", "", Phase.FORWARD, "float32", "", 0))
+    for call in range(1, 201):
+        record.add(number, torch.full((3,), float(call)))
+    (calls,) = record.fetch().samples.values()
+    assert [float(one) for one in calls] == [*range(1, SAMPLED_CALLS + 1), 32, 64, 128]
+
+
+def test_what_is_written_into_a_view_is_in_its_base():
+    lineage, base, part = Lineage(), torch.zeros(4, 2), torch.ones(2)
+    lineage.made(part, 7)
+    lineage.read((base[1], part))
+    lineage.passed(base[1].copy_(part))
+    lineage.read((base,))
+    lineage.made(base @ torch.ones(2), 8)
+    assert 7 in lineage.sources[8]
+
+
+def test_a_gradient_that_is_off_is_not_what_the_forward_has_saved():
+    """The backward begins with what torch makes beside the loss, in the forward's own phase."""
+    loss, root, cast, grad = (
+        Site("", op, "output", phase, dtype, "net.py", 3)
+        for op, phase, dtype in (
+            ("mse_loss", Phase.FORWARD, "float32"),
+            ("ones_like", Phase.FORWARD, "float32"),
+            ("_to_copy", Phase.FORWARD, "bfloat16"),
+            ("mm", Phase.BACKWARD, "bfloat16"),
+        )
+    )
+    off = PairError(64, 64, 0, 64.0, 0.0, 64.0, 32.0, 0)
+    sources = {loss: [], root: [loss], cast: [], grad: [root, cast]}
+    assert error_jumps(sources, {grad: off}, "bfloat16") == ()
+    (jump,) = error_jumps(sources | {grad: [cast]}, {grad: off}, "bfloat16")
+    assert (jump.site, jump.dropped) == (grad, cast)
