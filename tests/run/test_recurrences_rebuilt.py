@@ -108,3 +108,19 @@ def test_a_gradient_that_is_off_is_not_what_the_forward_has_saved():
     assert error_jumps(sources, {grad: off}, "bfloat16") == ()
     (jump,) = error_jumps(sources | {grad: [cast]}, {grad: off}, "bfloat16")
     assert (jump.site, jump.dropped) == (grad, cast)
+
+
+def test_what_a_limit_of_half_precision_cuts_off_is_said_at_the_limit():
+    """FP32 runs without it, so that all that was above it is missing there."""
+    made, limit, small = (
+        Site("net", op, "output", Phase.FORWARD, dtype, "net.py", line)
+        for op, dtype, line in (
+            ("convolution", "float16", 1),
+            ("clamp", "float32", 2),
+            ("clamp", "float32", 3),
+        )
+    )
+    cut = PairError(64, 64, 0, 63.0, 0.0, 64.0, 32.0, 0)
+    rounded = PairError(64, 64, 0, 4.0, 0.0, 64.0, 62.0, 0)
+    jumps = error_jumps({made: [], limit: [made], small: [made]}, {limit: cut, small: rounded}, "float16")
+    assert [(one.site.line, one.dropped.line) for one in jumps] == [(2, 2), (3, 1)]

@@ -285,3 +285,50 @@ def test_a_difference_that_shows_in_the_backward_only_is_named_where_its_bits_we
     found = errors(model, of_pressure, torch.bfloat16)
     assert [one.code for one in found] == ["AMP501"]
     assert found[0].origin.line == line_of(Pressure.forward, "self.head")
+
+
+class Tones(nn.Module):
+    """Tones of thousands of radians; how far each is off its pitch is learned."""
+
+    def __init__(self):
+        super().__init__()
+        self.pitch, self.detune = 200.0 + 100.0 * torch.rand(16, 1), nn.Parameter(torch.zeros(16, 1))
+        self.body = nn.Linear(64, 64)
+
+    def forward(self):
+        angle = 2 * math.pi * (self.pitch + self.detune) * torch.arange(64.0) / 8.0
+        return self.body(torch.sin(angle)).float()
+
+
+def packed(tensor):
+    return tensor.dtype, tensor.to(torch.bfloat16)
+
+
+def tuned(pack, steps=6):
+    """Train with activations packed by `pack`; return the report's errors and the gradient of the detuning."""
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = Tones()
+        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+            wanted = (
+                Tones()()
+            )  # made in half precision, and saved by the loss of each step at the line that packs
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+        for _ in range(steps):
+            saving = torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept[1].to(kept[0]))
+            with saving, torch.autocast("cuda", torch.bfloat16):
+                loss = (model() - wanted).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    return errors, model.detune.grad
+
+
+def test_an_angle_that_is_saved_too_coarsely_is_said_where_it_is_packed():
+    errors, low = tuned(packed)
+    none, wide = tuned(lambda tensor: (tensor.dtype, tensor))
+    assert (low - wide).norm() > 0.5 * wide.norm()
+    assert (errors[0].code, errors[0].origin.line) == ("AMP501", line_of(packed, "tensor.to"))
+    assert none == []

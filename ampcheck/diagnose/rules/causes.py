@@ -125,7 +125,10 @@ def _by_state(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, .
     begun = {f.origin.location for f in findings if f.code == "AMP501" and f.origin}
     written = {location(loss.file, loss.line) for loss in report.updates if loss.line}
     here = first.origin.location if first is not None and first.origin is not None else ""
-    rounded_away = first is not None and first.numbers["wrong_fraction"] < first.numbers["lost_fraction"] / 2
+    wrong, all_lost = (
+        (first.numbers.get(f"{name}_fraction", 0.0) if first else 0.0) for name in ("wrong", "lost")
+    )
+    rounded_away = 2 * wrong < all_lost
     elsewhere = (here in written or rounded_away) and bool(begun - {here})
     if report.loop is None or first is None or not (off or elsewhere):
         return findings

@@ -1,6 +1,6 @@
 """Results that are finite and wrong: rounding that an operation magnifies, updates that rounding swallows."""
 
-from ampcheck.diagnose.rules.backward import limited_scaled, lost_in_backward
+from ampcheck.diagnose.rules.backward import ALL_LOST, limited_scaled, lost_in_backward
 from ampcheck.diagnose.rules.backward_unscaled import unscaled_backward
 from ampcheck.diagnose.rules.causes import begun_by_rounding, lost_in_forward
 from ampcheck.diagnose.rules.faint import faint_gradient
@@ -136,15 +136,29 @@ def _severity(report: Report, *, proved: bool, placed: bool) -> Severity:
     if proved or not settled.finite:
         return Severity.ERROR
     known = "rounded" in report.outcomes  # without it, rounding anything may do the same
-    if report.loop is not None and not placed and (not known or magnified(report.outcomes)):
+    if report.loop is not None and not placed and (not known or _magnified(report)):
         return Severity.INFO
-    return Severity.ERROR if known and not magnified(report.outcomes) else Severity.WARNING
+    return Severity.ERROR if known and not _magnified(report) else Severity.WARNING
+
+
+def _magnified(report: Report) -> bool:
+    """Tell whether the model magnifies any rounding, and that is all.
+
+    It is not where a backward's result, of what the forward saved in half precision, is off by half of it or more, and
+    rounded weights explain less than half of the error.
+    """
+    if not magnified(report.outcomes):
+        return False
+    begun = begun_by_rounding(report)
+    rounded = report.outcomes["rounded"].grad_error
+    saved = _from_saved(begun) and 2 * begun[0].error > ALL_LOST
+    return not saved or 2 * rounded > report.outcomes["settled"].grad_error
 
 
 def _unhealed(report: Report) -> str:
     if report.loop is not None and "rounded" not in report.outcomes:
         return "; nothing was run again: the model may magnify any rounding"
-    if magnified(report.outcomes):
+    if _magnified(report):
         share = percent(report.outcomes["rounded"].error)
         return f"; no single place causes it: rounding only the FP32 weights moves the gradient by {share}"
     if report.loop is not None:

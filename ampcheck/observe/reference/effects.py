@@ -17,7 +17,7 @@ _PURE = frozenset({"aten", "prims", "prim", "fsdp", "torchvision", "quantized"})
 
 #: What half precision's own largest number limits is not limited in FP32.
 _UNLIMITED = {sign * torch.finfo(dtype).max: sign * inf for dtype in HALVES for sign in (1.0, -1.0)}
-_LIMITS = frozenset("clamp clamp_ clamp_max clamp_max_ clamp_min clamp_min_ hardtanh hardtanh_".split())
+LIMITS = frozenset("clamp clamp_ clamp_max clamp_max_ clamp_min clamp_min_ hardtanh hardtanh_".split())
 
 
 class Effects(NamedTuple):
@@ -54,7 +54,7 @@ def repeatable(name: str, args: tuple[Any, ...]) -> bool:
 
 def unlimited(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return arguments for FP32, without the limits of half precision."""
-    if name not in _LIMITS:
+    if name not in LIMITS:
         return args
     return tuple(_UNLIMITED.get(one, one) if type(one) is float else one for one in args)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe.reference.effects import LIMITS
 from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.values.formats import BY_DTYPE, FP32
 from ampcheck.values.op_kinds import CASTS, rounds_inputs
@@ -31,6 +32,9 @@ MOVES = frozenset(
 
 #: Operations that round what they are given once more, and leave it as it is but for its size.
 _SCALES = frozenset("mul div".split())
+
+#: An error this large, of numbers that were right, is made by a limit itself: it magnifies none.
+_CUT_OFF = 0.5
 
 #: What makes the gradient that a backward begins with.
 _ROOT = "ones_like"
@@ -109,7 +113,10 @@ def error_jumps(
         leapt = level[site] > max(LEAP_ERROR, LEAP_FACTOR * before) and not _arbitrary(level[site], dtype)
         if leapt and (site.phase is Phase.FORWARD or _only_saved(site, sources)):
             exact = {one for one, pair in errors.items() if pair.is_exact}
-            dropped = _unscaled(_dropped(site, sources, dtype, outside or {}, exact), sources, level)
+            made_before = outside or {} if site.phase is Phase.FORWARD else {}
+            dropped = _unscaled(_dropped(site, sources, dtype, made_before, exact), sources, level)
+            # FP32 has no limits of half precision: what they cut off was there before them.
+            dropped = site if site.op in LIMITS and level[site] > _CUT_OFF else dropped
             if site.phase is Phase.FORWARD or (dropped.phase is Phase.FORWARD and dropped.op in CASTS):
                 found.append(ErrorJump(site, before, level[site], dropped))
     return tuple(found[:MOST_LEAPS])
