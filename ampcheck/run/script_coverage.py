@@ -162,7 +162,8 @@ def _beside(watcher: Watcher) -> Iterator[str]:
 def settled(recorded: Sequence[Recorded]) -> list[Recorded]:
     """Return the steps in which FP32 has next to nothing left to learn, compared with the first of the same parameters.
 
-    Those that overflow or spoil a state are none of them: that lasts.
+    Those that overflow or spoil a state are none of them: that lasts. Nor are those that go on from gradients which are
+    off: the loss may be small for that.
     """
     low = [step for step in recorded if step.precision != "fp32"] or recorded
     found = [(step, step.beside) for step in low if step.beside is not None and not step.overflowed]
@@ -177,6 +178,7 @@ def settled(recorded: Sequence[Recorded]) -> list[Recorded]:
         step
         for (step, beside), (norm, loss) in zip(found, left, strict=True)
         if norm > 0 and not beside.updates and not any(_spoilt(beside))
+        if not any(text.startswith(USE) for text in step.low.not_audited)
         if all(
             norm <= _SETTLED_NORM * first[name][0] and loss <= _SETTLED_LOSS * first[name][1]
             for name in beside.rows

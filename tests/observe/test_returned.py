@@ -108,3 +108,47 @@ def test_how_far_off_is_measured_over_all_of_a_line():
     seen = Returned(lambda _: None)
     seen.note([torch.ones(3)])
     assert not seen.missed()
+
+
+def weighed(times, steps=60):
+    """Train with samples weighed by slopes of a second loss; return the report and how many weigh nothing."""
+    torch.manual_seed(0)
+    truth = torch.randn(6, 1)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 1))
+        optimizer, scaler = torch.optim.Adam(model.parameters(), 1e-2), torch.amp.GradScaler("cuda", 2.0**10)
+        for _ in range(steps):
+            x, good = torch.randn(32, 6), torch.randn(32, 6)
+            eps = torch.zeros(32, requires_grad=True)
+            with torch.autocast("cuda", torch.float16):
+                each = (model(x).float() - x @ truth).square()[:, 0]
+            held = list(model.parameters())
+            grads = torch.autograd.grad((each * eps).sum(), held, create_graph=True)
+            ahead = dict(zip(("0.weight", "0.bias", "2.weight", "2.bias"), held, strict=True))
+            ahead = {name: one - 1e-9 * grad for (name, one), grad in zip(ahead.items(), grads, strict=True)}
+            with torch.autocast("cuda", torch.float16):
+                outer = (
+                    (torch.func.functional_call(model, ahead, (good,)).float() - good @ truth).square().mean()
+                )
+            (slope,) = torch.autograd.grad(outer * times, eps)
+            weight = (-slope).clamp(min=0)
+            weight = weight / weight.sum() if weight.sum() > 0 else weight
+            with torch.autocast("cuda", torch.float16):
+                loss = (weight * (model(x).float() - x @ truth).square()[:, 0]).sum()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    return session.report("script.py"), int((weight == 0).sum())
+
+
+def test_a_loss_that_is_zero_for_want_of_slopes_has_not_been_learned():
+    report, zeros = weighed(1.0)
+    assert zeros == 32
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert errors[0].code == "AMP408"
+    assert report.verdict.word is Health.UNSAFE
+    report, zeros = weighed(2.0**14)
+    assert zeros < 32
+    assert [one for one in report.findings if one.severity is Severity.ERROR] == []

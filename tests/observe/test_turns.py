@@ -354,3 +354,17 @@ def test_a_watch_follows_a_script_into_one_thread_and_stays_there():
         watched.ident = -1  # another thread may have the number of one that has ended
     assert heard == [[True, False, False], [True, True, True]]
     assert held
+
+
+def test_what_is_said_once_outlasts_a_round_that_began_unheard():
+    journal = Journal()
+    journal.note(Kind.BACKWARD)
+    journal.joins()
+    journal.note(Kind.SENT_GRAD, name="zero net.py:7")
+    journal.updated()
+    journal.turn()
+    journal.note(Kind.BACKWARD)
+    journal.note(Kind.STEP)
+    journal.turn()
+    rounds, _ = journal.rounds()
+    assert [[event.kind for event in one] for one in rounds] == [[Kind.SENT_GRAD, Kind.BACKWARD, Kind.STEP]]

@@ -666,3 +666,23 @@ def test_a_scale_by_hand_that_never_grows_falls_below_what_gradients_need(grows,
         assert "fell from 2^10 to 2^-10" in errors[0].message
         assert "it never grows again" in errors[0].message
         assert "double the scale again" in str(errors[0].fix)
+
+
+def test_the_step_that_is_skipped_is_that_of_the_backward_before_the_fall():
+    """It may be tried once more within the step, or the next step may be the first to have another scale."""
+    scale = ScaleByHand()
+    for step, by in [
+        (0, 2.0**9),
+        (0, 2.0**8),
+        (1, 2.0**8),
+        (2, 2.0**8),
+        (2, 2.0**7),
+        (3, 2.0**7),
+        (4, 2.0**6),
+    ]:
+        scale.multiplied(step, by, LOSS, list)
+    assert [(one.step, one.before, one.skipped) for one in scale.events()] == [
+        (0, 2.0**9, True),
+        (2, 2.0**8, True),
+        (3, 2.0**7, True),
+    ]

@@ -211,7 +211,7 @@ def gradient_overflow(report: Report) -> list[Finding]:
         where = (
             f"at every loss scale down to 2^{report.log2_scale}" if report.precision == "fp16" else "in bf16"
         )
-        if report.loop is not None and report.loop.scaling:
+        if report.loop is not None and (report.loop.scaling or report.precision == "fp16"):
             where = _at_scale(report)
         rescaled, fits = report.outcomes.get("rescaled"), fitting(report)
         if report.loop is not None and report.precision == "fp16" and fits:

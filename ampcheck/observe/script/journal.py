@@ -21,6 +21,10 @@ MOST_EVENTS = 4096
 _BEGINNING = frozenset({Kind.AUTOCAST, Kind.FORWARD, Kind.SCALE, Kind.BACKWARD})
 
 
+#: What is written down once, and may come from a thread beside the round that is running.
+_ONCE = frozenset({Kind.SENT_GRAD, Kind.STALE_CAST})
+
+
 class Journal:
     """The events of a script, in order."""
 
@@ -89,10 +93,12 @@ class Journal:
     def turn(self) -> None:
         """End a round."""
         events, self._now, self._updated = tuple(self._now), [], False
+        many = events not in self._rounds and len(self._rounds) >= MOST_ROUNDS
+        once = [number for number in events if self._events[number].kind in _ONCE]
         if self._partial:
-            self._partial = False
+            self._partial, self._now = False, once
             return
-        if not events or (events not in self._rounds and len(self._rounds) >= MOST_ROUNDS):
+        if not events or (many and not once):
             return
         which = self._rounds.setdefault(events, len(self._rounds))
         if self._order and self._order[-1][0] == which:

@@ -35,14 +35,17 @@ class _Loss:
     """What one of a script's losses is multiplied by, step by step."""
 
     def __init__(self) -> None:
-        #: By step: what the loss was multiplied by from there on, and whether the gradients before were dropped.
+        #: What the loss was multiplied by from a step on, and whether the gradients before were dropped: by the step
+        #: that was skipped if it fell, which is that of the backward before.
         self.changes: list[tuple[int, float, bool]] = []
+        self._before = 0  #: the step of the last backward
 
     def falls(self, step: int, by: float, *, dropped: bool) -> bool:
         """Take note of what it is multiplied by in a step, and tell whether that is less than before."""
         last = self.changes[-1][1] if self.changes else 0.0
         if by != last or dropped:
-            self.changes.append((step, by, dropped))
+            self.changes.append((step if dropped else self._before, by, dropped))
+        self._before = step
         return by < last
 
     @property
@@ -57,9 +60,7 @@ class _Loss:
     def events(self, label: str) -> list[ScaleEvent]:
         """Return its changes; it falls where a step was skipped before, or stays where one was dropped."""
         return [
-            ScaleEvent(
-                step if dropped else max(0, step - 1), label, before, after, skipped=dropped or after < before
-            )
+            ScaleEvent(step, label, before, after, skipped=dropped or after < before)
             for (_, before, _), (step, after, dropped) in pairwise(self.changes)
         ]
 
