@@ -117,7 +117,7 @@ def _by_state(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, .
     """Return findings with gradients that are off somewhere below a state that has lost its changes at a known line.
 
     The state comes first as well where it is known at which line they begin to be off: it may be what makes them so,
-    and what is rounded away is lost whatever the gradients are.
+    and what an optimizer adds to a weight in vain is lost whatever the gradients are.
     """
     off = [f for f in findings if f.code == "AMP501" and not (f.origin and f.origin.line)]
     lost = [f for f in findings if (f.code, f.severity) == ("AMP504", Severity.ERROR)]
@@ -125,15 +125,22 @@ def _by_state(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, .
     begun = {f.origin.location for f in findings if f.code == "AMP501" and f.origin}
     written = {location(loss.file, loss.line) for loss in report.updates if loss.line}
     here = first.origin.location if first is not None and first.origin is not None else ""
-    wrong, all_lost = (
-        (first.numbers.get(f"{name}_fraction", 0.0) if first else 0.0) for name in ("wrong", "lost")
-    )
-    rounded_away = 2 * wrong < all_lost
-    elsewhere = (here in written or rounded_away) and bool(begun - {here})
+    elsewhere = (here in written or _moves_in_vain(report, first)) and bool(begun - {here})
     if report.loop is None or first is None or not (off or elsewhere):
         return findings
     shown = replace(first, follows=tuple(f"{f.code} {f.name}: {f.message}" for f in off))
     return (shown, *(f for f in findings if f is not first and f not in off))
+
+
+def _moves_in_vain(report: Report, lost: Finding | None) -> bool:
+    """Tell whether it is a weight whose changes by an optimizer are rounded away."""
+    site = None if lost is None else lost.sites[0]
+    name = (
+        ""
+        if site is None
+        else f"{site.module}.{site.slot.removeprefix('param[').removesuffix(']')}".lstrip(".")
+    )
+    return any(loss.stepped and loss.name == name and loss.stuck > loss.wrong for loss in report.updates)
 
 
 def _after_updates(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:

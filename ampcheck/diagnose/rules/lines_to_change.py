@@ -12,7 +12,7 @@ from ampcheck.diagnose.rules.makers import changed_at, made_in_fp32
 from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, larger_scale
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES, SHORT_DTYPE
-from ampcheck.values.op_kinds import CASTS, rounds_inputs
+from ampcheck.values.op_kinds import CASTS, LIMITS, rounds_inputs
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import clean, location
@@ -38,11 +38,8 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
     origin = finding.origin
     if origin is None or not origin.file or not origin.op:
         return ()
-    made_low = origin.op in _MAKES and origin.dtype in HALVES  # by a dtype of its own
-    if made_low or is_rebuilt(report, origin):
-        rebuilt = f"# rebuilt here from numbers held in {clean(report.precision)}"
-        held = f"{rebuilt}: hold them in FP32 where the forward makes them"
-        return (f"# {origin.location}: dtype=torch.float32" if made_low else held,)
+    if change := _change_there(report, origin):
+        return (change,)
     if is_unscaled(report, origin):
         return SCALED
     region = f"with torch.autocast({device_of(report)}, enabled=False):"
@@ -60,6 +57,18 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         return (cast,)
     again = f"{cast}; if autocast casts again at {location(after.file, after.line)}:"
     return again, region, "    ...  # that line, with .float() on what is read"
+
+
+def _change_there(report: Report, origin: Site) -> str:
+    """Return what to change at a line that does not only compute in half precision, '' where that is all."""
+    if origin.op in _MAKES and origin.dtype in HALVES:  # by a dtype of its own
+        return f"# {origin.location}: dtype=torch.float32"
+    if is_rebuilt(report, origin):
+        held = f"numbers held in {clean(report.precision)}"
+        return f"# rebuilt here from {held}: hold them in FP32 where the forward makes them"
+    if origin.op in LIMITS and any(jump.site == jump.dropped == origin for jump in report.error_jumps):
+        return f"# {clean(origin.op)} cuts off here what {clean(report.precision)} cannot hold: keep that in FP32"
+    return ""
 
 
 def is_unscaled(report: Report, origin: Site) -> bool:

@@ -4,12 +4,15 @@ from math import inf
 
 from ampcheck.diagnose.rules.loop_state import active_scalers
 from ampcheck.diagnose.tables import SCALES, best_scale, scale_curve
+from ampcheck.values.loop import Loop
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.report import Report
 from ampcheck.values.wording import plural, power, scale_words
 
 #: The part of steps that a scaler which goes on has skipped at most, all of them in the first half.
 _FEW = 0.05
+#: The part of steps that a scaler skips which never finds its scale.
+_NEARLY_ALL = 0.95
 #: Log2 of the smallest loss scale that is looked at for a script, which may have any.
 LOWEST = -24
 
@@ -20,14 +23,22 @@ def fitting(report: Report) -> list[int]:
     return [point.log2_scale for point in scale_curve(report, scales) if not point.overflowed.high]
 
 
+def _lets_none_through(loop: Loop, scaler: str) -> bool:
+    """Tell whether a scaler skips steps for ever: one may pass where the scale is too small for a float32."""
+    return (
+        loop.settled(scaler) is None or len(loop.skips(scaler)) > _NEARLY_ALL * len(loop.updates(scaler)) > 0
+    )
+
+
 def at_any_scale(report: Report) -> bool:
     """Tell whether steps of a script overflowed at scales that suit the range of FP32's gradients, and none did not."""
     loop, fits = report.loop, fitting(report)
     if loop is None or not fits or report.precision != "fp16":
         return False
     tried = [event.before for event in loop.scales if event.skipped]
-    never = all(loop.settled(scaler) is None for scaler in loop.first_scales)
-    return never and min(tried, default=inf) <= 2.0 ** max(fits)
+    return all(_lets_none_through(loop, scaler) for scaler in loop.first_scales) and min(
+        tried, default=inf
+    ) <= 2.0 ** max(fits)
 
 
 def over_in_loop(report: Report, fit: int) -> str:

@@ -8,6 +8,7 @@ import torch
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.reference.attention import beside, in_fp32
 from ampcheck.observe.reference.sharing import MESSAGES
+from ampcheck.values.op_kinds import LIMITS
 
 #: Arguments that an operation writes although its schema does not say so: running averages.
 _WRITES = dict.fromkeys(("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), (3, 4))
@@ -17,7 +18,6 @@ _PURE = frozenset({"aten", "prims", "prim", "fsdp", "torchvision", "quantized"})
 
 #: What half precision's own largest number limits is not limited in FP32.
 _UNLIMITED = {sign * torch.finfo(dtype).max: sign * inf for dtype in HALVES for sign in (1.0, -1.0)}
-LIMITS = frozenset("clamp clamp_ clamp_max clamp_max_ clamp_min clamp_min_ hardtanh hardtanh_".split())
 
 
 class Effects(NamedTuple):

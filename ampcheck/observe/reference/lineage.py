@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.reference.effects import LIMITS
 from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.values.formats import BY_DTYPE, FP32
-from ampcheck.values.op_kinds import CASTS, rounds_inputs
+from ampcheck.values.op_kinds import CASTS, LIMITS, rounds_inputs
 from ampcheck.values.trace import (
     LEAP_ERROR,
     LEAP_FACTOR,
@@ -116,7 +115,8 @@ def error_jumps(
             made_before = outside or {} if site.phase is Phase.FORWARD else {}
             dropped = _unscaled(_dropped(site, sources, dtype, made_before, exact), sources, level)
             # FP32 has no limits of half precision: what they cut off was there before them.
-            dropped = site if site.op in LIMITS and level[site] > _CUT_OFF else dropped
+            finite = not any(errors[one].nonfinite for one in made_of if one in errors)
+            dropped = site if site.op in LIMITS and level[site] > _CUT_OFF and finite else dropped
             if site.phase is Phase.FORWARD or (dropped.phase is Phase.FORWARD and dropped.op in CASTS):
                 found.append(ErrorJump(site, before, level[site], dropped))
     return tuple(found[:MOST_LEAPS])

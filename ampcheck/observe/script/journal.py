@@ -22,7 +22,7 @@ _BEGINNING = frozenset({Kind.AUTOCAST, Kind.FORWARD, Kind.SCALE, Kind.BACKWARD})
 
 
 #: What is written down once, and may come from a thread beside the round that is running.
-_ONCE = frozenset({Kind.SENT_GRAD, Kind.STALE_CAST})
+_ONCE = frozenset({Kind.SENT_GRAD})
 
 
 class Journal:
@@ -94,7 +94,7 @@ class Journal:
         """End a round."""
         events, self._now, self._updated = tuple(self._now), [], False
         many = events not in self._rounds and len(self._rounds) >= MOST_ROUNDS
-        once = [number for number in events if self._events[number].kind in _ONCE]
+        once = [n for n in events if self._events[n].kind in _ONCE] if self._partial or many else []
         if self._partial:
             self._partial, self._now = False, once
             return
