@@ -1,6 +1,7 @@
 """State in half precision that a loop changes beside its training: its copy in FP32 is the one that torch has."""
 
 import threading
+import weakref
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 
 import ampcheck
 from ampcheck.observe.script.state.half_averages import _beside, sample
+from ampcheck.observe.script.state.half_judged import State, compare
 from ampcheck.observe.script.state.half_state import Following
 from ampcheck.values.findings import Severity
 from ampcheck.values.verdict import Health
@@ -269,6 +271,24 @@ def test_weights_that_are_given_to_a_model_and_moved_towards_it_lose_what_plain_
     wide, _ = pulled(torch.float32, rate)
     assert bool(losses) is (moved < wide / 2)
     assert bool(losses) is (dtype is torch.bfloat16 and rate == 0.1)
+
+
+@pytest.mark.parametrize(
+    ("lasts", "times", "lost"), [(False, 1.0, True), (False, 0.5, False), (True, 0.5, True)]
+)
+@pytest.mark.parametrize("gone", [0.45, 0.6])
+def test_numbers_that_get_less_than_half_of_the_way_together_are_lost(lasts, times, lost, gone):
+    """Most move little and stand still; of the others, some go all of their way. What forgets may be units behind."""
+    torch.manual_seed(0)
+    first = (0.5 + torch.rand(1000) / 4).bfloat16()
+    unit, kind = 2.0**-8, torch.linspace(0, 1, 1000)
+    way = times * unit * torch.where(kind < 0.55, 6.0, 40.0)
+    went = way.where((kind < 0.55 + 0.45 * gone) & (kind >= 0.55), 0.0)
+    weights = (first.float() + went).bfloat16()
+    state = State(weakref.ref(weights), "weights", first, 0, rounds=20, lasts=lasts)
+    compare(state, weights, first.float() + way, torch.zeros(1000, dtype=torch.bool), last=True)
+    little = float((way * went).sum() / way.square().sum()) < 0.5
+    assert bool(state.losses) is (lost and little)
 
 
 # -- in a loop that is watched

@@ -182,17 +182,24 @@ def _lost(state: State, counts: list[int], ways: tuple[torch.Tensor, ...]) -> tu
         return (UpdateLoss(state.name, far, lost, off, *state.place),)
     if lost_of_them + off_of_them > MOST_LOST * furthest:
         return (UpdateLoss(state.name, furthest, lost_of_them, off_of_them, *state.place),)
-    if state.lasts and state.rounds >= _WRITTEN and falls_behind(*ways):
+    # What forgets may be some units behind, and follows from there.
+    units = _MOVED if state.lasts else 2 * UNITS
+    if state.rounds >= _WRITTEN and falls_behind(*ways, moved=units):
         return (UpdateLoss(state.name, changed, max(lost, changed // 2 + 1), 0, *state.place),)
     return ()
 
 
-def falls_behind(intended: torch.Tensor, kept: torch.Tensor, unit: torch.Tensor) -> bool:
-    """Tell whether many numbers have gone less than half of the way together, however far each of them has come."""
+def falls_behind(
+    intended: torch.Tensor, kept: torch.Tensor, unit: torch.Tensor, moved: float = _MOVED
+) -> bool:
+    """Tell whether many numbers have gone less than half of the way together, however far each of them has come.
+
+    They have to have `moved` by so many units in FP32.
+    """
     if intended.numel() <= FEW_NUMBERS:
         return False
     units, way, gone = (intended / unit).square().mean(), intended.square().sum(), (intended * kept).sum()
-    return bool((units >= _MOVED**2) & (gone < _HALF * way))
+    return bool((units >= moved**2) & (gone < _HALF * way))
 
 
 def _where_fp32_is(state: State, tensor: torch.Tensor, way: torch.Tensor) -> bool:
