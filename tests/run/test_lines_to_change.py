@@ -327,3 +327,36 @@ def test_a_memory_that_is_made_in_half_precision_is_made_in_fp32():
     assert _in_fp32(report, replace(errors[0], sites=(made,))) == ("# train.py:30: dtype=torch.float32",)
     wide = made._replace(dtype="float32")
     assert _in_fp32(report, replace(errors[0], sites=(wide,)))[0].startswith("with torch.autocast(")
+
+
+class Centred(nn.Module):
+    """Divides by a deviation that is the difference of two means, of numbers that are large beside it."""
+
+    def forward(self, x):
+        x = x + 30.0
+        middle = x.mean(1, keepdim=True)
+        spread = (x * x).mean(1, keepdim=True) - middle * middle
+        return (x - middle) / (spread.clamp(min=0) + 1e-2).sqrt()
+
+
+class CentredAsAdvised(nn.Module):
+    def forward(self, x):
+        with torch.autocast("cuda", enabled=False):
+            x = x.float() + 30.0
+            middle = x.float().mean(1, keepdim=True)
+            spread = (x.float() * x.float()).mean(1, keepdim=True) - middle * middle
+        return (x - middle) / (spread.clamp(min=0) + 1e-2).sqrt()
+
+
+@pytest.mark.parametrize("kind", [Centred, CentredAsAdvised])
+def test_what_a_difference_of_two_means_is_computed_from_is_to_be_in_fp32_as_well(kind):
+    centred = kind()
+
+    def loss_of(model, x):
+        return centred(model(x) * 0.3).float().sub(x[:, :4]).square().mean()
+
+    _, errors = watched(loss_of)
+    assert bool(errors) is (kind is Centred)
+    for first in errors[:1]:
+        assert first.origin.line == line_of(Centred.forward, "spread =")
+        assert f"{line_of(Centred.forward, 'x + 30.0')} to this line" in "\n".join(first.fix)

@@ -23,6 +23,8 @@ _MAKES = frozenset(
     for name in ("zeros", "ones", "full", "empty")
     for before, after in (("", ""), ("new_", ""), ("", "_like"))
 )
+#: What leaves little of nearly equal numbers, and how many lines before it those are computed.
+_DIFFERENCES, _CLOSE = frozenset({"sub", "rsub"}), 8
 
 
 def with_lines(report: Report, finding: Finding) -> Finding:
@@ -47,7 +49,7 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
     in_place = origin.op.endswith("_") and origin.phase is Phase.FORWARD
     if not _written(report, origin):
         until = f" to {location(after.file, after.line)}" if after else ""
-        lines = region, f"    ...  # this line{until}, with .float() on what is read"
+        lines = region, f"    ...  # {_first_line(report, finding)}{until}, with .float() on what is read"
         alone = changed_at(report, origin.location) is not None
         made = (made_in_fp32(report, origin.location),) if in_place else ()
         return made if made and alone else (*made, *lines)
@@ -57,6 +59,20 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         return (cast,)
     again = f"{cast}; if autocast casts again at {location(after.file, after.line)}:"
     return again, region, "    ...  # that line, with .float() on what is read"
+
+
+def _first_line(report: Report, finding: Finding) -> str:
+    """Return from which line on FP32 is needed: what nearly equal numbers are computed from must not be rounded."""
+    place, shows = finding.sites[0], finding.sites[1:2]
+    difference = bool(shows) and shows[0].op in _DIFFERENCES
+    lines = [
+        site.line
+        for site in report.low.sites
+        if site.phase is Phase.FORWARD and (site.module, site.file) == (place.module, place.file)
+        if site.dtype in HALVES and site.op and site.op not in CASTS and not rounds_inputs(site.op)
+        if difference and place.line - _CLOSE <= site.line < place.line
+    ]
+    return f"{location(place.file, min(lines))} to this line" if lines else "this line"
 
 
 def _change_there(report: Report, origin: Site) -> str:

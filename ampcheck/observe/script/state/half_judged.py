@@ -190,7 +190,7 @@ def _lost(state: State, counts: list[int], ways: tuple[torch.Tensor, ...]) -> tu
 
 
 def falls_behind(
-    intended: torch.Tensor, kept: torch.Tensor, unit: torch.Tensor, moved: float = _MOVED
+    intended: torch.Tensor, kept: torch.Tensor, unit: torch.Tensor, *, moved: float = _MOVED
 ) -> bool:
     """Tell whether many numbers have gone less than half of the way together, however far each of them has come.
 
