@@ -115,7 +115,8 @@ def _smaller_scale(report: Report, finding: Finding) -> tuple[str, ...]:
     ):  # it makes finite what has overflowed
         lines = (f"# without {clean(origin.op)} here: a step whose gradients overflow must be skipped",)
     fits = max(fitting(report), default=report.log2_scale)
-    if report.precision == "fp16" and fits < report.log2_scale:
+    # A scale below 1 makes most gradients zero: what needs one is to be computed in FP32, where its line is known.
+    if report.precision == "fp16" and fits < report.log2_scale and (lines or fits >= 0):
         by_hand = report.loop is not None and not active_scalers(report.loop)
         smaller = f"multiply the loss by 2.0**{fits}" if by_hand else f"init_scale=2.0**{fits}"
         return (*lines, f"# a smaller loss scale: {smaller} at most")
