@@ -362,7 +362,7 @@ def test_what_a_difference_of_two_means_is_computed_from_is_to_be_in_fp32_as_wel
         assert f"{line_of(Centred.forward, 'x + 30.0')} to this line" in "\n".join(first.fix)
 
 
-class Normed(torch.autograd.Function):
+class Levelled(torch.autograd.Function):
     """Gives back a gradient of a given norm, which it computes in the gradient's own precision."""
 
     @staticmethod
@@ -375,20 +375,20 @@ class Normed(torch.autograd.Function):
         return grad / norm
 
 
-class NormedAsAdvised(Normed):
+class LevelledAsAdvised(Levelled):
     @staticmethod
     def backward(ctx, grad):
         norm = grad.float().pow(2).sum().sqrt()
         return (grad.float() / norm).to(grad.dtype)
 
 
-@pytest.mark.parametrize("kind", [Normed, NormedAsAdvised])
+@pytest.mark.parametrize("kind", [Levelled, LevelledAsAdvised])
 def test_what_only_a_scale_below_one_would_fit_is_to_be_in_fp32(kind):
     def loss_of(model, x):
         return 3e5 * kind.apply(model(x)).float().sub(x[:, :4]).square().mean()
 
     _, errors = watched(loss_of, init=1.0)
-    assert bool(errors) is (kind is Normed)
+    assert bool(errors) is (kind is Levelled)
     for first in errors[:1]:
-        assert first.origin.line == line_of(Normed.backward, "grad.pow")
+        assert first.origin.line == line_of(Levelled.backward, "grad.pow")
         assert first.fix[0] == REGION

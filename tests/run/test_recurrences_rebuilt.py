@@ -124,3 +124,16 @@ def test_what_a_limit_of_half_precision_cuts_off_is_said_at_the_limit():
     rounded = PairError(64, 64, 0, 4.0, 0.0, 64.0, 62.0, 0)
     jumps = error_jumps({made: [], limit: [made], small: [made]}, {limit: cut, small: rounded}, "float16")
     assert [(one.site.line, one.dropped.line) for one in jumps] == [(2, 2), (3, 1)]
+
+
+def test_a_sum_that_loses_what_is_added_is_said_and_not_the_cast_of_what_that_is():
+    """Of many calls the last ones are far off, and what is added is right."""
+    part, total, single = (
+        Site("", op, "output", Phase.FORWARD, "bfloat16", "net.py", line)
+        for op, line in (("_to_copy", 1), ("add_", 2), ("add", 3))
+    )
+    off = PairError(64, 64, 0, 32.0, 0.0, 64.0, 32.0, 0)
+    jumps = error_jumps(
+        {part: [], total: [part, total], single: [part]}, {total: off, single: off}, "bfloat16"
+    )
+    assert [(one.site.line, one.dropped.line) for one in jumps] == [(2, 2), (3, 1)]

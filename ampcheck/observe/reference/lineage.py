@@ -32,6 +32,9 @@ MOVES = frozenset(
 #: Operations that round what they are given once more, and leave it as it is but for its size.
 _SCALES = frozenset("mul div".split())
 
+#: Operations that may add to their own result again and again.
+_SUMS = frozenset({"add", "add_"})
+
 #: An error this large, of numbers that were right, is made by a limit itself: it magnifies none.
 _CUT_OFF = 0.5
 
@@ -117,6 +120,8 @@ def error_jumps(
             # FP32 has no limits of half precision: what they cut off was there before them.
             finite = not any(errors[one].nonfinite for one in made_of if one in errors)
             dropped = site if site.op in LIMITS and level[site] > _CUT_OFF and finite else dropped
+            # A sum in half precision loses what is added to it by itself.
+            dropped = site if site.op in _SUMS and site.dtype == dtype and site in made_of else dropped
             if site.phase is Phase.FORWARD or (dropped.phase is Phase.FORWARD and dropped.op in CASTS):
                 found.append(ErrorJump(site, before, level[site], dropped))
     return tuple(found[:MOST_LEAPS])
