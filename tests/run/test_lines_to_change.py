@@ -392,3 +392,15 @@ def test_what_only_a_scale_below_one_would_fit_is_to_be_in_fp32(kind):
     for first in errors[:1]:
         assert first.origin.line == line_of(Levelled.backward, "grad.pow")
         assert first.fix[0] == REGION
+
+
+@pytest.mark.parametrize(("init", "placed"), [(1.0, True), (2.0**16, False)])
+def test_a_scaler_that_begins_far_too_low_is_said_where_it_is_made(init, placed):
+    def loss_of(model, x):
+        return 1e-7 * (model(x).float() - x[:, :4]).square().mean()
+
+    _, errors = watched(loss_of, init=init)
+    assert bool(errors) is placed
+    for first in errors[:1]:
+        assert (first.code, first.origin.line) == ("AMP201", line_of(watched, "torch.amp.GradScaler"))
+        assert "init_scale=2.0**" in first.fix[0]

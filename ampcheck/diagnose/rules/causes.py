@@ -180,6 +180,8 @@ def _leads_to(report: Report, cause: Finding, other: Finding) -> bool:
         # What is wrong where it arrives is what was sent.
         ("AMP421", "AMP201"): sent,
         ("AMP421", "AMP501"): sent,
+        # Picks that are wrong at a known line, and gradients that are off at none.
+        ("AMP510", "AMP501"): at_line and not (shows is not None and shows.line),
         # A cast up gives no infinity that was not there.
         ("AMP504", "AMP101"): shows is not None and (shows.op, shows.dtype) == ("_to_copy", "float32"),
     }

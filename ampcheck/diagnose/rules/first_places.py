@@ -40,6 +40,18 @@ def shared_scaler(report: Report) -> tuple[Site, ...]:
     return (Site("", thing.kind, "", Phase.STATE, "", thing.file, thing.line),)
 
 
+def small_scaler(report: Report) -> tuple[Site, ...]:
+    """Return where a scaler is made that begins below torch's first scale, and that no overflow has kept there."""
+    loop = report.loop
+    scalers = set() if loop is None else active_scalers(loop)
+    if loop is None or len(scalers) != 1 or any(event.skipped for event in loop.scales):
+        return ()
+    thing = loop.thing(name := next(iter(scalers)))
+    if thing is None or not thing.line or loop.first_scales.get(name, DEFAULT_SCALE) >= DEFAULT_SCALE:
+        return ()
+    return (Site("", thing.kind, "", Phase.STATE, "", thing.file, thing.line),)
+
+
 def first_zeroed(report: Report) -> tuple[Site, ...]:
     """Return the backward operation at which most of a gradient is first zero and not in FP32, whatever the scale.
 
