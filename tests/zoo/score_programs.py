@@ -109,11 +109,11 @@ Who wrote the programs had not looked at ampcheck's code, and each round was sco
   UNKNOWN, **1 called SAFE** (q84: matrices of a bandit in bfloat16 that are added to after the training); no error on a
   look-alike. Of 30 of those found, the lines that were advised heal 27 by running them; 28 of the changes stay at their
   place. Sixteen of its programs are here (q69 to q84); six failures came too late to be worked through.
-- Twenty-fourth round, of 35 failures and 20 look-alikes from the same brief (five folders were ready in time), all
-  scored at one commit (c418746) before anything was changed for them: 31 of 35 found, 26 with the first error in the
-  right place, 4 RISK or PARTLY AUDITED, none called SAFE; **1 error on a look-alike** (q91). Of the 12 found in two of
-  the folders, the lines that were advised heal 11 by running them. Five of its programs are here (q88 to q92); q85 to
-  q87 are of the round before.
+- Twenty-fourth round, of 38 failures and 20 look-alikes from the same brief (five folders and three programs of a sixth
+  were ready in time), all scored at one commit (c418746) before anything was changed for them: 34 of 38 found, 26 with
+  the first error in the right place, 4 RISK or PARTLY AUDITED, none called SAFE; **1 error on a look-alike** (q91). Of
+  the 12 found in two of the folders, the lines that were advised heal 11 by running them. Five of its programs are here
+  (q88 to q92); q85 to q87 are of the round before.
 
 What was missed was then fixed by kinds of failure, so the table below is not a blind score.
 """
