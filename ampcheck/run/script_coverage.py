@@ -13,7 +13,7 @@ from ampcheck.observe.reference.picks import BRANCH, WORSE
 from ampcheck.observe.reference.returned import USE
 from ampcheck.observe.reference.shadow import TAKEN
 from ampcheck.observe.script.data_sets import ROUNDED_DATA
-from ampcheck.observe.script.gradient_rows import ZEROED
+from ampcheck.observe.script.gradient_rows import SEVERAL_SCALES, ZEROED
 from ampcheck.observe.script.hand_watcher import LATER_BACKWARDS
 from ampcheck.observe.script.recorded import Beside, Recorded
 from ampcheck.observe.script.scaling.scaled_by_hand import ADDED
@@ -98,7 +98,7 @@ def _missed(report: Report) -> Iterator[str]:
         if what in report.low.not_audited:
             yield f"{report.low.not_audited[what]} {what}"
     known = {(doubt.kind, doubt.harms) for doubt in report.doubts}
-    ends = [CAUGHT, BRANCH, TAKEN, ZEROED, ROUNDED_METRIC]
+    ends = [CAUGHT, BRANCH, TAKEN, ZEROED, SEVERAL_SCALES, ROUNDED_METRIC]
     if (DoubtKind.GIVEN, True) not in known:
         ends += [ROUNDED_DATA, GIVEN]
         for one in report.doubts:

@@ -86,6 +86,32 @@ def test_gradients_that_are_off_somewhere_follow_from_a_state_that_is_lost_at_a_
     assert shown == (first if line and loop else [("AMP501", 0), ("AMP504", 0)])
 
 
+def test_a_weight_that_an_optimizer_moves_in_vain_comes_before_gradients_that_are_off_elsewhere():
+    off, lost = found("AMP501", "a"), found("AMP504", "b")
+    off = replace(off, sites=(off.sites[0]._replace(file="f.py", line=9),))
+    lost = replace(lost, sites=(Site("b", "", "param[scale]", Phase.STATE, "bfloat16", "f.py", 7),))
+    vain = UpdateLoss("b.scale", 9, 9, file="f.py", line=20, stepped=True)
+    for loss, first in [
+        (vain, "AMP504"),
+        (replace(vain, stuck=0, wrong=9), "AMP501"),
+        (replace(vain, stepped=False), "AMP501"),
+        (replace(vain, name="b.shift"), "AMP501"),
+    ]:
+        report = replace(clean(), loop=Loop(), updates=(loss,))
+        assert by_cause(report, (off, lost))[0].code == first
+
+
+@pytest.mark.parametrize(("placed", "picked"), [(0, 5), (9, 5), (0, 0)])
+def test_wrong_picks_at_a_line_come_before_gradients_that_are_off_at_none(placed, picked):
+    off, wrong = found("AMP501", "a"), found("AMP510", "a")
+    off, wrong = (
+        replace(one, sites=(one.sites[0]._replace(file="f.py", line=line),))
+        for one, line in ((off, placed), (wrong, picked))
+    )
+    first = by_cause(replace(clean(), loop=Loop()), (off, wrong))[0]
+    assert first.code == ("AMP510" if picked and not placed else "AMP501")
+
+
 def test_rounding_in_front_of_a_pole_is_told_once_and_shown_with_what_follows():
     report = zoo("ray_transmittance_product")
     errors = [item for item in report.findings if item.severity is ERROR]

@@ -289,6 +289,9 @@ def test_numbers_that_get_less_than_half_of_the_way_together_are_lost(lasts, tim
     compare(state, weights, first.float() + way, torch.zeros(1000, dtype=torch.bool), last=True)
     little = float((way * went).sum() / way.square().sum()) < 0.5
     assert bool(state.losses) is (lost and little)
+    for loss in state.losses:
+        short = int((went < way / 2).sum())
+        assert (loss.moved, loss.stuck) == (1000, short)  # counted one by one
 
 
 # -- in a loop that is watched

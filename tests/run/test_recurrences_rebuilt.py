@@ -13,27 +13,27 @@ from ampcheck.values.trace import PairError, Phase, Site
 
 
 class Scan(torch.autograd.Function):
-    """h[t] = a[t] h[t - 1] + x[t]; the backward has the last state only, and goes back from it."""
+    """Leaky sums over time, newest first in the backward: it has the last one only, and takes away what was added."""
 
     @staticmethod
-    def forward(ctx, x, a):
-        h, out = torch.zeros_like(x[:, 0]), []
-        for t in range(x.shape[1]):
-            h = a[:, t] * h + x[:, t]
-            out.append(h)
-        ctx.save_for_backward(x, a, h)
-        return torch.stack(out, 1)
+    def forward(ctx, given, kept):
+        sums = [given[0]]
+        for new, part in zip(given[1:], kept[1:], strict=True):
+            sums.append(part * sums[-1] + new)
+        ctx.save_for_backward(given, kept, sums[-1])
+        return torch.stack(sums)
 
     @staticmethod
-    def backward(ctx, grad):
-        x, a, h = ctx.saved_tensors
-        grad_x, grad_a, carry = torch.empty_like(x), torch.empty_like(a), torch.zeros_like(h)
-        for t in reversed(range(x.shape[1])):
-            carry = carry + grad[:, t]
-            h = (h - x[:, t]) / a[:, t]
-            grad_x[:, t], grad_a[:, t] = carry, carry * h
-            carry = carry * a[:, t]
-        return grad_x, grad_a
+    def backward(ctx, grads):
+        given, kept, total = ctx.saved_tensors
+        to_given, to_kept, flow = torch.zeros_like(given), torch.zeros_like(kept), grads[-1]
+        for at in range(len(given) - 1, 0, -1):
+            total = (total - given[at]) / kept[at]
+            to_given[at] = flow
+            to_kept[at] = flow * total
+            flow = flow * kept[at] + grads[at - 1]
+        to_given[0] = flow
+        return to_given, to_kept
 
 
 class Memory(nn.Module):
@@ -43,8 +43,8 @@ class Memory(nn.Module):
         self.dtype = dtype
 
     def forward(self, u):
-        x, a = self.read(u), 0.8 + 0.2 * torch.sigmoid(self.gate(u) - 1)
-        return self.head(Scan.apply(x.to(self.dtype), a.to(self.dtype)))
+        given, kept = self.read(u), 0.6 + 0.3 * torch.sigmoid(self.gate(u))
+        return self.head(Scan.apply(given.to(self.dtype), kept.to(self.dtype)))
 
 
 def trained(dtype, steps=6):
@@ -55,9 +55,9 @@ def trained(dtype, steps=6):
         model = Memory(dtype)
         optimizer = torch.optim.SGD(model.parameters(), 1e-3)
         for _ in range(steps):
-            u = torch.randn(8, 48, 4)
+            u = torch.randn(48, 8, 4)
             with torch.autocast("cuda", torch.bfloat16):
-                loss = (model(u).float()[..., 0] - u.sum(-1).cumsum(1) / 8).square().mean()
+                loss = (model(u).float()[..., 0] - u.sum(-1).cumsum(0) / 8).square().mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -69,7 +69,10 @@ def test_what_a_backward_rebuilds_step_by_step_is_said_where_it_does_so():
     errors, low = trained(torch.bfloat16)
     none, wide = trained(torch.float32)
     assert (low - wide).norm() > wide.norm()
-    assert (errors[0].code, errors[0].origin.line) == ("AMP501", line_of(Scan.backward, "h = (h - x"))
+    assert (errors[0].code, errors[0].origin.line) == (
+        "AMP501",
+        line_of(Scan.backward, "total = (total - given"),
+    )
     assert none == []
 
 

@@ -9,6 +9,8 @@ from code_lines import line_of
 from torch import nn
 from torch.nn import functional as F
 
+from ampcheck.observe.script.state import sent_gradients
+from ampcheck.observe.script.state.sent_gradients import SentGradients
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
@@ -151,3 +153,24 @@ def test_gradients_of_weights_that_nothing_steps_are_never_safe():
     assert session.left_out == "1 backward computed gradients: what they change was not seen"
     assert session.report("script.py").verdict.word is not Health.SAFE
     del optimizer
+
+
+def test_gradients_that_another_thread_adds_meanwhile_break_nothing(monkeypatch):
+    """Each that is looked at whether it is gone comes with a new one, as another thread's backward brings it."""
+    monkeypatch.setattr(sent_gradients, "_HELD", 8)
+    seen = SentGradients()
+    kept = [torch.ones(4) for _ in range(40)]
+
+    class Adding(sent_gradients.StorageWeakRef):
+        def expired(self):
+            seen._gradients.setdefault(len(seen._gradients) - 1000, self)
+            return super().expired()
+
+    monkeypatch.setattr(sent_gradients, "StorageWeakRef", Adding)
+    for one in kept:
+        seen.computed([one])
+    told, last = [], torch.full((4,), 1e-9)
+    for _ in range(8):
+        seen.computed([last])
+        seen.sends(sent_gradients._CAST, (last,), last.half(), told.append)
+    assert len(told) == 1

@@ -134,13 +134,16 @@ def _by_state(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, .
 
 def _moves_in_vain(report: Report, lost: Finding | None) -> bool:
     """Tell whether it is a weight whose changes by an optimizer are rounded away."""
-    site = None if lost is None else lost.sites[0]
-    name = (
-        ""
-        if site is None
-        else f"{site.module}.{site.slot.removeprefix('param[').removesuffix(']')}".lstrip(".")
+    site = lost.sites[0] if lost is not None else None
+    return site is not None and any(
+        loss.stepped and loss.stuck > loss.wrong and _is_param(site, loss.name) for loss in report.updates
     )
-    return any(loss.stepped and loss.name == name and loss.stuck > loss.wrong for loss in report.updates)
+
+
+def _is_param(site: Site, name: str) -> bool:
+    """Tell whether a place is that of a parameter."""
+    module, _, leaf = name.rpartition(".")
+    return (site.module, site.slot) == (module, f"param[{leaf}]")
 
 
 def _after_updates(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:

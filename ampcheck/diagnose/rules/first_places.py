@@ -2,7 +2,7 @@
 
 from ampcheck.diagnose.rules.loop_state import active_scalers, label
 from ampcheck.diagnose.rules.scales_tried import at_any_scale, fitting
-from ampcheck.values.loop import Kind
+from ampcheck.values.loop import Kind, Loop, LoopObject
 from ampcheck.values.plan import DEFAULT_SCALE
 from ampcheck.values.report import Report, by_place, low_backward
 from ampcheck.values.trace import Phase, Site
@@ -31,25 +31,30 @@ def runs_backward_only(report: Report, site: Site) -> bool:
 
 def shared_scaler(report: Report) -> tuple[Site, ...]:
     """Return where the scaler is made that several optimizers share."""
-    scalers = set() if report.loop is None else active_scalers(report.loop)
-    if report.loop is None or len(scalers) != 1 or len(label(report.loop, "optimizer")) < SEVERAL:
+    if report.loop is None or len(label(report.loop, "optimizer")) < SEVERAL:
         return ()
-    thing = report.loop.thing(next(iter(scalers)))
-    if thing is None or not thing.line:
-        return ()
-    return (Site("", thing.kind, "", Phase.STATE, "", thing.file, thing.line),)
+    return _made(_only_scaler(report.loop))
 
 
 def small_scaler(report: Report) -> tuple[Site, ...]:
     """Return where a scaler is made that begins below torch's first scale, and that no overflow has kept there."""
     loop = report.loop
-    scalers = set() if loop is None else active_scalers(loop)
-    if loop is None or len(scalers) != 1 or any(event.skipped for event in loop.scales):
+    scaler = None if loop is None or any(event.skipped for event in loop.scales) else _only_scaler(loop)
+    if loop is None or scaler is None or loop.first_scales.get(scaler.label, DEFAULT_SCALE) >= DEFAULT_SCALE:
         return ()
-    thing = loop.thing(name := next(iter(scalers)))
-    if thing is None or not thing.line or loop.first_scales.get(name, DEFAULT_SCALE) >= DEFAULT_SCALE:
+    return _made(scaler)
+
+
+def _only_scaler(loop: Loop) -> LoopObject | None:
+    """Return the scaler of a script that has one."""
+    scalers = active_scalers(loop)
+    return loop.thing(*scalers) if len(scalers) == 1 else None
+
+
+def _made(scaler: LoopObject | None) -> tuple[Site, ...]:
+    if scaler is None or not scaler.line:
         return ()
-    return (Site("", thing.kind, "", Phase.STATE, "", thing.file, thing.line),)
+    return (Site("", scaler.kind, "", Phase.STATE, "", scaler.file, scaler.line),)
 
 
 def first_zeroed(report: Report) -> tuple[Site, ...]:

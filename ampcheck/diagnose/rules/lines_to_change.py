@@ -72,7 +72,7 @@ def _first_line(report: Report, finding: Finding) -> str:
         if site.dtype in HALVES and site.op and site.op not in CASTS and not rounds_inputs(site.op)
         if difference and place.line - _CLOSE <= site.line < place.line
     ]
-    return f"{location(place.file, min(lines))} to this line" if lines else "this line"
+    return f"from {location(place.file, min(lines))} to this line" if lines else "this line"
 
 
 def _change_there(report: Report, origin: Site) -> str:

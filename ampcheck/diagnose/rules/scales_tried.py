@@ -25,9 +25,8 @@ def fitting(report: Report) -> list[int]:
 
 def _lets_none_through(loop: Loop, scaler: str) -> bool:
     """Tell whether a scaler skips steps for ever: one may pass where the scale is too small for a float32."""
-    return (
-        loop.settled(scaler) is None or len(loop.skips(scaler)) > _NEARLY_ALL * len(loop.updates(scaler)) > 0
-    )
+    skips, updates = len(loop.skips(scaler)), len(loop.updates(scaler))
+    return loop.settled(scaler) is None or skips > _NEARLY_ALL * updates > 0
 
 
 def at_any_scale(report: Report) -> bool:
@@ -35,10 +34,10 @@ def at_any_scale(report: Report) -> bool:
     loop, fits = report.loop, fitting(report)
     if loop is None or not fits or report.precision != "fp16":
         return False
+    if not all(_lets_none_through(loop, scaler) for scaler in loop.first_scales):
+        return False
     tried = [event.before for event in loop.scales if event.skipped]
-    return all(_lets_none_through(loop, scaler) for scaler in loop.first_scales) and min(
-        tried, default=inf
-    ) <= 2.0 ** max(fits)
+    return min(tried, default=inf) <= 2.0 ** max(fits)
 
 
 def over_in_loop(report: Report, fit: int) -> str:

@@ -24,7 +24,7 @@ from ampcheck.observe.reference.returned import Returned
 from ampcheck.observe.reference.shadow import TAKEN
 from ampcheck.observe.script.clock import Clock
 from ampcheck.observe.script.delivery import Delivery
-from ampcheck.observe.script.gradient_rows import Compare, GradientRows, takes_scale, times_as_large
+from ampcheck.observe.script.gradient_rows import Compare, GradientRows, takes_scale
 from ampcheck.observe.script.held_state import HeldState, Models
 from ampcheck.observe.script.reading import name_of
 from ampcheck.observe.script.recorded import Beside, Recorded
@@ -239,8 +239,7 @@ class Compared(Recording):
         """Compare gradients at the scale that they are divided by; return another one that multiplied them, or 0."""
         others = self._multiplied_by - {scale}
         super().divided_by(scale, given := list(parameters))
-        self._rows.divided |= set(map(id, given))
-        factor = 0.0 if self._keeps_scale or not others else times_as_large(given, self._shadow.of)
+        factor = self._rows.divides(given, others)
         nearest = min(others, key=lambda other: abs(math.log(factor / other)), default=0.0) if factor else 0.0
         return nearest if nearest and abs(math.log2(factor / nearest)) < _NEAR else 0.0
 

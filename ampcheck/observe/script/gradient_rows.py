@@ -1,7 +1,7 @@
 """The gradients of a recorded step beside FP32's: as the backward leaves them, and as they are used."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ from ampcheck.values.wording import some
 Compare = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 #: What is not audited, behind the names.
 ZEROED = "are zero, and are not in FP32"
+#: Where the script computes with the scale within a step, so that FP32's gradients hold it, too.
+SEVERAL_SCALES = "which of several loss scales the divided gradients were multiplied by"
 #: The part of the rows of a weight from which on that is said, and of its whole gradient, what a row has that counts.
 _MANY_ROWS, _FAR_FROM_ZERO = 0.25, 1e-4
 #: What losses are multiplied by for other reasons: such a number in a backward need not be the loss scale.
@@ -46,6 +48,7 @@ class GradientRows:
         self._compare, self._scale, self._kept = compare, scale, kept
         self._shadow, self._second = runs
         self.divided: set[int] = set()  #: parameters whose gradients a scaler divides
+        self._unknown = False  #: which of several loss scales has multiplied them
         self.seen: set[int] = set()  #: parameters that have a gradient
         self.both: set[int] = set()  #: those whose gradient FP32 has as well
         self._rows: dict[str, torch.Tensor] = {}
@@ -83,6 +86,15 @@ class GradientRows:
         ]
         self._waiting = True
         self._places = frozenset(grad.untyped_storage()._cdata for _, grad, _ in self._left)
+
+    def divides(self, parameters: list[torch.Tensor], others: Collection[float]) -> float:
+        """Take note of gradients that a scaler divides, where others have scales as well.
+
+        Return how many times as large as FP32's they are; 0 where that is not known, or there are no others.
+        """
+        self.divided |= set(map(id, parameters))
+        self._unknown = self._unknown or (self._kept and bool(others))
+        return 0.0 if self._kept or not others else times_as_large(parameters, self._shadow.of)
 
     def gone(self) -> bool:
         """Tell whether no parameter has the gradient any more that a backward left."""
@@ -134,7 +146,8 @@ class GradientRows:
         """Return what is not judged: rows that are zero hardly show in the gradient of a whole weight."""
         parts = torch.stack(list(self._zeroed.values())).tolist() if self._zeroed else []
         names = [name for name, part in zip(self._zeroed, parts, strict=True) if part >= _MANY_ROWS]
-        return {f"rows of the gradient of {some(names, 2)} {ZEROED}": 1} if names else {}
+        unknown = {SEVERAL_SCALES: 1} if self._unknown else {}
+        return unknown | ({f"rows of the gradient of {some(names, 2)} {ZEROED}": 1} if names else {})
 
     def overflowed(self) -> bool:
         """Tell whether a gradient is not finite that is finite in FP32."""

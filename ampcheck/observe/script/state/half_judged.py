@@ -185,7 +185,7 @@ def _lost(state: State, counts: list[int], ways: tuple[torch.Tensor, ...]) -> tu
     # What forgets may be some units behind, and follows from there.
     units = _MOVED if state.lasts else 2 * UNITS
     if state.rounds >= _WRITTEN and falls_behind(*ways, moved=units):
-        return (UpdateLoss(state.name, changed, max(lost, changed // 2 + 1), 0, *state.place),)
+        return (UpdateLoss(state.name, *short_of_half(*ways[:2]), 0, *state.place),)
     return ()
 
 
@@ -200,6 +200,20 @@ def falls_behind(
         return False
     units, way, gone = (intended / unit).square().mean(), intended.square().sum(), (intended * kept).sum()
     return bool((units >= moved**2) & (gone < _HALF * way))
+
+
+def short_of_half(intended: torch.Tensor, kept: torch.Tensor) -> tuple[int, int]:
+    """Return how many numbers FP32 moves, and how many of them get less than half of their way.
+
+    Where those are not most of all, they are most of the numbers that move furthest.
+    """
+    size = intended.abs()
+    short, moves = kept * intended.sign() < _HALF * size, size > 0
+    moved, lost = int(moves.sum()), int((moves & short).sum())
+    if 2 * lost > moved:
+        return moved, lost
+    furthest = moves & (size >= _usual(size, moves))
+    return int(furthest.sum()), int((furthest & short).sum())
 
 
 def _where_fp32_is(state: State, tensor: torch.Tensor, way: torch.Tensor) -> bool:
