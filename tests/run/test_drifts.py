@@ -81,6 +81,18 @@ def test_a_weight_that_stands_still_where_fp32_ends_is_no_error():
     assert "log_scale does not move in half precision" in report.verdict.sentence
 
 
+@pytest.mark.parametrize(("rate", "error"), [(6e-3, False), (4e-3, True)])
+def test_a_limit_that_is_not_met_takes_no_steps_away(rate, error):
+    """At a power of two, where half precision begins to tell less apart, the limit may be what keeps it there."""
+    report, last = watched(-1.5, torch.bfloat16, rate, -4.0, limit=-3.0)
+    _, wide = watched(-1.5, torch.float32, rate, -4.0, limit=-3.0)
+    errors = [one.code for one in report.findings if one.severity.name == "ERROR"]
+    assert -2.0 < last < -1.5 if error else last == -2.0
+    assert wide < last - 0.3
+    assert errors == ["AMP504"] * error
+    assert report.verdict.word is (Health.UNSAFE if error else Health.PARTLY_AUDITED)
+
+
 def test_a_weight_that_the_script_keeps_at_a_limit_is_no_error():
     report, last = watched(-1.5, torch.bfloat16, 0.02, -4.0, limit=-2.0)
     _, wide = watched(-1.5, torch.float32, 0.02, -4.0, limit=-2.0)

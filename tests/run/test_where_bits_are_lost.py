@@ -332,3 +332,42 @@ def test_an_angle_that_is_saved_too_coarsely_is_said_where_it_is_packed():
     assert (low - wide).norm() > 0.5 * wide.norm()
     assert (errors[0].code, errors[0].origin.line) == ("AMP501", line_of(packed, "tensor.to"))
     assert none == []
+
+
+class Slope(torch.autograd.Function):
+    """What a black box does at two points, for the slope between them."""
+
+    @staticmethod
+    def box(x):
+        return 0.01 * (x - 30.0).square().float()
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return Slope.box(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        after, before = Slope.box(x + 0.01), Slope.box(x - 0.01)
+        return grad * (after - before) / 0.02
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_slope_between_two_points_is_lost_where_the_points_are_rounded(wide):
+    """Bfloat16 has steps of 0.25 at 40: a point 0.01 further on is the same point."""
+    torch.manual_seed(0)
+    x, head = torch.randn(64, 8), nn.Linear(8, 8)
+    with torch.no_grad():
+        head.bias += 40
+
+    def loss_of(model):
+        places = model(x)
+        return Slope.apply(places.float() if wide else places).mean()
+
+    points = torch.full((4,), 40.0, dtype=torch.bfloat16)
+    assert torch.equal(points + 0.01, points)
+    found = errors(head, loss_of, torch.bfloat16)
+    assert [(one.code, one.origin.line) for one in found] == (
+        [] if wide else [("AMP501", line_of(Slope.backward, "x + 0.01"))]
+    )

@@ -35,6 +35,9 @@ _SCALES = frozenset("mul div".split())
 #: Operations that may add to their own result again and again.
 _SUMS = frozenset({"add", "add_"})
 
+#: Operations by which a number moves a point.
+_MOVED_BY = frozenset({"add", "sub"})
+
 #: An error this large, of numbers that were right, is made by a limit itself: it magnifies none.
 _CUT_OFF = 0.5
 
@@ -122,7 +125,9 @@ def error_jumps(
             dropped = site if site.op in LIMITS and level[site] > _CUT_OFF and finite else dropped
             # A sum in half precision loses what is added to it by itself.
             dropped = site if site.op in _SUMS and site.dtype == dtype and site in made_of else dropped
-            if site.phase is Phase.FORWARD or (dropped.phase is Phase.FORWARD and dropped.op in CASTS):
+            dropped = (site.phase is Phase.BACKWARD and _point(site, sources, dtype)) or dropped
+            saved = dropped.op in CASTS if dropped.phase is Phase.FORWARD else _only_saved(dropped, sources)
+            if site.phase is Phase.FORWARD or saved:
                 found.append(ErrorJump(site, before, level[site], dropped))
     return tuple(found[:MOST_LEAPS])
 
@@ -188,6 +193,23 @@ def _unscaled(site: Site, sources: Sources, level: Mapping[Site, float]) -> Site
         site = above[0]
         seen.add(site)
     return site
+
+
+def _point(site: Site, sources: Sources, dtype: str) -> Site | None:
+    """Return where a number is added in low precision to what a function is given, whose results here are subtracted.
+
+    The difference of one function at two points is lost where the points are rounded to the same.
+    """
+    level, seen = (
+        ([site], {site}) if site.op == "sub" and len(list(sources.get(site, ()))) == 1 else ([], set())
+    )
+    while level:
+        level = [source for one in level for source in sources.get(one, ()) if source not in seen]
+        seen.update(level)
+        for one in level:
+            if one.op in _MOVED_BY and one.dtype == dtype and len(set(sources.get(one, ())) - {one}) == 1:
+                return one
+    return None
 
 
 def _dropped(

@@ -4,7 +4,7 @@ A weight grows and its learning rate does not: then a step that was kept at firs
 not tell whether that matters, as the steps of a weight that has learned everything are small too, and cancel out. So
 FP32's steps are added up for some time, again and again for as long as the script has run. Where a weight stands still
 a little way from where it should be, its gradient keeps its sign, too, and is small: then nothing is judged. Nor is it
-where the script writes the weight between steps, as a limit does.
+where the script changes the weight between steps, as a limit does that is met.
 """
 
 import weakref
@@ -29,6 +29,8 @@ _FROM, _MOST = 16, 32
 _ONE_WAY = 0.5
 #: Of the largest gradient of the first steps, what is left where a weight is still far from where it goes.
 _FAR = 0.1
+#: The mantissa of a power of two.
+_POWER = 0.5
 Chosen = list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 
 
@@ -46,13 +48,26 @@ class _Drift:
         -1,
         0,
     )  #: how often the weight had been written after its last step, and where it was
-    written: bool = False  #: between two steps
+    kept: torch.Tensor | None = None  #: the weight after its last step
+    writes: bool = False  #: whether the script writes it between two steps
+    changed: torch.Tensor | bool = False  #: whether that has changed it
 
     def fits(self, weight: torch.Tensor, now: torch.Tensor) -> bool:
         """Tell whether it is of a weight that is still what it was."""
         same = self.weight() is weight and now.shape == self.first.shape and now.device == self.first.device
-        self.written |= same and self.steps > 0 and self.left != _state(weight, now)
+        if same and self.kept is not None and self.left != _state(weight, now):
+            self.writes, self.changed = True, (now != self.kept).any() | self.changed
         return same
+
+    def may_be_limited(self, now: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        """Tell of each number whether it may be what the script writes that keeps it where it is.
+
+        A limit that is reached in steps changes what has gone beyond it. That is not so where the weight began there,
+        and at a power of two, beyond which half precision tells less apart.
+        """
+        if not self.writes or bool(self.changed):
+            return torch.full_like(now, self.writes, dtype=torch.bool)
+        return (now == start) | (now == 0) | (now.float().frexp().mantissa.abs() == _POWER)
 
 
 class Drifts:
@@ -65,7 +80,9 @@ class Drifts:
         self._open: dict[str, dict[int, _Drift]] = {}
         self._places: dict[str, tuple[str, int]] = {}  #: by optimizer, the line that steps it
         self._losses: dict[str, UpdateLoss] = {}  #: by weight
-        self._first = WeakIdKeyDictionary()  #: by weight, the largest gradient of its first steps
+        self._first = (
+            WeakIdKeyDictionary()
+        )  #: by weight, the largest gradient of its first steps, and where it began
         self._still: dict[str, None] = {}  #: weights of which it is not judged whether they should move on
 
     @property
@@ -94,15 +111,14 @@ class Drifts:
         return small if begun <= step < begun + begun // 2 and step >= _FROM else []
 
     def _remember(self, weights: Iterable[torch.Tensor]) -> None:
-        """Keep how large the gradients of first steps are."""
+        """Keep how large the gradients of first steps are, and where they begin."""
         for weight in weights:
             grad = plain(weight.grad)
             if grad is not None and grad.layout is torch.strided:
                 with unseen():
-                    size, known = grad.detach().float().abs().amax(), self._first.get(weight)
-                    self._first[weight] = (
-                        size if known is None else torch.maximum(size, known.to(size.device))
-                    )
+                    size = grad.detach().float().abs().amax()
+                    known, start = self._first.get(weight) or (size, weight.detach().clone())
+                    self._first[weight] = torch.maximum(size, known.to(size.device)), start
 
     def add(
         self, label: str, chosen: Chosen, after: dict[int, torch.Tensor], place: Callable[[], tuple[str, int]]
@@ -129,7 +145,8 @@ class Drifts:
             weight = drift.weight()
             now = None if weight is None else plain(weight)
             if weight is not None and now is not None:
-                drift.left = _state(weight, now)
+                with unseen():
+                    drift.left, drift.kept = _state(weight, now), now.detach().clone()
 
     def _judge_all(self) -> None:
         with unseen():
@@ -147,8 +164,9 @@ class Drifts:
             moves = drift.sum.abs() >= need
             went = (now.detach().float() - drift.first.float()) * drift.sum.sign()
             stands = moves & (went < KEPT_AT_LEAST * drift.sum.abs())
-            first = self._first.get(weight, float("inf"))
-            far = (drift.gradient.abs() / drift.steps >= _FAR * first) & (not drift.written)
+            first, start = self._first.get(weight, (float("inf"), drift.first))
+            far = drift.gradient.abs() / drift.steps >= _FAR * first
+            far &= ~drift.may_be_limited(now.detach(), start)
             moved, stands_still, lost = (int(one.sum()) for one in (moves, stands, stands & far))
             name = self._named(weight)[1]
             if 2 * lost > now.numel():
