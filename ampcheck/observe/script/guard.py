@@ -40,12 +40,14 @@ def guarded(method: Method) -> Method:
             gradients.others_begin(thread.ident)
         if elsewhere and name not in _ELSEWHERE:
             return None
+        # What calls a model beside threads that train is no step; one of these is followed as soon as it steps again.
+        beside = name == "called" and not (other or watcher.backwards) and thread.others_train
         compiling = set_eval_frame(None)  # where a whole step is compiled, what is ours must not be
         try:
             if elsewhere:
                 return _hear_elsewhere(watcher, name, args)
             if turn is None:
-                return method(watcher, *args, **kwargs)
+                return watcher.tape.discard() if beside else method(watcher, *args, **kwargs)
             with turn as mine:
                 return method(watcher, *args, **kwargs) if mine else None
         except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the script

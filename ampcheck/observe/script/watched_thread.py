@@ -39,6 +39,11 @@ class WatchedThread:
         """Tell whether it is the one that is running."""
         return threading.get_ident() == self.ident
 
+    @property
+    def others_train(self) -> bool:
+        """Tell whether it turns out that other threads train, one of which may be followed."""
+        return self.follows and any(steps > 1 for steps in self._steps.values())
+
     def not_seen(self, backwards: int) -> dict[str, int]:
         """Return what was not seen of other threads; so many `backwards` were seen in this one."""
         others = self._steps.total() or (0 if backwards and not self._by_hand else self.backwards.total())

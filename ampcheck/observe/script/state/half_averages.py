@@ -74,6 +74,9 @@ class HalfAverages:
         self._states: dict[int, State] = {}  #: the last of each tensor
         self._any = False  #: some change from step to step, or are made anew
         self._patches = Patches()  #: of what other threads call
+        self._hears = (
+            False  #: something was written that nobody has seen: other threads are heard from then on
+        )
 
     def begin(self) -> None:
         """Begin with what is there already."""
@@ -121,7 +124,8 @@ class HalfAverages:
             with unseen():
                 following.step_ends()
             self._keep(following)
-            if not following.active or following.steps >= MOST_STEPS:
+            unheard = following.steps == FEW_STEPS and not self._hears and _missed(following.states)
+            if unheard or not following.active or following.steps >= MOST_STEPS:
                 self._stop()
                 self.due = steps + steps // 2
             return
@@ -151,7 +155,8 @@ class HalfAverages:
             held = self._seen.get(id(tensor))
             now = seen[id(tensor)] = _Seen(weakref.ref(tensor), tensor._version, sample(tensor))
             if held is None or held.tensor() is not tensor:
-                changed = tensor._version - self._before.get(id(tensor), 0) >= steps
+                # Another thread may be about to write it in this step.
+                changed = tensor._version - self._before.get(id(tensor), 0) >= steps - 1
                 self._any = self._any or (steps >= FEW_STEPS and id(tensor) not in self._before)
             else:
                 changed = now.version != held.version or _differ(now.sample, held.sample)
@@ -173,7 +178,7 @@ class HalfAverages:
             return
         names = names_of(held)
         pairs = [(names[id(tensor)], tensor) for tensor in held]
-        missed = any(state.missed for state in self._states.values())
+        self._hears = self._hears or _missed(self._states.values())
         self.following = Following(pairs)
         self.due = 0
         for tensor, state in zip(held, self.following.states, strict=True):
@@ -184,7 +189,7 @@ class HalfAverages:
                 state.fine, state.kept = known.fine, known.kept
                 state.read, state.overflown = known.read, known.overflown
         self._keep(self.following)
-        if missed:
+        if self._hears:
             self._hear_threads()
 
     def _keep(self, following: Following) -> None:
@@ -195,7 +200,7 @@ class HalfAverages:
                 self._states[id(tensor)] = state
 
     def _hear_threads(self) -> None:
-        """Hear of what other threads write: something was written that nobody has seen."""
+        """Hear of what other threads write."""
         each = [name for name in vars(torch) if name.startswith("_foreach_") and name.endswith("_")]
         for owner, names in ((torch.Tensor, _WRITES), (torch, each)):
             for name in names:
@@ -270,6 +275,10 @@ class HalfAverages:
         else:  # it was made since memory was looked through: when the training was over, for one
             rarely = id(tensor) not in self._before and tensor._version >= FEW_STEPS
         return rarely or tensor._version - self._before.get(id(tensor), 0) >= steps
+
+
+def _missed(states: Iterable[State]) -> bool:
+    return any(state.missed for state in states)
 
 
 def _differ(now: torch.Tensor | None, before: torch.Tensor | None) -> bool:
