@@ -16,7 +16,7 @@ from ampcheck.observe.script.data_sets import ROUNDED_DATA
 from ampcheck.observe.script.gradient_rows import SEVERAL_SCALES, ZEROED
 from ampcheck.observe.script.hand_watcher import LATER_BACKWARDS
 from ampcheck.observe.script.recorded import Beside, Recorded
-from ampcheck.observe.script.scaling.scaled_by_hand import ADDED
+from ampcheck.observe.script.scaling.scaled_by_hand import ADDED, CLEARED
 from ampcheck.observe.script.schedules import ROUNDED_METRIC
 from ampcheck.observe.script.second_run import Look
 from ampcheck.observe.script.watched_thread import OTHER_THREADS
@@ -94,7 +94,7 @@ def _missed(report: Report) -> Iterator[str]:
     if report.loop is not None and report.loop.scaling:
         yield f"the loss scale is unknown: {report.loop.scaling}"
     yield from (clean(what) for what in report.low.not_audited if what.startswith(GAVE_IN))
-    for what in (FORWARD_UNSEEN, THREADS, GRAPHS, OTHER_THREADS, LATER_BACKWARDS):
+    for what in (FORWARD_UNSEEN, THREADS, GRAPHS, OTHER_THREADS, LATER_BACKWARDS, CLEARED):
         if what in report.low.not_audited:
             yield f"{report.low.not_audited[what]} {what}"
     known = {(doubt.kind, doubt.harms) for doubt in report.doubts}

@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,11 +13,12 @@ from torch import nn
 from torch.nn import functional
 
 from ampcheck import check
+from ampcheck.diagnose.rules import first_places
 from ampcheck.diagnose.rules.causes import by_cause
 from ampcheck.renderers import terminal
 from ampcheck.saved.report_json import from_json, to_json
 from ampcheck.values.findings import Severity
-from ampcheck.values.loop import Loop
+from ampcheck.values.loop import Event, Kind, Loop, ScaleEvent
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.plan import Plan, Tried
 from ampcheck.values.settings import Settings
@@ -189,3 +191,20 @@ def test_scripted_parts_run_alike_however_often():
     ]
     assert reports[0].low.sites.keys() == reports[2].low.sites.keys()
     assert reports[0].low.operations == reports[2].low.operations
+
+
+@pytest.mark.parametrize(
+    ("fits", "falls", "line"),
+    [(10, False, 7), (10, True, 3), (-1, False, 3)],
+)
+def test_what_overflows_at_a_constant_scale_is_said_where_that_multiplies_the_loss(
+    fits, falls, line, monkeypatch
+):
+    monkeypatch.setattr(first_places, "fitting", lambda _: [fits])
+    monkeypatch.setattr(first_places, "at_any_scale", lambda _: False)
+    event = Event(Kind.BACKWARD, file="train.py", line=7, by_hand=True)
+    scales = (ScaleEvent(0, "scale by hand", 2.0**14, 2.0**13 if falls else 2.0**14, skipped=True),)
+    loop = Loop(((event,),), ((0, 1),), (), scales, {"scale by hand": 2.0**14}, 1)
+    report = SimpleNamespace(loop=loop, log2_scale=14)
+    bad = [Site("net.9", "mm", "output", Phase.BACKWARD, "float16", "train.py", 3)]
+    assert first_places.at_the_scale(report, bad)[0].line == line

@@ -294,6 +294,25 @@ def test_numbers_that_get_less_than_half_of_the_way_together_are_lost(lasts, tim
         assert (loss.moved, loss.stuck) == (1000, short)  # counted one by one
 
 
+@pytest.mark.parametrize(
+    ("was_kept", "lasts", "off", "kept"),
+    [
+        (True, False, 1, True),
+        (True, False, 6, False),  # units
+        (True, True, 1, False),
+        (False, False, 1, False),
+    ],
+)
+def test_an_average_that_has_arrived_stays_known_as_long_as_it_is_near(was_kept, lasts, off, kept):
+    """FP32 moves it by two units to and fro: one step alone would say that most of that is lost."""
+    unit, weights = 2.0**-8, torch.full((20,), 0.5, dtype=torch.bfloat16)
+    wide = torch.full((20,), 0.5 + off * unit)
+    state = State(weakref.ref(weights), "spread", weights.clone(), 0, rounds=16, kept=was_kept, lasts=lasts)
+    compare(state, weights, wide, torch.zeros(20, dtype=torch.bool), last=False)
+    assert state.losses == ()
+    assert state.kept is kept
+
+
 # -- in a loop that is watched
 
 

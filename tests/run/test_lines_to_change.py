@@ -392,6 +392,7 @@ def test_what_only_a_scale_below_one_would_fit_is_to_be_in_fp32(kind):
     for first in errors[:1]:
         assert first.origin.line == line_of(Levelled.backward, "grad.pow")
         assert first.fix[0] == REGION
+        assert ".to(grad.dtype)" in first.fix[-1]
 
 
 @pytest.mark.parametrize(("init", "placed"), [(1.0, True), (2.0**16, False)])

@@ -547,6 +547,77 @@ def test_a_scale_that_cannot_fall_far_enough_is_told_how_far():
         assert falls_to(2.0 ** (fits + 1)) == 24
 
 
+@pytest.mark.parametrize(("every", "error"), [(5, True), (20, False)])
+def test_steps_of_one_kind_that_a_lower_limit_of_the_scale_leaves_out_are_never_learned_from(every, error):
+    torch.manual_seed(0)
+    session, scale, left_out = Session(Schedule(), as_cuda=True), 2.0**16, []
+    with session.watching():
+        model = nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-7)
+        for step in range(200):
+            target = 5000.0 if step % every == 0 else 1.0
+            with torch.autocast("cuda", torch.float16):
+                out = model(torch.randn(64, 8))
+            loss = (out.float() - target).square().mean()
+            optimizer.zero_grad()
+            (loss * scale).backward()
+            if not all(bool(one.grad.isfinite().all()) for one in model.parameters()):
+                scale = max(scale / 2, 2.0**10)
+                left_out.append(step)
+                continue
+            for parameter in model.parameters():
+                parameter.grad.div_(scale)
+            optimizer.step()
+    assert left_out[-5:] == [200 - every * rest for rest in (5, 4, 3, 2, 1)]
+    report = session.report("script.py")
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == ["AMP206"] * error
+    assert all("stays at 2^10" in one.message for one in errors)
+
+
+def lets_go(model):
+    for one in model.parameters():
+        one.grad = None
+
+
+def clears(model):
+    model.zero_grad()
+
+
+@pytest.mark.parametrize("drops", [lets_go, clears])
+@pytest.mark.parametrize("scale", [2.0**14, 2.0**4])
+def test_steps_that_a_constant_scale_leaves_out_are_not_called_safe(scale, drops):
+    """Each sixth batch overflows, and is left out; the others train."""
+    torch.manual_seed(0)
+    session, skipped = Session(Schedule(), as_cuda=True), 0
+    with session.watching():
+        model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2)).half()
+        low = list(model.parameters())
+        master = [one.detach().float().clone() for one in low]
+        optimizer = torch.optim.SGD(master, 1e-4)
+        for step in range(60):
+            weights = torch.full((16,), 200.0 if step % 6 == 0 else 1.0)
+            out = model(torch.randn(16, 8).half()).float()
+            rows = nn.functional.cross_entropy(out, torch.randint(2, (16,)), reduction="none")
+            loss = (rows * weights).mean()
+            (loss * scale).backward()
+            if all(bool(one.grad.isfinite().all()) for one in low):
+                for wide, one in zip(master, low, strict=True):
+                    wide.grad = one.grad.float() / scale
+                optimizer.step()
+                with torch.no_grad():
+                    for wide, one in zip(master, low, strict=True):
+                        one.copy_(wide)
+            else:
+                skipped += 1
+            drops(model)
+    assert skipped == (10 if scale > 2.0**4 else 0)
+    report = session.report("script.py")
+    assert (report.verdict.word is Health.SAFE) is (not skipped)
+    if skipped and drops is lets_go:
+        assert "10 backwards whose gradients were gone before a step" in report.verdict.sentence
+
+
 def test_a_copy_of_the_model_that_is_cleared_drops_no_step():
     """Two replicas compute gradients, their sum is given to the model, and a step that overflows is left out."""
     torch.manual_seed(0)

@@ -7,12 +7,17 @@ from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase
 from ampcheck.values.wording import clean, percent, plural
 
+#: An error from which on a gradient is little beside rounding: what cancels in FP32, as before a normalisation.
+_CANCELS = 3.0
 #: Parts of the names of optimizers that divide a gradient by its own size.
 _NORMED = ("ada", "prop", "lion", "lamb", "muon", "shampoo", "soap")
 
 
 def faint_gradient(report: Report) -> list[Finding]:
-    """Return what is wrong with such parts: an error where the optimizer moves weights by how steady a gradient is."""
+    """Return what is wrong with such parts: an error where the optimizer moves weights by how steady a gradient is.
+
+    Not where the gradient is nearly zero in FP32, and nothing but rounding in half precision.
+    """
     settled = report.outcomes.get("settled")
     if settled is None or not settled.faint or "rounded" not in report.outcomes:
         return []
@@ -20,6 +25,7 @@ def faint_gradient(report: Report) -> list[Finding]:
     kinds = [thing.kind.lower() for thing in things if thing.family == "optimizer"]
     normed = any(name in kind for kind in kinds for name in _NORMED)
     name, error = max(settled.faint.items(), key=lambda part: part[1])
+    least = min(settled.faint.values())
     others = f" and {plural(len(settled.faint) - 1, 'other part')}" if len(settled.faint) > 1 else ""
     forward = [site for site in report.low.sites if site.op and site.phase is Phase.FORWARD]
     owners = (name, name.rpartition(".")[0])  # a module, or a parameter
@@ -29,7 +35,7 @@ def faint_gradient(report: Report) -> list[Finding]:
             "AMP501",
             "precision-loss",
             "precision-loss",
-            Severity.ERROR if normed else Severity.WARNING,
+            Severity.ERROR if normed and least < _CANCELS else Severity.WARNING,
             f"the gradient is off by {percent(error)} in {clean(name) or 'the root'}{others}, which has less than "
             f"{percent(FAINT)} of the whole gradient: SGD hardly moves it, Adam moves it in a wrong direction",
             tuple(whose[-1:]),

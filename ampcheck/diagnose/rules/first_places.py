@@ -76,12 +76,20 @@ def at_the_scale(report: Report, bad: list[Site]) -> list[Site]:
     """Return what overflows, the first of it at the line that scales the loss where it is only the scale that is wrong.
 
     That is the gradient of the loss itself, at a scale that is unknown, or larger than torch's first one, which fits.
+    Or any gradient at a scale of the script's own that never changes, where a smaller one fits.
     """
     loop = report.loop
-    if loop is None or not bad or bad[0].module or at_any_scale(report):
+    if loop is None or not bad or at_any_scale(report):
         return bad
-    if not loop.scaling and 2.0 ** max(fitting(report), default=-1) < DEFAULT_SCALE:
+    fits, constant = max(fitting(report), default=-1), _is_constant(loop)
+    may_fit = bool(loop.scaling) or 2.0**fits >= DEFAULT_SCALE
+    if not (constant and 0 <= fits < report.log2_scale) and (bad[0].module or not may_fit):
         return bad
     events = (event for _, event in loop.sequence(1) if event.kind is Kind.BACKWARD and event.line)
     scaled = next((event for event in events if event.scaled or event.by_hand), None)
     return bad if scaled is None else [bad[0]._replace(file=scaled.file, line=scaled.line), *bad[1:]]
+
+
+def _is_constant(loop: Loop) -> bool:
+    """Tell whether a script multiplies its losses by one number that never changes."""
+    return not (active_scalers(loop) or any(event.after != event.before for event in loop.scales))

@@ -205,7 +205,8 @@ def gradient_overflow(report: Report) -> list[Finding]:
     settled = report.outcomes.get("settled")
     if settled is not None and (hidden := hidden_overflow(report)):
         where = f"{_at_scale(report)}; a later operation hides that: {settled.words}"
-        return [_overflow(hidden, Severity.ERROR, where, report)]
+        begins = hidden if hidden[0].phase is not Phase.BACKWARD else at_the_scale(report, hidden)
+        return [_overflow(begins, Severity.ERROR, where, report)]
     if settled is not None and settled.grads_nonfinite and not settled.loss_nonfinite:
         reference = by_place(report.reference)
         bad = origin_first(report, newly_nonfinite(report, Phase.BACKWARD, reference), reference)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ampcheck.diagnose.rules.backward import is_rebuilt, saving_cast
 from ampcheck.diagnose.rules.backward_unscaled import SCALED
-from ampcheck.diagnose.rules.first_places import shared_scaler
+from ampcheck.diagnose.rules.first_places import runs_backward_only, shared_scaler
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import active_scalers, device_of
 from ampcheck.diagnose.rules.makers import changed_at, made_in_fp32
@@ -49,7 +49,12 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
     in_place = origin.op.endswith("_") and origin.phase is Phase.FORWARD
     if not _written(report, origin):
         until = f" to {location(after.file, after.line)}" if after else ""
-        lines = region, f"    ...  # {_first_line(report, finding)}{until}, with .float() on what is read"
+        lines: tuple[str, ...] = (
+            region,
+            f"    ...  # {_first_line(report, finding)}{until}, with .float() on what is read",
+        )
+        if origin.phase is Phase.BACKWARD and runs_backward_only(report, origin):
+            lines = *lines, "    # what a hook returns must have the dtype that it was given: .to(grad.dtype)"
         alone = changed_at(report, origin.location) is not None
         made = (made_in_fp32(report, origin.location),) if in_place else ()
         return made if made and alone else (*made, *lines)

@@ -124,10 +124,13 @@ def _wastes(loop: Loop, events: list[ScaleEvent]) -> bool:
 
 
 def _left_out(loop: Loop, label: str, events: list[ScaleEvent]) -> float:
-    """Return the part of the steps that a script leaves out at a scale of its own that never changes."""
-    skips = sum(event.skipped for event in events)
-    changes = any(event.after != event.before for event in events)
-    return 0.0 if loop.thing(label) is not None or changes or not skips else skips / (loop.steps + skips)
+    """Return the part of the steps that a script leaves out at a scale of its own that never changes, or no more."""
+    last = max((at + 1 for at, event in enumerate(events) if event.after != event.before), default=0)
+    skips = sum(event.skipped for event in events[last:])
+    if loop.thing(label) is not None or not skips:
+        return 0.0
+    taken = loop.steps - (events[last - 1].step if last else 0)
+    return skips / (taken + skips)
 
 
 def _rests(loop: Loop, events: list[ScaleEvent]) -> bool:
@@ -158,7 +161,7 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
         half = _carried_half(report, cause)
         why, fix = f"{_why(cause, half)}{fits}", _kept_in_fp32(report, cause, half)
         places = [_place(loop, label, told_of)]
-    seldom = 0.0 < _left_out(loop, label, events) <= TOO_OFTEN and loop.settled(label) is not None
+    seldom = 0.0 < _left_out(loop, label, events) <= OFTEN_BY_HAND and loop.settled(label) is not None
     fell = f"fell from {scale_words(loop.first_scales[label])} to {scale_words(lowest)}"
     of = f" of {steps}" if (steps := loop.count(Kind.SCALER_STEP)) else ""
     return loop_finding(

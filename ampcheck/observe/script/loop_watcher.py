@@ -51,9 +51,9 @@ class LoopWatcher:
         self.error: BaseException | None = None  #: what ended the script
         self.thread = WatchedThread(self.journal.joins)
         self.roots = RootFinder(self.called, self.thread)
-        self.compiler, self.hand = Compiler(), ScaleByHand()
         self.within: set[tuple[int, int, str]] = set()  #: methods of scalers that run, by thread
         self.not_seen: dict[str, int] = {}
+        self.compiler, self.hand = Compiler(), ScaleByHand(self.not_seen)
         self.steps = self.backwards = 0
         self.children = 0  #: processes that were started
         self.started: Callable[[Any], None] = lambda _: None  #: hears of them

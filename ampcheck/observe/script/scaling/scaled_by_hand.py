@@ -32,6 +32,10 @@ _USUAL = (1e-3, 1e3)
 #: The smallest part of the scale that a limit may be and still, perhaps, be multiplied by it.
 _LEAST = 1.0 / 64.0
 
+#: Gradients that a script lets go of itself where it takes no step.
+CLEARED = (
+    "backwards whose gradients were gone before a step was taken: whether the script uses them was not seen"
+)
 #: What is not audited: whether the line multiplies it by the scale as well is not known.
 ADDED = "what is added to gradients that are still multiplied by the loss scale"
 

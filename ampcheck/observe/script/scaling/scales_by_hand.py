@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from ampcheck.observe import modes
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, leaves
 from ampcheck.observe.script.scaling.scaled_by_hand import (
+    CLEARED,
     CLOSE,
     Probe,
     Scaling,
@@ -25,6 +27,8 @@ from ampcheck.values.loop import NOT_FINITE, RESCALED, SPOILT, ScaleEvent
 
 #: What a scale that is applied by hand is called where a scaler's label stands.
 BY_HAND = "scale by hand"
+#: Part of the backwards that may be without a step: those of a step that is left out now and then.
+_RARE = 1 / 20
 #: Falls of a scale at which weights and gradients are looked at: some scripts lower it at every step.
 _MOST_FALLS = 32
 #: Times that what multiplies losses falls after it rose, or rises again, if it is a loss scale; and how many it takes.
@@ -68,7 +72,10 @@ class _Loss:
 class ScaleByHand:
     """The constants that a script's losses are multiplied by: each of several losses may have a scale of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, not_seen: dict[str, int] | None = None) -> None:
+        """Begin with none; what is `not_seen` is counted there."""
+        self._not_seen = {} if not_seen is None else not_seen
+        self._count = self._gone = 0  #: of losses that were multiplied, and of those without a step
         self._losses: dict[int, _Loss] = {}  #: by the weight that is read first
         self._weights: set[float] = set()  #: numbers that losses are multiplied by, and that are no scales
         #: Those behind the loss that was multiplied by something else last, by what they are.
@@ -127,6 +134,7 @@ class ScaleByHand:
         last, self._last = self._last, by
         dropped, self._multiplies, self._dropped = self._dropped, True, False
         goes_on, self._step = step == self._step and not dropped, step
+        self._lets_go(goes_on and by == last)
         if by != last or self._now is None:
             self._behind = {id(leaf): leaf for leaf in leaves(loss)}
             self._now = self._losses.setdefault(next(iter(self._behind), 0), _Loss())
@@ -144,6 +152,18 @@ class ScaleByHand:
         if falls and not_finite(held):
             return NOT_FINITE
         return RESCALED if goes_on and any(size for _, size in all_sizes(held)) else ""
+
+    def _lets_go(self, again: bool) -> None:  # noqa: FBT001
+        """Count the backwards after which a script has let go of the gradients, and taken no step.
+
+        The next one has come, with the same scale `again`.
+        """
+        self._count += 1
+        behind = self._behind.values()
+        self._gone += again and bool(behind) and all(gradient_of(one) is None for one in behind)
+        self._not_seen.pop(CLEARED, None)
+        if self._gone > _RARE * self._count:
+            self._not_seen[CLEARED] = self._gone
 
     def has_fallen_to(self, by: float, loss: Any) -> bool:
         """Tell whether a number too small for a scale is what is left of a loss's own, halved again and again."""

@@ -168,9 +168,9 @@ def compare(
     # A cast of what is kept in FP32, as of master weights, is what FP32 has, rounded once.
     right |= state.forgets and bool(changed) and torch.equal(tensor, wide.to(tensor.dtype))
     long = state.rounds >= LONG_ENOUGH and not state.losses
-    state.kept = (right and (enough_moved or state.kept)) or (
-        long and _where_fp32_is(state, tensor, intended)
-    )
+    there = long and _where_fp32_is(state, tensor, intended)
+    stays_near = state.kept and not (state.losses or enough_moved) and _is_near(state, tensor, wide)
+    state.kept = (right and (enough_moved or state.kept)) or there or stays_near
     # What is rounded away shows in the long run.
     state.done, state.fine, state.fine_here = bool(state.losses) or (state.fine_here and right), right, right
 
@@ -223,6 +223,12 @@ def _where_fp32_is(state: State, tensor: torch.Tensor, way: torch.Tensor) -> boo
     off = seen & ((went == 0) | ((way - went).abs() > torch.maximum(unit, unit_of(tensor))))
     changed, far, wrong = torch.stack([one.sum() for one in (way != 0, seen, off)]).tolist()
     return bool(far >= KEPT * changed > 0 and wrong <= KEPT * far)
+
+
+def _is_near(state: State, tensor: torch.Tensor, wide: torch.Tensor) -> bool:
+    """Tell whether what forgets is within a few units of FP32's numbers, as an average is that has arrived."""
+    units = (wide.float() - tensor.float()).abs() / unit_of(tensor)
+    return not state.lasts and bool((units > UNITS / 2).float().mean() <= KEPT)
 
 
 def _usual(size: torch.Tensor, changes: torch.Tensor) -> torch.Tensor:
