@@ -757,3 +757,35 @@ def test_the_step_that_is_skipped_is_that_of_the_backward_before_the_fall():
         (2, 2.0**8, True),
         (3, 2.0**7, True),
     ]
+
+
+def undo(model, scale):
+    """Divide gradients by the scale, and replace what overflowed by the largest numbers; tell whether any did."""
+    over = False
+    for one in model.parameters():
+        one.grad.div_(scale)
+        if not bool(one.grad.isfinite().all()):
+            over = True
+            one.grad.nan_to_num_()
+    return over
+
+
+def test_what_replaces_infinite_gradients_before_the_step_is_said_and_not_the_step():
+    torch.manual_seed(0)
+    session, scale = Session(Schedule(), as_cuda=True), 2.0**28
+    with session.watching():
+        model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+        for _ in range(24):
+            with torch.autocast("cuda", torch.float16):
+                out = model(torch.randn(16, 8))
+            loss = nn.functional.cross_entropy(out.float(), torch.randint(2, (16,)))
+            optimizer.zero_grad()
+            (loss * scale).backward()
+            if undo(model, scale):
+                scale /= 2
+            optimizer.step()
+    assert not all(bool(one.isfinite().all()) for one in model.parameters())
+    first, *_ = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert first.origin.line == line_of(undo, "nan_to_num_")
+    assert "without nan_to_num_ here" in first.fix[0]

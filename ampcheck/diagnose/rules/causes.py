@@ -69,16 +69,26 @@ def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _hidden_there(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return findings with gradients that overflow named where a line behind the backward makes them finite."""
-    over = next((f for f in findings if (f.code, f.severity) == ("AMP202", Severity.ERROR)), None)
+    over = next((f for f in findings if _overflows(report, f)), None)
     behind = _behind_backward(report)
     hides = next((site for site in behind if _makes_finite(report, site)), None)
     skips = report.loop is not None and any(event.skipped for event in report.loop.scales)
-    if over is None or hides is None or skips:
+    if over is None or hides is None or (skips and over.code == "AMP202"):
         return findings
     says = f"{over.message}; {clean(hides.op)} here makes it finite, so that no step is skipped"
     named = replace(over, message=says, sites=(hides, *over.sites))
+    if over.fix:  # a check behind it would find nothing
+        first = f"# without {clean(hides.op)} here: a step whose gradients overflow must be skipped"
+        named = replace(named, fix=(first, *over.fix))
     lost = [f for f in findings if f.code == "AMP501" and f.origin in behind]
     return tuple(named if f is over else f for f in findings if f not in lost)
+
+
+def _overflows(report: Report, found: Finding) -> bool:
+    """Tell whether an error is on gradients that overflow, or on a step with such gradients."""
+    settled = report.outcomes.get("settled")
+    stepped = found.code == "AMP403" and settled is not None and bool(settled.grads_nonfinite)
+    return found.severity is Severity.ERROR and (stepped or found.code == "AMP202")
 
 
 def _makes_finite(report: Report, site: Site) -> bool:
