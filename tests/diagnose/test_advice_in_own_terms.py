@@ -1,6 +1,7 @@
 """Corrected lines hold what the script has: no names that it does not know, no line of a library's."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from ampcheck.diagnose.rules.constants import rounded
 from ampcheck.diagnose.rules.libraries import clipping_of_library
+from ampcheck.diagnose.rules.makers import held_in_fp32
 from ampcheck.diagnose.rules.optimizer_eps import LARGER_EPS
 from ampcheck.diagnose.rules.scales_tried import predicted_scale
 from ampcheck.diagnose.rules.updates import lost_update
@@ -19,6 +21,7 @@ from ampcheck.renderers import terminal
 from ampcheck.renderers.drawing import cells, with_room
 from ampcheck.run.session import Session
 from ampcheck.values.formats import FP16
+from ampcheck.values.maker import Maker
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.settings import Schedule
 from ampcheck.values.trace import UpdateLoss
@@ -185,3 +188,18 @@ def test_of_a_loop_that_is_wrong_healthy_numbers_are_said_to_be_a_steps():
     shown = " ".join(terminal.render(report).split())
     assert "healthy" in shown
     assert "what is wrong lies outside of a step's gradients" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "shown"),
+    [
+        ("model.seen", "seen", "model.seen"),
+        ("server.weights.2.weight", "weights", "server.weights"),
+        ("state.variance[3]", "variance", "state.variance"),
+        ("model.seen", "another", "model"),
+    ],
+)
+def test_what_is_to_be_made_in_fp32_is_called_by_its_own_name_and_not_by_its_modules(name, made, shown):
+    report = SimpleNamespace(makers=(Maker(made, "train.py", 3),))
+    where = f"# where {shown}" if made == "another" else f"# train.py:3, where {shown}"
+    assert held_in_fp32(report, name, "model") == f"{where} is made: dtype=torch.float32"

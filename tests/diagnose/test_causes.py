@@ -114,6 +114,24 @@ def test_wrong_picks_at_a_line_come_before_gradients_that_are_off_at_none(placed
     assert first.code == ("AMP510" if picked and not placed else "AMP501")
 
 
+@pytest.mark.parametrize(
+    ("cause", "op", "dtype", "line", "leads"),
+    [
+        ("AMP504", "_to_copy", "float32", 9, True),  # a cast up makes nothing zero
+        ("AMP504", "_to_copy", "float16", 9, False),
+        ("AMP421", "div_", "float16", 5, True),
+        ("AMP421", "div_", "float16", 9, False),
+    ],
+)
+def test_what_becomes_zero_follows_from_the_state_it_is_read_from_or_from_what_changes_gradients_there(
+    cause, op, dtype, line, leads
+):
+    zero = replace(found("AMP103", "a"), sites=(Site("a", op, "output", Phase.FORWARD, dtype, "f.py", line),))
+    first = replace(found(cause, "b"), sites=(Site("b", "", "output", Phase.FORWARD, "float16", "f.py", 5),))
+    codes = [one.code for one in by_cause(replace(clean(), loop=Loop()), (zero, first))]
+    assert codes == ([cause, "AMP103"] if leads else ["AMP103", cause])
+
+
 def test_rounding_in_front_of_a_pole_is_told_once_and_shown_with_what_follows():
     report = zoo("ray_transmittance_product")
     errors = [item for item in report.findings if item.severity is ERROR]

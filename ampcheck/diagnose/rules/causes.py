@@ -175,7 +175,10 @@ def _leads_to(report: Report, cause: Finding, other: Finding) -> bool:
     settled, shows = report.outcomes.get("settled"), other.origin
     infinite = settled is not None and bool(settled.grads_nonfinite)
     sent = cause.code == "AMP421" and bool(sent_events(report))
-    at_line = cause.origin is not None and bool(cause.origin.line)
+    begins = cause.origin
+    at_line = begins is not None and bool(begins.line)
+    same_line = begins is not None and shows is not None and begins.location == shows.location
+    cast_up = shows is not None and (shows.op, shows.dtype) == ("_to_copy", "float32")
     leads = {
         # What is divided again and again is no part that was left multiplied.
         ("AMP404", "AMP403"): True,
@@ -195,8 +198,11 @@ def _leads_to(report: Report, cause: Finding, other: Finding) -> bool:
         ("AMP421", "AMP501"): sent,
         # Picks that are wrong at a known line, and gradients that are off at none.
         ("AMP510", "AMP501"): at_line and not (shows is not None and shows.line),
-        # A cast up gives no infinity that was not there.
-        ("AMP504", "AMP101"): shows is not None and (shows.op, shows.dtype) == ("_to_copy", "float32"),
+        # A cast up gives no infinity that was not there, and no zero.
+        ("AMP504", "AMP101"): cast_up,
+        ("AMP504", "AMP103"): cast_up,
+        # Gradients that become zero in the line that changes them.
+        ("AMP421", "AMP103"): same_line,
     }
     return leads.get((cause.code, other.code), False)
 

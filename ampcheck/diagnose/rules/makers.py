@@ -32,5 +32,8 @@ def held_in_fp32(report: Report, name: str, shown: str = "") -> str:
     if name.startswith(SENT_WEIGHT):
         return "# on this line: send the weights in FP32, or in half precision what has changed of them"
     maker = maker_of(report, name)
-    at = f"{maker.location}, " if maker is not None else ""
-    return f"# {at}where {shown or name} is made: dtype=torch.float32"
+    if maker is None:
+        return f"# where {shown or name} is made: dtype=torch.float32"
+    parts = name.partition("[")[0].split(".")
+    last = max(at for at, part in enumerate(parts) if part == maker.name)  # what it holds is made with it
+    return f"# {maker.location}, where {'.'.join(parts[: last + 1])} is made: dtype=torch.float32"
