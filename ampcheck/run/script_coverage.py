@@ -1,6 +1,6 @@
 """How much of a watched script was seen."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import fsum, inf, isfinite, sqrt
 
@@ -15,28 +15,24 @@ from ampcheck.observe.reference.shadow import TAKEN
 from ampcheck.observe.script.data_sets import ROUNDED_DATA
 from ampcheck.observe.script.gradient_rows import SEVERAL_SCALES, ZEROED
 from ampcheck.observe.script.hand_watcher import LATER_BACKWARDS
-from ampcheck.observe.script.recorded import Beside, Recorded
+from ampcheck.observe.script.recorded import Recorded
 from ampcheck.observe.script.scaling.scaled_by_hand import ADDED, CLEARED
 from ampcheck.observe.script.schedules import ROUNDED_METRIC
-from ampcheck.observe.script.second_run import Look
 from ampcheck.observe.script.watched_thread import OTHER_THREADS
 from ampcheck.observe.script.watcher import GRAPHS, Watcher
 from ampcheck.observe.threads import THREADS
-from ampcheck.run.makers import gradient_given
+from ampcheck.run.script_outcomes import first_rounded, is_explained, outcome_of_step, spoilt
 from ampcheck.run.wishes import Wish
-from ampcheck.values.doubts import Doubt, DoubtKind
+from ampcheck.values.doubts import DoubtKind
 from ampcheck.values.formats import SHORT_DTYPE
 from ampcheck.values.loop import GAVE_IN, Kind, Loop
-from ampcheck.values.outcome import DEAD_SHARE, HARM_ERROR, HARM_UNDERFLOW, MAGNIFIES, Outcome
-from ampcheck.values.parts import but_for_noise, by_chance, dead_parts, faint_parts, harmed_parts, outcome_of
+from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.report import Report
 from ampcheck.values.verdict import Coverage
 from ampcheck.values.wording import clean, percent, plural, some
 
 #: From here on what was rounded before a step may do harm in another one.
 _NEAR = HARM_ERROR / 3
-#: How many times as far off as after the backward gradients are that were changed since.
-_FURTHER = 2.0
 #: Shares of its first gradient and loss below which a model is trained: it moves no more.
 _SETTLED_NORM, _SETTLED_LOSS = 1e-2, 1e-3
 
@@ -177,7 +173,7 @@ def settled(recorded: Sequence[Recorded]) -> list[Recorded]:
     return [
         step
         for (step, beside), (norm, loss) in zip(found, left, strict=True)
-        if norm > 0 and not beside.updates and not any(_spoilt(beside))
+        if norm > 0 and not beside.updates and not any(spoilt(beside))
         if not any(text.startswith(USE) for text in step.low.not_audited)
         if all(
             norm <= _SETTLED_NORM * first[name][0] and loss <= _SETTLED_LOSS * first[name][1]
@@ -188,15 +184,16 @@ def settled(recorded: Sequence[Recorded]) -> list[Recorded]:
 
 def _learned(watcher: Watcher) -> Iterator[str]:
     """Yield how far the gradients of a trained model are off: as a rule that is of no account."""
-    tried = _tried(watcher.tape.recorded)
+    tried = first_rounded(watcher.tape.recorded)
     found = [
-        (step, _outcome(step.beside, step, tried)) for step in settled(watcher.tape.recorded) if step.beside
+        (step, outcome_of_step(step.beside, step, tried))
+        for step in settled(watcher.tape.recorded)
+        if step.beside
     ]
-    rounded = _rounding(tried) if tried is not None else None
     off = [
         (outcome.worst, step.step)
         for step, outcome in found
-        if outcome.harmed and not outcome.magnifies(rounded)
+        if outcome.harmed and not is_explained(outcome, step.beside, tried)
     ]
     if off:
         error, step = max(off)
@@ -214,118 +211,13 @@ def _switched_off(loop: Loop) -> tuple[str, str]:
     return "", ""
 
 
-def script_outcomes(judged: Sequence[Recorded]) -> dict[str, Outcome]:
-    """Return the worst that the steps came to, and what rounding their weights alone comes to where that was tried."""
-    tried = _tried(judged)
-    full = [(step.beside, step) for step in judged if step.beside is not None]
-    chance = by_chance([_rows(beside) for beside, _ in full])
-    found = [_without(_outcome(beside, step, tried), chance) for beside, step in full]
-    outcomes = {"settled": max(found, key=_badness)} if found else {}
-    if tried is not None:
-        outcomes["rounded"] = _rounding(tried)
-    return outcomes
-
-
-def _without(outcome: Outcome, parts: Collection[str]) -> Outcome:
-    return replace(outcome, parts={name: off for name, off in outcome.parts.items() if name not in parts})
-
-
-def _tried(steps: Sequence[Recorded]) -> Beside | None:
-    """Return the first step in which FP32 ran with rounded weights as well."""
-    return next((step.beside for step in steps if step.beside is not None and step.beside.rounded), None)
-
-
-def _rounding(tried: Beside) -> Outcome:
-    return outcome_of(tried.rounded, tried.second_loss, tried.reference.steps[0].loss, 0)
-
-
-def script_doubts(judged: Sequence[Recorded]) -> tuple[Doubt, ...]:
-    """Return what steps have taken from the script that a second FP32 run did without."""
-    tried = _tried(judged)
-    rounded = tried.rounded if tried is not None else {}
-    found = []
-    for beside in (step.beside for step in judged if step.beside is not None and step.beside.taken):
-        outcome = outcome_of(beside.second, beside.second_loss, beside.reference.steps[0].loss, 0)
-        parts = harmed_parts(beside.second, rounded) | dead_parts(beside.second)
-        outcome = replace(outcome, parts=parts)
-        harms = outcome.harmed and not outcome.magnifies(_rounding(tried) if tried is not None else None)
-        kind = DoubtKind.GIVEN if beside.look is Look.MOVED else DoubtKind.PICKED
-        if kind is DoubtKind.PICKED and tried is not None:
-            harms = harms and _picks_otherwise(tried)
-        first, names = beside.taken[0], tuple(dict.fromkeys(one.name for one in beside.taken))
-        part = max(parts, key=lambda name: parts[name], default="")
-        found.append(Doubt(kind, names, first.file, first.line, outcome.worst, part, harms))
-    return (*found, *_changed(judged, tried))
-
-
-def _changed(judged: Sequence[Recorded], tried: Beside | None) -> Iterator[Doubt]:
-    """Yield gradients that go wrong between the backward and the optimizer."""
-    second = tried.delivery.second if tried is not None and tried.delivery is not None else {}
-    for step in judged:
-        given = step.beside.delivery if step.beside is not None else None
-        if step.beside is None or given is None:
-            continue
-        before = _outcome(step.beside, step, tried)
-        if before.harmed:
-            continue
-        rows = given.rows or (step.beside.rows if step.beside.untouched else {})
-        outcome = outcome_of(rows, 0.0, 0.0, 0)
-        parts = harmed_parts(rows, second) | dead_parts(rows)
-        outcome = replace(outcome, parts=parts)
-        if not outcome.finite or not outcome.harmed or outcome.worst < _FURTHER * before.worst:
-            continue  # or it was as far off after the backward
-        part = max(parts, key=lambda name: parts[name], default="")
-        changed = (where for name, where in given.places.items() if name.startswith(part) and where[1])
-        place = next(changed, step.beside.touched_at)
-        place = place if place[1] else gradient_given(site.file for site in step.low.sites)
-        yield Doubt(DoubtKind.CHANGED, (), *place, outcome.worst, part, harms=True)
-
-
-def _picks_otherwise(tried: Beside) -> bool:
-    """Tell whether picks are further from FP32's than rounded weights explain."""
-    known = tried.rounded_picks
-    return any(one.worse > MAGNIFIES * known.get((one.name, one.file, one.line), 0.0) for one in tried.picks)
-
-
-def _rows(beside: Beside) -> dict[str, Sequence[float]]:
-    """Return the comparisons of what the backward has left.
-
-    Of a parameter that is in no module it is what its optimizer was given, where most of that became zero.
-    """
-    given = beside.delivery.rows if beside.delivery is not None else {}
-    bare = {name.lstrip("."): row for name, row in given.items() if name.startswith(".")}
-    dead = {name: row for name, row in bare.items() if row[3] > DEAD_SHARE * row[4]}
-    return {**dead, **(beside.untouched or beside.rows)}
-
-
-def _outcome(beside: Beside, step: Recorded, tried: Beside | None) -> Outcome:
-    rows = _rows(beside)
-    rounded = tried.rounded if tried is not None else {}
-    found = outcome_of(but_for_noise(rows, rounded), *step.losses, step.log2_scale)
-    if not found.finite:
-        return found
-    parts = harmed_parts(rows, rounded) | dead_parts(rows)
-    faint = faint_parts(rows, rounded)
-    lost = any(error == inf and beside.state[name].saved for name, error in _spoilt(beside))
-    return replace(
-        found, parts=parts, faint=faint, state=dict(_spoilt(beside)), next_error=inf if lost else 0.0
-    )
-
-
-def _spoilt(beside: Beside) -> Iterator[tuple[str, float]]:
-    """Yield tensors that are further off after the step than rounded weights explain, and how far."""
-    for name, left in beside.state.items():
-        if left.error > max(HARM_ERROR, MAGNIFIES * left.rounded):
-            yield name, left.error
-
-
 def _left(judged: Sequence[Recorded]) -> Iterator[str]:
     """Yield what a step leaves behind that is far off, and whose effect nobody knows."""
     found = {
         name: error
         for step in judged
         if step.beside is not None
-        for name, error in _spoilt(step.beside)
+        for name, error in spoilt(step.beside)
         if error < inf or not step.beside.state[name].saved
     }
     if found:
@@ -335,5 +227,10 @@ def _left(judged: Sequence[Recorded]) -> Iterator[str]:
         yield f"{clean(name)}{more} {what} after the step: ampcheck did not test whether that does harm"
 
 
-def _badness(outcome: Outcome) -> tuple[bool, bool, float]:
-    return not outcome.finite, outcome.underflow > HARM_UNDERFLOW, outcome.worst
+def most_missed(recorded: Sequence[Recorded]) -> dict[str, int]:
+    """Return what was not audited in a step, and how many at most: the same modules are missed in each."""
+    found: dict[str, int] = {}
+    for step in recorded:
+        for text, number in step.low.not_audited.items():
+            found[text] = max(number, found.get(text, 0))
+    return found

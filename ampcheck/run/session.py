@@ -26,7 +26,8 @@ from ampcheck.observe.statistics.measure import Arena
 from ampcheck.run.import_hooks import after_import
 from ampcheck.run.makers import makers
 from ampcheck.run.ranks import Ranks
-from ampcheck.run.script_coverage import script_coverage, script_doubts, script_outcomes, settled
+from ampcheck.run.script_coverage import most_missed, script_coverage, settled
+from ampcheck.run.script_outcomes import script_doubts, script_outcomes
 from ampcheck.run.skip_origins import with_origins
 from ampcheck.run.surely import Function, running
 from ampcheck.run.wishes import NO_WISHES, Wishes
@@ -140,7 +141,7 @@ class Session:
             # What a scale is advised by is known of steps without a reference as well.
             steps=tuple(summary for recorded in counted for summary in recorded.low.steps),
             not_audited={
-                **_most_missed([recorded for recorded, _ in full]),
+                **most_missed([recorded for recorded, _ in full]),
                 **watcher.not_seen,
                 **watcher.thread.not_seen(watcher.backwards),
                 **watcher.tape.given_up,
@@ -219,15 +220,6 @@ def _uncalled(watcher: Watcher) -> dict[str, int]:
     return {
         "steps in which no module was seen to be called: through torch.func, or a forward by its name": watcher.steps
     }
-
-
-def _most_missed(recorded: Sequence[Recorded]) -> dict[str, int]:
-    """Return what was not audited in a step, and how many at most: the same modules are missed in each."""
-    found: dict[str, int] = {}
-    for step in recorded:
-        for text, number in step.low.not_audited.items():
-            found[text] = max(number, found.get(text, 0))
-    return found
 
 
 def _used(judged: Sequence[Recorded], loop: Loop) -> list[Recorded]:

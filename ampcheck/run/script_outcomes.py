@@ -1,0 +1,142 @@
+"""What the recorded steps of a script came to: how far off they are, and what explains that."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from math import inf
+
+from ampcheck.observe.script.recorded import Beside, Recorded
+from ampcheck.observe.script.second_run import Look
+from ampcheck.run.makers import gradient_given
+from ampcheck.values.doubts import Doubt, DoubtKind
+from ampcheck.values.outcome import DEAD_SHARE, HARM_ERROR, HARM_UNDERFLOW, MAGNIFIES, Outcome
+from ampcheck.values.parts import but_for_noise, by_chance, dead_parts, faint_parts, harmed_parts, outcome_of
+
+#: How many times as far off as after the backward gradients are that were changed since.
+_FURTHER = 2.0
+
+
+def script_outcomes(judged: Sequence[Recorded]) -> dict[str, Outcome]:
+    """Return the worst that the steps came to, and what rounding their weights alone comes to where that was tried."""
+    tried = first_rounded(judged)
+    full = [(step.beside, step) for step in judged if step.beside is not None]
+    chance = by_chance([_rows(beside) for beside, _ in full])
+    found = [(_without(outcome_of_step(beside, step, tried), chance), beside) for beside, step in full]
+    if not found:
+        return {}
+    settled, beside = max(
+        found, key=lambda one: (one[0].harmed and not is_explained(one[0], one[1], tried), _badness(one[0]))
+    )
+    rounds = _rounds(beside, tried)
+    return {"settled": settled} | ({} if rounds is None else {"rounded": _rounding(rounds)})
+
+
+def is_explained(outcome: Outcome, beside: Beside | None, tried: Beside | None) -> bool:
+    """Tell whether a step is off by no more than what rounding weights comes to, in that step or one that was tried."""
+    rounds = _rounds(beside, tried)
+    return rounds is not None and outcome.magnifies(_rounding(rounds))
+
+
+def _rounds(beside: Beside | None, tried: Beside | None) -> Beside | None:
+    """Return a step itself, if FP32 ran with rounded weights in it, and one that was tried otherwise.
+
+    Where little is left to learn, gradients are small, and rounding weighs more than it did at first.
+    """
+    return beside if beside is not None and beside.rounded else tried
+
+
+def _without(outcome: Outcome, parts: Collection[str]) -> Outcome:
+    return replace(outcome, parts={name: off for name, off in outcome.parts.items() if name not in parts})
+
+
+def first_rounded(steps: Sequence[Recorded]) -> Beside | None:
+    """Return the first step in which FP32 ran with rounded weights as well."""
+    return next((step.beside for step in steps if step.beside is not None and step.beside.rounded), None)
+
+
+def _rounding(tried: Beside) -> Outcome:
+    return outcome_of(tried.rounded, tried.second_loss, tried.reference.steps[0].loss, 0)
+
+
+def script_doubts(judged: Sequence[Recorded]) -> tuple[Doubt, ...]:
+    """Return what steps have taken from the script that a second FP32 run did without."""
+    tried = first_rounded(judged)
+    rounded = tried.rounded if tried is not None else {}
+    found = []
+    for beside in (step.beside for step in judged if step.beside is not None and step.beside.taken):
+        outcome = outcome_of(beside.second, beside.second_loss, beside.reference.steps[0].loss, 0)
+        parts = harmed_parts(beside.second, rounded) | dead_parts(beside.second)
+        outcome = replace(outcome, parts=parts)
+        harms = outcome.harmed and not outcome.magnifies(_rounding(tried) if tried is not None else None)
+        kind = DoubtKind.GIVEN if beside.look is Look.MOVED else DoubtKind.PICKED
+        if kind is DoubtKind.PICKED and tried is not None:
+            harms = harms and _picks_otherwise(tried)
+        first, names = beside.taken[0], tuple(dict.fromkeys(one.name for one in beside.taken))
+        part = max(parts, key=lambda name: parts[name], default="")
+        found.append(Doubt(kind, names, first.file, first.line, outcome.worst, part, harms))
+    return (*found, *_changed(judged, tried))
+
+
+def _changed(judged: Sequence[Recorded], tried: Beside | None) -> Iterator[Doubt]:
+    """Yield gradients that go wrong between the backward and the optimizer."""
+    second = tried.delivery.second if tried is not None and tried.delivery is not None else {}
+    for step in judged:
+        given = step.beside.delivery if step.beside is not None else None
+        if step.beside is None or given is None:
+            continue
+        before = outcome_of_step(step.beside, step, tried)
+        if before.harmed:
+            continue
+        rows = given.rows or (step.beside.rows if step.beside.untouched else {})
+        outcome = outcome_of(rows, 0.0, 0.0, 0)
+        parts = harmed_parts(rows, second) | dead_parts(rows)
+        outcome = replace(outcome, parts=parts)
+        if not outcome.finite or not outcome.harmed or outcome.worst < _FURTHER * before.worst:
+            continue  # or it was as far off after the backward
+        part = max(parts, key=lambda name: parts[name], default="")
+        changed = (where for name, where in given.places.items() if name.startswith(part) and where[1])
+        place = next(changed, step.beside.touched_at)
+        place = place if place[1] else gradient_given(site.file for site in step.low.sites)
+        yield Doubt(DoubtKind.CHANGED, (), *place, outcome.worst, part, harms=True)
+
+
+def _picks_otherwise(tried: Beside) -> bool:
+    """Tell whether picks are further from FP32's than rounded weights explain."""
+    known = tried.rounded_picks
+    return any(one.worse > MAGNIFIES * known.get((one.name, one.file, one.line), 0.0) for one in tried.picks)
+
+
+def _rows(beside: Beside) -> dict[str, Sequence[float]]:
+    """Return the comparisons of what the backward has left.
+
+    Of a parameter that is in no module it is what its optimizer was given, where most of that became zero.
+    """
+    given = beside.delivery.rows if beside.delivery is not None else {}
+    bare = {name.lstrip("."): row for name, row in given.items() if name.startswith(".")}
+    dead = {name: row for name, row in bare.items() if row[3] > DEAD_SHARE * row[4]}
+    return {**dead, **(beside.untouched or beside.rows)}
+
+
+def outcome_of_step(beside: Beside, step: Recorded, tried: Beside | None) -> Outcome:
+    """Return what a step came to, beside FP32 and what rounded weights do."""
+    rows = _rows(beside)
+    rounded = beside.rounded or (tried.rounded if tried is not None else {})
+    found = outcome_of(but_for_noise(rows, rounded), *step.losses, step.log2_scale)
+    if not found.finite:
+        return found
+    parts = harmed_parts(rows, rounded) | dead_parts(rows)
+    faint = faint_parts(rows, rounded)
+    lost = any(error == inf and beside.state[name].saved for name, error in spoilt(beside))
+    return replace(
+        found, parts=parts, faint=faint, state=dict(spoilt(beside)), next_error=inf if lost else 0.0
+    )
+
+
+def spoilt(beside: Beside) -> Iterator[tuple[str, float]]:
+    """Yield tensors that are further off after the step than rounded weights explain, and how far."""
+    for name, left in beside.state.items():
+        if left.error > max(HARM_ERROR, MAGNIFIES * left.rounded):
+            yield name, left.error
+
+
+def _badness(outcome: Outcome) -> tuple[bool, bool, float]:
+    return not outcome.finite, outcome.underflow > HARM_UNDERFLOW, outcome.worst

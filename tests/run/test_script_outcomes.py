@@ -1,0 +1,46 @@
+"""What a step is off by is compared with what rounding does in that step, not in another one of larger gradients."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from ampcheck.run import script_outcomes
+from ampcheck.run.script_outcomes import is_explained
+from ampcheck.values.outcome import HARM_ERROR, Outcome
+
+
+def step(error, rounded):
+    """A step that is off, and how far it is with rounded weights alone; None where that was not tried."""
+    beside = SimpleNamespace(error=error, rounded={} if rounded is None else {"weight": rounded})
+    return SimpleNamespace(beside=beside)
+
+
+@pytest.fixture(autouse=True)
+def plain_numbers(monkeypatch):
+    """Let a step's outcome be its error alone."""
+    monkeypatch.setattr(script_outcomes, "by_chance", lambda _: set())
+    monkeypatch.setattr(script_outcomes, "_rows", lambda _: {})
+    monkeypatch.setattr(
+        script_outcomes, "outcome_of_step", lambda beside, *_: Outcome(grad_error=beside.error)
+    )
+    monkeypatch.setattr(
+        script_outcomes, "_rounding", lambda beside: Outcome(grad_error=beside.rounded["weight"])
+    )
+
+
+FIRST, LATE = 0.01, 2 * HARM_ERROR
+
+
+@pytest.mark.parametrize(("late", "explained"), [(LATE, True), (FIRST, False), (None, False)])
+def test_a_late_step_has_a_baseline_of_its_own(late, explained):
+    steps = [step(FIRST, FIRST), step(LATE, late)]
+    found = script_outcomes.script_outcomes(steps)
+    assert found["settled"].grad_error == LATE
+    assert found["rounded"].grad_error == (FIRST if late is None else late)
+    assert is_explained(found["settled"], steps[1].beside, steps[0].beside) is explained
+
+
+def test_what_rounding_does_not_explain_comes_before_what_it_does():
+    steps = [step(LATE, LATE), step(0.8 * LATE, FIRST)]
+    found = script_outcomes.script_outcomes(steps)
+    assert (found["settled"].grad_error, found["rounded"].grad_error) == (0.8 * LATE, FIRST)
