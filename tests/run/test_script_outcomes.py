@@ -21,10 +21,10 @@ def plain_numbers(monkeypatch):
     monkeypatch.setattr(script_outcomes, "by_chance", lambda _: set())
     monkeypatch.setattr(script_outcomes, "_rows", lambda _: {})
     monkeypatch.setattr(
-        script_outcomes, "outcome_of_step", lambda beside, *_: Outcome(grad_error=beside.error)
+        script_outcomes, "outcome_of_step", lambda beside, *_: Outcome(0, grad_error=beside.error)
     )
     monkeypatch.setattr(
-        script_outcomes, "_rounding", lambda beside: Outcome(grad_error=beside.rounded["weight"])
+        script_outcomes, "_rounding", lambda beside: Outcome(0, grad_error=beside.rounded["weight"])
     )
 
 
