@@ -28,7 +28,8 @@ FEW = 4
 MANY = 32
 #: Part of the steps behind the first growth of the scale that is skipped where it grows too often, and far too often.
 OFTEN, TOO_OFTEN = 1 / 20, 1 / 4
-#: Part of the steps that a script skips up to which a scale of its own, which never grows, is what is wrong.
+#: Part of the steps that a script leaves out at a scale of its own: up to here one that never grows is what is wrong,
+#: from here on one that does not fall.
 OFTEN_BY_HAND = 1 / 8
 
 
@@ -39,8 +40,8 @@ def scale_collapse(report: Report) -> list[Finding]:
     the last skip than were skipped), loops whose last four steps at least were all skipped, and scales that grow into
     the next overflow so often that a twentieth of the steps is skipped, which is an error from a quarter on. And a
     scale that comes down so slowly that more than 32 steps, and more than were taken, are skipped. A scale that the
-    script keeps by hand is judged by the steps that the script then leaves out: where it never changes, a quarter of
-    all is an error.
+    script keeps by hand is judged by the steps that the script then leaves out: where it never changes, or falls no
+    further, an eighth of them is an error: they are of one kind, as a rule, which is never learned from.
 
     Why it matters: the scaler halves its scale at each overflow. Where gradients are only large, it comes to rest; it
     goes on falling where they are not finite at any scale: a NaN or an inf comes from the forward or from the data, or
