@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from ampcheck.run import script_coverage
+from ampcheck.run import script_outcomes
 from ampcheck.run.session import Session
 from ampcheck.values.doubts import DoubtKind
 from ampcheck.values.settings import Schedule
@@ -180,9 +180,11 @@ def test_gradients_that_were_as_far_off_after_the_backward_were_not_changed_on_t
         for parameter in model.parameters():
             parameter.grad = torch.tanh(parameter.grad / limit) * limit
 
-    outcome_of = script_coverage._outcome
+    outcome_of = script_outcomes.outcome_of_step
     monkeypatch.setattr(
-        script_coverage, "_outcome", lambda *given: replace(outcome_of(*given), grad_error=before, parts={})
+        script_outcomes,
+        "outcome_of_step",
+        lambda *given: replace(outcome_of(*given), grad_error=before, parts={}),
     )
     found = changed(watched(with_scaler(before=limited)))
     assert bool(found) is (before < 0.1)
