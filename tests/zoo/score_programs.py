@@ -114,8 +114,8 @@ Who wrote the programs had not looked at ampcheck's code, and each round was sco
   the first error in the right place, 4 RISK or PARTLY AUDITED, none called SAFE; **1 error on a look-alike** (q91). Of
   the 12 found in two of the folders, the lines that were advised heal 11 by running them. Five of its programs are here
   (q88 to q92); q85 to q87 are of the round before. Three more were placed right than that: their lists of lines were of
-  an earlier state of the files. Mended with the next round: what a server's thread keeps (q99, t09: both had been PARTLY
-  AUDITED), and two places (q98, t08; t10 is named at its step still).
+  an earlier state of the files. Mended with the next round: what a server's thread keeps (q99, t09: PARTLY AUDITED till
+  then), and two places (q98, t08; t10 is named at its step still).
 - Twenty-fifth round, of 43 failures and 22 look-alikes from the same brief (five writers of this round, and what was
   ready too late for the one before), all scored at one commit (f0dee37) before anything was changed for them: 42 of 43
   found, 38 with the first error in the right place, 1 RISK (q94), none called SAFE; **4 errors on look-alikes** (t11 to
