@@ -789,3 +789,21 @@ def test_what_replaces_infinite_gradients_before_the_step_is_said_and_not_the_st
     first, *_ = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
     assert first.origin.line == line_of(undo, "nan_to_num_")
     assert "without nan_to_num_ here" in first.fix[0]
+
+
+def test_gradients_that_are_given_back_are_let_go_of_by_nobody():
+    torch.manual_seed(0)
+    session, scale = Session(Schedule(), as_cuda=True), 2.0**10
+    with session.watching():
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for _ in range(12):
+            for _ in range(2):
+                with torch.autocast("cuda", torch.float16):
+                    loss = model(torch.randn(16, 8)).float().square().mean()
+                grads = torch.autograd.grad(loss * scale, list(model.parameters()))
+            for parameter, grad in zip(model.parameters(), grads, strict=True):
+                parameter.grad = grad / scale
+            optimizer.step()
+            optimizer.zero_grad()
+    assert "were gone" not in session.report("script.py").verdict.sentence

@@ -27,7 +27,7 @@ from ampcheck.observe.script.tape import Tape
 from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.observe.script.what_if import WhatIf
 from ampcheck.observe.unusual import unwrapped
-from ampcheck.values.loop import SEEDED, Kind, Loop
+from ampcheck.values.loop import RETURNED, SEEDED, Kind, Loop
 from ampcheck.values.settings import Schedule
 
 
@@ -167,7 +167,7 @@ class LoopWatcher:
         hand = by >= SMALLEST_SCALE or (by != 1.0 and self.hand.has_fallen_to(by, loss))
         name = name or (behind(loss) if whole or loss is None else SEEDED)
         self.journal.note(Kind.BACKWARD, scaled=scaled, dtype=dtype, name=name, by_hand=hand)
-        self.backwards, self._pending = self.backwards + 1, True
+        self.backwards, self._pending, self.hand.returns = self.backwards + 1, True, name == RETURNED
         if scaled and self.thread.runs:
             self.leftovers.backward_begins()
         if hand and (left := self.hand.multiplied(self.steps, by, loss, self.tape.models)):

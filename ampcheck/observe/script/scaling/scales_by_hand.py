@@ -76,6 +76,7 @@ class ScaleByHand:
         """Begin with none; what is `not_seen` is counted there."""
         self._not_seen = {} if not_seen is None else not_seen
         self._count = self._gone = 0  #: of losses that were multiplied, and of those without a step
+        self.returns = False  #: the backward that begins gives gradients back, and adds none up
         self._losses: dict[int, _Loss] = {}  #: by the weight that is read first
         self._weights: set[float] = set()  #: numbers that losses are multiplied by, and that are no scales
         #: Those behind the loss that was multiplied by something else last, by what they are.
@@ -134,7 +135,8 @@ class ScaleByHand:
         last, self._last = self._last, by
         dropped, self._multiplies, self._dropped = self._dropped, True, False
         goes_on, self._step = step == self._step and not dropped, step
-        self._lets_go(goes_on and by == last)
+        if not self.returns:
+            self._lets_go(goes_on and by == last)
         if by != last or self._now is None:
             self._behind = {id(leaf): leaf for leaf in leaves(loss)}
             self._now = self._losses.setdefault(next(iter(self._behind), 0), _Loss())
