@@ -57,9 +57,18 @@ for dtype in (torch.float16, torch.bfloat16):
         print(name, made.dtype, torch.is_autocast_enabled("cuda"))
 with torch.autocast("cuda", dtype=torch.float16):
     loss = ((wide @ wide).exp() @ wide).square().mean()
+    with torch.autocast("cuda", enabled=False):
+        apart = wide.square().mean()
+    loss = loss + apart + (wide @ wide.t()).float().square().mean()  # of the same cast as before the inner region
+    late = torch.rand(8, 8, requires_grad=True)
+    with torch.no_grad():
+        late @ late
+    loss = loss + (late @ late).float().mean()
 scaler = torch.amp.GradScaler("cuda")
-scaler.scale(loss).backward()
-print(scaler.get_scale(), hashlib.sha256(wide.grad.numpy().tobytes()).hexdigest())
+scaler.scale(loss * 2.0**-20).backward()
+for one in (wide, late):
+    assert one.grad.isfinite().all() and one.grad.any()
+    print(scaler.get_scale(), hashlib.sha256(one.grad.numpy().tobytes()).hexdigest())
 """
 
 
@@ -84,7 +93,7 @@ def printed(script, *command):
 def test_plain_torch_and_ampcheck_cast_alike(script):
     plain, said = printed(script, RUNNER)
     assert plain.returncode == 0, plain.stderr
-    assert len(said) == 65
+    assert len(said) == 66
     watched = printed(script, "-m", "ampcheck", "run", "--as-cuda")[1]
     assert watched == said
 

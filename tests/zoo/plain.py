@@ -59,6 +59,7 @@ def cast(value, dtype):
         and value.requires_grad
         and dtype is not torch.float32
         and torch.is_autocast_cache_enabled()
+        and torch.is_grad_enabled()  # what is cast without gradients has none to give later
     )
     if not kept:
         return value.to(dtype)
@@ -118,7 +119,7 @@ def as_cuda():
 
 def ask_the_cpu(fp32):
     """Give a CPU what a script asks of "cuda"."""
-    inner, leave, scaler = torch.autocast.__init__, torch.autocast.__exit__, torch.amp.GradScaler.__init__
+    inner, clear, scaler = torch.autocast.__init__, torch.clear_autocast_cache, torch.amp.GradScaler.__init__
 
     def init(self, device_type="cuda", dtype=None, enabled=True, cache_enabled=None):
         dtype = (
@@ -126,14 +127,14 @@ def ask_the_cpu(fp32):
         )
         inner(self, "cpu", dtype=dtype, enabled=enabled and not fp32, cache_enabled=cache_enabled)
 
-    def exit_(self, *args):
+    def clear_all():  # which the outermost region does when it ends
         copies.clear()
-        return leave(self, *args)
+        clear()
 
     def scaler_init(self, device="cuda", *args, **kwargs):
         scaler(self, "cpu", *args, **kwargs)
 
-    torch.autocast.__init__, torch.autocast.__exit__ = init, exit_
+    torch.autocast.__init__, torch.clear_autocast_cache = init, clear_all
     torch.amp.GradScaler.__init__ = scaler_init
     torch.cuda.amp.autocast.__init__ = lambda self, enabled=True, dtype=torch.float16, cache_enabled=True: (
         init(self, "cuda", dtype, enabled, cache_enabled)

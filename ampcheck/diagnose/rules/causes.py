@@ -75,7 +75,8 @@ def _hidden_there(report: Report, findings: tuple[Finding, ...]) -> tuple[Findin
     skips = report.loop is not None and any(event.skipped for event in report.loop.scales)
     if over is None or hides is None or (skips and over.code == "AMP202"):
         return findings
-    says = f"{over.message}; {clean(hides.op)} here makes it finite, so that no step is skipped"
+    what = "them" if over.code == "AMP403" else "it"
+    says = f"{over.message}; {clean(hides.op)} here makes {what} finite, so that no step is skipped"
     named = replace(over, message=says, sites=(hides, *over.sites))
     if over.fix:  # a check behind it would find nothing
         first = f"# without {clean(hides.op)} here: a step whose gradients overflow must be skipped"

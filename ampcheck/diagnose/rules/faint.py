@@ -24,8 +24,8 @@ def faint_gradient(report: Report) -> list[Finding]:
     things = report.loop.things if report.loop is not None else ()
     kinds = [thing.kind.lower() for thing in things if thing.family == "optimizer"]
     normed = any(name in kind for kind in kinds for name in _NORMED)
-    name, error = max(settled.faint.items(), key=lambda part: part[1])
-    least = min(settled.faint.values())
+    wrong = {name: error for name, error in settled.faint.items() if error < _CANCELS}
+    name, error = max((wrong or settled.faint).items(), key=lambda part: part[1])
     others = f" and {plural(len(settled.faint) - 1, 'other part')}" if len(settled.faint) > 1 else ""
     forward = [site for site in report.low.sites if site.op and site.phase is Phase.FORWARD]
     owners = (name, name.rpartition(".")[0])  # a module, or a parameter
@@ -35,7 +35,7 @@ def faint_gradient(report: Report) -> list[Finding]:
             "AMP501",
             "precision-loss",
             "precision-loss",
-            Severity.ERROR if normed and least < _CANCELS else Severity.WARNING,
+            Severity.ERROR if normed and wrong else Severity.WARNING,
             f"the gradient is off by {percent(error)} in {clean(name) or 'the root'}{others}, which has less than "
             f"{percent(FAINT)} of the whole gradient: SGD hardly moves it, Adam moves it in a wrong direction",
             tuple(whose[-1:]),

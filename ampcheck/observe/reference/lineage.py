@@ -200,9 +200,9 @@ def _point(site: Site, sources: Sources, dtype: str) -> Site | None:
 
     The difference of one function at two points is lost where the points are rounded to the same.
     """
-    level, seen = (
-        ([site], {site}) if site.op == "sub" and len(list(sources.get(site, ()))) == 1 else ([], set())
-    )
+    if site.op != "sub" or len(list(sources.get(site, ()))) != 1:
+        return None
+    level, seen = [site], {site}
     while level:
         level = [source for one in level for source in sources.get(one, ()) if source not in seen]
         seen.update(level)

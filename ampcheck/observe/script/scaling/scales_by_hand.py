@@ -136,7 +136,7 @@ class ScaleByHand:
         dropped, self._multiplies, self._dropped = self._dropped, True, False
         goes_on, self._step = step == self._step and not dropped, step
         if not self.returns:
-            self._lets_go(goes_on and by == last)
+            self._lets_go(again=goes_on and by == last)
         if by != last or self._now is None:
             self._behind = {id(leaf): leaf for leaf in leaves(loss)}
             self._now = self._losses.setdefault(next(iter(self._behind), 0), _Loss())
@@ -155,7 +155,7 @@ class ScaleByHand:
             return NOT_FINITE
         return RESCALED if goes_on and any(size for _, size in all_sizes(held)) else ""
 
-    def _lets_go(self, again: bool) -> None:  # noqa: FBT001
+    def _lets_go(self, *, again: bool) -> None:
         """Count the backwards after which a script has let go of the gradients, and taken no step.
 
         The next one has come, with the same scale `again`.

@@ -54,16 +54,16 @@ class _Drift:
 
     def fits(self, weight: torch.Tensor, now: torch.Tensor) -> bool:
         """Tell whether it is of a weight that is still what it was."""
-        same = self.weight() is weight and now.shape == self.first.shape and now.device == self.first.device
+        same = self.weight() is weight and _alike(now, self.first)
         if same and self.kept is not None and self.left != _state(weight, now):
             self.writes, self.changed = True, (now != self.kept).any() | self.changed
         return same
 
     def may_be_limited(self, now: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-        """Tell of each number whether it may be what the script writes that keeps it where it is.
+        """Tell of each number whether a limit that the script writes may keep it where it is.
 
-        A limit that is reached in steps changes what has gone beyond it. That is not so where the weight began there,
-        and at a power of two, beyond which half precision tells less apart.
+        A limit changes what has gone beyond it: then nothing is known. A number may also stand at a limit and never
+        go beyond: where it began there, and at a power of two, beyond which half precision tells less apart.
         """
         if not self.writes or bool(self.changed):
             return torch.full_like(now, self.writes, dtype=torch.bool)
@@ -80,9 +80,7 @@ class Drifts:
         self._open: dict[str, dict[int, _Drift]] = {}
         self._places: dict[str, tuple[str, int]] = {}  #: by optimizer, the line that steps it
         self._losses: dict[str, UpdateLoss] = {}  #: by weight
-        self._first = (
-            WeakIdKeyDictionary()
-        )  #: by weight, the largest gradient of its first steps, and where it began
+        self._first = WeakIdKeyDictionary()  #: by weight: where it began, and its largest gradient at first
         self._still: dict[str, None] = {}  #: weights of which it is not judged whether they should move on
 
     @property
@@ -113,12 +111,12 @@ class Drifts:
     def _remember(self, weights: Iterable[torch.Tensor]) -> None:
         """Keep how large the gradients of first steps are, and where they begin."""
         for weight in weights:
-            grad = plain(weight.grad)
-            if grad is not None and grad.layout is torch.strided:
+            part, grad = plain(weight), plain(weight.grad)
+            if part is not None and grad is not None and grad.layout is torch.strided:
                 with unseen():
-                    size = grad.detach().float().abs().amax()
-                    known, start = self._first.get(weight) or (size, weight.detach().clone())
-                    self._first[weight] = torch.maximum(size, known.to(size.device)), start
+                    size, known = grad.detach().float().abs().amax(), self._first.get(weight)
+                    start, most = known or (part.detach().clone(), size)
+                    self._first[weight] = start, torch.maximum(size, most.to(size.device))
 
     def add(
         self, label: str, chosen: Chosen, after: dict[int, torch.Tensor], place: Callable[[], tuple[str, int]]
@@ -144,7 +142,7 @@ class Drifts:
         for drift in self._open.get(label, {}).values():
             weight = drift.weight()
             now = None if weight is None else plain(weight)
-            if weight is not None and now is not None:
+            if weight is not None and now is not None and _alike(now, drift.first):
                 with unseen():
                     drift.left, drift.kept = _state(weight, now), now.detach().clone()
 
@@ -164,15 +162,20 @@ class Drifts:
             moves = drift.sum.abs() >= need
             went = (now.detach().float() - drift.first.float()) * drift.sum.sign()
             stands = moves & (went < KEPT_AT_LEAST * drift.sum.abs())
-            first, start = self._first.get(weight, (float("inf"), drift.first))
+            start, first = self._first.get(weight, (drift.first, float("inf")))
             far = drift.gradient.abs() / drift.steps >= _FAR * first
-            far &= ~drift.may_be_limited(now.detach(), start)
+            far &= ~drift.may_be_limited(now.detach(), start if _alike(start, now) else now.detach())
             moved, stands_still, lost = (int(one.sum()) for one in (moves, stands, stands & far))
             name = self._named(weight)[1]
             if 2 * lost > now.numel():
                 self._losses[name] = UpdateLoss(name, moved, lost, 0, *self._places[label], stepped=True)
             elif 2 * stands_still > now.numel():
                 self._still[name] = None
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether two tensors can be compared."""
+    return one.shape == other.shape and one.device == other.device
 
 
 def _state(weight: torch.Tensor, now: torch.Tensor) -> tuple[int, int]:

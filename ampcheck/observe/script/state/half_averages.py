@@ -74,9 +74,7 @@ class HalfAverages:
         self._states: dict[int, State] = {}  #: the last of each tensor
         self._any = False  #: some change from step to step, or are made anew
         self._patches = Patches()  #: of what other threads call
-        self._hears = (
-            False  #: something was written that nobody has seen: other threads are heard from then on
-        )
+        self._hears = False  #: other threads, as something was written that nobody has seen
 
     def begin(self) -> None:
         """Begin with what is there already."""
