@@ -1,8 +1,12 @@
 """What is nearly nothing in FP32, and noise in half precision, harms nothing."""
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 from torch import nn
 
+from ampcheck.diagnose.rules.faint import faint_gradient
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
@@ -45,3 +49,20 @@ def test_a_gate_in_front_of_a_normalisation_has_no_gradient_that_could_be_wrong(
             loss.backward()
             optimizer.step()
     assert not [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("faint", "named", "severity"),
+    [
+        ({"gate": 9.0}, "gate", Severity.WARNING),
+        ({"gate": 9.0, "head": 0.4}, "head", Severity.ERROR),
+        ({"stem": 0.2, "head": 0.4}, "head", Severity.ERROR),
+    ],
+)
+def test_what_cancels_takes_no_name_from_a_part_that_is_wrong(faint, named, severity):
+    settled = SimpleNamespace(faint=faint, grad_error=0.01)
+    loop = SimpleNamespace(things=(SimpleNamespace(kind="Adam", family="optimizer"),))
+    low = SimpleNamespace(sites={})
+    report = SimpleNamespace(outcomes={"settled": settled, "rounded": None}, loop=loop, low=low)
+    (found,) = faint_gradient(report)
+    assert (f" in {named}" in found.message, found.severity) == (True, severity)
