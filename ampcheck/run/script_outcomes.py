@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from math import inf
+from math import fsum, inf
 
 from ampcheck.observe.script.recorded import Beside, Recorded
 from ampcheck.observe.script.second_run import Look
@@ -13,6 +13,8 @@ from ampcheck.values.parts import but_for_noise, by_chance, dead_parts, faint_pa
 
 #: How many times as far off as after the backward gradients are that were changed since.
 _FURTHER = 2.0
+#: How many times the limit one step of many may be off that comes alone, and how many compared steps must follow it.
+_PASSING, _FOLLOWING = 2.0, 8
 
 
 def script_outcomes(judged: Sequence[Recorded]) -> dict[str, Outcome]:
@@ -21,6 +23,7 @@ def script_outcomes(judged: Sequence[Recorded]) -> dict[str, Outcome]:
     full = [(step.beside, step) for step in judged if step.beside is not None]
     chance = by_chance([_rows(beside) for beside, _ in full])
     found = [(_without(outcome_of_step(beside, step, tried), chance), beside) for beside, step in full]
+    found = [one for number, one in enumerate(found) if not _passes(found[number:])]
     if not found:
         return {}
     settled, beside = max(
@@ -28,6 +31,19 @@ def script_outcomes(judged: Sequence[Recorded]) -> dict[str, Outcome]:
     )
     rounds = _rounds(beside, tried)
     return {"settled": settled} | ({} if rounds is None else {"rounded": _rounding(rounds)})
+
+
+def _passes(found: Sequence[tuple[Outcome, Beside]]) -> bool:
+    """Tell whether the first of some steps is a little off, and the steps from it on are not, taken together.
+
+    Many steps are compared, and one of them may have a gradient that is small by chance.
+    """
+    first, names = found[0][0], _rows(found[0][1]).keys()
+    alike = [outcome for outcome, other in found if _rows(other).keys() == names]
+    a_little = first.error <= _PASSING * HARM_ERROR and not replace(first, grad_error=0.0).harmed
+    if not (first.harmed and a_little and len(alike) > _FOLLOWING):
+        return False
+    return fsum(outcome.error**2 for outcome in alike) <= HARM_ERROR**2 * len(alike)
 
 
 def is_explained(outcome: Outcome, beside: Beside | None, tried: Beside | None) -> bool:

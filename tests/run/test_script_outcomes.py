@@ -44,3 +44,33 @@ def test_what_rounding_does_not_explain_comes_before_what_it_does():
     steps = [step(LATE, LATE), step(0.8 * LATE, FIRST)]
     found = script_outcomes.script_outcomes(steps)
     assert (found["settled"].grad_error, found["rounded"].grad_error) == (0.8 * LATE, FIRST)
+
+
+LITTLE, WELL = 1.1 * HARM_ERROR, 0.5 * HARM_ERROR
+
+
+@pytest.mark.parametrize(
+    ("errors", "harmed"),
+    [
+        ([LITTLE, *[WELL] * 8], False),
+        ([LITTLE, *[WELL] * 7], True),  # too few follow to tell
+        ([*[WELL] * 8, LITTLE], True),  # it may grow
+        ([LITTLE] * 9, True),  # it stays
+        ([2.5 * HARM_ERROR, *[WELL] * 12], True),  # it is more than a little
+    ],
+)
+def test_one_step_of_many_that_is_a_little_off_is_no_harm(errors, harmed):
+    found = script_outcomes.script_outcomes([step(error, None) for error in errors])
+    assert found["settled"].harmed is harmed
+
+
+def test_a_part_that_is_off_does_not_pass(monkeypatch):
+    monkeypatch.setattr(
+        script_outcomes,
+        "outcome_of_step",
+        lambda beside, *_: Outcome(
+            0, grad_error=beside.error, parts={"head": 0.5} if beside.error == LITTLE else {}
+        ),
+    )
+    found = script_outcomes.script_outcomes([step(error, None) for error in (LITTLE, *[WELL] * 8)])
+    assert found["settled"].parts == {"head": 0.5}
