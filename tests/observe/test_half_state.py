@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 import ampcheck
-from ampcheck.observe.script.state.half_averages import _beside, sample
 from ampcheck.observe.script.state.half_judged import State, compare
 from ampcheck.observe.script.state.half_state import Following
+from ampcheck.observe.script.state.samples import sample
+from ampcheck.observe.script.state.untrained import untrained
 from ampcheck.values.findings import Severity
 from ampcheck.values.verdict import Health
 
@@ -562,7 +563,7 @@ def test_what_is_remembered_of_a_state_is_not_found_as_another(dtype):
     state = torch.arange(300.0).to(dtype)
     remembered = sample(state)
     assert torch.equal(remembered, state[:: 300 // 64].float())
-    found = {id(tensor) for tensor in _beside()[0]}
+    found = {id(tensor) for tensor in untrained().tensors}
     assert id(state) in found
     assert id(remembered) not in found
 

@@ -156,8 +156,7 @@ class LoopWatcher:
         """
         if self.tape.what_if is not None:
             self.tape.what_if.leave()
-        if self.averages.following and self.thread.runs:
-            self.averages.pause()
+        self.averages.backward_begins()
         first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         loss = first if isinstance(first, torch.Tensor) else None  # a pipeline's stage has nodes
         scaled = self._scales and isinstance(loss, torch.Tensor) and is_scaled(loss)
@@ -197,8 +196,7 @@ class LoopWatcher:
 
     def backward_ends(self) -> None:
         """Take note of a backward that is over, and of a step that was taken within it."""
-        if self.averages.following:
-            self.averages.resume()
+        self.averages.backward_ends()
         if grown := self.leftovers.backward_ends():
             self.journal.note(Kind.GROWN, targets=grown)
         self.tape.backward_ends()
@@ -286,8 +284,7 @@ class LoopWatcher:
             self.tape.delivery.end()
         self.turns.taken(label, self.steps)
         self.steps += 1
-        if self.steps >= self.averages.due:
-            self.averages.step_ends(self.steps)
+        self.averages.step_ends(self.steps)
         self.journal.updated()
         self._on_step(self)
         if unheard and not self.tape.before_calls:

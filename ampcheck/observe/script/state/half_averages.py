@@ -1,20 +1,22 @@
-"""Tensors in half precision that a script changes beside its training, as it does with an average of the weights.
+"""Tensors in half precision that a script changes beside its training, as an average of the weights is.
 
 No step that is recorded holds these changes. A tensor counts how often it was written in place, and one whose data are
 given to it anew holds other numbers; so what changes in every step, and is no part of an optimizer, is found when a
 script has taken some steps. It is followed in FP32 then, again and again at ever greater distances.
+
+Some scripts compute gradients without a step, to measure something by them: the importance of weights is a sum of their
+squares. In such a pass each backward stands for a step.
 """
 
 import sys
 import time
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.reference.sharing import among_ranks
 from ampcheck.observe.script.looking_again import EarlyLook
@@ -22,9 +24,12 @@ from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_judged import State
 from ampcheck.observe.script.state.half_state import Following
 from ampcheck.observe.script.state.naming import names_of
+from ampcheck.observe.script.state.passes import Passes
+from ampcheck.observe.script.state.samples import Seen, sample
+from ampcheck.observe.script.state.untrained import untrained
 from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.script.watched_thread import WatchedThread
-from ampcheck.observe.statistics.memory import half_leaves, instances, readable
+from ampcheck.observe.statistics.memory import half_leaves
 from ampcheck.values.trace import UpdateLoss
 
 #: Tells what a tensor of some name had lost before training.
@@ -41,14 +46,6 @@ _WRITES = (
 )
 
 
-class _Seen(NamedTuple):
-    """A tensor as it was when memory was looked through."""
-
-    tensor: weakref.ref[torch.Tensor]
-    version: int
-    sample: torch.Tensor | None
-
-
 class HalfAverages:
     """Finds tensors in half precision that are written in every step, and follows them."""
 
@@ -63,8 +60,8 @@ class HalfAverages:
         self._abandoned = False
         self._among_ranks = False  #: there were others: a script may have left them before it ended
         self.due = FEW_STEPS // 2  #: the step from which on there is something to do
-        self._look_at = 0.0  #: the time from which on memory is looked through again
-        self._seen: dict[int, _Seen] = {}
+        self._look_at = self._pass_at = 0.0  #: times from which on memory is looked through again
+        self._seen: dict[int, Seen] = {}
         #: By state of an optimizer of the script's own, the parameter.
         self._optimizers: dict[int, weakref.ref[torch.Tensor]] = {}
         #: By parameter in half precision that an optimizer of the script's own steps, the class of that.
@@ -73,6 +70,7 @@ class HalfAverages:
         self.following: Following | None = None
         self._states: dict[int, State] = {}  #: the last of each tensor
         self._any = False  #: some change from step to step, or are made anew
+        self._passes = Passes()
         self._patches = Patches()  #: of what other threads call
         self._hears = False  #: other threads, as something was written that nobody has seen
 
@@ -93,8 +91,8 @@ class HalfAverages:
     @property
     def losses(self) -> tuple[UpdateLoss, ...]:
         """Return what half precision has lost."""
-        held = self._states.values()
-        return tuple(replace(loss, stepped=state.stepped) for state in held for loss in state.losses)
+        every = self._states.values()
+        return tuple(replace(loss, stepped=state.stepped) for state in every for loss in state.losses)
 
     def keeps(self, tensor: torch.Tensor) -> bool:
         """Tell whether half precision was found to keep what changes a tensor over many steps."""
@@ -112,7 +110,10 @@ class HalfAverages:
     def step_ends(self, steps: int) -> None:
         """Follow what changes beside the steps, if it is time to."""
         try:
-            self._step_ends(steps)
+            if self._passes.ends():
+                self._judge_all()
+            if steps >= self.due:
+                self._step_ends(steps)
         except Exception:  # noqa: BLE001  # of our own: what is found is not judged, and the rest is watched on
             self.abandon()
 
@@ -141,23 +142,24 @@ class HalfAverages:
                 now = time.perf_counter()
                 self._look_at = now + _RARELY * (now - began)
             else:
-                known = (seen.tensor() for seen in self._seen.values())
-                still = [tensor for tensor in known if tensor is not None]
-                found |= {id(tensor): tensor for tensor in self._changed(steps, still)}
+                found |= {id(tensor): tensor for tensor in self._changed(steps, self._known_ones())}
             self._start(steps, found.values())
+
+    def _known_ones(self) -> list[torch.Tensor]:
+        return [tensor for seen in self._seen.values() if (tensor := seen.tensor()) is not None]
 
     def _changed(self, steps: int, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return what was written in every step, or since it was looked at, or holds other numbers."""
         found, seen = [], {}
         for tensor in tensors:
             held = self._seen.get(id(tensor))
-            now = seen[id(tensor)] = _Seen(weakref.ref(tensor), tensor._version, sample(tensor))
+            now = seen[id(tensor)] = Seen(weakref.ref(tensor), tensor._version, sample(tensor))
             if held is None or held.tensor() is not tensor:
                 # Another thread may be about to write it in this step.
                 changed = tensor._version - self._before.get(id(tensor), 0) >= steps - 1
                 self._any = self._any or (steps >= FEW_STEPS and id(tensor) not in self._before)
             else:
-                changed = now.version != held.version or _differ(now.sample, held.sample)
+                changed = held.differs(now)
             if changed:
                 self._any = True
                 found.append(tensor)
@@ -225,6 +227,42 @@ class HalfAverages:
             state.missed, state.fine = True, False
         self._stop()
 
+    def backward_begins(self) -> None:
+        """See nothing of a backward."""
+        if self._thread.runs:
+            self.pause()
+
+    def backward_ends(self) -> None:
+        """Go on, and take note of a backward that no step follows."""
+        self.resume()
+        if not self._thread.runs or self._abandoned or self._among_ranks:
+            return
+        try:
+            self._passes.goes_on(self)
+        except Exception:  # noqa: BLE001  # of our own, as above
+            self.abandon()
+
+    def pass_begins(self) -> None:
+        """Remember what there is when a pass has begun, unless another one was a moment ago."""
+        began = time.perf_counter()
+        if began > self._pass_at:
+            self._stop()
+            self.due = 0
+            with unseen():
+                self._seen = {}
+                self._changed(sys.maxsize, self._beside())
+            now = time.perf_counter()
+            self._pass_at = now + _RARELY * (now - began)
+
+    def pass_goes_on(self, nth: int) -> None:
+        """Follow what was written between two backwards of a pass: each counts as a step."""
+        with unseen():
+            if self.following is not None:
+                self.following.step_ends()
+                self._keep(self.following)
+            elif nth.bit_count() == 1:
+                self._start(FEW_STEPS, self._changed(sys.maxsize, self._known_ones()))
+
     def pause(self) -> None:
         """See nothing of a backward, or of an optimizer."""
         if self.following is not None:
@@ -237,18 +275,23 @@ class HalfAverages:
 
     def end(self, steps: int) -> None:
         """Look at what was written since, but for what optimizers change."""
-        if self.following is not None:
-            with unseen():
-                self.following.step_ends()
-                self.following.judge(last=True)
-            self._stop()
+        self._judge_all()
         if steps < FEW_STEPS or self._among_ranks or among_ranks():
             return  # between ranks, weights travel in buffers in half precision
         with unseen():
             self._look(steps)
 
+    def _judge_all(self) -> None:
+        """Judge what is followed as it stands, and follow it no more."""
+        if (following := self.following) is not None:
+            with unseen():
+                following.step_ends()
+                following.judge(last=True)
+            self._keep(following)
+            self._stop()
+
     def _beside(self) -> list[torch.Tensor]:
-        tensors, self._optimizers, self._stepped = _beside()
+        tensors, self._optimizers, self._stepped = untrained()
         return [one for one in tensors if one not in self._trained or id(one) in self._stepped]
 
     def _look(self, steps: int) -> None:
@@ -277,53 +320,3 @@ class HalfAverages:
 
 def _missed(states: Iterable[State]) -> bool:
     return any(state.missed for state in states)
-
-
-def _differ(now: torch.Tensor | None, before: torch.Tensor | None) -> bool:
-    return now is not None and before is not None and not torch.equal(now, before)
-
-
-class _Beside(NamedTuple):
-    """Tensors in half precision that no optimizer of torch's changes."""
-
-    tensors: list[torch.Tensor]
-    states: dict[int, weakref.ref[torch.Tensor]]  #: by state of another optimizer, the parameter
-    stepped: dict[int, str]  #: by parameter of another optimizer, the class of that
-
-
-def _beside() -> _Beside:
-    """Look through memory for tensors in half precision, but for gradients."""
-    found = _Beside(half_leaves(), {}, {})
-    if not found.tensors:
-        return found
-    known = {id(grad) for tensor in found.tensors if (grad := gradient_of(tensor)) is not None}
-    for optimizer in instances(*_kinds(torch.optim.Optimizer)):
-        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        states = {id(value): weakref.ref(parameter) for parameter, value in _states(optimizer)}
-        if type(optimizer).__module__.startswith("torch."):
-            known.update(states, map(id, held))
-        else:
-            found.states.update(states)
-            found.stepped.update(dict.fromkeys(map(id, held), type(optimizer).__name__))
-    return found._replace(tensors=[tensor for tensor in found.tensors if id(tensor) not in known])
-
-
-def _kinds(kind: type) -> set[type]:
-    """Return a type and those made from it."""
-    return {kind}.union(*map(_kinds, kind.__subclasses__()))
-
-
-def _states(optimizer: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield parameters with what an optimizer holds of them."""
-    for parameter, state in optimizer.state.items():
-        if isinstance(parameter, torch.Tensor) and isinstance(state, dict):
-            yield from ((parameter, value) for value in state.values() if isinstance(value, torch.Tensor))
-
-
-def sample(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return some of a tensor's numbers, None where they lie apart; in FP32, or memory would be full of our own."""
-    if not tensor.is_contiguous() or not readable(tensor):
-        return None
-    with unseen():
-        flat = tensor.detach().view(-1)
-        return flat[:: max(1, flat.numel() // 64)].to(torch.float32, copy=True)

@@ -1,0 +1,123 @@
+"""A pass computes gradients and takes no step: what it adds up in half precision is judged as an average is."""
+
+import pytest
+import torch
+from code_lines import line_of
+from torch import nn
+from torch.nn import functional as F
+
+from ampcheck.observe.script.state.passes import Passes
+from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
+from ampcheck.values.settings import Schedule
+
+
+class Heard:
+    """Writes down what it is told of a pass."""
+
+    def __init__(self):
+        self.told = []
+
+    def pass_begins(self):
+        self.told.append("begins")
+
+    def pass_goes_on(self, nth):
+        self.told.append(nth)
+
+
+def told(script, steps=6):
+    """What is said of a script of b(ackwards) and s(teps), after some steps of as many backwards as its first one."""
+    passes, heard = Passes(), Heard()
+    usual = script[: script.index("s") + 1] * steps
+    for at, event in enumerate(usual + script):
+        if at == len(usual):
+            heard.told.clear()
+        if event == "b":
+            passes.goes_on(heard)
+        elif passes.ends():
+            heard.told.append("ends")
+    return heard.told
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("bs" * 9, []),
+        ("bs" + "b" * 4 + "s", []),  # a few more than usual
+        ("bs" + "b" * 8 + "s", ["begins", 1, 2, 3, "ends"]),
+        (("b" * 16 + "s") * 3, []),  # gradients add up in each step
+        ("b" * 16 + "s" + "b" * 22 + "s", ["begins", 1, 2, "ends"]),
+    ],
+)
+def test_a_pass_has_more_backwards_than_steps_have(script, expected):
+    assert told(script) == expected
+
+
+def measures(dtype, weight, device="cuda", *, passes=1):
+    """Train, measure how much each weight matters, train on with a penalty; return the sums and what FP64 has."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    sums = [torch.zeros_like(p, dtype=dtype) for p in model.parameters()]
+    exact = [torch.zeros_like(p, dtype=torch.float64) for p in model.parameters()]
+
+    def loss():
+        x = torch.randn(32, 8)
+        with torch.autocast(device, torch.bfloat16):
+            return F.mse_loss(model(x).float(), x.sum(1, keepdim=True))
+
+    for _ in range(passes):
+        for _ in range(10):
+            optimizer.zero_grad()
+            penalty = sum(
+                (one.float() * p.square()).sum() for one, p in zip(sums, model.parameters(), strict=True)
+            )
+            (loss() + penalty).backward()
+            optimizer.step()
+        for _ in range(30):
+            model.zero_grad()
+            loss().backward()
+            for one, wide, p in zip(sums, exact, model.parameters(), strict=True):
+                one.add_((weight * p.grad).square() / 30)
+                wide.add_((weight * p.grad.double()).square() / 30)
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+    return sums, exact
+
+
+def kept(sums, exact):
+    """Which part of the exact sums half precision holds."""
+    return float(sum(one.double().sum() for one in sums) / sum(one.sum() for one in exact))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weight", "lost"),
+    [
+        (torch.float16, 1e-4, True),  # squares below the smallest number
+        (torch.float16, 1.0, False),
+        (torch.bfloat16, 1e-4, False),  # the range of FP32, and thirty numbers of about the same size
+        (torch.float32, 1e-4, False),
+    ],
+)
+def test_sums_of_squares_are_judged_as_they_come_out(dtype, weight, lost):
+    found = []
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        found.extend(measures(dtype, weight))
+    assert not session.watcher.broken, session.watcher.not_seen
+    assert (kept(*found) < 0.25) is lost
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == (["AMP504"] if lost else [])
+    if lost:
+        assert errors[0].origin.line == line_of(measures, "one.add_(")
+
+
+def test_what_is_followed_in_a_pass_comes_out_as_without_us():
+    plain, _ = measures(torch.float16, 1e-2, "cpu", passes=2)
+    session = Session(Schedule())
+    with session.watching():
+        watched, _ = measures(torch.float16, 1e-2, "cpu", passes=2)
+    assert all(torch.equal(one, other) for one, other in zip(watched, plain, strict=True))
+    assert session.watcher.averages.following is None
