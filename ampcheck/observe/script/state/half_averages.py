@@ -4,8 +4,9 @@ No step that is recorded holds these changes. A tensor counts how often it was w
 given to it anew holds other numbers; so what changes in every step, and is no part of an optimizer, is found when a
 script has taken some steps. It is followed in FP32 then, again and again at ever greater distances.
 
-Some scripts compute gradients without a step, to measure something by them: the importance of weights is a sum of their
-squares. In such a pass each backward stands for a step.
+Some scripts go through data without a step, to measure something: the importance of weights is a sum of squared
+gradients, the mean of a class one of outputs. In such a pass each backward, or each region of autocast that none
+follows, stands for a step.
 """
 
 import sys
@@ -70,7 +71,8 @@ class HalfAverages:
         self.following: Following | None = None
         self._states: dict[int, State] = {}  #: the last of each tensor
         self._any = False  #: some change from step to step, or are made anew
-        self._passes = Passes()
+        self._backwards, self._regions = Passes(), Passes()
+        self._of_pass = False  #: a pass is followed, not the steps
         self._patches = Patches()  #: of what other threads call
         self._hears = False  #: other threads, as something was written that nobody has seen
 
@@ -110,7 +112,9 @@ class HalfAverages:
     def step_ends(self, steps: int) -> None:
         """Follow what changes beside the steps, if it is time to."""
         try:
-            if self._passes.ends():
+            self._backwards.ends()
+            self._regions.ends()
+            if self._of_pass:
                 self._judge_all()
             if steps >= self.due:
                 self._step_ends(steps)
@@ -214,7 +218,7 @@ class HalfAverages:
             return original(*args, **kwargs)
 
     def _stop(self) -> None:
-        following, self.following = self.following, None
+        following, self.following, self._of_pass = self.following, None, False
         self._patches.restore()
         if following is not None:
             following.end()
@@ -230,24 +234,30 @@ class HalfAverages:
     def backward_begins(self) -> None:
         """See nothing of a backward."""
         if self._thread.runs:
+            self._regions.ends()
             self.pause()
 
     def backward_ends(self) -> None:
         """Go on, and take note of a backward that no step follows."""
         self.resume()
+        self._goes_on(self._backwards)
+
+    def casts(self) -> None:
+        """Take note of a region of autocast that begins."""
+        self._goes_on(self._regions)
+
+    def _goes_on(self, passes: Passes) -> None:
         if not self._thread.runs or self._abandoned or self._among_ranks:
             return
         try:
-            self._passes.goes_on(self)
+            passes.goes_on(self)
         except Exception:  # noqa: BLE001  # of our own, as above
             self.abandon()
 
     def pass_begins(self) -> None:
         """Remember what there is when a pass has begun, unless another one was a moment ago."""
         began = time.perf_counter()
-        if began > self._pass_at:
-            self._stop()
-            self.due = 0
+        if self.following is None and began > self._pass_at:
             with unseen():
                 self._seen = {}
                 self._changed(sys.maxsize, self._beside())
@@ -255,13 +265,17 @@ class HalfAverages:
             self._pass_at = now + _RARELY * (now - began)
 
     def pass_goes_on(self, nth: int) -> None:
-        """Follow what was written between two backwards of a pass: each counts as a step."""
+        """Follow what was written meanwhile."""
         with unseen():
-            if self.following is not None:
+            if self._of_pass and self.following is not None:
                 self.following.step_ends()
                 self._keep(self.following)
-            elif nth.bit_count() == 1:
+                if not self.following.active:
+                    self._stop()  # until it has gone on for as long again
+            elif self.following is None and nth.bit_count() == 1:
+                due = self.due
                 self._start(FEW_STEPS, self._changed(sys.maxsize, self._known_ones()))
+                self.due, self._of_pass = due, self.following is not None
 
     def pause(self) -> None:
         """See nothing of a backward, or of an optimizer."""

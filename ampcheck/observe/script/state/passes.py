@@ -1,8 +1,8 @@
-"""Passes over data without a step, in which a script computes gradients only to measure something by them."""
+"""Passes over data without a step, in which a script only measures something."""
 
 from typing import Protocol
 
-#: Steps from which on it is known how many backwards there are in one.
+#: So many of what ends a pass show what is usual before that.
 _FEW = 4
 
 
@@ -13,33 +13,28 @@ class Follower(Protocol):
         """Remember what there is."""
 
     def pass_goes_on(self, nth: int) -> None:
-        """Follow what was written since the backward before, the `nth` since it began."""
+        """Follow what was written meanwhile, for the `nth` time."""
 
 
 class Passes:
-    """Counts backwards that no step follows."""
+    """Counts backwards that no step follows, or regions of autocast that no backward follows."""
 
     def __init__(self) -> None:
-        self._backwards = self._steps = 0
-        self._usual = 1  #: backwards in a step
-
-    @property
-    def _nth(self) -> int:
-        """Return how many backwards a pass has had since it was one."""
-        return self._backwards - self._usual - _FEW
+        self._count = self._ended = 0
+        self._usual = 1  #: so many come before a step, or a backward
 
     def goes_on(self, follower: Follower) -> None:
-        """Count a backward, and have the follower know of a pass."""
-        self._backwards += 1
-        if self._nth == 0:
+        """Count one more, and have the follower know of a pass."""
+        self._count += 1
+        nth = self._count - self._usual - _FEW
+        if nth == 0:
             follower.pass_begins()
-        elif self._nth > 0:
-            follower.pass_goes_on(self._nth)
+        elif nth > 0:
+            follower.pass_goes_on(nth)
 
-    def ends(self) -> bool:
-        """Count a step, and tell whether it ends a pass."""
-        ended, self._steps = self._nth > 0, self._steps + 1
-        if self._steps <= _FEW:
-            self._usual = max(self._usual, self._backwards)
-        self._backwards = 0
-        return ended
+    def ends(self) -> None:
+        """Take note of what ends a pass."""
+        self._ended += 1
+        if self._ended <= _FEW:
+            self._usual = max(self._usual, self._count)
+        self._count = 0
