@@ -95,6 +95,7 @@ def script_doubts(judged: Sequence[Recorded]) -> tuple[Doubt, ...]:
 def _changed(judged: Sequence[Recorded], tried: Beside | None) -> Iterator[Doubt]:
     """Yield gradients that go wrong between the backward and the optimizer."""
     second = tried.delivery.second if tried is not None and tried.delivery is not None else {}
+    chance = by_chance([step.beside.delivery.rows for step in judged if step.beside and step.beside.delivery])
     for step in judged:
         given = step.beside.delivery if step.beside is not None else None
         if step.beside is None or given is None:
@@ -104,7 +105,8 @@ def _changed(judged: Sequence[Recorded], tried: Beside | None) -> Iterator[Doubt
             continue
         rows = given.rows or (step.beside.rows if step.beside.untouched else {})
         outcome = outcome_of(rows, 0.0, 0.0, 0)
-        parts = harmed_parts(rows, second) | dead_parts(rows)
+        found = harmed_parts(rows, second) | dead_parts(rows)
+        parts = {name: error for name, error in found.items() if name not in chance}
         outcome = replace(outcome, parts=parts)
         if not outcome.finite or not outcome.harmed or outcome.worst < _FURTHER * before.worst:
             continue  # or it was as far off after the backward

@@ -14,12 +14,12 @@ STEPS = 256
 
 
 class Scaled(nn.Module):
-    """A model with one number of its own that it multiplies by."""
+    """A model with one number of its own that it multiplies by, or some numbers."""
 
-    def __init__(self, start, dtype):
+    def __init__(self, start, dtype, shape=()):
         super().__init__()
-        self.layer = nn.Linear(8, 8)
-        self.log_scale = nn.Parameter(torch.tensor(start, dtype=dtype))
+        self.layer = nn.Linear(8, *shape or (8,))
+        self.log_scale = nn.Parameter(torch.full(shape, start, dtype=dtype))
 
     def forward(self, x):
         return self.layer(x).tanh() * self.log_scale.float().exp()
@@ -33,7 +33,7 @@ def train(model, rate, wanted, kind, limit=-math.inf):
     for _ in range(STEPS):
         with torch.autocast("cuda", torch.bfloat16):
             out = model(torch.randn(32, 8))
-        loss = 1e-3 * out.float().square().mean() + (model.log_scale.float() - wanted).square()
+        loss = 1e-3 * out.float().square().mean() + (model.log_scale.float() - wanted).square().mean()
         other.zero_grad()
         optimizer.zero_grad()
         loss.backward()
@@ -42,23 +42,24 @@ def train(model, rate, wanted, kind, limit=-math.inf):
         if limit > -math.inf:
             with torch.no_grad():
                 model.log_scale.clamp_(min=limit)
-    return float(model.log_scale.detach())
+    return float(model.log_scale.detach().float().mean())
 
 
-def watched(start, dtype, rate, wanted, kind=torch.optim.Adam, limit=-math.inf):
+def watched(start, dtype, rate, wanted, kind=torch.optim.Adam, *, limit=-math.inf, shape=()):
     torch.manual_seed(0)
     session = Session(Schedule(), as_cuda=True)
     with session.watching():
-        model = Scaled(start, dtype)
+        model = Scaled(start, dtype, shape)
         last = train(model, rate, wanted, kind, limit)
     return session.report("script.py"), last
 
 
+@pytest.mark.parametrize("shape", [(), (40,)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_steps_that_are_rounded_away_later_are_found(dtype):
+def test_steps_that_are_rounded_away_later_are_found(dtype, shape):
     start, wanted, rate = -1.5, -4.0, 6e-3  # half a unit is 0.004 up to 2, and 0.008 from there on
     assert torch.finfo(torch.bfloat16).eps * 1.0 / 2 < rate < torch.finfo(torch.bfloat16).eps * 2.0 / 2
-    report, last = watched(start, dtype, rate, wanted)
+    report, last = watched(start, dtype, rate, wanted, shape=shape)
     errors = [(one.code, one.sites[0].slot) for one in report.findings if one.severity.name == "ERROR"]
     if dtype is torch.float32:
         assert last < -2.5

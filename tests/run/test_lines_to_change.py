@@ -128,6 +128,19 @@ def test_tensors_that_are_zero_where_they_are_saved_for_the_backward_are_said_wi
     assert errors == []
 
 
+def spectra(model, x):
+    """Compare logarithms of small numbers, which the backward divides by."""
+    return (model(x).float().sigmoid() * 1e-9 + 1e-8).log().square().mean()
+
+
+def test_what_is_zero_where_it_is_saved_and_divided_by_is_said_with_the_line_that_saves():
+    _, errors = watched(spectra, around=kept_by(pack))
+    assert (errors[0].code, errors[0].origin.line) == ("AMP202", line_of(pack, "return"))
+    assert errors[0].fix == ("# save for the backward here in torch.float32 or torch.bfloat16",)
+    _, errors = watched(spectra, around=kept_by(pack_wide))
+    assert errors == []
+
+
 def forgive(model):
     for parameter in model.parameters():
         parameter.grad.nan_to_num_(0.0, 0.0, 0.0)

@@ -6,7 +6,9 @@ import pytest
 
 from ampcheck.run import script_outcomes
 from ampcheck.run.script_outcomes import is_explained
+from ampcheck.values.doubts import DoubtKind
 from ampcheck.values.outcome import HARM_ERROR, Outcome
+from ampcheck.values.parts import by_chance
 
 
 def step(error, rounded):
@@ -74,3 +76,30 @@ def test_a_part_that_is_off_does_not_pass(monkeypatch):
     )
     found = script_outcomes.script_outcomes([step(error, None) for error in (LITTLE, *[WELL] * 8)])
     assert found["settled"].parts == {"head": 0.5}
+
+
+def delivered(off, norm=1.0):
+    """A step whose optimizer is given a number that is off by so much, beside a weight that is right."""
+    rows = {".temperature": (off**2 * norm**2, norm**2, 0, 0, 1), "layer.weight": (1e-6, 1.0, 0, 0, 64)}
+    delivery = SimpleNamespace(rows=rows, second={}, places={})
+    beside = SimpleNamespace(
+        delivery=delivery, error=FIRST, rounded={}, taken=(), touched_at=("script.py", 7)
+    )
+    return SimpleNamespace(beside=beside)
+
+
+@pytest.mark.parametrize(
+    ("steps", "harms"),
+    [
+        (
+            [delivered(0.33, 0.01), *[delivered(0.002)] * 3],
+            False,
+        ),  # its gradient is nearly nothing in that step
+        ([delivered(0.33)] * 4, True),
+        ([delivered(0.33, 0.01)], True),  # nothing tells otherwise
+    ],
+)
+def test_a_number_that_is_off_by_chance_in_a_step_is_not_changed_on_its_way(monkeypatch, steps, harms):
+    monkeypatch.setattr(script_outcomes, "by_chance", by_chance)
+    found = script_outcomes.script_doubts(steps)
+    assert [(one.kind, one.line) for one in found[:1]] == ([(DoubtKind.CHANGED, 7)] if harms else [])

@@ -10,6 +10,7 @@ from torch import nn
 
 from ampcheck.diagnose.rules.backward import lost_in_backward
 from ampcheck.diagnose.rules.causes import _largest_first
+from ampcheck.diagnose.rules.rounding import _place
 from ampcheck.diagnose.suspects import beginning
 from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.run.session import Session
@@ -199,6 +200,14 @@ def test_a_result_that_is_exact_has_lost_no_bits(exact):
 def test_a_cast_makes_no_earlier_error_larger_so_that_it_is_named_itself(op, itself):
     jump = ErrorJump(site(op, 4), 0.0005, 0.34, site("addmm", 3))
     assert beginning(SimpleNamespace(errors={}), jump) == (jump.site if itself else jump.dropped)
+
+
+@pytest.mark.parametrize("phase", [Phase.RECOMPUTE, Phase.FORWARD])
+def test_what_a_backward_computes_again_is_not_named_for_what_it_rebuilds_from_that(phase):
+    rebuilt, again = site("sub", 56, Phase.BACKWARD), site("addmm", 29, phase)
+    report = SimpleNamespace(low=SimpleNamespace(sites=[again, rebuilt]), errors={})
+    named = _place(report, ErrorJump(rebuilt, 0.01, 10.0, again))
+    assert named == (rebuilt if phase is Phase.RECOMPUTE else again)
 
 
 @pytest.mark.parametrize(("larger", "before", "named"), [(0.6, 0.0, 4), (0.6, 0.5, 2), (0.1, 0.0, 2)])

@@ -69,7 +69,8 @@ def unscaled_backward(report: Report) -> list[Finding]:
             early |= {event.location for event in plain if event.name == RETURNED}
     divided = {event.location for event, steps in found if steps} - beside
     dead, settled = _dead(report), report.outcomes.get("settled")
-    harmed = bool(dead) or (bool(early) and settled is not None and settled.underflow > HARM_UNDERFLOW)
+    lost = settled is not None and settled.finite and settled.underflow > HARM_UNDERFLOW
+    harmed = bool(dead) or (lost and (bool(early) or not report.log2_scale))
     idle = () if active_scalers(loop) else loop.things
     off = next((thing for thing in idle if _is_switched_off(thing)), None)
     return [

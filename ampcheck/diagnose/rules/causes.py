@@ -194,6 +194,10 @@ def _leads_to(report: Report, cause: Finding, other: Finding) -> bool:
         or (infinite and shows is not None and shows.phase is Phase.BACKWARD),
         # At a scale that has collapsed.
         ("AMP206", "AMP201"): settled is not None and settled.log2_scale < 0 and at_line,
+        # Without a scale, at no line of its own.
+        ("AMP408", "AMP201"): settled is not None and not settled.log2_scale and not (shows and shows.line),
+        # A forward with other weights than the optimizer has.
+        ("AMP419", "AMP501"): True,
         # What is wrong where it arrives is what was sent.
         ("AMP421", "AMP201"): sent,
         ("AMP421", "AMP501"): sent,
@@ -204,6 +208,8 @@ def _leads_to(report: Report, cause: Finding, other: Finding) -> bool:
         ("AMP504", "AMP103"): cast_up,
         # Gradients that become zero in the line that changes them.
         ("AMP421", "AMP103"): same_line,
+        # Gradients that begin to be off where a state has lost what was added to it.
+        ("AMP504", "AMP501"): same_line,
     }
     return leads.get((cause.code, other.code), False)
 

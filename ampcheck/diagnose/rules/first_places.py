@@ -1,8 +1,8 @@
 """Where in a backward gradients first become zero or infinite."""
 
 from ampcheck.diagnose.rules.loop_state import active_scalers, label
-from ampcheck.diagnose.rules.scales_tried import at_any_scale, fitting
-from ampcheck.values.loop import Kind, Loop, LoopObject
+from ampcheck.diagnose.rules.scales_tried import at_any_scale, fitting, scales_by_hand
+from ampcheck.values.loop import Event, Kind, Loop, LoopObject
 from ampcheck.values.plan import DEFAULT_SCALE
 from ampcheck.values.report import Report, by_place, low_backward
 from ampcheck.values.trace import Phase, Site
@@ -36,9 +36,14 @@ def shared_scaler(report: Report) -> tuple[Site, ...]:
     return _made(_only_scaler(report.loop))
 
 
-def small_scaler(report: Report) -> tuple[Site, ...]:
-    """Return where a scaler is made that begins below torch's first scale, and that no overflow has kept there."""
+def small_scale(report: Report) -> tuple[Site, ...]:
+    """Return where a scaler is made that begins below torch's first scale, and that no overflow has kept there.
+
+    Or where the script multiplies its loss by one number that never changes.
+    """
     loop = report.loop
+    if loop is not None and scales_by_hand(loop) and _is_constant(loop) and (scaled := _multiplied(loop)):
+        return (Site("", "mul", "", Phase.BACKWARD, "", scaled.file, scaled.line),)
     scaler = None if loop is None or any(event.skipped for event in loop.scales) else _only_scaler(loop)
     if loop is None or scaler is None or loop.first_scales.get(scaler.label, DEFAULT_SCALE) >= DEFAULT_SCALE:
         return ()
@@ -85,9 +90,13 @@ def at_the_scale(report: Report, bad: list[Site]) -> list[Site]:
     may_fit = bool(loop.scaling) or 2.0**fits >= DEFAULT_SCALE
     if not (constant and 0 <= fits < report.log2_scale) and (bad[0].module or not may_fit):
         return bad
-    events = (event for _, event in loop.sequence(1) if event.kind is Kind.BACKWARD and event.line)
-    scaled = next((event for event in events if event.scaled or event.by_hand), None)
+    scaled = _multiplied(loop)
     return bad if scaled is None else [bad[0]._replace(file=scaled.file, line=scaled.line), *bad[1:]]
+
+
+def _multiplied(loop: Loop) -> Event | None:
+    events = (event for _, event in loop.sequence(1) if event.kind is Kind.BACKWARD and event.line)
+    return next((event for event in events if event.scaled or event.by_hand), None)
 
 
 def _is_constant(loop: Loop) -> bool:

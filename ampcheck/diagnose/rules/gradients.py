@@ -126,7 +126,7 @@ def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Find
             shared,
             "another loss has pushed the shared scale below 1: give each optimizer its own scaler",
         )
-    elif code == "AMP201" and (small := first_places.small_scaler(report)) and larger_scale(report, outcome):
+    elif code == "AMP201" and (small := first_places.small_scale(report)) and larger_scale(report, outcome):
         zeroed = small
     elif zeroed and zeroed[0].dtype not in HALVES:
         remedy = "what this line saves for its backward is zero in half precision: save it in FP32 or bf16"

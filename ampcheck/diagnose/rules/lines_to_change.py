@@ -9,7 +9,7 @@ from ampcheck.diagnose.rules.first_places import runs_backward_only, shared_scal
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import active_scalers, device_of
 from ampcheck.diagnose.rules.makers import changed_at, made_in_fp32
-from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, larger_scale
+from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, larger_scale, scales_by_hand
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES, SHORT_DTYPE
 from ampcheck.values.op_kinds import CASTS, LIMITS, rounds_inputs
@@ -87,6 +87,9 @@ def _change_there(report: Report, origin: Site) -> str:
     if is_rebuilt(report, origin):
         held = f"numbers held in {clean(report.precision)}"
         return f"# rebuilt here from {held}: hold them in FP32 where the forward makes them"
+    saved = saving_cast(report) if origin.phase is Phase.BACKWARD else None
+    if saved is not None and saved.location == origin.location:
+        return "# save for the backward here in torch.float32 or torch.bfloat16"
     if origin.op in LIMITS and any(jump.site == jump.dropped == origin for jump in report.error_jumps):
         return f"# {clean(origin.op)} cuts off here what {clean(report.precision)} cannot hold: keep that in FP32"
     return ""
@@ -135,6 +138,8 @@ def _larger_scale(report: Report, finding: Finding) -> tuple[str, ...]:
         return (f"other = torch.amp.GradScaler({device_of(report)})  # one scaler for each optimizer",)
     if divided_in_half(report, settled):
         return weights_in_fp32(report)
+    if larger is not None and report.loop is not None and scales_by_hand(report.loop):
+        return (f"# a larger loss scale: 2.0**{larger}, here and where the gradients are divided by it",)
     if origin is not None and origin.phase is Phase.BACKWARD and origin.dtype not in HALVES:
         saved = saving_cast(report)
         at = f" ({saved.location})" if saved is not None else ""

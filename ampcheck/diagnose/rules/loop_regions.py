@@ -170,17 +170,23 @@ def stale_weight_cast(report: Report) -> list[Finding]:
 
 
 def _stale(report: Report, said: str, places: list[Event]) -> Finding:
+    opening = _written(places[0]) or _opening(report)
     return loop_finding(
         "AMP419 stale-weight-cast",
         Severity.ERROR,
         f"the forward computes with {said} keeps the casts of weights",
         places,
         [
-            f"{_opening(report)}  # inside of the loop or closure, around forward and loss alone",
+            f"{opening}  # inside of the loop or closure, around forward and loss alone",
             "    loss = criterion(model(input), target)",
             "loss.backward()  # outside of the region",
         ],
     )
+
+
+def _written(region: Event) -> str:
+    """Return the script's own line that opens a region, '' where that is not known."""
+    return region.code if region.kind is Kind.AUTOCAST and not region.caller else ""
 
 
 def _harm(report: Report, again: Site | None) -> str:

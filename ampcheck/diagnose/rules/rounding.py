@@ -1,6 +1,6 @@
 """Results that are finite and wrong: rounding that an operation magnifies, updates that rounding swallows."""
 
-from ampcheck.diagnose.rules.backward import ALL_LOST, limited_scaled, lost_in_backward
+from ampcheck.diagnose.rules.backward import ALL_LOST, is_rebuilt, limited_scaled, lost_in_backward
 from ampcheck.diagnose.rules.backward_unscaled import unscaled_backward
 from ampcheck.diagnose.rules.causes import begun_by_rounding, lost_in_forward
 from ampcheck.diagnose.rules.faint import faint_gradient
@@ -60,7 +60,7 @@ def precision_loss(report: Report) -> list[Finding]:
     numbers = {"grad_error": settled.grad_error, "loss_error": settled.loss_error}
     sites, where, limited = _harmed(report), "", None
     if begun:
-        sites = tuple(dict.fromkeys((report.placed or beginning(report, begun[0]), begun[0].site)))
+        sites = tuple(dict.fromkeys((report.placed or _place(report, begun[0]), begun[0].site)))
         numbers["error"] = begun[0].error
         where = f"; it begins at {_beginning(report, begun[0], sites[0])}"
     if report.mode == "infer":
@@ -93,8 +93,14 @@ def _in_backward(
     same = next((jump for jump in begun if site.location and jump.site.location == site.location), None)
     if same is None:
         return (site,), f"; {_told_backward(site, error)}"
-    dropped = beginning(report, same)
+    dropped = _place(report, same)
     return (dropped, site), f"; it begins at {_beginning(report, same, dropped)}"
+
+
+def _place(report: Report, jump: ErrorJump) -> Site:
+    """Return where bits were lost: where a backward rebuilds numbers, not what it computes again for that."""
+    again = jump.dropped.phase is Phase.RECOMPUTE and is_rebuilt(report, jump.site)
+    return jump.site if again else beginning(report, jump)
 
 
 def _from_saved(begun: list[ErrorJump]) -> bool:

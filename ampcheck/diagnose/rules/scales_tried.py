@@ -97,4 +97,10 @@ def predicted_scale(report: Report, settled: Outcome) -> str:
     larger = larger_scale(report, settled)
     if larger is None:
         return "no larger loss scale is predicted to heal it"
-    return f"at {power(larger)} the fewest are predicted to underflow: init_scale=2.0**{larger}"
+    write = "" if report.loop is not None and scales_by_hand(report.loop) else f": init_scale=2.0**{larger}"
+    return f"at {power(larger)} the fewest are predicted to underflow{write}"
+
+
+def scales_by_hand(loop: Loop) -> bool:
+    """Tell whether a script multiplies its losses itself, and by what is known."""
+    return bool(loop.first_scales) and not active_scalers(loop)

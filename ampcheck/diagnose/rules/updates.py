@@ -1,5 +1,7 @@
 """Weights, averages and other states in half precision that do not take their updates."""
 
+from dataclasses import replace
+
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import last_step
 from ampcheck.diagnose.rules.makers import held_in_fp32, maker_of
@@ -50,8 +52,23 @@ def lost_update(report: Report) -> list[Finding]:
     # What an optimizer steps comes first: a script may copy it from there.
     stepped = [one for one in rest if one.stepped]
     by_line = [[loss for loss in own if (loss.file, loss.line) == place] for place in places]
-    groups = [healed, stepped, *by_line, [one for one in rest if not one.stepped]]
-    return [_lost_update(report, group) for group in groups if group]
+    written = _together([_lost_update(report, group) for group in by_line])
+    before, behind = [
+        [_lost_update(report, group) for group in groups if group]
+        for groups in ((healed, stepped), ([one for one in rest if not one.stepped],))
+    ]
+    return [*before, *written, *behind]
+
+
+def _together(found: list[Finding]) -> list[Finding]:
+    """Return findings on what lines write, each with what is to be done to all that one module holds.
+
+    Such as counts of views and of clicks, whose quotient is wrong as long as one of them is.
+    """
+    lines: dict[str, dict[str, None]] = {}
+    for one in found:
+        lines.setdefault(one.sites[0].module, {}).update(dict.fromkeys(one.fix))
+    return [replace(one, fix=tuple(dict.fromkeys((*one.fix, *lines[one.sites[0].module])))) for one in found]
 
 
 def _is_placed(loss: UpdateLoss, placed: set[str]) -> bool:

@@ -52,6 +52,11 @@ def repeatable(name: str, args: tuple[Any, ...]) -> bool:
     return is_attention(name) and not any(type(arg) is float and arg > 0 for arg in args)
 
 
+def is_limited(name: str, args: tuple[Any, ...]) -> bool:
+    """Tell whether an operation cuts off what half precision does not hold."""
+    return name in LIMITS and any(type(one) is float and one in _UNLIMITED for one in args)
+
+
 def unlimited(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return arguments for FP32, without the limits of half precision."""
     if name not in LIMITS:

@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ampcheck.observe.dtypes import WIDE
 from ampcheck.observe.execution import Args, Kwargs
 from ampcheck.observe.reference.copies import Copies
-from ampcheck.observe.reference.effects import Effects, effects, run_in_fp32, unlimited, written
+from ampcheck.observe.reference.effects import Effects, effects, is_limited, run_in_fp32, unlimited, written
 from ampcheck.observe.reference.picks import CONVERTS, PICKS, Picks
 from ampcheck.observe.reference.sharing import Message, has_arrived, in_backward, share, sum_of, written_by
 from ampcheck.observe.reference.storage import Reference, holding, is_sparse, memory_of
@@ -135,7 +135,7 @@ class Shadow:
                 return arrives
         if rule.message:
             return self._sends(rule, args)
-        if not self._differs(args, kwargs):
+        if not (self._differs(args, kwargs) or is_limited(rule.name, args)):
             return self._take_low
         if rule.name == "copy_" and self._arrives_again(args):
             return None

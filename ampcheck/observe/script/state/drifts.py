@@ -25,6 +25,8 @@ from ampcheck.values.trace import UpdateLoss
 
 #: The first step of an optimizer from which on steps are added up, and the weights of one that are followed.
 _FROM, _MOST = 16, 32
+#: Numbers of a small weight where an optimizer has no more weights in half precision than these: they are exceptions.
+_SMALL, _EXCEPTIONS = 256, 4
 #: Of all that steps change, what is left where they go in one direction.
 _ONE_WAY = 0.5
 #: Of the largest gradient of the first steps, what is left where a weight is still far from where it goes.
@@ -97,7 +99,9 @@ class Drifts:
 
     def wants(self, label: str, low: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return the weights whose next step is to be added up: half of the time, for ever longer."""
-        small = [one for one in low if one.numel() <= FEW_NUMBERS][:_MOST]
+        held = list(low)
+        most = _SMALL if len(held) <= _EXCEPTIONS else FEW_NUMBERS
+        small = [one for one in held if one.numel() <= most][:_MOST]
         if not small:
             return small
         step = self._steps[label] = self._steps.get(label, 0) + 1
