@@ -4,6 +4,8 @@
 CASTS = frozenset({"_to_copy", "copy_", "to"})
 #: Operations that limit numbers.
 LIMITS = frozenset("clamp clamp_ clamp_max clamp_max_ clamp_min clamp_min_ hardtanh hardtanh_".split())
+#: Operations that leave little of nearly equal numbers.
+DIFFERENCES = frozenset({"sub", "rsub"})
 #: Operations whose inputs autocast casts itself, on their line.
 _PRODUCTS = frozenset("mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution _prelu_kernel".split())
 

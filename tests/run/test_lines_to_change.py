@@ -418,3 +418,43 @@ def test_a_scaler_that_begins_far_too_low_is_said_where_it_is_made(init, placed)
     for first in errors[:1]:
         assert (first.code, first.origin.line) == ("AMP201", line_of(watched, "torch.amp.GradScaler"))
         assert "init_scale=2.0**" in first.fix[0]
+
+
+class Noisy(nn.Module):
+    """Gives the chance that a kind is heard in any of some frames."""
+
+    def __init__(self):
+        super().__init__()
+        self.kind = nn.Linear(8, 4)
+        with torch.no_grad():
+            self.kind.weight.mul_(0.1)
+            self.kind.bias.copy_(torch.tensor([-1.0, -8.0, -9.0, -9.0]))
+
+    def forward(self, frames, *, wide):
+        heard = torch.sigmoid(self.kind(frames))
+        heard = heard.float() if wide else heard
+        silent = (1.0 - heard).prod(1)
+        return 1.0 - silent
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_what_is_one_but_for_little_is_named_where_it_is_rounded(wide):
+    """Most of the chances are zero then, beside one that is large; the loss divides by them, and is off by far more."""
+    torch.manual_seed(0)
+    model, session = Noisy(), Session(Schedule(), as_cuda=True)
+    frames = torch.randn(64, 6, 8)
+    with session.watching():
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for _ in range(6):
+            with torch.autocast("cuda", torch.bfloat16):
+                chance = model(frames, wide=wide)
+            chance = chance.float().clamp(1e-6, 1 - 1e-6)
+            loss = nn.functional.binary_cross_entropy(chance, torch.full((64, 4), 0.1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == ([] if wide else ["AMP501"])
+    for first in errors:
+        assert first.origin.line == line_of(Noisy.forward, "silent = ")
+        assert "from " not in first.fix[1]  # the layer's own rounding does no harm

@@ -209,7 +209,7 @@ def _leads_to(report: Report, cause: Finding, other: Finding) -> bool:
         # Gradients that become zero in the line that changes them.
         ("AMP421", "AMP103"): same_line,
         # Gradients that begin to be off where a state has lost what was added to it.
-        ("AMP504", "AMP501"): same_line,
+        ("AMP504", "AMP501"): same_line and at_line,
     }
     return leads.get((cause.code, other.code), False)
 

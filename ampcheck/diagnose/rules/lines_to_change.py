@@ -12,7 +12,7 @@ from ampcheck.diagnose.rules.makers import changed_at, made_in_fp32
 from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, larger_scale, scales_by_hand
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES, SHORT_DTYPE
-from ampcheck.values.op_kinds import CASTS, LIMITS, rounds_inputs
+from ampcheck.values.op_kinds import CASTS, DIFFERENCES, LIMITS, rounds_inputs
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import clean, location
@@ -23,8 +23,8 @@ _MAKES = frozenset(
     for name in ("zeros", "ones", "full", "empty")
     for before, after in (("", ""), ("new_", ""), ("", "_like"))
 )
-#: What leaves little of nearly equal numbers, and how many lines before it those are computed.
-_DIFFERENCES, _CLOSE = frozenset({"sub", "rsub"}), 8
+#: How many lines before a difference its numbers are computed.
+_CLOSE = 8
 
 
 def with_lines(report: Report, finding: Finding) -> Finding:
@@ -69,15 +69,24 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
 def _first_line(report: Report, finding: Finding) -> str:
     """Return from which line on FP32 is needed: what nearly equal numbers are computed from must not be rounded."""
     place, shows = finding.sites[0], finding.sites[1:2]
-    difference = bool(shows) and shows[0].op in _DIFFERENCES
-    lines = [
-        site.line
+    difference = bool(shows) and shows[0].op in DIFFERENCES
+    near = [
+        site
         for site in report.low.sites
-        if site.phase is Phase.FORWARD and (site.module, site.file) == (place.module, place.file)
-        if site.dtype in HALVES and site.op and site.op not in CASTS and not rounds_inputs(site.op)
+        if site.phase is Phase.FORWARD and site.file == place.file
         if difference and place.line - _CLOSE <= site.line < place.line
     ]
-    return f"from {location(place.file, min(lines))} to this line" if lines else "this line"
+    lines = {
+        site.line
+        for site in near
+        if site.module == place.module and site.dtype in HALVES
+        if site.op and site.op not in CASTS and not rounds_inputs(site.op)
+    }
+    products = {site.line for site in near if rounds_inputs(site.op)}
+    first = min(
+        lines - products or lines, default=0
+    )  # what a product gives may be rounded, if another line follows
+    return f"from {location(place.file, first)} to this line" if first else "this line"
 
 
 def _change_there(report: Report, origin: Site) -> str:

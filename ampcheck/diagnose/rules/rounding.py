@@ -15,6 +15,7 @@ from ampcheck.diagnose.suspects import (
 )
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.modules import within
+from ampcheck.values.op_kinds import DIFFERENCES
 from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW, magnified
 from ampcheck.values.plan import Tried
 from ampcheck.values.report import Report, by_place
@@ -66,7 +67,7 @@ def precision_loss(report: Report) -> list[Finding]:
     if report.mode == "infer":
         numbers = {"output_error": settled.error}
         sites = _kept_site(report) if not begun else sites
-    elif (backward := lost_in_backward(report)) and not _from_saved(begun):
+    elif not (_from_saved(begun) or _vanishes(report, begun)) and (backward := lost_in_backward(report)):
         limited = limited_scaled(report, *backward)
         (sites, where), numbers["error"] = _in_backward(report, begun, *backward), backward[1]
     elif report.loop is not None and unscaled_backward(report):
@@ -95,6 +96,15 @@ def _in_backward(
         return (site,), f"; {_told_backward(site, error)}"
     dropped = _place(report, same)
     return (dropped, site), f"; it begins at {_beginning(report, same, dropped)}"
+
+
+def _vanishes(report: Report, begun: list[ErrorJump]) -> bool:
+    """Tell whether it begins at a difference of which most is zero, and not in FP32.
+
+    However small that is beside the rest: a backward that divides by it is off by far more.
+    """
+    pair = report.errors.get(begun[0].site) if begun and begun[0].site.op in DIFFERENCES else None
+    return pair is not None and 2 * pair.lost > pair.live
 
 
 def _place(report: Report, jump: ErrorJump) -> Site:
@@ -203,12 +213,17 @@ def _told_backward(site: Site, error: float) -> str:
         rounds = f"because a cast ({site.location}) rounds away bits that it needs"
         return f"what the backward computes again is off by {percent(error)}, {rounds}"
     at = f" of {site.location}" if site.location else ""  # the line of the forward
-    where = f"{site.op} in {site.module or 'the root or the loss'}"
+    where = _in_words(site)
     return f"the bits are lost in the backward{at}: {where} is off by {percent(error)}"
 
 
+def _in_words(site: Site) -> str:
+    """Return an operation and its module in words."""
+    return f"{site.op} in {site.module or 'the root or the loss'}"
+
+
 def _beginning(report: Report, jump: ErrorJump, dropped: Site) -> str:
-    place = f"{jump.site.op} in {jump.site.module or 'the root or the loss'}"
+    place = _in_words(jump.site)
     jumped = f"whose result is off by {percent(jump.error)}"
     if dropped == jump.site:
         return f"{place}, {jumped}"
