@@ -10,7 +10,7 @@ from torch import nn
 
 from ampcheck.diagnose.rules.backward import lost_in_backward
 from ampcheck.diagnose.rules.causes import _largest_first
-from ampcheck.diagnose.rules.rounding import _place
+from ampcheck.diagnose.rules.rounding import _place, _vanishes
 from ampcheck.diagnose.suspects import beginning
 from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.run.session import Session
@@ -208,6 +208,16 @@ def test_what_a_backward_computes_again_is_not_named_for_what_it_rebuilds_from_t
     report = SimpleNamespace(low=SimpleNamespace(sites=[again, rebuilt]), errors={})
     named = _place(report, ErrorJump(rebuilt, 0.01, 10.0, again))
     assert named == (rebuilt if phase is Phase.RECOMPUTE else again)
+
+
+@pytest.mark.parametrize(
+    ("op", "lost", "named"), [("rsub", 60, True), ("rsub", 40, False), ("mul", 60, False)]
+)
+def test_a_difference_of_which_most_is_zero_is_where_it_begins(op, lost, named):
+    jump = ErrorJump(site(op, 39), 0.009, 0.17, site("rsub", 38))
+    report = SimpleNamespace(errors={jump.site: PairError(100, 100, lost, 3.0, 0.0, 100.0)})
+    assert _vanishes(report, [jump]) is named
+    assert not _vanishes(report, [])
 
 
 @pytest.mark.parametrize(("larger", "before", "named"), [(0.6, 0.0, 4), (0.6, 0.5, 2), (0.1, 0.0, 2)])

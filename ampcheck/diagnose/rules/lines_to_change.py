@@ -83,9 +83,7 @@ def _first_line(report: Report, finding: Finding) -> str:
         if site.op and site.op not in CASTS and not rounds_inputs(site.op)
     }
     products = {site.line for site in near if rounds_inputs(site.op)}
-    first = min(
-        lines - products or lines, default=0
-    )  # what a product gives may be rounded, if another line follows
+    first = min(lines - products, default=0)  # what a product gives is rounded by its layer
     return f"from {location(place.file, first)} to this line" if first else "this line"
 
 
