@@ -55,6 +55,34 @@ def test_a_number_that_multiplies_too_little_is_named_where_it_multiplies(scale,
         assert "init_scale" not in first.message
 
 
+def with_masters(scale, steps=8):
+    """Step FP32 copies of float16 weights, by gradients that are divided in float16."""
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 8))
+    masters = [one.detach().clone().requires_grad_() for one in model.parameters()]
+    model.half()
+    optimizer = torch.optim.Adam(masters, 1e-3, eps=1e-14)
+    for _ in range(steps):
+        x = rows()
+        loss = 3e-7 * F.mse_loss(model(x.half()).float(), x)
+        model.zero_grad()
+        (loss * scale).backward()
+        for master, weight in zip(masters, model.parameters(), strict=True):
+            master.grad = (weight.grad / scale).float()
+        optimizer.step()
+        with torch.no_grad():
+            for master, weight in zip(masters, model.parameters(), strict=True):
+                weight.copy_(master)
+
+
+def test_of_a_scale_that_is_not_known_no_other_one_is_advised():
+    report, errors = watched(lambda: with_masters(2.0**20))
+    assert report.loop.scaling
+    assert {"AMP103", "AMP201"} <= {one.code for one in errors}
+    assert errors[0].origin.line == line_of(with_masters, "weight.grad / scale")
+    assert not [one.message for one in errors if "without a loss scale" in one.message]
+    assert not [fix for one in errors for fix in one.fix if "init_scale" in fix]
+
+
 # -- no scale at all
 
 

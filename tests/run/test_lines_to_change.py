@@ -76,13 +76,13 @@ REGION = 'with torch.autocast("cuda", enabled=False):'
     ("wrong", "advised", "text", "code", "says"),
     [
         (squares, squares_as_advised, "out * out", "AMP101", (REGION,)),
-        (differs, differs_as_advised, ".half()", "AMP501", ("# without the cast to fp16 here",)),
+        (differs, differs_as_advised, ".half()", "AMP501", ("# .float() here in place of the cast to fp16",)),
         (
             overflows,
             overflows_as_advised,
             ".to(torch.float16)",
             "AMP101",
-            ("# without the cast to fp16 here", REGION),
+            ("# .float() here in place of the cast to fp16", REGION),
         ),
     ],
 )
@@ -217,7 +217,7 @@ def test_numbers_that_were_rounded_for_a_backward_that_computes_again_are_said_w
     assert errors[0].code == "AMP501"
     assert "what the backward computes again" in errors[0].message
     assert errors[0].origin.line == line_of(WalkedAgain.forward, "save_for_backward")
-    assert errors[0].fix == ("# without the cast to bf16 here",)
+    assert errors[0].fix == ("# .float() here in place of the cast to bf16",)
     _, errors = watched(waves(torch.float32))
     assert errors == []
 

@@ -70,7 +70,7 @@ def unscaled_backward(report: Report) -> list[Finding]:
     divided = {event.location for event, steps in found if steps} - beside
     dead, settled = _dead(report), report.outcomes.get("settled")
     lost = settled is not None and settled.finite and settled.underflow > HARM_UNDERFLOW
-    harmed = bool(dead) or (lost and (bool(early) or not report.log2_scale))
+    harmed = bool(dead) or (lost and (bool(early) or not (report.log2_scale or loop.scaling)))
     idle = () if active_scalers(loop) else loop.things
     off = next((thing for thing in idle if _is_switched_off(thing)), None)
     return [

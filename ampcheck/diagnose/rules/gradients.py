@@ -116,6 +116,8 @@ def _parts(report: Report) -> list[list[str]]:
 def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Finding:
     worst = _first_lost(report, outcome)
     scale = f"at loss scale 2^{outcome.log2_scale}" if outcome.log2_scale else "without a loss scale"
+    if code == "AMP201" and report.loop is not None and report.loop.scaling:
+        scale = "at a loss scale that is not known"
     begins = first_flushed(report, outcome.log2_scale)
     zeroed = () if begins or report.loop is None else first_places.first_zeroed(report)
     if report.loop is not None and begins and first_places.runs_backward_only(report, begins[0]):

@@ -59,7 +59,7 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         made = (made_in_fp32(report, origin.location),) if in_place else ()
         return made if made and alone else (*made, *lines)
     held = SHORT_DTYPE[origin.dtype] if origin.dtype in HALVES else clean(report.precision)
-    cast = f"# without the cast to {held} here"
+    cast = f"# .float() here in place of the cast to {held}"
     if after is None:
         return (cast,)
     again = f"{cast}; if autocast casts again at {location(after.file, after.line)}:"
@@ -140,9 +140,12 @@ def _smaller_scale(report: Report, finding: Finding) -> tuple[str, ...]:
 
 def _larger_scale(report: Report, finding: Finding) -> tuple[str, ...]:
     settled, origin = report.outcomes["settled"], finding.origin
-    larger = larger_scale(report, settled)
+    larger = None if report.loop is None or report.loop.scaling else larger_scale(report, settled)
     if settled.log2_scale < 0 and shared_scaler(report):
-        return (f"other = torch.amp.GradScaler({device_of(report)})  # one scaler for each optimizer",)
+        return (
+            f"other = torch.amp.GradScaler({device_of(report)})  # one scaler for each optimizer",
+            "# for one of them: other.scale(loss).backward(), other.step(optimizer), other.update()",
+        )
     if divided_in_half(report, settled):
         return weights_in_fp32(report)
     if larger is not None and report.loop is not None and scales_by_hand(report.loop):

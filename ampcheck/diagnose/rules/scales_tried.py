@@ -94,6 +94,8 @@ def larger_scale(report: Report, settled: Outcome) -> int | None:
 
 def predicted_scale(report: Report, settled: Outcome) -> str:
     """Return in words which larger loss scale suits a script's gradients better; nothing was run again."""
+    if report.loop is not None and report.loop.scaling:
+        return ""
     larger = larger_scale(report, settled)
     if larger is None:
         return "no larger loss scale is predicted to heal it"
