@@ -32,10 +32,12 @@ def told(script, steps=6):
     for at, event in enumerate(usual + script):
         if at == len(usual):
             heard.told.clear()
-        if event == "b":
-            passes.goes_on(heard)
-        else:
-            passes.ends()
+        if event == "s":
+            passes.step_ends()
+            continue
+        passes.backwards += 1
+        if passes.backwards >= passes.begins:
+            passes.goes_on(passes.backwards, heard)
     return heard.told
 
 

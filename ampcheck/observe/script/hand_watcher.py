@@ -11,6 +11,7 @@ from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import trains
 from ampcheck.observe.script.scaling.losses import leaves_of
 from ampcheck.observe.statistics.memory import version_of
+from ampcheck.observe.unusual import unwrapped
 
 #: What is not seen of a step, behind how many they are: its recording ends with the first one.
 LATER_BACKWARDS = "backwards after the first of a step: what they add to bare tensors was not seen"
@@ -40,6 +41,15 @@ class HandWatcher(LoopWatcher):
         if not self.journal.inside:  # an optimizer is followed in no part
             self.averages.resume()
 
+    @guarded
+    def trains(self, inputs: Any) -> bool:
+        """Tell whether an optimizer has one of these tensors, or where there is none, whether one is a parameter."""
+        given = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+        leaves = [getattr(getattr(one, "node", None), "variable", unwrapped(one)) for one in given]
+        if not self._owners:
+            return any(isinstance(one, torch.nn.Parameter) for one in leaves)
+        return not self._owners.keys().isdisjoint(map(id, leaves))
+
     def has_reached(self) -> None:
         """Look at what bare tensors have got, before the script uses it."""
         if not self._is_bare():
@@ -53,6 +63,10 @@ class HandWatcher(LoopWatcher):
 
     def casts_by_hand(self) -> None:
         """Take note of a region of autocast: a step begins with it, if nothing else tells of steps."""
+        passes = self.averages.passes
+        passes.regions += 1
+        if passes.regions >= passes.begins:
+            self.averages.goes_on(passes.regions)
         if self.reached and self._pending and self._is_bare() and self._have_changed():
             self.stepped()
             if self._wanted() and trains():

@@ -26,7 +26,6 @@ from ampcheck.observe.script.state.update_watch import UpdateWatch
 from ampcheck.observe.script.tape import Tape
 from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.observe.script.what_if import WhatIf
-from ampcheck.observe.unusual import unwrapped
 from ampcheck.values.loop import RETURNED, SEEDED, Kind, Loop
 from ampcheck.values.settings import Schedule
 
@@ -156,7 +155,9 @@ class LoopWatcher:
         """
         if self.tape.what_if is not None:
             self.tape.what_if.leave()
-        self.averages.backward_begins()
+        if self.averages.following and self.thread.runs:
+            self.averages.pause()
+        self.averages.passes.regions = 0
         first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         loss = first if isinstance(first, torch.Tensor) else None  # a pipeline's stage has nodes
         scaled = self._scales and isinstance(loss, torch.Tensor) and is_scaled(loss)
@@ -185,18 +186,14 @@ class LoopWatcher:
         """Take note of an object's method that has returned."""
         self.journal.leave()
 
-    @guarded
-    def trains(self, inputs: Any) -> bool:
-        """Tell whether an optimizer has one of these tensors, or where there is none, whether one is a parameter."""
-        given = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
-        leaves = [getattr(getattr(one, "node", None), "variable", unwrapped(one)) for one in given]
-        if not self._owners:
-            return any(isinstance(one, torch.nn.Parameter) for one in leaves)
-        return not self._owners.keys().isdisjoint(map(id, leaves))
-
     def backward_ends(self) -> None:
         """Take note of a backward that is over, and of a step that was taken within it."""
-        self.averages.backward_ends()
+        if self.averages.following:
+            self.averages.resume()
+        passes = self.averages.passes
+        passes.backwards += 1
+        if passes.backwards >= passes.begins:
+            self.averages.goes_on(passes.backwards)
         if grown := self.leftovers.backward_ends():
             self.journal.note(Kind.GROWN, targets=grown)
         self.tape.backward_ends()

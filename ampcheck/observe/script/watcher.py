@@ -305,7 +305,6 @@ class Watcher(HandWatcher):
     def casts(self) -> None:
         """Take note of a region of autocast that has begun outside of any module."""
         self.casts_by_hand()
-        self.averages.casts()
         if self.tape.before_calls and trains():
             self.journal.note(Kind.FORWARD)
         elif trains() and self._owners and not (self.steps or self._heard) and self._wanted():

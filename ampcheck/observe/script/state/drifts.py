@@ -79,7 +79,7 @@ class Drifts:
         """Begin with none; `named` says what a parameter is called."""
         self._named = named
         self._steps: dict[str, int] = {}  #: by optimizer
-        self._open: dict[str, dict[int, _Drift]] = {}
+        self.adds_up: dict[str, dict[int, _Drift]] = {}  #: by optimizer, and identity of the weight
         self._places: dict[str, tuple[str, int]] = {}  #: by optimizer, the line that steps it
         self._losses: dict[str, UpdateLoss] = {}  #: by weight
         self._first = WeakIdKeyDictionary()  #: by weight: where it began, and its largest gradient at first
@@ -126,7 +126,7 @@ class Drifts:
         self, label: str, chosen: Chosen, after: dict[int, torch.Tensor], place: Callable[[], tuple[str, int]]
     ) -> None:
         """Add a step to those before; `place` says where it is taken."""
-        held = self._open.setdefault(label, {})
+        held = self.adds_up.setdefault(label, {})
         if label not in self._places:
             self._places[label] = place()
         for parameter, part, grad in chosen:
@@ -143,7 +143,7 @@ class Drifts:
 
     def ends(self, label: str) -> None:
         """Take note of the end of a step."""
-        for drift in self._open.get(label, {}).values():
+        for drift in self.adds_up.get(label, {}).values():
             weight = drift.weight()
             now = None if weight is None else plain(weight)
             if weight is not None and now is not None and _alike(now, drift.first):
@@ -152,12 +152,12 @@ class Drifts:
 
     def _judge_all(self) -> None:
         with unseen():
-            for label in list(self._open):
+            for label in list(self.adds_up):
                 self._judge(label)
 
     def _judge(self, label: str) -> None:
         """Compare what the steps have changed with what they should have."""
-        for drift in self._open.pop(label, {}).values():
+        for drift in self.adds_up.pop(label, {}).values():
             weight = drift.weight()
             now: Any = None if weight is None else plain(weight)
             if weight is None or now is None or not drift.fits(weight, now):

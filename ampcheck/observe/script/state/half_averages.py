@@ -71,7 +71,7 @@ class HalfAverages:
         self.following: Following | None = None
         self._states: dict[int, State] = {}  #: the last of each tensor
         self._any = False  #: some change from step to step, or are made anew
-        self._backwards, self._regions = Passes(), Passes()
+        self.passes = Passes()
         self._of_pass = False  #: a pass is followed, not the steps
         self._patches = Patches()  #: of what other threads call
         self._hears = False  #: other threads, as something was written that nobody has seen
@@ -112,8 +112,7 @@ class HalfAverages:
     def step_ends(self, steps: int) -> None:
         """Follow what changes beside the steps, if it is time to."""
         try:
-            self._backwards.ends()
-            self._regions.ends()
+            self.passes.step_ends()
             if self._of_pass:
                 self._judge_all()
             if steps >= self.due:
@@ -231,26 +230,12 @@ class HalfAverages:
             state.missed, state.fine = True, False
         self._stop()
 
-    def backward_begins(self) -> None:
-        """See nothing of a backward."""
-        if self._thread.runs:
-            self._regions.ends()
-            self.pause()
-
-    def backward_ends(self) -> None:
-        """Go on, and take note of a backward that no step follows."""
-        self.resume()
-        self._goes_on(self._backwards)
-
-    def casts(self) -> None:
-        """Take note of a region of autocast that begins."""
-        self._goes_on(self._regions)
-
-    def _goes_on(self, passes: Passes) -> None:
+    def goes_on(self, count: int) -> None:
+        """Take note of a pass that has had so many backwards without a step, or regions without a backward."""
         if not self._thread.runs or self._abandoned or self._among_ranks:
             return
         try:
-            passes.goes_on(self)
+            self.passes.goes_on(count, self)
         except Exception:  # noqa: BLE001  # of our own, as above
             self.abandon()
 

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-#: So many of what ends a pass show what is usual before that.
+#: So many more than in a step make a pass; and so many steps show how many there are in one.
 _FEW = 4
 
 
@@ -17,24 +17,25 @@ class Follower(Protocol):
 
 
 class Passes:
-    """Counts backwards that no step follows, or regions of autocast that no backward follows."""
+    """Backwards since the last step, and regions of autocast since the last backward: they are counted in every step.
+
+    So that costs no call.
+    """
 
     def __init__(self) -> None:
-        self._count = self._ended = 0
-        self._usual = 1  #: so many come before a step, or a backward
+        self.backwards = self.regions = self._steps = 0
+        self.begins = 1 + _FEW  #: as many make a pass
 
-    def goes_on(self, follower: Follower) -> None:
-        """Count one more, and have the follower know of a pass."""
-        self._count += 1
-        nth = self._count - self._usual - _FEW
-        if nth == 0:
+    def goes_on(self, count: int, follower: Follower) -> None:
+        """Have a follower know of a pass that has had so many."""
+        if count == self.begins:
             follower.pass_begins()
-        elif nth > 0:
-            follower.pass_goes_on(nth)
+        else:
+            follower.pass_goes_on(count - self.begins)
 
-    def ends(self) -> None:
-        """Take note of what ends a pass."""
-        self._ended += 1
-        if self._ended <= _FEW:
-            self._usual = max(self._usual, self._count)
-        self._count = 0
+    def step_ends(self) -> None:
+        """Begin to count anew."""
+        self._steps += 1
+        if self._steps <= _FEW:
+            self.begins = max(self.begins, self.backwards + _FEW, self.regions + _FEW)
+        self.backwards = self.regions = 0

@@ -118,8 +118,10 @@ class UpdateWatch:
             self._refilled.ends(label)
         if self._own.follows:
             self._own.ends()
-        self._drifts.ends(label)
-        self._compare()
+        if self._drifts.adds_up:
+            self._drifts.ends(label)
+        if self._tried:
+            self._compare()
 
     def _compare(self) -> None:
         label, tried = self._tried.pop(get_ident(), ("", []))
