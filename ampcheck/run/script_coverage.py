@@ -21,7 +21,7 @@ from ampcheck.observe.script.schedules import ROUNDED_METRIC
 from ampcheck.observe.script.watched_thread import OTHER_THREADS
 from ampcheck.observe.script.watcher import GRAPHS, Watcher
 from ampcheck.observe.threads import THREADS
-from ampcheck.run.script_outcomes import first_rounded, is_explained, outcome_of_step, spoilt
+from ampcheck.run.script_outcomes import first_rounded, is_explained, outcome_of_step, passing, spoilt
 from ampcheck.run.wishes import Wish
 from ampcheck.values.doubts import DoubtKind
 from ampcheck.values.formats import SHORT_DTYPE
@@ -70,6 +70,7 @@ def script_coverage(
             *_spoilt_numbers(watcher),
             *_beside(watcher),
             *_learned(watcher),
+            *_passing(judged),
         ),
         asked=asked,
         asked_by=by,
@@ -200,6 +201,16 @@ def _learned(watcher: Watcher) -> Iterator[str]:
         yield (
             f"the gradient of step {step} is {percent(error)} off, in a model whose loss has fallen below "
             f"{percent(_SETTLED_LOSS)} of its first: whether that matters was not judged"
+        )
+
+
+def _passing(judged: Sequence[Recorded]) -> Iterator[str]:
+    """Yield how far off a step is that is no harm because of those after it."""
+    if off := passing(judged):
+        error, step = max(off)
+        yield (
+            f"the gradient of step {step} is {percent(error)} off, and those of the steps after it are not: whether "
+            "that matters was not judged"
         )
 
 

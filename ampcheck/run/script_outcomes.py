@@ -19,10 +19,7 @@ _PASSING, _FOLLOWING = 2.0, 8
 
 def script_outcomes(judged: Sequence[Recorded]) -> dict[str, Outcome]:
     """Return the worst that the steps came to, and what rounding their weights alone comes to where that was tried."""
-    tried = first_rounded(judged)
-    full = [(step.beside, step) for step in judged if step.beside is not None]
-    chance = by_chance([_rows(beside) for beside, _ in full])
-    found = [(_without(outcome_of_step(beside, step, tried), chance), beside) for beside, step in full]
+    tried, found = first_rounded(judged), _compared(judged)
     found = [one for number, one in enumerate(found) if not _passes(found[number:])]
     if not found:
         return {}
@@ -31,6 +28,20 @@ def script_outcomes(judged: Sequence[Recorded]) -> dict[str, Outcome]:
     )
     rounds = _rounds(beside, tried)
     return {"settled": settled} | ({} if rounds is None else {"rounded": _rounding(rounds)})
+
+
+def passing(judged: Sequence[Recorded]) -> list[tuple[float, int]]:
+    """Return how far off steps are that are no harm because of those after them, and which ones."""
+    found, full = _compared(judged), [step for step in judged if step.beside is not None]
+    return [
+        (found[number][0].error, step.step) for number, step in enumerate(full) if _passes(found[number:])
+    ]
+
+
+def _compared(judged: Sequence[Recorded]) -> list[tuple[Outcome, Beside]]:
+    full = [(step.beside, step) for step in judged if step.beside is not None]
+    chance, tried = by_chance([_rows(beside) for beside, _ in full]), first_rounded(judged)
+    return [(_without(outcome_of_step(beside, step, tried), chance), beside) for beside, step in full]
 
 
 def _passes(found: Sequence[tuple[Outcome, Beside]]) -> bool:

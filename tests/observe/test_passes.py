@@ -10,6 +10,7 @@ from ampcheck.observe.script.state.passes import Passes
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
 
 
 class Heard:
@@ -159,3 +160,28 @@ def test_a_mean_of_outputs_after_training_is_judged(dtype):
     assert [(one.code, one.origin.line) for one in found] == (
         [("AMP504", line_of(means, "mean.add_("))] if lost else []
     )
+
+
+@pytest.mark.parametrize("backwards", [5, 8, 30])
+@pytest.mark.parametrize("without_step", [True, False])
+def test_what_is_lost_of_too_few_changes_to_tell_is_not_called_safe(backwards, without_step):
+    """Nothing of it arrives in bfloat16; what is written no more since it is followed has not been judged by that."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    sums = [torch.ones_like(one, dtype=torch.bfloat16) for one in model.parameters()]
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        for at in range(10 + backwards + 4):
+            measures = 10 <= at < 10 + backwards
+            x = torch.randn(32, 8)
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = F.mse_loss(model(x).float(), x.sum(1, keepdim=True))
+            optimizer.zero_grad()
+            loss.backward()
+            if not (measures and without_step):
+                optimizer.step()
+            for one in sums if measures else ():
+                one.add_(1e-4)
+    assert all(bool((one == 1.0).all()) for one in sums)
+    assert session.report("script.py").verdict.word is Health.PARTLY_AUDITED

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ampcheck.run import script_outcomes
+from ampcheck.run import script_coverage, script_outcomes
 from ampcheck.run.script_outcomes import is_explained
 from ampcheck.values.doubts import DoubtKind
 from ampcheck.values.outcome import HARM_ERROR, Outcome
@@ -62,8 +62,15 @@ LITTLE, WELL = 1.1 * HARM_ERROR, 0.5 * HARM_ERROR
     ],
 )
 def test_one_step_of_many_that_is_a_little_off_is_no_harm(errors, harmed):
-    found = script_outcomes.script_outcomes([step(error, None) for error in errors])
-    assert found["settled"].harmed is harmed
+    steps = [step(error, None) for error in errors]
+    for number, one in enumerate(steps):
+        one.step = 10 * number
+    assert script_outcomes.script_outcomes(steps)["settled"].harmed is harmed
+    # Nor is it forgotten: the report names it.
+    said = [*script_coverage._passing(steps)]
+    assert [one.startswith("the gradient of step 0 is 16 % off") for one in said] == (
+        [] if harmed else [True]
+    )
 
 
 def test_a_part_that_is_off_does_not_pass(monkeypatch):

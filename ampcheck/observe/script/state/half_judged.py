@@ -161,7 +161,7 @@ def compare(
         state.losses = (UpdateLoss(state.name, changed, zeros, 0, *state.place),)
     enough_moved = 2 * moved_a_little >= changed > 0
     right = (
-        (enough_moved or (last and (state.fine or not changed)))
+        (enough_moved or (last and (state.fine or (state.writes > 0 and not changed))))
         and lost_of_it <= KEPT * moved_a_little
         and not state.losses
     )
