@@ -185,3 +185,28 @@ def test_what_is_lost_of_too_few_changes_to_tell_is_not_called_safe(backwards, w
                 one.add_(1e-4)
     assert all(bool((one == 1.0).all()) for one in sums)
     assert session.report("script.py").verdict.word is Health.PARTLY_AUDITED
+
+
+@pytest.mark.parametrize("evaluates", [True, False])
+def test_what_a_pass_comes_between_is_not_forgotten(evaluates):
+    """Some steps write the sums, before a pass that leaves them alone; nobody has judged what was lost of that."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    sums = [torch.ones_like(one, dtype=torch.bfloat16) for one in model.parameters()]
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        for step in range(60):
+            x = torch.randn(32, 8)
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = F.mse_loss(model(x).float(), x.sum(1, keepdim=True))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            for one in sums if step in {44, 46, 48} else ():
+                one.add_(1e-4)
+            for _ in range(12 if evaluates and step == 50 else 0):
+                with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+                    model(x)
+    assert all(bool((one == 1.0).all()) for one in sums)
+    assert session.report("script.py").verdict.word is Health.PARTLY_AUDITED

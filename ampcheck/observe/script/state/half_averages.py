@@ -11,10 +11,9 @@ follows, stands for a step.
 
 import sys
 import time
-import weakref
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,12 +25,15 @@ from ampcheck.observe.script.state.half_judged import State
 from ampcheck.observe.script.state.half_state import Following
 from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.script.state.passes import Passes
-from ampcheck.observe.script.state.samples import Seen, sample
+from ampcheck.observe.script.state.samples import Seen, seen_now
 from ampcheck.observe.script.state.untrained import untrained
 from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.observe.statistics.memory import half_leaves
 from ampcheck.values.trace import UpdateLoss
+
+if TYPE_CHECKING:
+    import weakref
 
 #: Tells what a tensor of some name had lost before training.
 Lost = Callable[[torch.Tensor, str], tuple[UpdateLoss, ...]]
@@ -73,6 +75,7 @@ class HalfAverages:
         self._any = False  #: some change from step to step, or are made anew
         self.passes = Passes()
         self._of_pass = False  #: a pass is followed, not the steps
+        self._at_pass: list[Seen] = []  #: tensors as they were in it: what steps change is remembered apart
         self._patches = Patches()  #: of what other threads call
         self._hears = False  #: other threads, as something was written that nobody has seen
 
@@ -156,7 +159,7 @@ class HalfAverages:
         found, seen = [], {}
         for tensor in tensors:
             held = self._seen.get(id(tensor))
-            now = seen[id(tensor)] = Seen(weakref.ref(tensor), tensor._version, sample(tensor))
+            now = seen[id(tensor)] = seen_now(tensor)
             if held is None or held.tensor() is not tensor:
                 # Another thread may be about to write it in this step.
                 changed = tensor._version - self._before.get(id(tensor), 0) >= steps - 1
@@ -244,8 +247,7 @@ class HalfAverages:
         began = time.perf_counter()
         if self.following is None and began > self._pass_at:
             with unseen():
-                self._seen = {}
-                self._changed(sys.maxsize, self._beside())
+                self._at_pass = [seen_now(tensor) for tensor in self._beside()]
             now = time.perf_counter()
             self._pass_at = now + _RARELY * (now - began)
 
@@ -258,8 +260,10 @@ class HalfAverages:
                 if not self.following.active:
                     self._stop()  # until it has gone on for as long again
             elif self.following is None and nth.bit_count() == 1:
-                due = self.due
-                self._start(FEW_STEPS, self._changed(sys.maxsize, self._known_ones()))
+                held = [(one, tensor) for one in self._at_pass if (tensor := one.tensor()) is not None]
+                self._at_pass, due = [seen_now(tensor) for _, tensor in held], self.due
+                pairs = zip(held, self._at_pass, strict=True)
+                self._start(FEW_STEPS, [tensor for (one, tensor), now in pairs if one.differs(now)])
                 self.due, self._of_pass = due, self.following is not None
 
     def pause(self) -> None:

@@ -23,6 +23,11 @@ class Seen(NamedTuple):
         return now.sample is not None and self.sample is not None and not torch.equal(now.sample, self.sample)
 
 
+def seen_now(tensor: torch.Tensor) -> Seen:
+    """Return a tensor as it is."""
+    return Seen(weakref.ref(tensor), tensor._version, sample(tensor))
+
+
 def sample(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return some of a tensor's numbers, None where they lie apart; in FP32, or memory would be full of our own."""
     if not tensor.is_contiguous() or not readable(tensor):
