@@ -279,8 +279,8 @@ class HalfAverages:
     def end(self, steps: int) -> None:
         """Look at what was written since, but for what optimizers change."""
         self._judge_all()
-        if steps < FEW_STEPS or self._among_ranks or among_ranks():
-            return  # between ranks, weights travel in buffers in half precision
+        if steps <= FEW_STEPS or self._among_ranks or among_ranks():
+            return  # before it is followed, or between ranks, where weights travel in buffers in half precision
         with unseen():
             self._look(steps)
 
