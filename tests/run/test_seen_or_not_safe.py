@@ -7,9 +7,11 @@ from torch.nn import functional
 
 import ampcheck
 from ampcheck import check
+from ampcheck.diagnose import rules
+from ampcheck.run.session import Session
 from ampcheck.run.wishes import wishes
 from ampcheck.values.findings import Severity
-from ampcheck.values.settings import Settings
+from ampcheck.values.settings import Schedule, Settings
 from ampcheck.values.verdict import Health
 
 CE = functional.cross_entropy
@@ -358,3 +360,28 @@ def test_what_comes_after_an_error_of_our_own_is_not_safe():
     assert watching.watcher.broken
     assert report.verdict.word is Health.PARTLY_AUDITED
     assert "after an internal error of ampcheck: RuntimeError: ours" in report.verdict.sentence
+
+
+def test_a_rule_that_fails_costs_its_own_answer_only(monkeypatch):
+    def broken(report):
+        return [1 // len(report.low.sites[None])]
+
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model = nn.Linear(8, 2)
+        optimizer, scaler = torch.optim.SGD(model.parameters(), 1e-3), torch.amp.GradScaler("cuda")
+        for _ in range(4):
+            with torch.autocast("cuda", torch.float16):
+                loss = model(torch.randn(16, 8)).float().square().mean()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert session.report("script.py").verdict.word is Health.SAFE
+    monkeypatch.undo()  # of what lets rules fail in tests
+    monkeypatch.setitem(rules.RULES, "AMP502", broken)
+    report = session.report("script.py")
+    assert report.verdict.word is Health.PARTLY_AUDITED
+    assert "what AMP502 looks for was not judged" in report.verdict.sentence
+    assert "KeyError" in report.verdict.sentence
