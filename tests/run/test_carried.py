@@ -214,3 +214,33 @@ def test_what_has_grown_since_it_was_compared_is_not_judged(now, unknown, monkey
     names = lambda held: {id(one): "counts" if one is counts else "another" for one in held}  # noqa: E731
     monkeypatch.setattr(carried, "names_of", names)
     assert outgrown(known) == (["counts"] if unknown else [])
+
+
+def worn(t):
+    """Return the wear of some machines after t steps."""
+    return (0.004 * t * torch.linspace(0.6, 1.4, 24))[:, None]
+
+
+def add_wear(wear, dtype):
+    return wear + (0.004 * torch.linspace(0.6, 1.4, 24))[:, None].to(dtype)
+
+
+@pytest.mark.parametrize(("dtype", "lost"), [(torch.bfloat16, True), (torch.float32, False)])
+def test_what_is_carried_is_compared_again_when_its_steps_come_to_half_a_unit(dtype, lost):
+    """It is added to for long before that: the first steps that are compared lose nothing."""
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        net = nn.Sequential(nn.Linear(1, 16), nn.SiLU(), nn.Linear(16, 1))
+        optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+        wear = torch.zeros(24, 1, dtype=dtype)
+        for t in range(460):
+            with torch.autocast("cuda", torch.bfloat16):
+                wear = add_wear(wear, dtype)
+                loss = F.mse_loss(net(wear).float(), torch.exp(-worn(t + 1)))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert (float((wear.float() / worn(460) - 1).abs().mean()) > 0.1) is lost
+    found = [one for one in session.report("script.py").findings if one.code == "AMP504"]
+    assert [one.origin.line for one in found] == [line_of(add_wear, "return wear +")] * lost

@@ -58,6 +58,8 @@ _TRIES = 4
 IN_A_ROW = 16
 #: How many times as many steps the script must have taken before that is done again.
 LATER = 3
+#: Smaller changes are rounded away: what comes to that is compared again at once.
+HALF_A_UNIT = 0.5
 
 
 def matches_reference(recorded: list[Recorded]) -> bool:
@@ -184,6 +186,10 @@ class CarriedOn:
         """Return what has grown since it was compared, so that its changes may be lost by now."""
         return [name for name in outgrown(self._paces) if name not in self.still]
 
+    def grows_out(self) -> bool:
+        """Tell whether something has come to where changes of that size are rounded away."""
+        return bool(outgrown(self._paces, HALF_A_UNIT))
+
     def takes(self, step: int) -> Any:
         """Return what a step is to begin with, None where it is not the next one."""
         return self._carried if step == self._next else None
@@ -202,16 +208,17 @@ class CarriedOn:
             self._asked = carried is not None and carried.asked
         if carried and not self._first:
             self._first = carried.numbers()
-        ends = (
-            goes_on and given
-        ) or done.last + 1 - self._begun >= IN_A_ROW  # the first: they are of no step
+        most = done.last + 1 - self._begun >= IN_A_ROW or len(tape.recorded) >= tape.schedule.most
+        ends = (goes_on and given) or most  # the first: they are of no step
         if ends:
             self._not_before = LATER * done.last
             now: Numbers = carried.numbers() if carried else {}
             self.still |= stands_still(self._first, now, carried.shapes) if carried else {}
             self._paces = {**self._paces, **paces(self._first, now, done.last - self._begun)}
         unread = goes_on and not self._asked and not was_read
-        if ends or unread or not carried or done.step < self._not_before:
+        if ends or unread or not carried:
+            return False
+        if done.step < self._not_before and not self.grows_out():
             return False
         self._next, self._carried = done.last + 1, carried
         return goes_on or self._asked
@@ -279,7 +286,7 @@ class Looks:
             self.closer.tries(done, Look.ROUNDED)
         elif looks and self.closer.repeats(done):
             return
-        elif done.beside is None and (strange(done, tape.recorded) or self._may_read_half(tape, done)):
+        elif done.beside is None and self._is_new(tape, done):
             self.closer.step = done.step + tape.in_turn
         elif len(alike := _alike(done, tape.recorded)) <= _TRIES and all(one.overflowed for one in alike):
             tape.look_at(done.last + 2 ** len(alike))  # the scale may still come to rest
@@ -287,6 +294,10 @@ class Looks:
             return
         elif self.early.due(done, tape.schedule.every):
             tape.look_at(self.early.step)
+
+    def _is_new(self, tape: Any, done: Recorded) -> bool:
+        new = strange(done, tape.recorded) or self._may_read_half(tape, done)
+        return new or self.carried.grows_out()
 
     def _may_read_half(self, tape: Any, done: Recorded) -> bool:
         """Tell, ever more rarely, whether a script keeps numbers in half precision: it may have made them of late."""

@@ -14,7 +14,7 @@ from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.state.half_judged import UNITS, falls_behind, short_of_half
-from ampcheck.observe.script.state.naming import names_of
+from ampcheck.observe.script.state.naming import NAMELESS, names_of
 from ampcheck.observe.statistics.memory import instances, readable, version_of
 from ampcheck.observe.statistics.units import unit_of
 from ampcheck.observe.unusual import in_memory
@@ -135,18 +135,25 @@ def paces(before: Numbers, after: Numbers, steps: int) -> Paces:
     }
 
 
-def outgrown(known: Paces) -> list[str]:
-    """Return what has grown since: its changes may be less than half precision tells apart by now."""
+def outgrown(known: Paces, units: float = UNITS / 2) -> list[str]:
+    """Return what has grown since: its changes may be less by now than so many units of half precision.
+
+    A script that has ended has no variables any more: what is left is known by its shape.
+    """
     held = [tensor for tensor, _ in _half()] if known else []
     names, found = names_of(held) if held else {}, []
+    if not known.keys() & names.values():
+        by_shape = {last.shape: name for name, (last, _) in known.items()}
+        left = [tensor for tensor in held if names[id(tensor)].startswith(NAMELESS)]
+        names |= {id(tensor): by_shape.get(tensor.shape, "") for tensor in left}
     for tensor in held:
         last, pace = known.get(name := names[id(tensor)], (None, None))
         if last is None or pace is None or last.shape != tensor.shape or last.device != tensor.device:
             continue
         unit = unit_of(tensor.detach())
-        grown = (unit > unit_of(last)) & (pace < UNITS / 2 * unit) & (pace > 0)
+        grown = (unit > unit_of(last)) & (pace < units * unit) & (pace > 0)
         found += [name] * bool(2 * grown.sum() > tensor.numel())
-    return found
+    return sorted(set(found))
 
 
 def _half() -> Iterator[tuple[torch.Tensor, int]]:

@@ -16,11 +16,13 @@ Named = Callable[[torch.Tensor], tuple[str, str]]
 _DEPTH = 8
 #: Things looked at in all.
 _MOST = 100_000
+#: Begins the name of what no variable leads to.
+NAMELESS = "tensor of shape"
 
 
 def names_of(tensors: Iterable[torch.Tensor], key: Callable[[torch.Tensor], int] = id) -> dict[int, str]:
     """Return by `key` what the running script calls some tensors; what it has no name for goes by its shape."""
-    wanted = {key(tensor): f"tensor of shape {tuple(tensor.shape)}" for tensor in tensors}
+    wanted = {key(tensor): f"{NAMELESS} {tuple(tensor.shape)}" for tensor in tensors}
     left = set(wanted)
     variables = _variables()
 
