@@ -244,3 +244,26 @@ def test_a_copy_of_the_model_that_is_cleared_drops_no_step():
     report = session.report("script.py")
     assert not [one for one in report.findings if one.severity is Severity.ERROR]
     assert sum(event.skipped for event in report.loop.scales) == skipped
+
+
+def test_returned_gradients_that_are_left_out_add_up_with_none():
+    """A lowered scale finds the gradients of the step before, which the script has put there by itself."""
+    torch.manual_seed(0)
+    session, scale, skipped = Session(Schedule(), as_cuda=True), 2.0**12, 0
+    with session.watching():
+        model = nn.Linear(8, 4)
+        parameters = [*model.parameters()]
+        optimizer = torch.optim.SGD(parameters, 0.01)
+        for step in range(40):
+            with torch.autocast("cuda", torch.float16):
+                loss = model(torch.randn(16, 8)).float().square().mean()
+            grads = torch.autograd.grad(loss * scale, parameters)
+            if not all(bool(one.isfinite().all()) for one in grads):
+                scale, skipped = scale / 2, skipped + 1
+                continue
+            for parameter, one in zip(parameters, grads, strict=True):
+                parameter.grad = one / scale
+            optimizer.step()
+            scale *= 2 if step < 12 else 1
+    assert skipped
+    assert "AMP418" not in [one.code for one in session.report("script.py").findings]

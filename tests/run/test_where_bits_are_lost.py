@@ -205,9 +205,13 @@ def test_a_cast_makes_no_earlier_error_larger_so_that_it_is_named_itself(op, its
 @pytest.mark.parametrize("phase", [Phase.RECOMPUTE, Phase.FORWARD])
 def test_what_a_backward_computes_again_is_not_named_for_what_it_rebuilds_from_that(phase):
     rebuilt, again = site("sub", 56, Phase.BACKWARD), site("addmm", 29, phase)
-    report = SimpleNamespace(low=SimpleNamespace(sites=[again, rebuilt]), errors={})
-    named = _place(report, ErrorJump(rebuilt, 0.01, 10.0, again))
-    assert named == (rebuilt if phase is Phase.RECOMPUTE else again)
+    product = rebuilt._replace(op="mul")
+    report = SimpleNamespace(
+        low=SimpleNamespace(sites=[again, rebuilt]), errors={product: None, rebuilt: None}
+    )
+    for jump in (rebuilt, product):
+        named = _place(report, ErrorJump(jump, 0.01, 10.0, again))
+        assert named == (rebuilt if phase is Phase.RECOMPUTE else again)
 
 
 @pytest.mark.parametrize(

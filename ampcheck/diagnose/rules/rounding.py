@@ -109,8 +109,9 @@ def _vanishes(report: Report, begun: list[ErrorJump]) -> bool:
 
 def _place(report: Report, jump: ErrorJump) -> Site:
     """Return where bits were lost: where a backward rebuilds numbers, not what it computes again for that."""
-    again = jump.dropped.phase is Phase.RECOMPUTE and is_rebuilt(report, jump.site)
-    return jump.site if again else beginning(report, jump)
+    line = [one for one in report.errors if one.location == jump.site.location and is_rebuilt(report, one)]
+    again = bool(line) and jump.dropped.phase is Phase.RECOMPUTE
+    return line[-1] if again else beginning(report, jump)
 
 
 def _from_saved(begun: list[ErrorJump]) -> bool:
