@@ -64,9 +64,9 @@ def _scale_by_hand(report: Report) -> Iterator[Maker]:
     falls = [node for node in written if _divides(node) and factors & set(map(_name, _read(node)))]
     scales = factors & {_name(target) for node in falls for target in _assigned(node)}
     made = [node for node in written if scales & set(map(_name, _assigned(node)))]
-    begins = {node.lineno for node in made if not scales & set(map(_name, _read(node)))}
+    begins = {node.lineno for node in made if not _reads_what_it_writes(node, scales)}
     for kind in nodes:  # what a class makes is made where the class is called
-        if isinstance(kind, ast.ClassDef) and begins <= {*range(kind.lineno, (kind.end_lineno or 0) + 1)}:
+        if isinstance(kind, ast.ClassDef) and begins <= _lines_that_construct(kind):
             calls = [one for one in nodes if isinstance(one, ast.Call) and _name(one.func) == kind.name]
             begins = {one.lineno for one in calls} if begins else set()
     for name, lines in ((BEGINS_SCALE, begins), (LOWERS_SCALE, {node.lineno for node in falls})):
@@ -95,6 +95,18 @@ def _read(node: ast.stmt) -> Iterator[ast.expr]:
         yield node.target
     value = getattr(node, "value", None)
     yield from (one for one in ast.walk(value) if isinstance(one, ast.expr)) if value is not None else ()
+
+
+def _lines_that_construct(kind: ast.ClassDef) -> set[int]:
+    """Return the lines of a class that run where it is called: those of other methods run later."""
+    parts = [one for one in kind.body if getattr(one, "name", "__init__") == "__init__"]
+    return {line for one in parts for line in range(one.lineno, (one.end_lineno or 0) + 1)}
+
+
+def _reads_what_it_writes(node: ast.stmt, names: Collection[str]) -> bool:
+    """Tell whether a statement gives such a name a value made from its own; an argument is another thing."""
+    written = {ast.unparse(one) for one in _assigned(node) if _name(one) in names}
+    return not written.isdisjoint(map(ast.unparse, _read(node)))
 
 
 def _divides(node: ast.stmt) -> bool:

@@ -28,20 +28,24 @@ def watched(script, *given, **said):
 class LossScale:
     """A dynamic loss scale as people write it."""
 
-    def __init__(self, first, lowest):
-        self.scale, self.lowest = first, lowest
+    def __init__(self, scale, lowest):
+        self.scale, self.lowest = scale, lowest
 
     def took(self, finite):
         if not finite:
             self.scale = max(self.scale / 2, self.lowest)
 
 
-def tasks(first, lowest, steps, *, rounds=8):
-    """Fit a model to one task after the other, each with a scale of its own; return how many steps are skipped."""
-    skipped = []
-    for _ in range(rounds):
-        model = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 1))
-        optimizer, scaling = torch.optim.SGD(model.parameters(), 0.01), LossScale(first, lowest)
+class Task:
+    """Fits a model of its own."""
+
+    def __init__(self):
+        self.model = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 1))
+
+    def fit(self, first, lowest, steps):
+        """Yield of each step whether it is skipped."""
+        model, scaling = self.model, LossScale(first, lowest)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
         for _ in range(steps):
             x = torch.randn(16, 4)
             with torch.autocast("cuda", torch.float16):
@@ -54,8 +58,13 @@ def tasks(first, lowest, steps, *, rounds=8):
                 for grad in grads:
                     grad.div_(scaling.scale)
                 optimizer.step()
-            skipped.append(not finite)
+            yield not finite
             scaling.took(finite)
+
+
+def tasks(first, lowest, steps, *, rounds=8):
+    """Do one task after the other, each with a scale of its own; return how many steps are skipped."""
+    skipped = [one for _ in range(rounds) for one in Task().fit(first, lowest, steps)]
     return sum(skipped), len(skipped)
 
 
@@ -64,7 +73,7 @@ def test_a_scale_of_the_scripts_own_that_begins_again_for_each_task(first, anew)
     errors, (skipped, steps) = watched(tasks, first, 1.0, 12)
     assert (4 * skipped > steps) == anew  # as the script counts them itself
     assert [one.code for one in errors[:1]] == ["AMP417"] * anew
-    assert all(one.origin.line == line_of(tasks, "LossScale(first") for one in errors[:1])
+    assert all(one.origin.line == line_of(Task.fit, "LossScale(first") for one in errors[:1])
     assert not anew or "begins 8 times, at 2^32 again" in errors[0].message
 
 
