@@ -110,12 +110,17 @@ CLOCK = """
 """
 
 
+def loaded(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.mark.parametrize(("dtype", "is_wrong"), [(torch.float16, True), (torch.float32, False)])
 def test_a_line_that_rounds_into_a_buffer_says_where_that_is_made(tmp_path, monkeypatch, dtype, is_wrong):
     text = written(tmp_path, monkeypatch, CLOCK, "clocks.py")
-    spec = importlib.util.spec_from_file_location("clocks", tmp_path / "clocks.py")
-    clocks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(clocks)
+    clocks = loaded(tmp_path / "clocks.py")
     session = Session(Schedule(), as_cuda=True)
     with session.watching():
         clocks.train(dtype)
@@ -126,3 +131,42 @@ def test_a_line_that_rounds_into_a_buffer_says_where_that_is_made(tmp_path, monk
     at = lines_of(text, "register_buffer")["register_buffer"]
     made = f"clocks.py:{at}"
     assert any(made in line for error in errors for line in error.fix), errors
+
+
+MASTERS = """
+    import torch
+    from torch import nn
+
+    def train(in_half):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1)).half()
+        copies = [one.detach().float().clone().requires_grad_() for one in model.parameters()]
+        steps = torch.optim.SGD(copies, 0.01)
+        for _ in range(8):
+            model.zero_grad()
+            (model(torch.randn(64, 8).half()).float().square().mean() * 4e-6 * 2.0**20).backward()
+            if not all(bool(one.grad.isfinite().all()) for one in model.parameters()):
+                continue
+            for copy, one in zip(copies, model.parameters()):
+                copy.grad = (one.grad / 2.0**20).float() if in_half else one.grad.float() / 2.0**20
+            steps.step()
+            with torch.no_grad():
+                for copy, one in zip(copies, model.parameters()):
+                    one.copy_(copy)
+"""
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_gradients_that_are_made_on_the_way_are_said_where_the_script_gives_them(
+    tmp_path, monkeypatch, is_wrong
+):
+    """A check reads them first, and right; half precision divides them at another line, by what was multiplied."""
+    text = written(tmp_path, monkeypatch, MASTERS, "masters.py")
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        loaded(tmp_path / "masters.py").train(is_wrong)
+    errors = [f for f in session.report("masters.py").findings if f.severity is Severity.ERROR]
+    assert [one.code for one in errors[:1]] == ["AMP421"] * is_wrong
+    for one in errors[:1]:
+        assert one.origin.line == lines_of(text, "copy.grad =")["copy.grad ="]
+        assert one.fix == ("# divide the gradients by the loss scale before they are changed, in FP32",)

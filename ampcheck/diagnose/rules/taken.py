@@ -110,7 +110,7 @@ def _unscaled_first(report: Report) -> str:
     """Return what to do before gradients are changed."""
     if report.loop is not None and active_scalers(report.loop):
         return "scaler.unscale_(optimizer)  # before the gradients are changed"
-    if report.log2_scale:
+    if report.log2_scale or (report.loop is not None and report.loop.scaling):
         return "# divide the gradients by the loss scale before they are changed, in FP32"
     return "# compute what the gradients are made of in FP32, the losses too: outside of autocast"
 
