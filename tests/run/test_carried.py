@@ -6,7 +6,9 @@ from code_lines import line_of
 from torch import nn
 from torch.nn import functional as F
 
+from ampcheck.observe.execution import run_op
 from ampcheck.observe.reference.given import GIVEN
+from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.looking_again import IN_A_ROW
 from ampcheck.observe.script.state import carried
 from ampcheck.observe.script.state.carried import outgrown, paces, stands_still
@@ -244,3 +246,15 @@ def test_what_is_carried_is_compared_again_when_its_steps_come_to_half_a_unit(dt
     assert (float((wear.float() / worn(460) - 1).abs().mean()) > 0.1) is lost
     found = [one for one in session.report("script.py").findings if one.code == "AMP504"]
     assert [one.origin.line for one in found] == [line_of(add_wear, "return wear +")] * lost
+
+
+def test_two_memories_in_one_tensor_are_carried_each_by_itself():
+    """What was seen and what came next are parts of one tensor: neither is given FP32's numbers of the other."""
+    seen, after = both = torch.zeros(2, 8, dtype=torch.float16)
+    wide = torch.randn(2, 8)
+    known, next_one = Shadow(run_op), Shadow(run_op)
+    known.replace(both, wide)
+    kept = carried.Carried([known], [], lambda _: False, {}, asked=True)
+    kept.give([next_one])
+    assert torch.equal(next_one.of(seen), wide[0])
+    assert torch.equal(next_one.of(after), wide[1])

@@ -28,6 +28,8 @@ Paces = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 _MOST, _MANY = 0.5, 0.25
 #: Of the way that FP32 goes, what half precision goes in whatever direction where it falls behind.
 _SLOW = 0.5
+#: A storage, and which of its elements a tensor has: several tensors may share one.
+_Part = tuple[int, ...]
 
 
 class _Kept(NamedTuple):
@@ -62,14 +64,14 @@ class Carried:
         held = [one for weight in weights for one in (weight, gradient_of(weight)) if one is not None]
         known = {one.untyped_storage()._cdata for one in held if readable(one)}
         self.shapes = {one.shape for one in held}  #: of weights
-        self._kept: dict[int, _Kept] = {}  #: by storage
-        for tensor, place in _half():
-            wide = tuple(shadow.of(tensor) for shadow in shadows)
+        self._kept: dict[_Part, _Kept] = {}
+        for tensor, part in _half():
+            wide, place = tuple(shadow.of(tensor) for shadow in shadows), part[0]
             kept = asked or not tensor.requires_grad
             if kept and place not in known and wide[0] is not None and not is_older(place):
                 copies = tuple(None if one is None else one.clone() for one in wide)
                 own = StorageWeakRef(tensor.untyped_storage())
-                self._kept[place] = _Kept(own, version_of(tensor), copies, made.get(place))
+                self._kept[part] = _Kept(own, version_of(tensor), copies, made.get(place))
 
     def __bool__(self) -> bool:
         """Tell whether there is anything."""
@@ -77,7 +79,7 @@ class Carried:
 
     def numbers(self) -> Numbers:
         """Return by name what the script has, and FP32."""
-        held = [(tensor, kept) for tensor, place in _half() if (kept := self._kept.get(place)) is not None]
+        held = [(tensor, kept) for tensor, part in _half() if (kept := self._kept.get(part)) is not None]
         names = names_of([tensor for tensor, _ in held])
         return {
             names[id(tensor)]: (tensor.detach().clone(), wide, kept.made)
@@ -88,12 +90,12 @@ class Carried:
     @property
     def places(self) -> dict[int, Site | None]:
         """The storages of what is kept, and what has made it, where that was seen."""
-        return {place: kept.made for place, kept in self._kept.items()}
+        return {part[0]: kept.made for part, kept in self._kept.items()}
 
     def give(self, shadows: Sequence[Shadow]) -> None:
         """Let the runs beside a step begin with their own numbers, where nothing has written the script's since."""
-        for tensor, place in _half():
-            kept = self._kept.get(place)
+        for tensor, part in _half():
+            kept = self._kept.get(part)
             if kept is None or kept.storage.expired() or version_of(tensor) != kept.version:
                 continue
             for at, shadow in enumerate(shadows):
@@ -156,8 +158,8 @@ def outgrown(known: Paces, units: float = UNITS / 2) -> list[str]:
     return sorted(set(found))
 
 
-def _half() -> Iterator[tuple[torch.Tensor, int]]:
-    """Yield the tensors in half precision that are there, and their storages."""
+def _half() -> Iterator[tuple[torch.Tensor, _Part]]:
+    """Yield the tensors in half precision that are there, and what part of which storage each is."""
     for tensor in instances(torch.Tensor, torch.nn.Parameter):
         if tensor.dtype in HALVES and readable(tensor) and in_memory(tensor):
-            yield tensor, tensor.untyped_storage()._cdata
+            yield tensor, (tensor.untyped_storage()._cdata, tensor.storage_offset(), *tensor.stride())
