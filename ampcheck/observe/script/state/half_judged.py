@@ -194,12 +194,14 @@ def falls_behind(
 ) -> bool:
     """Tell whether many numbers have gone less than half of the way together, however far each of them has come.
 
-    They have to have `moved` by so many units in FP32.
+    They have to have `moved` by so many units in FP32, and to be half as many units behind: what is near 0 moves by
+    many units, and large numbers by few.
     """
     if intended.numel() <= FEW_NUMBERS:
         return False
-    units, way, gone = (intended / unit).square().mean(), intended.square().sum(), (intended * kept).sum()
-    return bool((units >= moved**2) & (gone < _HALF * way))
+    units, behind = ((one / unit).square().mean() for one in (intended, intended - kept))
+    way, gone = intended.square().sum(), (intended * kept).sum()
+    return bool((units >= moved**2) & (behind >= (_HALF * moved) ** 2) & (gone < _HALF * way))
 
 
 def short_of_half(intended: torch.Tensor, kept: torch.Tensor) -> tuple[int, int]:
