@@ -210,3 +210,38 @@ def test_what_a_pass_comes_between_is_not_forgotten(evaluates):
                     model(x)
     assert all(bool((one == 1.0).all()) for one in sums)
     assert session.report("script.py").verdict.word is Health.PARTLY_AUDITED
+
+
+def moments(dtype):
+    """Train, then add up products of features within a few long regions of autocast; return that and what FP32 has."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for _ in range(10):
+        x = torch.randn(32, 8)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = F.mse_loss(model(x).float(), x.sum(1, keepdim=True))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    gram, exact = torch.zeros(32, 32, dtype=dtype), torch.zeros(32, 32)
+    for _ in range(8):
+        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+            for _ in range(120):
+                features = model[1](model[0](torch.randn(16, 8))).float()
+                gram += features.T @ features
+                exact += features.T @ features
+    return gram, exact
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_sum_that_keeps_too_little_of_what_is_added_in_long_regions_is_an_error(dtype):
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        gram, exact = moments(dtype)
+    lost = dtype is torch.bfloat16
+    assert (float(gram.float().sum() / exact.sum()) < 0.75) is lost
+    found = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert [(one.code, one.origin.line) for one in found] == (
+        [("AMP504", line_of(moments, "gram += "))] if lost else []
+    )

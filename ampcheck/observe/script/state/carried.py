@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.reference.shadow import Shadow
-from ampcheck.observe.script.state.half_judged import UNITS, falls_behind, short_of_half
+from ampcheck.observe.script.state.half_judged import UNITS, falls_behind, short_of
 from ampcheck.observe.script.state.naming import NAMELESS, names_of
 from ampcheck.observe.statistics.memory import instances, readable, version_of
 from ampcheck.observe.statistics.units import unit_of
@@ -123,7 +123,7 @@ def stands_still(
             if stuck > _MOST * moved or slow:
                 file, line = (made.file, made.line) if made is not None else ("", 0)
                 known = moved >= _MANY * last.numel() and last.shape not in weights
-                moved, lost = short_of_half(way, went) if slow else (moved, stuck)
+                moved, lost = short_of(way, went) if slow else (moved, stuck)
                 found[name] = UpdateLoss(name, moved, lost, file=file, line=line) if known else None
     return found
 

@@ -43,6 +43,10 @@ _KEPT, _SEEN = 0.5, 1.5
 _NEAR = 2.0**-3
 #: Units on average that FP32 has moved a state that lasts, in so many steps that write it, and what it kept of that.
 _MOVED, _WRITTEN, _HALF = 2.0, 16, 0.5
+#: What half precision keeps at least of what is added up where nothing is forgotten: rounding takes and gives.
+_MOST_OF = 0.75
+#: As many writes, where a loop of the script's own goes on within one of these steps.
+_OFTEN_WRITTEN = 64
 #: Of a state, what counts as nothing forgotten in all, and of a unit, as nothing moved.
 _NOTHING = 1e-3
 #: A second copy begins this far off, as a part of the largest number.
@@ -184,33 +188,41 @@ def _lost(state: State, counts: list[int], ways: tuple[torch.Tensor, ...]) -> tu
         return (UpdateLoss(state.name, furthest, lost_of_them, off_of_them, *state.place),)
     # What forgets may be some units behind, and follows from there.
     units = _MOVED if state.lasts else 2 * UNITS
-    if state.rounds >= _WRITTEN and falls_behind(*ways, moved=units):
-        return (UpdateLoss(state.name, *short_of_half(*ways[:2]), 0, *state.place),)
+    often = state.rounds >= _WRITTEN or state.writes >= _OFTEN_WRITTEN
+    part = _MOST_OF if state.lasts else _HALF
+    if often and falls_behind(*ways, moved=units, part=part):
+        moved, short = short_of(*ways[:2], part)
+        return (UpdateLoss(state.name, moved, short, 0, *state.place),) if 2 * short > moved else ()
     return ()
 
 
 def falls_behind(
-    intended: torch.Tensor, kept: torch.Tensor, unit: torch.Tensor, *, moved: float = _MOVED
+    intended: torch.Tensor,
+    kept: torch.Tensor,
+    unit: torch.Tensor,
+    *,
+    moved: float = _MOVED,
+    part: float = _HALF,
 ) -> bool:
-    """Tell whether many numbers have gone less than half of the way together, however far each of them has come.
+    """Tell whether many numbers have gone less than a part of the way together, however far each of them has come.
 
-    They have to have `moved` by so many units in FP32, and to be half as many units behind: what is near 0 moves by
+    They have to have `moved` by so many units in FP32, and to be as much of that behind: what is near 0 moves by
     many units, and large numbers by few.
     """
     if intended.numel() <= FEW_NUMBERS:
         return False
     units, behind = ((one / unit).square().mean() for one in (intended, intended - kept))
     way, gone = intended.square().sum(), (intended * kept).sum()
-    return bool((units >= moved**2) & (behind >= (_HALF * moved) ** 2) & (gone < _HALF * way))
+    return bool((units >= moved**2) & (behind >= ((1.0 - part) * moved) ** 2) & (gone < part * way))
 
 
-def short_of_half(intended: torch.Tensor, kept: torch.Tensor) -> tuple[int, int]:
-    """Return how many numbers FP32 moves, and how many of them get less than half of their way.
+def short_of(intended: torch.Tensor, kept: torch.Tensor, part: float = _HALF) -> tuple[int, int]:
+    """Return how many numbers FP32 moves, and how many of them get less than a part of their way.
 
     Where those are not most of all, they are most of the numbers that move furthest.
     """
     size = intended.abs()
-    short, moves = kept * intended.sign() < _HALF * size, size > 0
+    short, moves = kept * intended.sign() < part * size, size > 0
     moved, lost = int(moves.sum()), int((moves & short).sum())
     if 2 * lost > moved:
         return moved, lost
@@ -290,7 +302,8 @@ def stays(state: State, wide: torch.Tensor, probe: torch.Tensor | None, steps: i
     left = (probe.float() - wide.float()) / beside_of(state.first)
     before, state.before, rounds = state.before, way, state.rounds
     state.forgets = rounds > 0 and not bool(left.any())
-    state.lasts = rounds > 1 and bool((1.0 - left).clamp_min(0.0).mean() * _SOON < _HALF * steps)
+    often = rounds > 1 or state.writes >= _OFTEN_WRITTEN
+    state.lasts = often and bool((1.0 - left).clamp_min(0.0).mean() * _SOON < _HALF * steps)
     need = need_of(state.first)
     if before is None or before.shape != way.shape or rounds < need:
         return nothing
