@@ -181,16 +181,16 @@ def compare(
 
 def _lost(state: State, counts: list[int], ways: tuple[torch.Tensor, ...]) -> tuple[UpdateLoss, ...]:
     """Return what was lost of those numbers that moved far, of those that moved furthest, or of all together."""
-    changed, far, lost, off, _, _, furthest, lost_of_them, off_of_them = counts
+    changed, far, lost, off, some, _, furthest, lost_of_them, off_of_them = counts
     if lost + off > MOST_LOST * far and 2 * far >= changed:
         return (UpdateLoss(state.name, far, lost, off, *state.place),)
     if lost_of_them + off_of_them > MOST_LOST * furthest:
         return (UpdateLoss(state.name, furthest, lost_of_them, off_of_them, *state.place),)
-    # What forgets may be some units behind, and follows from there.
-    units = _MOVED if state.lasts else 2 * UNITS
+    # What forgets may be some units behind, and follows from there; near 0 it moves by many, however little that is.
+    units, part = (_MOVED, _MOST_OF) if state.lasts else (2 * UNITS, _HALF)
     often = state.rounds >= _WRITTEN or state.writes >= _OFTEN_WRITTEN
-    part = _MOST_OF if state.lasts else _HALF
-    if often and falls_behind(*ways, moved=units, part=part):
+    far_enough = state.lasts or 2 * some >= changed
+    if often and far_enough and falls_behind(*ways, moved=units, part=part):
         moved, short = short_of(*ways[:2], part)
         return (UpdateLoss(state.name, moved, short, 0, *state.place),) if 2 * short > moved else ()
     return ()
@@ -206,14 +206,12 @@ def falls_behind(
 ) -> bool:
     """Tell whether many numbers have gone less than a part of the way together, however far each of them has come.
 
-    They have to have `moved` by so many units in FP32, and to be as much of that behind: what is near 0 moves by
-    many units, and large numbers by few.
+    They have to have `moved` by so many units in FP32.
     """
     if intended.numel() <= FEW_NUMBERS:
         return False
-    units, behind = ((one / unit).square().mean() for one in (intended, intended - kept))
-    way, gone = intended.square().sum(), (intended * kept).sum()
-    return bool((units >= moved**2) & (behind >= ((1.0 - part) * moved) ** 2) & (gone < part * way))
+    units, way, gone = (intended / unit).square().mean(), intended.square().sum(), (intended * kept).sum()
+    return bool((units >= moved**2) & (gone < part * way))
 
 
 def short_of(intended: torch.Tensor, kept: torch.Tensor, part: float = _HALF) -> tuple[int, int]:
