@@ -191,7 +191,7 @@ def _lost(state: State, counts: list[int], ways: tuple[torch.Tensor, ...]) -> tu
     often = state.rounds >= _WRITTEN or state.writes >= _OFTEN_WRITTEN
     far_enough = state.lasts or 2 * some >= changed
     if often and far_enough and falls_behind(*ways, moved=units, part=part):
-        moved, short = short_of(*ways[:2], part)
+        moved, short = short_of(ways[0], ways[1], part)
         return (UpdateLoss(state.name, moved, short, 0, *state.place),) if 2 * short > moved else ()
     return ()
 
