@@ -43,7 +43,7 @@ _KEPT, _SEEN = 0.5, 1.5
 _NEAR = 2.0**-3
 #: Units on average that FP32 has moved a state that lasts, in so many steps that write it, and what it kept of that.
 _MOVED, _WRITTEN, _HALF = 2.0, 16, 0.5
-#: What half precision keeps at least of what is added up where nothing is forgotten: rounding takes and gives.
+#: What it keeps at least of what is added up within one of these steps where nothing is forgotten.
 _MOST_OF = 0.75
 #: As many writes, where a loop of the script's own goes on within one of these steps.
 _OFTEN_WRITTEN = 64
@@ -187,8 +187,9 @@ def _lost(state: State, counts: list[int], ways: tuple[torch.Tensor, ...]) -> tu
     if lost_of_them + off_of_them > MOST_LOST * furthest:
         return (UpdateLoss(state.name, furthest, lost_of_them, off_of_them, *state.place),)
     # What forgets may be some units behind, and follows from there; near 0 it moves by many, however little that is.
-    units, part = (_MOVED, _MOST_OF) if state.lasts else (2 * UNITS, _HALF)
-    often = state.rounds >= _WRITTEN or state.writes >= _OFTEN_WRITTEN
+    units, within = _MOVED if state.lasts else 2 * UNITS, state.rounds < _WRITTEN
+    part = _MOST_OF if state.lasts and within else _HALF
+    often = not within or state.writes >= _OFTEN_WRITTEN
     far_enough = state.lasts or 2 * some >= changed
     if often and far_enough and falls_behind(*ways, moved=units, part=part):
         moved, short = short_of(ways[0], ways[1], part)
