@@ -123,9 +123,8 @@ def _changed(judged: Sequence[Recorded], tried: Beside | None) -> Iterator[Doubt
             continue  # or it was as far off after the backward
         part = max(parts, key=lambda name: parts[name], default="")
         changed = (where for name, where in given.places.items() if name.startswith(part) and where[1])
-        place = next(changed, ("", 0))
+        place = next(changed, step.beside.touched_at)
         place = place if place[1] else gradient_given(site.file for site in step.low.sites)
-        place = place if place[1] else step.beside.touched_at
         yield Doubt(DoubtKind.CHANGED, (), *place, outcome.worst, part, harms=True)
 
 

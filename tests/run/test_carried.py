@@ -250,11 +250,14 @@ def test_what_is_carried_is_compared_again_when_its_steps_come_to_half_a_unit(dt
 
 def test_two_memories_in_one_tensor_are_carried_each_by_itself():
     """What was seen and what came next are parts of one tensor: neither is given FP32's numbers of the other."""
-    seen, after = both = torch.zeros(2, 8, dtype=torch.float16)
+    seen, after = torch.zeros(2, 8, dtype=torch.float16)
+    begins = seen[:4]
     wide = torch.randn(2, 8)
     known, next_one = Shadow(run_op), Shadow(run_op)
-    known.replace(both, wide)
+    known.replace(seen, wide[0])
+    known.replace(after, wide[1])
     kept = carried.Carried([known], [], lambda _: False, {}, asked=True)
     kept.give([next_one])
-    assert torch.equal(next_one.of(seen), wide[0])
-    assert torch.equal(next_one.of(after), wide[1])
+    for low, one in ((seen, wide[0]), (after, wide[1]), (begins, wide[0, :4])):
+        assert torch.equal(next_one.of(low), one)
+    assert {"seen", "after", "begins"} <= kept.numbers().keys()

@@ -92,7 +92,7 @@ def delivered(off, norm=1.0):
     beside = SimpleNamespace(
         delivery=delivery, error=FIRST, rounded={}, taken=(), touched_at=("script.py", 7)
     )
-    return SimpleNamespace(beside=beside, low=SimpleNamespace(sites=()))
+    return SimpleNamespace(beside=beside)
 
 
 @pytest.mark.parametrize(

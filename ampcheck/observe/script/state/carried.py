@@ -162,4 +162,5 @@ def _half() -> Iterator[tuple[torch.Tensor, _Part]]:
     """Yield the tensors in half precision that are there, and what part of which storage each is."""
     for tensor in instances(torch.Tensor, torch.nn.Parameter):
         if tensor.dtype in HALVES and readable(tensor) and in_memory(tensor):
-            yield tensor, (tensor.untyped_storage()._cdata, tensor.storage_offset(), *tensor.stride())
+            part = (tensor.storage_offset(), *tensor.shape, *tensor.stride())
+            yield tensor, (tensor.untyped_storage()._cdata, *part)
