@@ -28,6 +28,8 @@ _MANY_ROWS, _FAR_FROM_ZERO = 0.25, 1e-4
 #: What losses are multiplied by for other reasons: such a number in a backward need not be the loss scale.
 _FACTORS = frozenset({0.0, 0.25, 0.5, 1.0, 2.0, 4.0})
 _current_node = torch._C._current_autograd_node
+#: Operations that divide by the loss scale, or multiply by its inverse.
+_SCALES = frozenset({"div", "mul"})
 
 
 class GradientRows:
@@ -61,7 +63,9 @@ class GradientRows:
         self._left: list[
             tuple[torch.Tensor, torch.Tensor, int]
         ] = []  #: parameters with what the backward has left
-        self.touched_at = ("", 0)  #: where the script has first changed them by itself, or else read them
+        #: Where the script has first changed them by itself, or else divided or multiplied them, or else read them.
+        self.touched_at = ("", 0)
+        self._scaled = False  #: they were divided or multiplied: a check reads them before
 
     def add(self, name: str, parameter: int, grad: torch.Tensor) -> None:
         """Compare a gradient, as it is used."""
@@ -79,7 +83,7 @@ class GradientRows:
 
     def wait(self, parameters: Iterable[torch.Tensor]) -> None:
         """Wait for the first operation on gradients: a backward has just left them."""
-        self._untouched, self.touched_at = {}, ("", 0)
+        self._untouched, self.touched_at, self._scaled = {}, ("", 0), False
         held = ((one, gradient_of(one)) for one in parameters)
         self._left = [
             (one, grad, version_of(grad)) for one, grad in held if grad is not None and readable(grad)
@@ -112,7 +116,9 @@ class GradientRows:
             readable(tensor) and tensor.untyped_storage()._cdata in self._places
             for tensor in tensors_of(written(effects(func), args, {}))
         )
-        if first or changes:
+        scales = not self._scaled and effects(func).name in _SCALES
+        self._scaled = self._scaled or scales
+        if first or changes or scales:
             self.touched_at = running_line()
         if changes:
             self._places = frozenset()
