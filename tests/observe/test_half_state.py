@@ -295,6 +295,21 @@ def test_numbers_that_get_less_than_half_of_the_way_together_are_lost(lasts, tim
         assert (loss.moved, loss.stuck) == (1000, short)  # counted one by one
 
 
+@pytest.mark.parametrize("still", [True, False])
+def test_what_is_behind_in_a_few_numbers_that_go_nearly_all_of_the_way_is_not_judged_fine(still):
+    """Of those that move furthest fewer than half stand still, of all a few: none of this is most of anything."""
+    first = torch.full((1000,), 0.5).bfloat16()
+    way = 2.0**-8 * torch.full((1000,), 8.0)
+    way[:6], way[6:10] = 4000.0 * 2.0**-8, 32000.0 * 2.0**-8
+    went = way.clone()
+    went[6:10] *= 0.0 if still else 1.0
+    weights = (first.float() + went).bfloat16()
+    state = State(weakref.ref(weights), "weights", first, 0, rounds=20)
+    compare(state, weights, first.float() + way, torch.zeros(1000, dtype=torch.bool), last=True)
+    assert not state.losses
+    assert state.fine is not still
+
+
 @pytest.mark.parametrize(
     ("was_kept", "lasts", "off", "kept"),
     [

@@ -187,6 +187,17 @@ def test_what_is_lost_of_too_few_changes_to_tell_is_not_called_safe(backwards, w
     assert session.report("script.py").verdict.word is Health.PARTLY_AUDITED
 
 
+def learn(model, optimizer):
+    """Take a step of training, and return what it was given."""
+    x = torch.randn(32, 8)
+    with torch.autocast("cuda", torch.bfloat16):
+        loss = F.mse_loss(model(x).float(), x.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return x
+
+
 @pytest.mark.parametrize("evaluates", [True, False])
 def test_what_a_pass_comes_between_is_not_forgotten(evaluates):
     """Some steps write the sums, before a pass that leaves them alone; nobody has judged what was lost of that."""
@@ -197,12 +208,7 @@ def test_what_a_pass_comes_between_is_not_forgotten(evaluates):
     session = Session(Schedule(), as_cuda=True)
     with session.watching():
         for step in range(60):
-            x = torch.randn(32, 8)
-            with torch.autocast("cuda", torch.bfloat16):
-                loss = F.mse_loss(model(x).float(), x.sum(1, keepdim=True))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            x = learn(model, optimizer)
             for one in sums if step in {44, 46, 48} else ():
                 one.add_(1e-4)
             for _ in range(12 if evaluates and step == 50 else 0):
@@ -218,12 +224,7 @@ def moments(dtype):
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     for _ in range(10):
-        x = torch.randn(32, 8)
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = F.mse_loss(model(x).float(), x.sum(1, keepdim=True))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        learn(model, optimizer)
     gram, exact = torch.zeros(32, 32, dtype=dtype), torch.zeros(32, 32)
     for _ in range(8):
         with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):

@@ -127,8 +127,7 @@ def compare(
         state.missed = True
         return
     first, unit = state.first.float(), unit_of(state.first)
-    few = tensor.numel() <= FEW_NUMBERS
-    empty = (tensor == 0) & (first == 0)
+    few, empty = tensor.numel() <= FEW_NUMBERS, (tensor == 0) & (first == 0)
     intended, kept = wide.float() - first, tensor.float() - first
     size, changes = intended.abs(), (intended != 0) & intended.isfinite()
     state.pace = size / max(1, state.rounds)
@@ -156,9 +155,11 @@ def compare(
     ]
     counts = torch.stack([one.sum() for one in kinds]).tolist()
     changed, _, lost, off, moved_a_little, lost_of_it, *_ = counts
+    ways = (intended.where(changes, 0.0), kept, unit)
+    behind = not few and _is_behind(state, changed, moved_a_little, ways)
     if few and lost + off:
         state.losses = tuple(_number_by_number(state, *kinds[1:4]))
-    elif found := _lost(state, counts, (intended.where(changes, 0.0), kept, unit)):
+    elif found := _lost(state, counts, ways, behind=behind):
         state.losses = found
     elif (zeros := int((empty & changes).sum())) > MOST_LOST * tensor.numel():
         # They are smaller than half precision holds.
@@ -167,34 +168,46 @@ def compare(
     right = (
         (enough_moved or (last and (state.fine or (state.writes > 0 and not changed))))
         and lost_of_it <= KEPT * moved_a_little
-        and not state.losses
+        and not (state.losses or behind)
     )
     # A cast of what is kept in FP32, as of master weights, is what FP32 has, rounded once.
     right |= state.forgets and bool(changed) and torch.equal(tensor, wide.to(tensor.dtype))
-    long = state.rounds >= LONG_ENOUGH and not state.losses
-    there = long and _where_fp32_is(state, tensor, intended)
+    there = state.rounds >= LONG_ENOUGH and not state.losses and _where_fp32_is(state, tensor, intended)
     stays_near = state.kept and not (state.losses or enough_moved) and _is_near(state, tensor, wide)
     state.kept = (right and (enough_moved or state.kept)) or there or stays_near
     # What is rounded away shows in the long run.
     state.done, state.fine, state.fine_here = bool(state.losses) or (state.fine_here and right), right, right
 
 
-def _lost(state: State, counts: list[int], ways: tuple[torch.Tensor, ...]) -> tuple[UpdateLoss, ...]:
+def _lost(
+    state: State, counts: list[int], ways: tuple[torch.Tensor, ...], *, behind: bool
+) -> tuple[UpdateLoss, ...]:
     """Return what was lost of those numbers that moved far, of those that moved furthest, or of all together."""
-    changed, far, lost, off, some, _, furthest, lost_of_them, off_of_them = counts
+    changed, far, lost, off, _, _, furthest, lost_of_them, off_of_them = counts
     if lost + off > MOST_LOST * far and 2 * far >= changed:
         return (UpdateLoss(state.name, far, lost, off, *state.place),)
     if lost_of_them + off_of_them > MOST_LOST * furthest:
         return (UpdateLoss(state.name, furthest, lost_of_them, off_of_them, *state.place),)
-    # What forgets may be some units behind, and follows from there; near 0 it moves by many, however little that is.
-    units, within = _MOVED if state.lasts else 2 * UNITS, state.rounds < _WRITTEN
-    part = _MOST_OF if state.lasts and within else _HALF
-    often = not within or state.writes >= _OFTEN_WRITTEN
-    far_enough = state.lasts or 2 * some >= changed
-    if often and far_enough and falls_behind(*ways, moved=units, part=part):
-        moved, short = short_of(ways[0], ways[1], part)
+    if behind:
+        moved, short = short_of(ways[0], ways[1], _part(state))
         return (UpdateLoss(state.name, moved, short, 0, *state.place),) if 2 * short > moved else ()
     return ()
+
+
+def _is_behind(state: State, changed: int, some: int, ways: tuple[torch.Tensor, ...]) -> bool:
+    """Tell whether all numbers together are behind FP32's, where `some` of those that `changed` moved by some units.
+
+    What forgets may be some units behind, and follows from there; near 0 it moves by many, however little that is.
+    """
+    often = state.rounds >= _WRITTEN or state.writes >= _OFTEN_WRITTEN
+    far_enough = state.lasts or 2 * some >= changed
+    units = _MOVED if state.lasts else 2 * UNITS
+    return often and far_enough and falls_behind(*ways, moved=units, part=_part(state))
+
+
+def _part(state: State) -> float:
+    """Return the part of FP32's way that numbers have to go."""
+    return _MOST_OF if state.lasts and state.rounds < _WRITTEN else _HALF
 
 
 def falls_behind(
