@@ -99,7 +99,7 @@ def _read(node: ast.stmt) -> Iterator[ast.expr]:
 
 def _lines_that_construct(kind: ast.ClassDef) -> set[int]:
     """Return the lines of a class that run where it is called: those of other methods run later."""
-    parts = [one for one in kind.body if getattr(one, "name", "__init__") == "__init__"]
+    parts = [one for one in kind.body if getattr(one, "name", "__init__") in {"__init__", "__post_init__"}]
     return {line for one in parts for line in range(one.lineno, (one.end_lineno or 0) + 1)}
 
 

@@ -121,11 +121,12 @@ def rescaled_by_hand(loop: Loop) -> list[Finding]:
     several = sum(thing.family == "optimizer" for thing in loop.things) > 1
     if several or not loop.first_scales:
         return []
-    bad, last = [], ["", ""]  # places of backwards that add up; two of different losses may have own weights
+    # Places of backwards that add up: two of different losses may have weights of their own.
+    bad, last = [], ["", ""]
     for _, event in loop.sequence(1):
         if event.kind is Kind.BACKWARD and event.name != RETURNED:
             last = [last[1], event.location]
-        elif (event.kind, event.name) == (Kind.GROWN, RESCALED) and last[0] == last[1] != "":
+        elif (event.kind, event.name) == (Kind.GROWN, RESCALED) and last[0] == last[1] and last[1]:
             bad.append(event)
     return [
         loop_finding(

@@ -264,7 +264,8 @@ class Looks:
 
     def again(self, tape: Any, done: Recorded, recording: Any) -> None:
         """Look again, if there is a reason."""
-        self._again(tape, done, recording)
+        with unseen():
+            self._again(tape, done, recording)
         # What a script keeps it may read before a call.
         self.keeps_half = keeps_half() if len(tape.recorded) == 1 else self.keeps_half
         early = recording.before_calls or self.keeps_half
@@ -296,6 +297,7 @@ class Looks:
             tape.look_at(self.early.step)
 
     def _is_new(self, tape: Any, done: Recorded) -> bool:
+        """Tell whether a step that was not compared has what no compared one has shown."""
         new = strange(done, tape.recorded) or self._may_read_half(tape, done)
         return new or self.carried.grows_out()
 
