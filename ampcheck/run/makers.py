@@ -6,14 +6,19 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from ampcheck.observe.source import in_library
+from ampcheck.run.module_casts import module_casts
 from ampcheck.values.formats import HALVES
 from ampcheck.values.loop import Kind
-from ampcheck.values.maker import BEGINS_SCALE, LOWERS_SCALE, Maker
+from ampcheck.values.maker import BEGINS_SCALE, CASTS_MODULE, LOWERS_SCALE, Maker
 from ampcheck.values.report import Report
+from ampcheck.values.trace import Phase
 from ampcheck.values.wording import location
 
 _HALVES = frozenset({"half", "float16", "bfloat16"})
 _LIKE = frozenset("clone deepcopy zeros_like ones_like empty_like full_like".split())
+#: What makes a tensor that was none before.
+_BEGIN = _LIKE.union("zeros ones empty full tensor as_tensor rand randn arange eye".split())
+_CASTS = frozenset({"half", "bfloat16", "to", "type"})
 _REGISTER = frozenset({"register_buffer", "register_parameter", "setdefault"})
 _ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
 
@@ -29,7 +34,8 @@ def makers(report: Report) -> tuple[Maker, ...]:
     )
     found = made_in(files, frozenset(named)) if named or written else ()
     kept = [one for one in found if one.name in named or written & {*one.changed}]
-    return (*kept, *_scale_by_hand(report))
+    stored = any(site.phase is Phase.STATE and site.dtype in HALVES for site in report.low.sites)
+    return (*kept, *(_cast_of_module(files) if named or stored else ()), *_scale_by_hand(report))
 
 
 def made_in(files: Iterable[str], named: Collection[str] = ()) -> tuple[Maker, ...]:
@@ -38,16 +44,34 @@ def made_in(files: Iterable[str], named: Collection[str] = ()) -> tuple[Maker, .
     What is `named` is known to be in half precision: it may be made like other tensors.
     """
     made: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    begun: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    cast: dict[str, set[str]] = defaultdict(set)
     changed: dict[str, set[str]] = defaultdict(set)
     for file in sorted(set(files) - {""}):
         for node in _nodes(file):
             for name, value in _made(node):
-                if _is_half(value) or (name in named and _is_like_another(value)):
-                    made[name].add((file, value.lineno))
+                if _is_half(value) or (name in named and (_calls(value, _LIKE) or _is_cast(value))):
+                    (begun if _calls(value, _BEGIN) else made)[name].add((file, value.lineno))
+                    if _is_cast(value) and not _calls(value, _BEGIN):
+                        cast[name].add(location(file, value.lineno))
             for name in filter(None, map(_name, _targets(node))):
                 changed[name].add(location(file, getattr(node, "lineno", 0)))
-    lines = {name: next(iter(places)) for name, places in made.items() if len(places) == 1}
-    return tuple(Maker(name, *place, tuple(sorted(changed[name]))) for name, place in sorted(lines.items()))
+    found = []
+    for name in sorted({*made, *begun}):
+        # Where it begins, rather than where what it has become is cast again.
+        places, again = begun[name] or made[name], cast[name] if begun[name] else set[str]()
+        if name in named and not begun[name] and len(cast[name]) == len(places):
+            again = cast[name] if len(places) > 1 else again
+        if len(places) == 1 or (again and not begun[name]):
+            found.append(Maker(name, *min(places), tuple(sorted(changed[name])), tuple(sorted(again))))
+    return tuple(found)
+
+
+def _cast_of_module(files: Iterable[str]) -> Iterator[Maker]:
+    """Yield the one line that casts a module to half precision."""
+    found = [(file, line) for file in sorted(set(files) - {""}) for line in module_casts([*_nodes(file)])]
+    if len(found) == 1:
+        yield Maker(CASTS_MODULE, *found[0])
 
 
 def _scale_by_hand(report: Report) -> Iterator[Maker]:
@@ -201,10 +225,14 @@ def _targets(node: ast.AST) -> Iterator[ast.expr]:
             yield owner
 
 
-def _is_like_another(value: ast.expr) -> bool:
-    """Tell whether an expression makes a tensor that has the dtype of another one."""
-    calls = (node.func for node in ast.walk(value) if isinstance(node, ast.Call))
-    return any(getattr(called, "attr", getattr(called, "id", "")) in _LIKE for called in calls)
+def _calls(value: ast.expr, names: frozenset[str]) -> bool:
+    """Tell whether an expression calls one of these."""
+    return any(_name(node.func) in names for node in ast.walk(value) if isinstance(node, ast.Call))
+
+
+def _is_cast(value: ast.expr) -> bool:
+    """Tell whether an expression gives what it computes in another precision, at last."""
+    return isinstance(value, ast.Call) and _name(value.func) in _CASTS
 
 
 def _is_half(value: ast.expr) -> bool:

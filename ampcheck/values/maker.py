@@ -6,6 +6,8 @@ from ampcheck.values.wording import location
 
 #: Names of the lines that make a loss scale the script keeps itself, and that lower it.
 BEGINS_SCALE, LOWERS_SCALE = "the loss scale begins", "the loss scale falls"
+#: Name of the line that casts a module to half precision.
+CASTS_MODULE = "a module is cast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,7 @@ class Maker:
     file: str
     line: int
     changed: tuple[str, ...] = ()  #: the lines that write into it in place
+    cast: tuple[str, ...] = ()  #: the lines that cast it to half precision again
 
     @property
     def location(self) -> str:

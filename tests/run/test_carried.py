@@ -177,11 +177,14 @@ def test_what_stands_still_where_fp32_moves_on_is_an_error(rate):
 
 
 def test_what_stands_still_and_has_the_shape_of_a_weight_is_not_judged():
-    """An optimizer may keep there what rounding has taken from the weight."""
+    """An optimizer may keep there what rounding has taken from the weight: FP32 has other numbers there, or none."""
     before, after = torch.ones(4, 2, dtype=torch.bfloat16), torch.ones(4, 2)
     first, last = {"it": (before, after, None)}, {"it": (before, after + 0.5, None)}
-    assert stands_still(first, last, {torch.Size((4, 2))}) == {"it": None}
-    assert stands_still(first, last, set())["it"] == UpdateLoss("it", 8, 8)
+    weights = {torch.Size((4, 2))}
+    for other in (-0.5, 1.5):
+        assert stands_still(first, {"it": (before, after + other, None)}, weights) == {"it": None}
+    for near in (weights, set()):
+        assert stands_still(first, last, near)["it"] == UpdateLoss("it", 8, 8)
     few = after.clone()
     few[0, 0] = 2
     assert stands_still(first, {"it": (before, few, None)}, set()) == {"it": None}

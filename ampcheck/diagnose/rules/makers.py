@@ -1,7 +1,7 @@
 """The lines that make what a script holds in half precision: where it is to be made in FP32 instead."""
 
 from ampcheck.values.loop import SENT_WEIGHT
-from ampcheck.values.maker import Maker
+from ampcheck.values.maker import CASTS_MODULE, Maker
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean
 
@@ -11,6 +11,11 @@ def maker_of(report: Report, name: str) -> Maker | None:
     known = {maker.name: maker for maker in report.makers}
     parts = reversed(name.partition("[")[0].split("."))
     return next((known[part] for part in parts if part in known), None)
+
+
+def module_cast(report: Report) -> Maker | None:
+    """Return the one line that casts a module to half precision."""
+    return next((maker for maker in report.makers if maker.name == CASTS_MODULE), None)
 
 
 def changed_at(report: Report, place: str) -> Maker | None:
@@ -33,7 +38,13 @@ def held_in_fp32(report: Report, name: str, shown: str = "") -> str:
         return "# on this line: send the weights in FP32, or in half precision what has changed of them"
     maker = maker_of(report, name)
     if maker is None:
-        return f"# where {shown or name} is made: dtype=torch.float32"
+        cast = module_cast(report)
+        by = f" ({cast.location} casts a module to half precision)" if cast is not None else ""
+        return f"# where {shown or name} is made: dtype=torch.float32{by}"
     parts = name.partition("[")[0].split(".")
     last = max(at for at, part in enumerate(parts) if part == maker.name)  # what it holds is made with it
-    return f"# {maker.location}, where {'.'.join(parts[: last + 1])} is made: dtype=torch.float32"
+    held, casts = ".".join(parts[: last + 1]), " and ".join(maker.cast)
+    if maker.location in maker.cast:
+        return f"# {casts}: {held} without the cast to half precision"
+    again = f"; {casts} without the cast" if casts else ""
+    return f"# {maker.location}, where {held} is made: dtype=torch.float32{again}"

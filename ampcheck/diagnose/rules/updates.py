@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
+from ampcheck.diagnose.rules.framework_terms import under_autocast, weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import last_step
-from ampcheck.diagnose.rules.makers import held_in_fp32, maker_of
+from ampcheck.diagnose.rules.makers import held_in_fp32, maker_of, module_cast
 from ampcheck.diagnose.rules.optimizer_eps import vanishing_eps
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.modules import within
@@ -141,6 +141,13 @@ def _kept(report: Report, bad: list[UpdateLoss], held: tuple[str, ...]) -> tuple
         return held
     fine = [loss for loss in report.updates if loss.stepped and loss not in lost_updates(report)]
     if len(bad) <= min(_FEW, len(fine)):
+        cast = module_cast(report)
+        if cast is not None:
+            names = ", ".join(dict.fromkeys(_list_of(loss.name) for loss in bad))
+            return (
+                f"# after {cast.location}, which casts the whole module: {names} in torch.float32 again",
+                *under_autocast(report),
+            )
         again = "# and in torch.float32 again after .to(...), .half() or .bfloat16() of the whole model"
         return (*dict.fromkeys(held_in_fp32(report, _list_of(loss.name)) for loss in bad), again)
     return weights_in_fp32(report)

@@ -28,6 +28,8 @@ Paces = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 _MOST, _MANY = 0.5, 0.25
 #: Of the way that FP32 goes, what half precision goes in whatever direction where it falls behind.
 _SLOW = 0.5
+#: Part of FP32's numbers by which half precision's differ where they are others altogether.
+_OTHER = 0.5
 #: A storage, and which of its elements a tensor has: several tensors may share one.
 _Part = tuple[int, ...]
 
@@ -109,8 +111,8 @@ def stands_still(
 ) -> dict[str, UpdateLoss | None]:
     """Return what stands still or falls behind where FP32 moves on, by as much as half precision can tell apart.
 
-    What that comes to is known where many of the numbers move. It is not where there are weights of the same shape: an
-    optimizer may keep there what rounding takes from these.
+    What that comes to is known where many of the numbers move. It is not where there are weights of the same shape and
+    FP32 has other numbers altogether: an optimizer may keep there what rounding takes from these.
     """
     found: dict[str, UpdateLoss | None] = {}
     for name in before.keys() & after.keys():
@@ -122,7 +124,8 @@ def stands_still(
             slow = falls_behind(way, went, unit_of(last)) and went.norm() < _SLOW * way.norm()
             if stuck > _MOST * moved or slow:
                 file, line = (made.file, made.line) if made is not None else ("", 0)
-                known = moved >= _MANY * last.numel() and last.shape not in weights
+                other = last.shape in weights and (end.float() - last.float()).norm() > _OTHER * end.norm()
+                known = moved >= _MANY * last.numel() and not other
                 moved, lost = short_of(way, went) if slow else (moved, stuck)
                 found[name] = UpdateLoss(name, moved, lost, file=file, line=line) if known else None
     return found
