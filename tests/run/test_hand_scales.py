@@ -170,6 +170,7 @@ def test_a_fixed_scale_by_hand_that_some_batches_never_fit_is_said_at_its_backwa
     assert [one.severity for one in found] == ([Severity(severity)] if severity else [])
     for one in found:
         assert one.message.startswith("the loss scale stays at 2^14, the script never lowers it")
+        assert not any("further" in line for line in one.fix)
         assert one.origin.line == line_of(scaled, "backward()")
 
 

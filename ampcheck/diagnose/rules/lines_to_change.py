@@ -144,7 +144,8 @@ def _larger_scale(report: Report, finding: Finding) -> tuple[str, ...]:
     if settled.log2_scale < 0 and shared_scaler(report):
         return (
             f"other = torch.amp.GradScaler({device_of(report)})  # one scaler for each optimizer",
-            "# for one of them: other.scale(loss).backward(), other.step(optimizer), other.update()",
+            "# for one of them: other.scale(loss).backward(), other.step(optimizer)",
+            "other.update()  # in a step in which other.step was called only",
         )
     if divided_in_half(report, settled):
         return weights_in_fp32(report)

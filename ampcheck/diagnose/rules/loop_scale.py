@@ -249,7 +249,9 @@ def _lowered(report: Report, label: str) -> list[str]:
     thing = loop_of(report).thing(label)
     fits = max(fitting(report), default=report.log2_scale)
     if thing is None and fits < report.log2_scale:
-        return [f"# halve the scale further where a step is skipped: 2.0**{fits} is predicted to fit"]
+        falls = maker_of(report, LOWERS_SCALE)
+        halve = f"# {falls.location}: halve the scale further" if falls else "# halve the scale"
+        return [f"{halve} where a step is skipped: 2.0**{fits} is predicted to fit"]
     if thing is None:
         return []
     if thing.kind == "GradScaler":
