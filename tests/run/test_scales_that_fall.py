@@ -179,8 +179,7 @@ def test_a_scale_that_cannot_fall_far_enough_is_told_how_far():
         assert falls_to(2.0**12) == 24
     report = session.report("script.py")
     (fix,) = [line for one in report.findings if one.code == "AMP206" for line in one.fix]
-    line = line_of(falls_to, "max(scale / 2, floor)")
-    assert f"test_scales_that_fall.py:{line}: halve the scale further" in fix
+    assert "halve the scale further" in fix
     fits = int(fix.partition("2.0**")[2].split()[0])
     with cuda_casting(), autocast_stands_in():
         assert falls_to(2.0**fits) == 16 - fits  # it falls as far as that, and no further step is lost

@@ -250,8 +250,9 @@ def _lowered(report: Report, label: str) -> list[str]:
     fits = max(fitting(report), default=report.log2_scale)
     if thing is None and fits < report.log2_scale:
         falls = maker_of(report, LOWERS_SCALE)
-        halve = f"# {falls.location}: halve the scale further" if falls else "# halve the scale"
-        return [f"{halve} where a step is skipped: 2.0**{fits} is predicted to fit"]
+        at = f"{falls.location}: " if falls is not None else ""
+        further = " further" if len({event.after for event in loop_of(report).scales}) > 1 else ""
+        return [f"# {at}halve the scale{further} where a step is skipped: 2.0**{fits} is predicted to fit"]
     if thing is None:
         return []
     if thing.kind == "GradScaler":
