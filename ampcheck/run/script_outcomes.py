@@ -10,6 +10,7 @@ from ampcheck.run.makers import gradient_given
 from ampcheck.values.doubts import Doubt, DoubtKind
 from ampcheck.values.outcome import DEAD_SHARE, HARM_ERROR, HARM_UNDERFLOW, MAGNIFIES, Outcome
 from ampcheck.values.parts import but_for_noise, by_chance, dead_parts, faint_parts, harmed_parts, outcome_of
+from ampcheck.values.trace import Phase
 
 #: How many times as far off as after the backward gradients are that were changed since.
 _FURTHER = 2.0
@@ -89,7 +90,7 @@ def script_doubts(judged: Sequence[Recorded]) -> tuple[Doubt, ...]:
     tried = first_rounded(judged)
     rounded = tried.rounded if tried is not None else {}
     found = []
-    for beside in (step.beside for step in judged if step.beside is not None and step.beside.taken):
+    for step, beside in ((one, one.beside) for one in judged if one.beside is not None and one.beside.taken):
         outcome = outcome_of(beside.second, beside.second_loss, beside.reference.steps[0].loss, 0)
         parts = harmed_parts(beside.second, rounded) | dead_parts(beside.second)
         outcome = replace(outcome, parts=parts)
@@ -97,10 +98,27 @@ def script_doubts(judged: Sequence[Recorded]) -> tuple[Doubt, ...]:
         kind = DoubtKind.GIVEN if beside.look is Look.MOVED else DoubtKind.PICKED
         if kind is DoubtKind.PICKED and tried is not None:
             harms = harms and _picks_otherwise(tried)
+        if kind is DoubtKind.PICKED and beside.parted and not harms:
+            found += _after_overflow(step)
+            continue
         first, names = beside.taken[0], tuple(dict.fromkeys(one.name for one in beside.taken))
         part = max(parts, key=lambda name: parts[name], default="")
         found.append(Doubt(kind, names, first.file, first.line, outcome.worst, part, harms))
     return (*found, *_changed(judged, tried))
+
+
+def _after_overflow(step: Recorded) -> Iterator[Doubt]:
+    """Yield picks that are far worse than FP32's in a step in which the forward overflows, and FP32's does not."""
+    beside = step.beside
+    far = [one for one in beside.picks if one.far] if beside is not None else []
+    if beside is None or not far:
+        return
+    fine = {site.place for site, stats in beside.reference.sites.items() if not stats.nonfinite}
+    sites = ((site, stats) for site, stats in step.low.sites.items() if site.phase is Phase.FORWARD)
+    if any(stats.infs and site.place in fine for site, stats in sites):
+        worst = max(far, key=lambda one: one.share)
+        known = DoubtKind.PICKED, (worst.name,), worst.file, worst.line, worst.share
+        yield Doubt(*known, harms=True, overflows=True)
 
 
 def _changed(judged: Sequence[Recorded], tried: Beside | None) -> Iterator[Doubt]:

@@ -46,8 +46,19 @@ def _left(report: Report, state: dict[str, float], error: float) -> Finding:
         else f"the gradient of FP32's next step is off by {percent(error)} from there"
     )
     module, _, slot = name.rpartition(".")
-    site = Site(module, "", f"param[{slot}]", Phase.STATE, report.dtype)
+    file, line = _where_it_begins(report) if worst == float("inf") else ("", 0)
+    site = Site(module, "", f"param[{slot}]", Phase.STATE, report.dtype, file, line)
     return _finding(f"{name}{others} {what} after the step: {then}", (site,), {"tensors": len(state)})
+
+
+def _where_it_begins(report: Report) -> tuple[str, int]:
+    """Return the first line whose result is infinite where FP32's is not; ("", 0) where there is none."""
+    fine = {} if report.reference is None else report.reference.sites
+    for site, stats in report.low.sites.items():
+        wide = next((fine[one] for one in fine if one.place == site.place), None) if stats.infs else None
+        if wide is not None and not wide.nonfinite and site.op and site.line:
+            return site.file, site.line
+    return "", 0
 
 
 def _finding(message: str, sites: tuple[Site, ...], numbers: dict[str, float]) -> Finding:

@@ -67,13 +67,22 @@ def wrong_picks(report: Report) -> list[Finding]:
             report,
             ("AMP510", "wrong-picks", found.names[0]),
             found,
-            f"{clean(found.names[0])} picks otherwise than FP32 would: with FP32's picks the gradient"
-            f"{_where(found)} differs by {percent(found.error)}",
+            f"{clean(found.names[0])} picks otherwise than FP32 would: {_what_differs(found)}",
             region,
             "    ...  # what is compared here is computed in FP32, with .float() on what it is made of",
         )
         for found in _harmful(report, DoubtKind.PICKED)
     ]
+
+
+def _what_differs(found: Doubt) -> str:
+    """Return what is known of FP32's picks."""
+    if not found.overflows:
+        return f"with FP32's picks the gradient{_where(found)} differs by {percent(found.error)}"
+    return (
+        "it compares numbers of which some overflowed before; by FP32's numbers the picks are worse by "
+        f"{percent(found.error)} of how far FP32's are from the average"
+    )
 
 
 def changed_gradients(report: Report) -> list[Finding]:
@@ -151,7 +160,7 @@ def _finding(report: Report, rule: tuple[str, str, str], found: Doubt, message: 
     makers = (maker_of(report, name) for name in found.names if found.kind is DoubtKind.GIVEN)
     at = next(filter(None, makers), found)
     site = Site(found.part, op, "output", Phase.FORWARD, report.dtype, at.file, at.line)
-    known = "rounded" in report.outcomes
+    known = found.overflows or "rounded" in report.outcomes
     return Finding(
         code,
         name,

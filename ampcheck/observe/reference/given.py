@@ -21,6 +21,7 @@ from ampcheck.observe.statistics.memory import readable, tensors_of, version_of
 from ampcheck.observe.statistics.units import GRIDS, is_grid, whole
 from ampcheck.observe.unusual import in_memory
 from ampcheck.values.op_kinds import CASTS, rounds_inputs
+from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.wording import some
 
 if TYPE_CHECKING:
@@ -39,7 +40,12 @@ class TakenAsIs(NamedTuple):
     file: str = ""
     line: int = 0
     worse: float = 0.0  #: of picks, by how much they are worse than FP32's
-    far: bool = False  #: that is much
+    share: float = 0.0  #: that, as a part of how far FP32's picks are from the average
+
+    @property
+    def far(self) -> bool:
+        """Whether picks are much worse."""
+        return self.share > HARM_ERROR
 
     @property
     def words(self) -> str:

@@ -123,7 +123,7 @@ class Picks:
                 wrong.append(Integers(*place, int(beside), int(rounded)))
             elif worse > (HARM_ERROR if name == CONVERTS else _DIFFERS) * beside:
                 what = _CONVERSION if name == CONVERTS else name
-                worse_picks.append(TakenAsIs(what, file, line, worse, far=worse > HARM_ERROR * beside))
+                worse_picks.append(TakenAsIs(what, file, line, worse, worse / beside if beside else 0.0))
         return tuple(worse_picks), tuple(wrong)
 
 

@@ -53,6 +53,9 @@ class Shadow:
         self.given: Given | None = None  #: takes note of half-precision numbers from before the step
         self.picks: Picks | None = None  #: takes note of what is picked
         self.decides = False  #: what it picks it picks by its own numbers
+        self.parted = (
+            False  #: it picked other numbers of elements than the script, and went on with the script's
+        )
         #: Told of an error of our own, which must not end an operation of the script's.
         self.gave_way: Callable[[Exception], None] = _raise
 
@@ -316,6 +319,7 @@ class Shadow:
         """Hold the FP32 result of an operation beside the script's."""
         storage = tensor.untyped_storage()
         if wide.shape != tensor.shape:
+            self.parted = True
             self._adopt(tensor)
             return
         size = storage.nbytes() // tensor.element_size()

@@ -2,16 +2,19 @@
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from math import inf
 from typing import TYPE_CHECKING
 
 import torch
 
 from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.model.held import Held, apart, held
 from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.reference.joined import Joined
 from ampcheck.observe.script.recorded import Left
 from ampcheck.observe.script.second_run import SecondRun
+from ampcheck.observe.script.state.ruined import Ruined
 from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.statistics.memory import version_of
 from ampcheck.values.outcome import HARM_ERROR
@@ -29,11 +32,14 @@ class HeldState:
         """Compare with what a shadow has; a second run tells how much of it rounding explains."""
         self._shadow, self._second, self._scale = shadow, second, scale
         self._before: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor, int]] = {}
-        self.off: dict[str, Left] = {}  #: by path, what is off
+        self._off: dict[str, Left] = {}  #: by path, what is off
+        self._ruined = Ruined(shadow)
+        self._names: list[str] = []  #: what lies outside of models, and is infinite or NaN now
         self.updates: list[UpdateLoss] = []  #: of what was written in the step
 
     def remember(self, models: Models) -> None:
         """Keep what models hold in half precision when the step begins."""
+        self._ruined.remember()
         for _, one in _by_path(models):
             half = one.tensor.dtype in HALVES and one.tensor.numel() <= MOST
             if half and id(one.tensor) not in self._before:
@@ -47,6 +53,14 @@ class HeldState:
             if reference is not None:
                 self._update(path, one.tensor, reference)
                 self._leave(path, one.tensor, reference, saved=one.saved)
+        weights = [weight for _, model in models for weight in model.parameters()]
+        grads = [grad for weight in weights if (grad := gradient_of(weight)) is not None]
+        self._names = self._ruined.names([*weights, *grads, *(one.tensor for _, one in _by_path(models))])
+
+    def off(self, *, overflowed: bool) -> dict[str, Left]:
+        """Return by path what is off; a step whose gradients `overflowed` is known to make infinities of them."""
+        ruined = {} if overflowed else {name: Left(inf, 0.0, saved=True) for name in self._names}
+        return {**ruined, **self._off}
 
     def _update(self, path: str, tensor: torch.Tensor, reference: torch.Tensor) -> None:
         known, before, version = self._before.get(id(tensor), (lambda: None, tensor, 0))
@@ -63,7 +77,7 @@ class HeldState:
         if error > HARM_ERROR:
             rounded = None if self._second is None else self._second.rounded(tensor)
             explained = 0.0 if rounded is None else apart(reference, rounded)
-            self.off[path] = Left(error, explained, saved)
+            self._off[path] = Left(error, explained, saved)
 
 
 def _by_path(models: Models) -> Iterator[tuple[str, Held]]:

@@ -83,11 +83,16 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         kind = type(value).__name__
         yield from [(f"{kind}.state.{key}", one) for state in held for key, one in state.items()]
     elif isinstance(value, Mapping):
-        yield from [(f"{name}.{key}", held) for key, held in value.items()]
+        yield from [(f"{name}.{_word(key)}", held) for key, held in value.items()]
     elif type(value) in {list, tuple}:
         yield from [(f"{name}.{at}", held) for at, held in enumerate(value)]
     elif is_plain(value):
         yield from [(f"{name}.{key}", held) for key, held in vars(value).items()]
+
+
+def _word(key: Any) -> Any:
+    """Return what a key is called: its class where it is no name or number."""
+    return key if isinstance(key, (str, int, tuple)) else type(key).__name__
 
 
 def _variables() -> list[tuple[str, Any]]:

@@ -1,0 +1,53 @@
+"""Tensors in FP32 that a script holds outside of its models, and that a step makes infinite or NaN.
+
+Such as sums of what hooks are given. How large they are depends on the loss scale; whether they are finite does not.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ampcheck.observe.reference.joined import Joined
+from ampcheck.observe.script.state.naming import names_of
+from ampcheck.observe.statistics.memory import instances, readable
+from ampcheck.observe.unusual import in_memory
+
+
+class Ruined:
+    """Tensors that were there before a step, and are not finite after it, where FP32's are."""
+
+    def __init__(self, shadow: Joined) -> None:
+        self._shadow = shadow
+        self._there: dict[int, StorageWeakRef] = {}  #: storages
+
+    def remember(self) -> None:
+        """Take note of what is there."""
+        storages = [tensor.untyped_storage() for tensor in _wide()]
+        self._there = {one._cdata: StorageWeakRef(one) for one in storages}
+
+    def names(self, others: Iterable[torch.Tensor]) -> list[str]:
+        """Return what the script calls them; none of the `others`, nor what lies in their memory."""
+        known = {one.untyped_storage()._cdata for one in others if readable(one)}
+        found = []
+        for tensor in _wide() if self._there else ():
+            place = tensor.untyped_storage()._cdata
+            held = self._there.get(place)
+            if held is None or held.expired() or place in known:
+                continue
+            wide = self._shadow.of(tensor)
+            if wide is not None and bool((wide.isfinite() & ~tensor.isfinite()).any()):
+                found.append(tensor)
+        return sorted(set(names_of(found).values())) if found else []
+
+
+def _wide() -> list[torch.Tensor]:
+    """Return the tensors in FP32 that are there, and that no gradient flows to."""
+    return [
+        tensor
+        for tensor in instances(torch.Tensor)
+        if tensor.dtype is torch.float32
+        and not tensor.requires_grad
+        and readable(tensor)
+        and in_memory(tensor)
+    ]
