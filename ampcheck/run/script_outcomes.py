@@ -89,7 +89,7 @@ def script_doubts(judged: Sequence[Recorded]) -> tuple[Doubt, ...]:
     """Return what steps have taken from the script that a second FP32 run did without."""
     tried = first_rounded(judged)
     rounded = tried.rounded if tried is not None else {}
-    found = []
+    found = list[Doubt]()
     for step, beside in ((one, one.beside) for one in judged if one.beside is not None and one.beside.taken):
         outcome = outcome_of(beside.second, beside.second_loss, beside.reference.steps[0].loss, 0)
         parts = harmed_parts(beside.second, rounded) | dead_parts(beside.second)

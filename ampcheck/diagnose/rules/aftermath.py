@@ -53,7 +53,7 @@ def _left(report: Report, state: dict[str, float], error: float) -> Finding:
 
 def _where_it_begins(report: Report) -> tuple[str, int]:
     """Return the first line whose result is infinite where FP32's is not; ("", 0) where there is none."""
-    fine = {} if report.reference is None else report.reference.sites
+    fine = report.reference.sites
     for site, stats in report.low.sites.items():
         wide = next((fine[one] for one in fine if one.place == site.place), None) if stats.infs else None
         if wide is not None and not wide.nonfinite and site.op and site.line:
