@@ -10,6 +10,7 @@ from ampcheck.diagnose.rules.loop_state import (
     line_of,
     loop_finding,
     loop_of,
+    stay_infinite,
 )
 from ampcheck.diagnose.rules.makers import made_in_fp32, maker_of
 from ampcheck.diagnose.rules.scalers_anew import made_again
@@ -17,7 +18,7 @@ from ampcheck.diagnose.rules.scales_tried import fitting
 from ampcheck.diagnose.suspects import recomputed_lower
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES
-from ampcheck.values.loop import NOT_FINITE, Cause, Event, Kind, Loop, ScaleEvent
+from ampcheck.values.loop import Cause, Event, Kind, Loop, ScaleEvent
 from ampcheck.values.maker import LOWERS_SCALE
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean, location, plural, scale_words
@@ -149,7 +150,7 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
     cause = told_of.cause if told_of else None
     fits = "; no scale fits (AMP203)" if no_scale_fits(report) else ""
     stays = _stays(loop, label, events)
-    kept = [event for _, event in loop.sequence(1) if (event.kind, event.name) == (Kind.GROWN, NOT_FINITE)]
+    kept = stay_infinite(loop)
     if kept:
         why = "; the gradients of a skipped step are not cleared, so they stay infinite"
         fix = [f"{line_of(loop, Kind.ZERO_GRAD, 'optimizer.zero_grad()')}  # where a step is skipped, too"]
@@ -161,7 +162,7 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
     else:
         half = _carried_half(report, cause)
         why, fix = f"{_why(cause, half)}{fits}", _kept_in_fp32(report, cause, half)
-        places = [_place(loop, label, told_of)]
+        places = [_place(report, label, told_of)]
     seldom = 0.0 < _left_out(loop, label, events) <= OFTEN_BY_HAND and loop.settled(label) is not None
     fell = f"fell from {scale_words(loop.first_scales[label])} to {scale_words(lowest)}"
     of = f" of {steps}" if (steps := loop.count(Kind.SCALER_STEP)) else ""
@@ -284,12 +285,13 @@ def _kept_in_fp32(report: Report, cause: Cause | None, half: str = "") -> list[s
     ]
 
 
-def _place(loop: Loop, label: str, event: ScaleEvent | None) -> Event:
-    """Return the line behind a skipped step, or where the scaler was made."""
+def _place(report: Report, label: str, event: ScaleEvent | None) -> Event:
+    """Return the line behind a skipped step, or where the scaler was made, or a scale by hand falls."""
+    loop = loop_of(report)
     cause = event.cause if event else None
     if cause is not None and cause.file:
         return Event(Kind.BACKWARD, label, cause.op, file=cause.file, line=cause.line)
-    return _made(loop, label)
+    return _updated(report, label) if loop.thing(label) is None else _made(loop, label)
 
 
 def _updated(report: Report, label: str) -> Event:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ampcheck.diagnose.rules.libraries import in_library
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import Event, Kind, Loop
+from ampcheck.values.loop import NOT_FINITE, Event, Kind, Loop
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import scale_words
@@ -162,6 +162,11 @@ def first_by_place(events: Iterable[Event]) -> list[Event]:
 def loop_of(report: Report) -> Loop:
     """Return the loop of a report; an empty one where there is none."""
     return report.loop if report.loop is not None else Loop()
+
+
+def stay_infinite(loop: Loop) -> list[Event]:
+    """Return where gradients are added to infinite ones of a skipped step, which nobody has cleared."""
+    return [event for _, event in loop.sequence(1) if (event.kind, event.name) == (Kind.GROWN, NOT_FINITE)]
 
 
 def first_place(report: Report, family: str) -> tuple[str, int]:

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from ampcheck.diagnose.rules.loop_state import active_scalers
+from ampcheck.diagnose.rules.loop_state import active_scalers, stay_infinite
 from ampcheck.diagnose.tables import SCALES, best_scale, scale_curve
 from ampcheck.values.loop import Loop
 from ampcheck.values.outcome import Outcome
@@ -52,8 +52,13 @@ def over_in_loop(report: Report, fit: int) -> str:
 
 
 def found_below(report: Report, settled: Outcome) -> str:
-    """Return below which scale a script's own scaler went on after the recorded steps overflowed, '' if it did not."""
+    """Return why the overflow of the recorded steps says little of the scale: '' where it says enough.
+
+    A script's own scaler went on below it, or infinite gradients were never cleared.
+    """
     loop = report.loop
+    if loop is not None and stay_infinite(loop):
+        return f"at loss scale 2^{report.log2_scale}; the gradients of a skipped step are not cleared (AMP206)"
     for scaler in loop.first_scales if loop is not None else ():
         assert loop is not None
         skips = [event for event in loop.scales if event.scaler == scaler and event.skipped]
