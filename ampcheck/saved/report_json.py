@@ -46,11 +46,12 @@ out of the flat objects marked *. Numbers JSON cannot write are the strings "inf
     error_jumps           [{site, error_before, error, dropped: site}]: where errors begin in the forward
     placed          site: where the bits are lost; there only where its line in FP32 was tried and heals
     updates         [{name, moved, stuck, wrong, file, line}]: tensors held in half precision after optimizer steps
-    doubts          [{kind: given|picked|changed, names, file, line, error, part, harms}]: what the reference took
-                    from a script, and what that may hide; absent without
-    makers          [{name, file, line, changed: ["file:line"]}]: lines that make what a script holds in half
-                    precision, those that write into it, and those that make
-                    and lower a loss scale of its own; absent without
+    doubts          [{kind: given|picked|changed, names, file, line, error, part, harms, overflows}]: what the
+                    reference took from a script, and what that may hide; absent without
+    makers          [{name, file, line, changed: ["file:line"], cast: ["file:line"]}]: lines that make what a script
+                    holds in half precision, those that write into it and
+                    that cast it again, and those that cast a module, and
+                    make and lower a loss scale of its own; absent without
     not_audited     {what was not seen: how often in one run}
     notes           [what was assumed]
     environment     {name: text}

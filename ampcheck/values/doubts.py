@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ampcheck.values.codec import Shape
+
 
 class DoubtKind(StrEnum):
     """What is taken."""
@@ -15,6 +17,8 @@ class DoubtKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Doubt:
     """What was taken in one step, and by how much the gradients of another FP32 run differ."""
+
+    JSON = Shape(optional=("overflows",))
 
     kind: DoubtKind
     names: tuple[str, ...]  #: what the script calls the numbers, or the operations that pick

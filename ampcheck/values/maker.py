@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ampcheck.values.codec import Shape
 from ampcheck.values.wording import location
 
 #: Names of the lines that make a loss scale the script keeps itself, and that lower it.
@@ -13,6 +14,8 @@ CASTS_MODULE = "a module is cast"
 @dataclass(frozen=True, slots=True)
 class Maker:
     """The one line that makes a buffer, an attribute or a variable of some name in half precision, or a scale."""
+
+    JSON = Shape(optional=("cast",))
 
     name: str
     file: str

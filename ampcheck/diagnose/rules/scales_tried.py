@@ -58,7 +58,9 @@ def found_below(report: Report, settled: Outcome) -> str:
     """
     loop = report.loop
     if loop is not None and stay_infinite(loop):
-        return f"at loss scale 2^{report.log2_scale}; the gradients of a skipped step are not cleared (AMP206)"
+        return (
+            f"at loss scale 2^{report.log2_scale}; the gradients of a skipped step are not cleared (AMP206)"
+        )
     for scaler in loop.first_scales if loop is not None else ():
         assert loop is not None
         skips = [event for event in loop.scales if event.scaler == scaler and event.skipped]

@@ -10,7 +10,7 @@ from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.modules import within
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site, UpdateLoss
-from ampcheck.values.wording import clean, percent, plural
+from ampcheck.values.wording import clean, location, percent, plural
 
 #: Share of the elements FP32 would move that may stay where they are before updates count as lost.
 STUCK_SHARE = 0.5
@@ -107,7 +107,11 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
         file, line = (file, line) if line and not (trained or first.stepped) else (maker.file, maker.line)
     # what the script changes beside its training
     beside = own or (report.loop is not None and not (trained or first.stepped))
-    held = (held_in_fp32(report, first.name, parent if (own or len(bad) > 1) and parent else ""),)
+    held: tuple[str, ...] = (
+        held_in_fp32(report, first.name, parent if (own or len(bad) > 1) and parent else ""),
+    )
+    if first.flushed and first.line:
+        held = (*held, f"# and {location(first.file, first.line)}: what changes it in FP32, with .float()")
     place = Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype)
     return Finding(
         "AMP504",

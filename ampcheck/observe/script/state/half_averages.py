@@ -97,7 +97,11 @@ class HalfAverages:
     def losses(self) -> tuple[UpdateLoss, ...]:
         """Return what half precision has lost."""
         every = self._states.values()
-        return tuple(replace(loss, stepped=state.stepped) for state in every for loss in state.losses)
+        return tuple(
+            replace(loss, stepped=state.stepped, flushed=state.flushed)
+            for state in every
+            for loss in state.losses
+        )
 
     def keeps(self, tensor: torch.Tensor) -> bool:
         """Tell whether half precision was found to keep what changes a tensor over many steps."""

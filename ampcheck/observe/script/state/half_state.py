@@ -21,6 +21,7 @@ from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.reference.storage import Reference
 from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.state.flushed import keeps_small
 from ampcheck.observe.script.state.half_judged import (
     LONG_ENOUGH,
     State,
@@ -56,12 +57,13 @@ class _References(Shadow):
         #: By storage of what was computed and is kept, as weights are that a script fills from a state and trains:
         #: how far FP32's numbers are from these. Whatever an optimizer adds, it adds to both.
         self._apart: dict[int, tuple[StorageWeakRef, torch.Tensor]] = {}
-        self._shapes: set[torch.Size] = set()
+        self.shapes: set[torch.Size] = set()  #: of what is followed
+        self.flushed: set[torch.Size] = set()  #: of numbers that may have become zero in float16
 
     def hold(self, tensor: torch.Tensor, state: State, beside: float = 0.0) -> None:
         """Follow a tensor from what it holds now, or from that far beside it."""
         self.held.setdefault(_key(tensor), []).append(state)
-        self._shapes.add(tensor.shape)
+        self.shapes.add(tensor.shape)
         if self.of(tensor) is None:
             self._adopt(tensor).add_(beside)
 
@@ -116,7 +118,7 @@ class _References(Shadow):
 
     def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
         if not self._differs(args, kwargs):
-            return self._kept_wide(args) if rule.name == "_to_copy" else None
+            return keeps_small(self, rule.name, func, args, kwargs)
         targets = [tensor for tensor in tensors_of(written(rule, args, kwargs)) if readable(tensor)]
         states = [state for tensor in targets for state in self.held.get(_key(tensor), ())]
         self._note_reads(rule, states, (*args, *kwargs.values()))
@@ -148,19 +150,6 @@ class _References(Shadow):
         for tensor in tensors_of(values):
             for state in self.held.get(_key(tensor), ()) if tensor.is_floating_point() else ():
                 state.read = True
-
-    def _kept_wide(self, args: Args) -> Follow | None:
-        """Let FP32 keep what underflows in a cast in order to enter what is followed, as far as shapes tell."""
-        source = args[0]
-        if source.dtype is not torch.float32 or source.requires_grad or source.shape not in self._shapes:
-            return None
-
-        def keep(out: Any) -> None:
-            if out.dtype is torch.float16 and readable(out):  # decided without waiting for a device
-                gone = 2 * ((out == 0) & (source != 0)).sum() > source.numel()
-                self.keep(out, torch.where(gone, source, out.float()))
-
-        return keep
 
     def _take(self, out: Any, factor: float = 1.0) -> None:  # noqa: ARG002  # no backward is followed
         for tensor in tensors_of((out,)):
@@ -269,6 +258,7 @@ class Following:
                 if (rest := rests.get(id(tensor))) is not None:
                     still &= ~makes_up(tensor.detach(), rest.detach(), wide)
                 compare(state, tensor.detach(), wide, still, last=last)
+                state.flushed = tensor.shape in self._references.flushed
 
     def _adds_to(self, state: State, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the tensor whose rounding this one keeps, as Kahan's summation does for the next time."""
