@@ -15,7 +15,9 @@ from ampcheck.values.trace import Phase
 from ampcheck.values.wording import location
 
 _HALVES = frozenset({"half", "float16", "bfloat16"})
-_LIKE = frozenset("clone deepcopy zeros_like ones_like empty_like full_like".split())
+_LIKE = frozenset(
+    "clone deepcopy zeros_like ones_like empty_like full_like new_zeros new_ones new_full new_empty".split()
+)
 #: What makes a tensor that was none before.
 _BEGIN = _LIKE.union("zeros ones empty full tensor as_tensor rand randn arange eye".split())
 _CASTS = frozenset({"half", "bfloat16", "to", "type"})

@@ -41,7 +41,7 @@ Lost = Callable[[torch.Tensor, str], tuple[UpdateLoss, ...]]
 FEW_STEPS = 4
 #: Steps that something is followed at most, before it is left alone for as long as the script has run.
 MOST_STEPS = 512
-#: Memory is looked through for new tensors again after so many times what that has taken.
+#: Memory is looked through for new tensors again after so many times what that has taken, and after as many steps.
 _RARELY = 20
 #: What writes a tensor in a thread of the script's own, beside the functions of torch for several tensors at once.
 _WRITES = (
@@ -64,6 +64,7 @@ class HalfAverages:
         self._among_ranks = False  #: there were others: a script may have left them before it ended
         self.due = FEW_STEPS // 2  #: the step from which on there is something to do
         self._look_at = self._pass_at = 0.0  #: times from which on memory is looked through again
+        self._twice = 0  #: the step from which on it is in any case
         self._seen: dict[int, Seen] = {}
         #: By state of an optimizer of the script's own, the parameter.
         self._optimizers: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -147,10 +148,10 @@ class HalfAverages:
                 id(held): held for state in self._states.values() if (held := state.tensor()) is not None
             }
             began = time.perf_counter()
-            if steps <= FEW_STEPS or began > self._look_at:
+            if steps <= FEW_STEPS or began > self._look_at or steps >= self._twice:
                 found |= {id(tensor): tensor for tensor in self._changed(steps, self._beside())}
                 now = time.perf_counter()
-                self._look_at = now + _RARELY * (now - began)
+                self._look_at, self._twice = now + _RARELY * (now - began), 2 * steps
             else:
                 found |= {id(tensor): tensor for tensor in self._changed(steps, self._known_ones())}
             self._start(steps, found.values())
@@ -165,8 +166,9 @@ class HalfAverages:
             held = self._seen.get(id(tensor))
             now = seen[id(tensor)] = seen_now(tensor)
             if held is None or held.tensor() is not tensor:
-                # Another thread may be about to write it in this step.
-                changed = tensor._version - self._before.get(id(tensor), 0) >= steps - 1
+                # Another thread may be about to write it in this step; what is new may have been made after some.
+                often = steps - 1 if id(tensor) in self._before else min(steps - 1, FEW_STEPS)
+                changed = tensor._version - self._before.get(id(tensor), 0) >= often
                 self._any = self._any or (steps >= FEW_STEPS and id(tensor) not in self._before)
             else:
                 changed = held.differs(now)
