@@ -46,13 +46,15 @@ class Returned:
         self._of, self._gave_way, self._lost = of, gave_way, lost
         #: By place: energies of the error, of FP32's gradients, and of the part of them that is zero.
         self._found: dict[str, torch.Tensor] = {}
+        self._zero: dict[str, torch.Tensor | bool] = {}  #: whether those of a call are zero for the most part
         #: By storage that holds gradients, their place.
         self._from: dict[int, tuple[StorageWeakRef, str]] = {}
         #: By place: energies of what FP32 moves, of the part of it that is zero, and of all that is moved.
         self._moved: dict[str, torch.Tensor] = {}
 
     def note(self, grads: Iterable[object]) -> None:
-        """Take note of gradients."""
+        """Take note of the gradients that one call returns."""
+        together: dict[str, torch.Tensor] = {}
         for grad in grads:
             wide = self._of(grad) if isinstance(grad, torch.Tensor) and readable(grad) else None
             if wide is None or not isinstance(grad, torch.Tensor):
@@ -64,7 +66,11 @@ class Returned:
             sums = torch.stack([part.square().sum() for part in parts])
             place = location(*running_line())
             _add(self._found, place, sums)
+            _add(together, place, sums)
             self._holds(grad, place)
+        for place, (_, size, gone) in together.items():
+            # Beside other calls of this line, as for another loss, these may be small.
+            self._zero[place] = self._zero.get(place, False) | (gone > _FAR * size)
 
     @modes.unseen
     def follow(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
@@ -117,8 +123,8 @@ class Returned:
             if gone > _FAR * moves and moves > _MATTERS**2 * all_of_it:
                 self._lost(Kind.LOST_GRAD, place)
         found = {place: sums.tolist() for place, sums in self._found.items()}
-        for place, (_, size, gone) in found.items():
-            if gone > _FAR * size:
+        for place, zero in self._zero.items():
+            if bool(zero):
                 self._lost(Kind.RETURNED_ZEROS, place)
         return {
             f"{USE} at {place}, {_words(error, size)}": 1
