@@ -233,8 +233,11 @@ def _calls(value: ast.expr, names: frozenset[str]) -> bool:
 
 
 def _is_cast(value: ast.expr) -> bool:
-    """Tell whether an expression gives what it computes in another precision, at last."""
-    return isinstance(value, ast.Call) and _name(value.func) in _CASTS
+    """Tell whether an expression gives what it computes in another precision, at last; a device is none."""
+    if not isinstance(value, ast.Call) or _name(value.func) not in _CASTS:
+        return False
+    words = [_name(value.func), *map(_name, [*value.args, *(one.value for one in value.keywords)])]
+    return any(word in _HALVES or "dtype" in word for word in words)
 
 
 def _is_half(value: ast.expr) -> bool:

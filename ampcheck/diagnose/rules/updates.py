@@ -78,6 +78,8 @@ def _is_placed(loss: UpdateLoss, placed: set[str]) -> bool:
 
 def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     first = bad[0]
+    if first.loaded:
+        return _loaded(report, bad)
     own = _by_script(first)
     many = report.cast == "weights" or own  # changes, of which some may have been kept
     moved = sum(loss.moved for loss in bad)
@@ -122,6 +124,29 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
         (place._replace(file=file, line=line),),
         {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": len(bad)},
         fix=held if beside else (*larger, *_kept(report, bad, held)),
+    )
+
+
+def _loaded(report: Report, bad: list[UpdateLoss]) -> Finding:
+    first, keys = bad[0], [loss.name.rpartition(".")[2] for loss in bad if loss.loaded]
+    gone = "zero" if first.stuck >= first.wrong else "infinite"
+    gives = "; ".join(f'optimizer.state[p]["{key}"] = was["{key}"].clone()' for key in keys)
+    place = Site(first.name.rpartition(".")[0], "", f"param[{keys[0]}]", Phase.STATE, report.dtype)
+    return Finding(
+        "AMP504",
+        "lost-update",
+        "stagnant-update",
+        Severity.ERROR,
+        f"load_state_dict casts {clean(first.name)} to the half precision of its weights: "
+        f"{percent(first.before)} of it is {gone} there, and is not in FP32",
+        (place._replace(file=first.file, line=first.line),),
+        {"lost_fraction": first.before, "tensors": len(keys)},
+        fix=(
+            "# after this line, give the optimizer what was saved in FP32:",
+            'params = [p for group in optimizer.param_groups for p in group["params"]]',
+            'for p, was in zip(params, state_dict["state"].values()):',
+            f"    {gives}",
+        ),
     )
 
 

@@ -62,6 +62,7 @@ class Hooks:
         self._handles.append(register_optimizer_step_post_hook(lambda *_: watcher.step_ends()))
         put(torch.autograd, "_engine_run_backward", functools.partial(_engine, watcher))
         put(Optimizer, "add_param_group", functools.partial(_add_group, watcher))
+        put(Optimizer, "load_state_dict", functools.partial(_loads, watcher))
         before(Optimizer, "state_dict", _noting(watcher, Kind.SAVE_OPTIMIZER))
         before(Optimizer, "zero_grad", _using(watcher, "zeroed", "optimizer"))
         before(torch.nn.Module, "zero_grad", _using(watcher, "zeroed", "model"))
@@ -202,6 +203,12 @@ def _functional() -> bool:
 def _add_group(watcher: Watcher, original: Original, self: Any, param_group: Any) -> Any:
     out = original(self, param_group)
     watcher.owns(self, self.param_groups[-1]["params"])
+    return out
+
+
+def _loads(watcher: Watcher, original: Original, self: Any, state_dict: Any, *args: Any) -> Any:
+    out = original(self, state_dict, *args)
+    surely(watcher, watcher.updates.loads, self, state_dict)
     return out
 
 

@@ -19,6 +19,7 @@ from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.script.optimizers import parameters_of
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.drifts import Drifts
+from ampcheck.observe.script.state.loaded import lost_in_loading
 from ampcheck.observe.script.state.naming import Named
 from ampcheck.observe.script.state.own_updates import OwnUpdates
 from ampcheck.observe.script.state.refilled import Refilled
@@ -54,7 +55,12 @@ class UpdateWatch:
         self._losses: dict[str, dict[str, UpdateLoss]] = {}
         self._own, self._refilled, self._drifts = OwnUpdates(named), Refilled(named), Drifts(named)
         self.sent = SentWeights()
+        self._loaded: list[UpdateLoss] = []
         self.untried: dict[str, str] = {}  #: by optimizer, its class: its updates could not be taken in FP32
+
+    def loads(self, optimizer: torch.optim.Optimizer, saved: Any) -> None:
+        """Compare the state that an optimizer has loaded with what was saved."""
+        self._loaded += lost_in_loading(optimizer, saved, running_line())
 
     @property
     def still(self) -> list[str]:
@@ -66,7 +72,14 @@ class UpdateWatch:
     def losses(self) -> tuple[UpdateLoss, ...]:
         """Return what was lost, by parameter."""
         tried = (loss for held in self._losses.values() for loss in held.values())
-        return (*tried, *self._own.losses, *self._refilled.losses, *self._drifts.losses, *self.sent.losses)
+        return (
+            *tried,
+            *self._own.losses,
+            *self._refilled.losses,
+            *self._drifts.losses,
+            *self.sent.losses,
+            *self._loaded,
+        )
 
     def begins(self, label: str, optimizer: Any, parameters: Iterable[Any]) -> None:
         """Take an optimizer's step in FP32 where that would show more than its steps before."""
