@@ -35,6 +35,8 @@ _OF_OVERFLOW = frozenset({"AMP104", "AMP407", "AMP206"})
 _OF_SCALES = frozenset({"AMP418", "AMP416", "AMP408"})
 #: What changes gradients between the backward and the optimizer.
 _ON_THE_WAY = frozenset({"AMP401", "AMP403", "AMP404", "AMP408", "AMP416", "AMP418", "AMP419"})
+#: What makes gradients that are not finite at any loss scale.
+_MAKES_NAN = frozenset({"AMP101", "AMP103", "AMP104"})
 #: What may only follow from one of these.
 _FOLLOWERS = frozenset({"AMP202", "AMP203", "AMP506"})
 #: What may make infinite numbers finite.
@@ -58,9 +60,10 @@ def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     if cause.code in _OF_CAST:
         followers = _BY_CAST
     if cause.code in _OF_SCALES:
-        followers = frozenset({"AMP501", "AMP506"})
+        followers = frozenset({"AMP501", "AMP506"} | ({"AMP201"} if _returns_zeros(report, cause) else set()))
     below = [f for f in findings if f is not cause and f.code in followers and _explains(report, cause, f)]
-    below += [f for f in findings if f.code == "AMP206" and _makes_infinite(cause, f)]
+    collapses = [f for f in findings if f.code == "AMP206"]
+    below += [f for f in collapses if _makes_infinite(cause, f) or _skips_for(report, cause, f)]
     shown = replace(cause, follows=tuple(f"{f.code} {f.name}: {f.message}" for f in below))
     if cause.code in _OF_SCALES | _OF_OVERFLOW:  # before the collapse of the scale, which is what it leads to
         findings = (cause, *(f for f in findings if f is not cause))
@@ -220,7 +223,8 @@ def _explains(report: Report, cause: Finding, follower: Finding) -> bool:
     # healed what came before.
     if cause.code == "AMP408" and follower.origin is not None and follower.origin.line:
         # Else it begins elsewhere.
-        return follower.origin.phase is Phase.BACKWARD and _returns_zeros(report, cause)
+        backward = follower.code == "AMP201" or follower.origin.phase is Phase.BACKWARD
+        return backward and _returns_zeros(report, cause)
     if follower.code == "AMP506" or cause.code in _OF_SCALES | _OF_OVERFLOW | {"AMP202"}:
         return True
     if cause.code in _OF_CAST:
@@ -238,6 +242,20 @@ def _returns_zeros(report: Report, cause: Finding) -> bool:
     events = () if report.loop is None else report.loop.sequence(1)
     zeros = {event.name for _, event in events if event.kind in {Kind.LOST_GRAD, Kind.RETURNED_ZEROS}}
     return cause.origin is not None and cause.origin.location in zeros
+
+
+def _skips_for(report: Report, cause: Finding, follower: Finding) -> bool:
+    """Tell whether steps are skipped for what another finding has: it is their line, or none but the backward's is."""
+    events = () if report.loop is None else report.loop.sequence(1)
+    lines = {event.location for _, event in events if event.kind is Kind.BACKWARD}
+    if (
+        cause.code not in _MAKES_NAN
+        or cause.origin is None
+        or follower.origin is None
+        or not follower.origin.line
+    ):
+        return False
+    return follower.origin.location in {cause.origin.location, *lines}
 
 
 def _only_the_cast(report: Report) -> bool:

@@ -1,5 +1,7 @@
 """What to change where a script's numbers go wrong, where no rule has lines of its own: nothing was run again."""
 
+import ast
+import linecache
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -23,6 +25,11 @@ _MAKES = frozenset(
     for name in ("zeros", "ones", "full", "empty")
     for before, after in (("", ""), ("new_", ""), ("", "_like"))
 )
+#: Operations that compute a number of a number, and that a script calls by these names.
+_OF_NUMBERS = frozenset(
+    """sigmoid tanh exp expm1 log log2 log1p log10 sqrt rsqrt reciprocal sin cos tan square softmax log_softmax softplus
+    logsigmoid erf atan asin acos sinh cosh""".split()
+)
 #: How many lines before a difference its numbers are computed.
 _CLOSE = 8
 
@@ -40,12 +47,12 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
     origin = finding.origin
     if origin is None or not origin.file or not origin.op:
         return ()
-    if change := _change_there(report, origin):
-        return (change,)
-    if is_unscaled(report, origin):
+    if is_unscaled(report, origin) and not _change_there(report, origin):
         return SCALED
     region = f"with torch.autocast({device_of(report)}, enabled=False):"
     after = next((site for site in finding.sites[1:] if _reads(site, origin)), None)
+    if change := _change_there(report, origin) or _call_alone(report, finding, after):
+        return (change,)
     in_place = origin.op.endswith("_") and origin.phase is Phase.FORWARD
     if not _written(report, origin):
         until = f" to {location(after.file, after.line)}" if after else ""
@@ -64,6 +71,47 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         return (cast,)
     again = f"{cast}; if autocast casts again at {location(after.file, after.line)}:"
     return again, region, "    ...  # that line, with .float() on what is read"
+
+
+def _call_alone(report: Report, finding: Finding, after: Site | None) -> str:
+    """Return the one call of a function of numbers at a line, with FP32 numbers; '' where more is to be changed.
+
+    What a later line makes of its result stays in FP32 by itself, unless that is a product.
+    """
+    origin = finding.origin
+    if origin is None or origin.phase is not Phase.FORWARD or origin.op not in _OF_NUMBERS:
+        return ""
+    if finding.code != "AMP501" or origin.dtype not in HALVES:  # what is read may be wrong already
+        return ""
+    if (after is not None and rounds_inputs(after.op)) or _first_line(report, finding) != "this line":
+        return ""
+    line = linecache.getline(origin.file, origin.line).strip()
+    try:
+        nodes = [*ast.walk(ast.parse(line))]
+    except (SyntaxError, ValueError, RecursionError):
+        return ""
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _name(node.func) == origin.op]
+    return in_fp32(calls[0]) if len(calls) == 1 else ""
+
+
+def _name(func: ast.expr) -> str:
+    return func.attr if isinstance(func, ast.Attribute) else ""
+
+
+def in_fp32(call: ast.Call) -> str:
+    """Return a call of a function, or of a method, with FP32 numbers; '' where it is written in another way."""
+    method = not call.args and isinstance(call.func, ast.Attribute)
+    given = (
+        call.func.value if method and isinstance(call.func, ast.Attribute) else next(iter(call.args), None)
+    )
+    if given is None or isinstance(given, ast.Starred):
+        return ""
+    plain = isinstance(given, ast.Name | ast.Call | ast.Attribute | ast.Subscript)
+    wide = f"{ast.unparse(given) if plain else f'({ast.unparse(given)})'}.float()"
+    rest = [ast.unparse(one) for one in call.args[1:]]
+    rest += [f"{one.arg}={ast.unparse(one.value)}" for one in call.keywords]
+    func = f"{wide}.{_name(call.func)}" if method else ast.unparse(call.func)
+    return f"{func}({', '.join(rest if method else [wide, *rest])})  # in place of {ast.unparse(call)}"
 
 
 def _first_line(report: Report, finding: Finding) -> str:

@@ -4,7 +4,13 @@ import re
 from dataclasses import replace
 from math import isclose
 
-from ampcheck.diagnose.rules.loop_state import first_by_place, line_of, loop_finding, rounds_of
+from ampcheck.diagnose.rules.loop_state import (
+    first_by_place,
+    line_of,
+    loop_finding,
+    rounds_of,
+    stay_infinite,
+)
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import IN_SCALE, NOT_FINITE, RESCALED, RETURNED, SPOILT, Event, Kind, Loop
 from ampcheck.values.wording import clean, scale_words
@@ -119,7 +125,7 @@ def divided_again(loop: Loop) -> list[Finding]:
 def rescaled_by_hand(loop: Loop) -> list[Finding]:
     """Return findings on a scale that the script changes between backwards whose gradients add up."""
     several = sum(thing.family == "optimizer" for thing in loop.things) > 1
-    if several or not loop.first_scales:
+    if several or not loop.first_scales or stay_infinite(loop):  # they add up as nobody clears them
         return []
     # Places of backwards that add up: two of different losses may have weights of their own.
     bad, last = [], ["", ""]
@@ -190,8 +196,10 @@ def stepped_by_hand(loop: Loop) -> list[Finding]:
             [event],
             [
                 f"grads = [p.grad for g in {_name(event)}.param_groups for p in g['params'] if p.grad is not None]",
-                "if all(grad.isfinite().all() for grad in grads):  # else lower the scale and clear the gradients",
+                "if all(grad.isfinite().all() for grad in grads):",
                 f"    {event.code or 'optimizer.step()'}",
+                "else:  # lower the scale, too, and count this step as none",
+                f"    {_name(event)}.zero_grad()",
             ],
         )
         for event in first_by_place(replace(event, name="") for event in steps)

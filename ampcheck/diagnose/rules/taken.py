@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ampcheck.diagnose.rules.loop_state import active_scalers, device_of, loop_finding
-from ampcheck.diagnose.rules.makers import maker_of
+from ampcheck.diagnose.rules.makers import held_in_fp32, maker_of
 from ampcheck.values.doubts import Doubt, DoubtKind
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import MADE_ZERO, Event, Kind
@@ -38,10 +38,17 @@ def rounded_before(report: Report) -> list[Finding]:
             f"{some(found.names, 2)} {'were' if len(found.names) > 1 else 'was'} rounded before the step, and the step "
             f"depends on the bits that were lost: a change of up to half a unit in the last place changes the gradient"
             f"{_where(found)} by {percent(found.error)}",
-            f"# keep {some(found.names, 2)} in FP32, or subtract what its numbers have in common before they are cast",
+            _kept_in_fp32(report, found),
         )
         for found in _harmful(report, DoubtKind.GIVEN)
     ]
+
+
+def _kept_in_fp32(report: Report, found: Doubt) -> str:
+    """Return how numbers are kept in FP32: where they are made, if that is known."""
+    if maker_of(report, found.names[0]) is not None:
+        return held_in_fp32(report, found.names[0])
+    return f"# keep {some(found.names, 2)} in FP32, or subtract what its numbers have in common before they are cast"
 
 
 def wrong_picks(report: Report) -> list[Finding]:
