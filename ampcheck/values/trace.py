@@ -183,7 +183,7 @@ class ErrorJump:
 class UpdateLoss:
     """A tensor held in half precision after a few updates: what FP32 would have changed and it did not."""
 
-    JSON = Shape(optional=("infinite", "stepped", "before", "flushed", "loaded"))
+    JSON = Shape(optional=("infinite", "stepped", "before", "underflows", "loaded"))
 
     name: str  #: qualified name of the parameter or buffer
     moved: int  #: elements that change in FP32
@@ -195,7 +195,7 @@ class UpdateLoss:
     stepped: bool = False  #: that line steps an optimizer of torch's, which writes it
     before: float = 0.0  #: how far off it was before training, as a part of FP32's numbers
     loaded: bool = False  #: load_state_dict has cast it there
-    flushed: bool = False  #: what changes it is computed in float16, where it may become zero
+    underflows: bool = False  #: what changes it is computed in float16, where it may become zero
 
 
 @dataclass(frozen=True, slots=True)

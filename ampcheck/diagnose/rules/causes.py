@@ -245,17 +245,11 @@ def _returns_zeros(report: Report, cause: Finding) -> bool:
 
 
 def _skips_for(report: Report, cause: Finding, follower: Finding) -> bool:
-    """Tell whether steps are skipped for what another finding has: it is their line, or none but the backward's is."""
+    """Tell whether steps are skipped for what another finding has: they have no line but a backward's."""
     events = () if report.loop is None else report.loop.sequence(1)
     lines = {event.location for _, event in events if event.kind is Kind.BACKWARD}
-    if (
-        cause.code not in _MAKES_NAN
-        or cause.origin is None
-        or follower.origin is None
-        or not follower.origin.line
-    ):
-        return False
-    return follower.origin.location in {cause.origin.location, *lines}
+    known = follower.origin is not None and follower.origin.location in lines
+    return cause.code in _MAKES_NAN and known and not follower.fix
 
 
 def _only_the_cast(report: Report) -> bool:

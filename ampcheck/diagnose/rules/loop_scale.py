@@ -277,7 +277,8 @@ def _kept_in_fp32(report: Report, cause: Cause | None, half: str = "") -> list[s
             f"with torch.autocast({device_of(report)}, enabled=False):",
             "    ...  # this line, with .float() on what is read",
         ]
-    if not cause.place:
+    backwards = {event.location for _, event in loop_of(report).sequence(1) if event.kind is Kind.BACKWARD}
+    if not cause.place or cause.place in backwards:  # which computes nothing
         return []
     return [
         f"with torch.autocast({device_of(report)}, enabled=False):",

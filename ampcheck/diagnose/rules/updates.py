@@ -112,7 +112,7 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     held: tuple[str, ...] = (
         held_in_fp32(report, first.name, parent if (own or len(bad) > 1) and parent else ""),
     )
-    if first.flushed and first.line:
+    if first.underflows and first.line:
         held = (*held, f"# and {location(first.file, first.line)}: what changes it in FP32, with .float()")
     place = Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype)
     return Finding(

@@ -53,11 +53,8 @@ class Shadow:
         self.given: Given | None = None  #: takes note of half-precision numbers from before the step
         self.picks: Picks | None = None  #: takes note of what is picked
         self.decides = False  #: what it picks it picks by its own numbers
-        self.parted = (
-            False  #: it picked other numbers of elements than the script, and went on with the script's
-        )
-        #: Told of an error of our own, which must not end an operation of the script's.
-        self.gave_way: Callable[[Exception], None] = _raise
+        self.parted = False  #: it picked other numbers of elements, and went on with the script's
+        self.gave_way: Callable[[Exception], None] = _raise  #: told of an error of our own
 
     def clear(self) -> None:
         """Forget all references."""
@@ -309,8 +306,8 @@ class Shadow:
     def _adopt(self, tensor: torch.Tensor) -> torch.Tensor:
         """Give a storage a reference that holds the same numbers; return the tensor's part of it."""
         storage = tensor.untyped_storage()
-        size = storage.nbytes() // tensor.element_size()
-        flat = torch.empty(size, dtype=WIDE.get(tensor.dtype, tensor.dtype), device=tensor.device)
+        size, dtype = storage.nbytes() // tensor.element_size(), WIDE.get(tensor.dtype, tensor.dtype)
+        flat = torch.empty(size, dtype=dtype, device=tensor.device)
         self._hold(Reference(storage, flat, range(0)))
         reference = self.of(tensor)
         return tensor if reference is None else reference
@@ -333,9 +330,8 @@ class Shadow:
 
     def _hold(self, reference: Reference) -> None:
         if len(self._references) >= self._sweep_at:
-            self._references = {
-                key: held for key, held in self._references.items() if not held.storage.expired()
-            }
+            held = self._references.items()
+            self._references = {key: one for key, one in held if not one.storage.expired()}
             self._sweep_at = len(self._references) * 9 // 8 + _SWEEP
         self._references[reference.storage.cdata] = reference
 

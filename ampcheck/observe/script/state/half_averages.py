@@ -99,7 +99,7 @@ class HalfAverages:
         """Return what half precision has lost."""
         every = self._states.values()
         return tuple(
-            replace(loss, stepped=state.stepped, flushed=state.flushed)
+            replace(loss, stepped=state.stepped, underflows=state.underflows)
             for state in every
             for loss in state.losses
         )

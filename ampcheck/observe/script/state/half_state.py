@@ -21,7 +21,6 @@ from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.reference.storage import Reference
 from ampcheck.observe.script.recording import unseen
-from ampcheck.observe.script.state.flushed import keeps_small
 from ampcheck.observe.script.state.half_judged import (
     LONG_ENOUGH,
     State,
@@ -31,6 +30,7 @@ from ampcheck.observe.script.state.half_judged import (
     makes_up,
     stays,
 )
+from ampcheck.observe.script.state.underflow import keeps_small
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 
@@ -58,7 +58,7 @@ class _References(Shadow):
         #: how far FP32's numbers are from these. Whatever an optimizer adds, it adds to both.
         self._apart: dict[int, tuple[StorageWeakRef, torch.Tensor]] = {}
         self.shapes: set[torch.Size] = set()  #: of what is followed
-        self.flushed: set[torch.Size] = set()  #: of numbers that may have become zero in float16
+        self.underflows: set[torch.Size] = set()  #: of numbers that may have become zero in float16
 
     def hold(self, tensor: torch.Tensor, state: State, beside: float = 0.0) -> None:
         """Follow a tensor from what it holds now, or from that far beside it."""
@@ -258,7 +258,7 @@ class Following:
                 if (rest := rests.get(id(tensor))) is not None:
                     still &= ~makes_up(tensor.detach(), rest.detach(), wide)
                 compare(state, tensor.detach(), wide, still, last=last)
-                state.flushed = tensor.shape in self._references.flushed
+                state.underflows = tensor.shape in self._references.underflows
 
     def _adds_to(self, state: State, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the tensor whose rounding this one keeps, as Kahan's summation does for the next time."""

@@ -16,7 +16,7 @@ class References(Protocol):
     """What holds FP32 copies."""
 
     shapes: set[torch.Size]
-    flushed: set[torch.Size]
+    underflows: set[torch.Size]
 
     def keep(self, tensor: torch.Tensor, wide: torch.Tensor) -> None:
         """Hold FP32's numbers beside a tensor."""
@@ -41,7 +41,7 @@ def keeps_small(references: References, name: str, func: Any, args: Args, kwargs
         if out.dtype is torch.float16 and readable(out):  # decided without waiting for a device
             wide = wide_args[0] if casts else func(*wide_args, **kwargs)
             gone = 2 * ((out == 0) & (wide != 0)).sum() > wide.numel()
-            references.flushed.add(out.shape)
+            references.underflows.add(out.shape)
             references.keep(out, torch.where(gone, wide, out.float()))
 
     return keep
