@@ -46,27 +46,35 @@ def made_in(files: Iterable[str], named: Collection[str] = ()) -> tuple[Maker, .
     What is `named` is known to be in half precision: it may be made like other tensors.
     """
     made: dict[str, set[tuple[str, int]]] = defaultdict(set)
-    begun: dict[str, set[tuple[str, int]]] = defaultdict(set)
-    cast: dict[str, set[str]] = defaultdict(set)
+    cast: dict[str, set[tuple[str, int]]] = defaultdict(set)  # again, of what there was
     changed: dict[str, set[str]] = defaultdict(set)
     for file in sorted(set(files) - {""}):
         for node in _nodes(file):
             for name, value in _made(node):
-                if _is_half(value) or (name in named and (_calls(value, _LIKE) or _is_cast(value))):
-                    (begun if _calls(value, _BEGIN) else made)[name].add((file, value.lineno))
-                    if _is_cast(value) and not _calls(value, _BEGIN):
-                        cast[name].add(location(file, value.lineno))
+                again = _writes_again(node, name) and not _calls(value, _BEGIN)
+                recast = again and _is_cast(value)
+                if not _is_half(value) and not (name in named and (_calls(value, _LIKE) or recast)):
+                    continue
+                if recast:
+                    cast[name].add((file, value.lineno))
+                elif not again:
+                    made[name].add((file, value.lineno))
             for name in filter(None, map(_name, _targets(node))):
                 changed[name].add(location(file, getattr(node, "lineno", 0)))
     found = []
-    for name in sorted({*made, *begun}):
-        # Where it begins, rather than where what it has become is cast again.
-        places, again = begun[name] or made[name], cast[name] if begun[name] else set[str]()
-        if name in named and not begun[name] and len(cast[name]) == len(places):
-            again = cast[name] if len(places) > 1 else again
-        if len(places) == 1 or (again and not begun[name]):
-            found.append(Maker(name, *min(places), tuple(sorted(changed[name])), tuple(sorted(again))))
+    for name in sorted({*made, *cast}):
+        places, casts = made[name], tuple(location(*place) for place in sorted(cast[name]))
+        if len(places) == 1 or (name in named and not places):
+            found.append(Maker(name, *min(places or cast[name]), tuple(sorted(changed[name])), casts))
     return tuple(found)
+
+
+def _writes_again(node: ast.AST, name: str) -> bool:
+    """Tell whether a statement gives a part of a thing another value, or makes one of what it was."""
+    if not isinstance(node, ast.Assign):
+        return False
+    part = any(isinstance(one, ast.Subscript) and _name(one) == name for one in node.targets)
+    return part or any(isinstance(one, ast.expr) and _name(one) == name for one in ast.walk(node.value))
 
 
 def _cast_of_module(files: Iterable[str]) -> Iterator[Maker]:
