@@ -152,3 +152,19 @@ def test_a_loss_that_is_zero_for_want_of_slopes_has_not_been_learned():
     report, zeros = weighed(2.0**14)
     assert zeros < 32
     assert [one for one in report.findings if one.severity is Severity.ERROR] == []
+
+
+def test_zeros_of_one_call_are_told_of_beside_the_larger_gradients_of_another():
+    """As of two losses whose gradients a balancer asks for at one line."""
+    told, wide = [], {}
+    seen = Returned(lambda one: wide.get(id(one)), lost=lambda *said: told.append(said))
+    grads = [torch.tensor(low, requires_grad=True) for low in ([1.0, 2.0], [0.0, 0.0])]
+    for grad, high in zip(grads, ([1.0, 2.0], [1e-8, 2e-8]), strict=True):
+        wide[id(grad)] = torch.tensor(high)
+    for calls, lost in (([[grads[0]], [grads[1]]], True), ([grads], False)):
+        told.clear()
+        for call in calls:
+            seen.note(call)
+        seen.missed()
+        assert bool([place for kind, place in told if kind is Kind.RETURNED_ZEROS]) is lost
+        seen = Returned(lambda one: wide.get(id(one)), lost=lambda *said: told.append(said))

@@ -104,7 +104,8 @@ def in_fp32(call: ast.Call) -> str:
     given = (
         call.func.value if method and isinstance(call.func, ast.Attribute) else next(iter(call.args), None)
     )
-    if given is None or isinstance(given, ast.Starred):
+    by_name = any(one.arg in {None, "input"} for one in call.keywords)
+    if given is None or isinstance(given, ast.Starred) or by_name:
         return ""
     plain = isinstance(given, ast.Name | ast.Call | ast.Attribute | ast.Subscript)
     wide = f"{ast.unparse(given) if plain else f'({ast.unparse(given)})'}.float()"
