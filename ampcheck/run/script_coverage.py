@@ -8,6 +8,7 @@ from ampcheck.diagnose.gaps import grouped, of_trace
 from ampcheck.observe.failure import CAUGHT
 from ampcheck.observe.recorder import FORWARD_UNSEEN
 from ampcheck.observe.reference.checks import READS
+from ampcheck.observe.reference.fed_back import FED_BACK
 from ampcheck.observe.reference.given import GIVEN
 from ampcheck.observe.reference.picks import BRANCH, WORSE
 from ampcheck.observe.reference.returned import USE
@@ -95,7 +96,7 @@ def _missed(report: Report) -> Iterator[str]:
         if what in report.low.not_audited:
             yield f"{report.low.not_audited[what]} {what}"
     known = {(doubt.kind, doubt.harms) for doubt in report.doubts}
-    ends = [CAUGHT, BRANCH, TAKEN, ZEROED, SEVERAL_SCALES, ROUNDED_METRIC]
+    ends = [FED_BACK, CAUGHT, BRANCH, TAKEN, ZEROED, SEVERAL_SCALES, ROUNDED_METRIC]
     if (DoubtKind.GIVEN, True) not in known:
         ends += [ROUNDED_DATA, GIVEN]
         for one in report.doubts:

@@ -7,11 +7,13 @@ import torch
 from code_lines import line_of
 from torch import nn
 
+from ampcheck.observe.reference.fed_back import FED_BACK
 from ampcheck.observe.script.state.loaded import lost_in_loading
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
 from ampcheck.values.trace import Phase
+from ampcheck.values.verdict import Health
 
 
 def errors_of(train, *given):
@@ -245,3 +247,51 @@ def test_picks_among_numbers_that_overflowed_are_an_error(side, dtype, lost):
         assert errors[0].origin.phase is Phase.FORWARD
         assert errors[0].origin.line in {line_of(matches, part) for part in (".max(1)", "best > 0.5")}
         assert "overflowed before" in errors[0].message
+
+
+class Inverse(nn.Module):
+    """Keeps the inverse of a sum of outer products, by what the last one changes of it."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("it", 100 * torch.eye(size))
+
+    def forward(self, x):
+        return x
+
+    def observe(self, x):
+        y = self.it @ x
+        self.it -= torch.outer(y, y) / (1 + x @ y)
+
+
+def explores(*, wide):
+    torch.manual_seed(0)
+    model, inverse = nn.Linear(16, 16), Inverse(16)
+    steps = torch.optim.SGD(model.parameters(), 1e-3)
+    for _ in range(24):
+        with torch.autocast("cuda", torch.bfloat16):
+            out = inverse(model(torch.randn(32, 16)))
+            loss = out.float().square().mean()
+            with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=not wide):
+                for row in out.detach()[:8]:
+                    inverse.observe(row.float())
+        steps.zero_grad()
+        loss.backward()
+        steps.step()
+    return inverse.it
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_fp32_numbers_that_feed_on_themselves_through_half_precision_are_not_called_safe(wide):
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        kept = explores(wide=wide)
+    assert bool((torch.linalg.eigvalsh((kept + kept.mT) / 2) > 0).all()) is wide
+    report = session.report("script.py")
+    assert not [one for one in report.findings if one.severity is Severity.ERROR]
+    assert report.verdict.word is (Health.SAFE if wide else Health.PARTLY_AUDITED)
+    line = line_of(Inverse.observe, "self.it -=")
+    assert (
+        any(f"test_left_outside.py:{line}: lines that {FED_BACK}" in what for what in report.not_audited)
+        is not wide
+    )

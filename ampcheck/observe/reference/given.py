@@ -15,6 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.reference.effects import Effects
+from ampcheck.observe.reference.fed_back import FedBack
 from ampcheck.observe.reference.lineage import MOVES
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of, version_of
@@ -69,6 +70,7 @@ class Given:
         """
         self._weights, self._called = weights, called
         self._buffers = buffers
+        self.fed_back = FedBack()
         self._read: dict[int, int] = {}  #: by storage that was computed with, how often it had been written
         self._owned: set[int] = set()
         self._held: dict[int, StorageWeakRef] = {}
@@ -89,6 +91,8 @@ class Given:
         self, rule: Effects, values: Iterable[Any], targets: list[torch.Tensor], known: Callable[..., Any]
     ) -> bool:
         """Take note of what an operation reads; tell whether its results hold the same numbers elsewhere."""
+        values = list(values)
+        self.fed_back.note(rule.name, values, targets)
         half = [tensor for tensor in tensors_of(values) if tensor.dtype in HALVES and readable(tensor)]
         for tensor in half if self.carried else ():
             place = tensor.untyped_storage()._cdata
@@ -145,7 +149,8 @@ class Given:
             if not written and self._read.get(place) == version and not _is_exact(buffer):
                 self.found[place] = TakenAsIs(name)
         names = list(dict.fromkeys(one.words for one in self.taken))
-        return {f"{some(names, 1)}: {GIVEN}" if names else GIVEN: len(self.found)} if self.found else {}
+        found = {f"{some(names, 1)}: {GIVEN}" if names else GIVEN: len(self.found)} if self.found else {}
+        return found | self.fed_back.missed()
 
     @property
     def taken(self) -> tuple[TakenAsIs, ...]:

@@ -88,6 +88,7 @@ class Compared(Recording):
         for shadow in self._shadows:
             shadow.gave_way = self.gave_way
         self._shadow.given = self._given = Given(self._weights, called, self.recorder.tracker.buffers)
+        self._given.fed_back.was_there = self._left.was_there
         self._shadow.picks = self._picks = Picks()
         self._checks, lost = Checks(self.gave_way), lambda kind, place: self._used(kind, place, [])
         self._returned = Returned(self._shadow.of, self.gave_way, lost)

@@ -34,6 +34,7 @@ class HeldState:
         self._before: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor, int]] = {}
         self._off: dict[str, Left] = {}  #: by path, what is off
         self._ruined = Ruined(shadow)
+        self.was_there = self._ruined.was_there
         self._names: list[str] = []  #: what lies outside of models, and is infinite or NaN now
         self.updates: list[UpdateLoss] = []  #: of what was written in the step
 

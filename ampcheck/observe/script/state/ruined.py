@@ -26,14 +26,18 @@ class Ruined:
         storages = [tensor.untyped_storage() for tensor in _wide()]
         self._there = {one._cdata: StorageWeakRef(one) for one in storages}
 
+    def was_there(self, place: int) -> bool:
+        """Tell whether a storage was there when the step began."""
+        held = self._there.get(place)
+        return held is not None and not held.expired()
+
     def names(self, others: Iterable[torch.Tensor]) -> list[str]:
         """Return what the script calls them; none of the `others`, nor what lies in their memory."""
         known = {one.untyped_storage()._cdata for one in others if readable(one)}
         found = []
         for tensor in _wide() if self._there else ():
             place = tensor.untyped_storage()._cdata
-            held = self._there.get(place)
-            if held is None or held.expired() or place in known:
+            if not self.was_there(place) or place in known:
                 continue
             wide = self._shadow.of(tensor)
             if wide is not None and bool((wide.isfinite() & ~tensor.isfinite()).any()):
