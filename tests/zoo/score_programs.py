@@ -135,13 +135,13 @@ Who wrote the programs had not looked at ampcheck's code, and each round was sco
   three others, and the other two by a sensible reading of them; 33 of the 35 changes stay at their place. Its programs
   were lost; what they showed is tested in `tests/run`.
 - Twenty-eighth round, of 42 failures and 21 look-alikes from the same brief (seven writers), all scored at one commit
-  (8fd8f46) before anything was changed for them, on a machine that was overloaded meanwhile: 35 of 42 found, 29 with the
-  first error in the right place, 3 PARTLY AUDITED, 1 UNKNOWN (v61: not one step is taken), **3 called SAFE** (v54: a
-  hook's sum outside of the model becomes infinite; v55: picks among areas that overflowed; v60: a matrix in FP32 that is
-  updated through bfloat16); no error on a look-alike. Of 31 of those found, the lines that were advised heal 26 by
-  running them, done by three others: 17 as they are printed, 9 by a sensible reading; 19 of the 26 changes stay at their
-  place. Twenty-three of its programs are here (v52 to v74): those that were missed or wrongly placed, those whose
-  advice did not heal or took too much, and two look-alikes.
+  (8fd8f46) before anything was changed for them, on a machine that was overloaded meanwhile: 35 of 42 found, 29 with
+  the first error in the right place, 3 PARTLY AUDITED, 1 UNKNOWN (v61: not one step is taken), **3 called SAFE**
+  (v54: a hook's sum outside of the model becomes infinite; v55: picks among areas that overflowed; v60: a matrix in
+  FP32 that is updated through bfloat16); no error on a look-alike. Of 31 of those found, the lines that were advised
+  heal 26 by running them, done by three others: 17 as they are printed, 9 by a sensible reading; 19 of the 26 changes
+  stay at their place. Twenty-three of its programs are here (v52 to v74): those that were missed or wrongly placed,
+  those whose advice did not heal or took too much, and two look-alikes.
 
 What was missed was then fixed by kinds of failure, so the table below is not a blind score.
 """
