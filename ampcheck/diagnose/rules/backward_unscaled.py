@@ -27,7 +27,7 @@ SCALED = (
 #: How gradients that are returned are scaled.
 _MULTIPLIED_FIRST = (
     "grads = torch.autograd.grad(part * 2.0**16, ...)  # multiplied first",
-    "grads = [grad.float() / 2.0**16 for grad in grads]",
+    "grads = [grad.float() / 2.0**16 for grad in grads]  # unless only their direction counts",
 )
 
 

@@ -67,6 +67,8 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         return made if made and alone else (*made, *lines)
     held = SHORT_DTYPE[origin.dtype] if origin.dtype in HALVES else clean(report.precision)
     cast = f"# .float() here in place of the cast to {held}"
+    if finding.code == "AMP101" and held == "fp16":
+        cast = f"{cast}; or .bfloat16(), which has the range of FP32"
     if after is None:
         return (cast,)
     again = f"{cast}; if autocast casts again at {location(after.file, after.line)}:"
