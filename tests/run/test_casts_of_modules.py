@@ -132,7 +132,7 @@ TRAINED = """
             loss.backward()
             steps.step()
             kept.update()
-        return {n: p.float() - began[n] for n, p in kept.kept.items()}
+        return kept, {n: p.float() - began[n] for n, p in kept.kept.items()}
 """
 
 
@@ -155,10 +155,11 @@ def test_an_error_names_the_lines_that_cast(tmp_path, monkeypatch, what, parts):
     text = textwrap.dedent(TRAINED)
     (tmp_path / "averages.py").write_text(text)
     module = trained(tmp_path / "averages.py")
-    healthy = module.train(what["lr"])
+    _, healthy = module.train(what["lr"])
     session = Session(Schedule(), as_cuda=True)
     with session.watching():
-        moved = module.train(**what)
+        kept, moved = module.train(**what)  # held, so that it still has a name
+    assert kept.kept.keys() == moved.keys()
     assert float(moved["2.weight"].norm()) < 0.5 * float(healthy["2.weight"].norm())
     errors = [one for one in session.report("averages.py").findings if one.severity is Severity.ERROR]
     assert errors
