@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from ampcheck.observe.source import in_library
-from ampcheck.run.module_casts import module_casts
+from ampcheck.run.module_casts import CASTS, HALF_WORDS, module_casts
 from ampcheck.values.formats import HALVES
 from ampcheck.values.loop import Kind
 from ampcheck.values.maker import BEGINS_SCALE, CASTS_MODULE, LOWERS_SCALE, Maker
@@ -14,13 +14,11 @@ from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase
 from ampcheck.values.wording import location
 
-_HALVES = frozenset({"half", "float16", "bfloat16"})
 _LIKE = frozenset(
     "clone deepcopy zeros_like ones_like empty_like full_like new_zeros new_ones new_full new_empty".split()
 )
 #: What makes a tensor that was none before.
 _BEGIN = _LIKE.union("zeros ones empty full tensor as_tensor rand randn arange eye".split())
-_CASTS = frozenset({"half", "bfloat16", "to", "type"})
 _REGISTER = frozenset({"register_buffer", "register_parameter", "setdefault"})
 _ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
 
@@ -242,17 +240,17 @@ def _calls(value: ast.expr, names: frozenset[str]) -> bool:
 
 def _is_cast(value: ast.expr) -> bool:
     """Tell whether an expression gives what it computes in another precision, at last; a device is none."""
-    if not isinstance(value, ast.Call) or _name(value.func) not in _CASTS:
+    if not isinstance(value, ast.Call) or _name(value.func) not in CASTS:
         return False
     words = [_name(value.func), *map(_name, [*value.args, *(one.value for one in value.keywords)])]
-    return any(word in _HALVES or "dtype" in word for word in words)
+    return any(word in HALF_WORDS or "dtype" in word for word in words)
 
 
 def _is_half(value: ast.expr) -> bool:
     """Tell whether an expression names half precision, or a dtype that is given elsewhere."""
     for node in ast.walk(value):
         word = {ast.Attribute: "attr", ast.Name: "id"}.get(type(node), "")
-        if word and getattr(node, word) in _HALVES:
+        if word and getattr(node, word) in HALF_WORDS:
             return True
         if isinstance(node, ast.keyword) and node.arg == "dtype":
             return "32" not in ast.unparse(node.value) and "64" not in ast.unparse(node.value)

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 
 from ampcheck.values.formats import HALVES
 
-_CASTS = frozenset({"half", "bfloat16", "to", "type"})
-_HALVES = frozenset({*HALVES, "half"})
+#: Methods that cast, and what half precision is called.
+CASTS = frozenset({"half", "bfloat16", "to", "type"})
+HALF_WORDS = frozenset({*HALVES, "half"})
 #: Methods of modules, not of tensors.
 _OF_MODULES = frozenset("parameters named_parameters state_dict load_state_dict train eval modules".split())
 #: How often a dtype is followed from an argument to the next.
@@ -23,7 +24,7 @@ def module_casts(nodes: Sequence[ast.AST]) -> Iterator[int]:
     statements = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for call in calls:
         func = call.func
-        if not isinstance(func, ast.Attribute) or func.attr not in _CASTS or not _asks_half(call, halves):
+        if not isinstance(func, ast.Attribute) or func.attr not in CASTS or not _asks_half(call, halves):
             continue
         made = isinstance(func.value, ast.Call) and _last(func.value.func)[:1].isupper()
         names = {_last(func.value), *map(_last, named.get(id(call), ()))}
@@ -34,7 +35,7 @@ def module_casts(nodes: Sequence[ast.AST]) -> Iterator[int]:
 def _asks_half(call: ast.Call, halves: frozenset[str]) -> bool:
     """Tell whether a cast is one to half precision."""
     given = [*call.args, *(one.value for one in call.keywords)]
-    return _last(call.func) in _HALVES or any(_last(one) in halves for one in given)
+    return _last(call.func) in HALF_WORDS or any(_last(one) in halves for one in given)
 
 
 def _names_of_halves(nodes: Sequence[ast.AST], calls: list[ast.Call]) -> frozenset[str]:
@@ -44,7 +45,7 @@ def _names_of_halves(nodes: Sequence[ast.AST], calls: list[ast.Call]) -> frozens
     for call in calls:
         bound += zip(takes.get(_last(call.func), ()), call.args, strict=False)
         bound += [(one.arg or "", one.value) for one in call.keywords]
-    found = set(_HALVES)
+    found = set(HALF_WORDS)
     for _ in range(_GIVEN_ON):
         found |= {
             name for name, value in bound if name and any(_last(one) in found for one in _either(value))

@@ -27,6 +27,4 @@ class Doubt:
     error: float  #: of the gradients, or of the part that is furthest off
     part: str = ""  #: the module of that part, "" where it is all of them
     harms: bool = False  #: it is more than rounding the weights explains
-    overflows: bool = (
-        False  #: picks are worse by the error, after an overflow; what FP32's would change is not known
-    )
+    overflows: bool = False  #: picks after an overflow, which are worse by the error: FP32's were not tried

@@ -195,7 +195,7 @@ class UpdateLoss:
     stepped: bool = False  #: that line steps an optimizer of torch's, which writes it
     before: float = 0.0  #: how far off it was before training, as a part of FP32's numbers
     loaded: bool = False  #: load_state_dict has cast it there
-    underflows: bool = False  #: what changes it is computed in float16, where it may become zero
+    underflows: bool = False  #: what changes it is computed in float16, and is zero there
 
 
 @dataclass(frozen=True, slots=True)

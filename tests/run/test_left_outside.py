@@ -158,13 +158,16 @@ class WideState(torch.optim.Optimizer):
                 p.copy_(p.float() - 1e-3 * p.grad.float() / (state["square"].sqrt() + 1e-8))
 
 
-def resumes(size):
+def resumes(size, *, puts_back=False):
     torch.manual_seed(0)
     model, saved = nn.Linear(16, 4).half(), None
     for _ in range(2):
         steps = WideState(model.parameters())
         if saved is not None:
             steps.load_state_dict(saved)
+            params = [p for group in steps.param_groups for p in group["params"]]
+            for p, was in zip(params, saved["state"].values(), strict=True) if puts_back else ():
+                steps.state[p]["square"] = was["square"].clone()
         for _ in range(6):
             steps.zero_grad()
             (size * model(torch.randn(32, 16).half()).float()).square().mean().backward()
@@ -183,6 +186,27 @@ def test_a_state_that_load_state_dict_casts_to_zeros_is_an_error_at_that_line(si
     if lost:
         assert found[0].origin.line == line_of(resumes, "load_state_dict(saved)")
         assert any('optimizer.state[p]["square"] = was["square"].clone()' in line for line in found[0].fix)
+
+
+def test_a_state_that_is_put_back_in_fp32_after_loading_as_is_advised_is_no_error():
+    errors, saved = errors_of(lambda: resumes(3e-3, puts_back=True))
+    assert all(state["square"].dtype is torch.float32 for state in saved["state"].values())
+    assert not [one for one in errors if "load_state_dict" in one.message]
+
+
+class Named:
+    """A state that is no mapping."""
+
+
+def test_an_optimizer_with_a_state_of_its_own_kind_is_loaded_as_ever():
+    held = nn.Parameter(torch.ones(4, dtype=torch.float16))
+    steps = torch.optim.SGD([held])
+    saved = {"state": {0: {"it": torch.full((4,), 1e-9)}}, "param_groups": steps.state_dict()["param_groups"]}
+    steps.state[held] = Named()
+    assert not [*lost_in_loading(steps, saved, ("script.py", 3))]
+    assert not [
+        *lost_in_loading(steps, {"state": None, "param_groups": saved["param_groups"]}, ("script.py", 3))
+    ]
 
 
 def test_only_what_becomes_zero_or_infinite_in_loading_is_lost():
@@ -246,7 +270,7 @@ def test_picks_among_numbers_that_overflowed_are_an_error(side, dtype, lost):
     if lost:
         assert errors[0].origin.phase is Phase.FORWARD
         assert errors[0].origin.line in {line_of(matches, part) for part in (".max(1)", "best > 0.5")}
-        assert "overflowed before" in errors[0].message
+        assert "numbers have overflowed before it" in errors[0].message
 
 
 class Inverse(nn.Module):
@@ -291,7 +315,4 @@ def test_fp32_numbers_that_feed_on_themselves_through_half_precision_are_not_cal
     assert not [one for one in report.findings if one.severity is Severity.ERROR]
     assert report.verdict.word is (Health.SAFE if wide else Health.PARTLY_AUDITED)
     line = line_of(Inverse.observe, "self.it -=")
-    assert (
-        any(f"test_left_outside.py:{line}: lines that {FED_BACK}" in what for what in report.not_audited)
-        is not wide
-    )
+    assert any(f"test_left_outside.py:{line}: {FED_BACK}" in what for what in report.not_audited) is not wide

@@ -94,7 +94,8 @@ def test_a_check_of_the_loss_alone_lets_infinite_gradients_into_the_weights():
     assert not finite
     assert errors[0].code == "AMP403"
     assert "inf or NaN" in errors[0].message
-    assert [line.strip() for line in errors[0].fix][-3::2] == ["optimizer.step()", "optimizer.zero_grad()"]
+    lines = [line.strip() for line in errors[0].fix]
+    assert lines.index("optimizer.step()") < lines.index("optimizer.zero_grad()")
 
 
 def test_gradients_that_a_skip_leaves_stay_infinite():

@@ -79,7 +79,8 @@ def test_an_overflow_long_after_the_recorded_steps_shows_when_the_scale_falls():
     assert not all(bool(one.isfinite().all()) for one in model.parameters())
     errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
     assert [one.code for one in errors] == ["AMP403"]
-    assert [line.strip() for line in errors[0].fix][-3::2] == ["optimizer.step()", "optimizer.zero_grad()"]
+    lines = [line.strip() for line in errors[0].fix]
+    assert lines.index("optimizer.step()") < lines.index("optimizer.zero_grad()")
 
 
 @pytest.mark.parametrize(("large", "bad"), [(1e4, True), (1e-3, False)])

@@ -1,9 +1,10 @@
 """Harm that shows after the step: in what it leaves behind, and in what training comes to."""
 
+from ampcheck.diagnose.suspects import newly_nonfinite
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.plan import TRAINS, Tried
-from ampcheck.values.report import Report
+from ampcheck.values.report import Report, by_place
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import percent, plural
 
@@ -52,13 +53,12 @@ def _left(report: Report, state: dict[str, float], error: float) -> Finding:
 
 
 def _where_it_begins(report: Report) -> tuple[str, int]:
-    """Return the first line whose result is infinite where FP32's is not; ("", 0) where there is none."""
-    fine = report.reference.sites
-    for site, stats in report.low.sites.items():
-        wide = next((fine[one] for one in fine if one.place == site.place), None) if stats.infs else None
-        if wide is not None and not wide.nonfinite and site.op and site.line:
-            return site.file, site.line
-    return "", 0
+    """Return the first line whose result is finite in FP32 only; ("", 0) where there is none."""
+    reference = by_place(report.reference)
+    found = [
+        one for phase in (Phase.FORWARD, Phase.BACKWARD) for one in newly_nonfinite(report, phase, reference)
+    ]
+    return next(((site.file, site.line) for site in found if site.line), ("", 0))
 
 
 def _finding(message: str, sites: tuple[Site, ...], numbers: dict[str, float]) -> Finding:

@@ -35,5 +35,5 @@ def under_autocast(report: Report) -> tuple[str, ...]:
     if loop is None or any(event.kind is Kind.AUTOCAST for _, event in loop.sequence(1)):
         return ()
     return (
-        f"# and under torch.autocast({device_of(report)}, dtype=torch.{report.dtype}): every forward, and the loss",
+        f"# and run every forward and the loss under torch.autocast({device_of(report)}, dtype=torch.{report.dtype})",
     )

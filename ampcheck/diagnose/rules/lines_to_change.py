@@ -103,9 +103,7 @@ def _name(func: ast.expr) -> str:
 def in_fp32(call: ast.Call) -> str:
     """Return a call of a function, or of a method, with FP32 numbers; '' where it is written in another way."""
     method = not call.args and isinstance(call.func, ast.Attribute)
-    given = (
-        call.func.value if method and isinstance(call.func, ast.Attribute) else next(iter(call.args), None)
-    )
+    given = call.args[0] if call.args else getattr(call.func, "value", None)
     by_name = any(one.arg in {None, "input"} for one in call.keywords)
     if given is None or isinstance(given, ast.Starred) or by_name:
         return ""
@@ -196,7 +194,7 @@ def _larger_scale(report: Report, finding: Finding) -> tuple[str, ...]:
         return (
             f"other = torch.amp.GradScaler({device_of(report)})  # one scaler for each optimizer",
             "# for one of them: other.scale(loss).backward(), other.step(optimizer)",
-            "other.update()  # in a step in which other.step was called only",
+            "other.update()  # only in a step in which other.step was called",
         )
     if divided_in_half(report, settled):
         return weights_in_fp32(report)

@@ -198,7 +198,7 @@ def stepped_by_hand(loop: Loop) -> list[Finding]:
                 f"grads = [p.grad for g in {_name(event)}.param_groups for p in g['params'] if p.grad is not None]",
                 "if all(grad.isfinite().all() for grad in grads):",
                 f"    {event.code or 'optimizer.step()'}",
-                "else:  # lower the scale, too, and count this step as none",
+                "else:  # lower the scale, too; this step does not count",
                 f"    {_name(event)}.zero_grad()",
             ],
         )

@@ -11,6 +11,9 @@ from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import clean, percent, some
 
+#: Operations that pick the best elements; others give a result for each.
+_OF_THE_BEST = frozenset({"argmin", "argmax", "topk", "min", "max"})
+
 
 def rounded_before(report: Report) -> list[Finding]:
     """The step depends on bits that its data lost before: they were rounded to half precision.
@@ -86,10 +89,10 @@ def _what_differs(found: Doubt) -> str:
     """Return what is known of FP32's picks."""
     if not found.overflows:
         return f"with FP32's picks the gradient{_where(found)} differs by {percent(found.error)}"
-    return (
-        "it compares numbers of which some overflowed before; by FP32's numbers the picks are worse by "
-        f"{percent(found.error)} of how far FP32's are from the average"
-    )
+    after = "numbers have overflowed before it, and"
+    if found.names[0] in _OF_THE_BEST:
+        return f"{after} in FP32 its picks lose {percent(found.error)} of what the best lie above the average"
+    return f"{after} {percent(found.error)} of its results are others in FP32"
 
 
 def changed_gradients(report: Report) -> list[Finding]:

@@ -113,7 +113,10 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
         held_in_fp32(report, first.name, parent if (own or len(bad) > 1) and parent else ""),
     )
     if first.underflows and first.line:
-        held = (*held, f"# and {location(first.file, first.line)}: what changes it in FP32, with .float()")
+        held = (
+            *held,
+            f"# and {location(first.file, first.line)}: compute in FP32 what is added, with .float()",
+        )
     place = Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype)
     return Finding(
         "AMP504",
@@ -137,8 +140,8 @@ def _loaded(report: Report, bad: list[UpdateLoss]) -> Finding:
         "lost-update",
         "stagnant-update",
         Severity.ERROR,
-        f"load_state_dict casts {clean(first.name)} to the half precision of its weights: "
-        f"{percent(first.before)} of it is {gone} there, and is not in FP32",
+        f"load_state_dict casts {clean(first.name)} to half precision, as its weights are: "
+        f"{percent(first.before)} of its numbers become {gone}",
         (place._replace(file=first.file, line=first.line),),
         {"lost_fraction": first.before, "tensors": len(keys)},
         fix=(

@@ -17,7 +17,9 @@ from ampcheck.values.op_kinds import CASTS
 from ampcheck.values.wording import some
 
 #: What is not audited, behind the line.
-FED_BACK = "add to FP32 numbers what half precision has made of these: whether errors add up was not judged"
+FED_BACK = (
+    "FP32 numbers are updated by half-precision copies of them: whether the errors add up was not judged"
+)
 _ADDS = frozenset("add_ sub_ addr_ addmm_ addmv_ addbmm_ baddbmm_ addcmul_ addcdiv_ index_add_ lerp_".split())
 
 
@@ -44,9 +46,13 @@ class FedBack:
         if name in _ADDS and place in self._cast:
             file, line = running_line()
             self._lines[f"{Path(file).name}:{line}"] = None
-        elif name in CASTS and self.was_there(place) and any(value in HALVES for value in values[1:]):
+        elif name in CASTS and self.was_there(place) and _names_half(values):
             self._cast.add(place)
 
     def missed(self) -> dict[str, int]:
         """Return what is not audited."""
-        return {f"{some([*self._lines], 2)}: lines that {FED_BACK}": len(self._lines)} if self._lines else {}
+        return {f"{some([*self._lines], 2)}: {FED_BACK}": len(self._lines)} if self._lines else {}
+
+
+def _names_half(values: Sequence[Any]) -> bool:
+    return any(isinstance(value, torch.dtype) and value in HALVES for value in values)

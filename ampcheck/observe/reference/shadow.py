@@ -53,7 +53,7 @@ class Shadow:
         self.given: Given | None = None  #: takes note of half-precision numbers from before the step
         self.picks: Picks | None = None  #: takes note of what is picked
         self.decides = False  #: what it picks it picks by its own numbers
-        self.parted = False  #: it picked other numbers of elements, and went on with the script's
+        self.parted = False  #: somewhere it could not go on with its own numbers, and took the script's
         self.gave_way: Callable[[Exception], None] = _raise  #: told of an error of our own
 
     def clear(self) -> None:
@@ -243,7 +243,7 @@ class Shadow:
                 wide = run_in_fp32(rule, func, (args, wide_args, wide_kwargs), out, self._factor)
         except Exception:  # noqa: BLE001  # an operation that insists on half precision; its result is taken as it is
             self.failed[rule.name] = self.failed.get(rule.name, 0) + 1
-            wide = None
+            wide, self.parted = None, True
         if wide is None and not (rule.silent and rule.name not in self.failed):
             self._take((out, targets), self._factor)
             return

@@ -206,8 +206,10 @@ def _add_group(watcher: Watcher, original: Original, self: Any, param_group: Any
     return out
 
 
-def _loads(watcher: Watcher, original: Original, self: Any, state_dict: Any, *args: Any) -> Any:
-    out = original(self, state_dict, *args)
+def _loads(
+    watcher: Watcher, original: Original, self: Any, state_dict: Any, *args: Any, **kwargs: Any
+) -> Any:
+    out = original(self, state_dict, *args, **kwargs)
     surely(watcher, watcher.updates.loads, self, state_dict)
     return out
 

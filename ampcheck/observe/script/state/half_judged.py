@@ -81,7 +81,7 @@ class State:
     parameter: weakref.ref[torch.Tensor] | None = None
     stepped: bool = False  #: it is a parameter, which an optimizer of the script's own steps
     read: bool = False  #: something is computed from it
-    underflows: bool = False  #: what changes it may have become zero in float16
+    underflows: bool = False  #: what changes it has become zero in float16
     overflown: bool = False  #: numbers that were near the largest one have become infinite
 
     @property

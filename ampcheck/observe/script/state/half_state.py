@@ -58,7 +58,9 @@ class _References(Shadow):
         #: how far FP32's numbers are from these. Whatever an optimizer adds, it adds to both.
         self._apart: dict[int, tuple[StorageWeakRef, torch.Tensor]] = {}
         self.shapes: set[torch.Size] = set()  #: of what is followed
-        self.underflows: set[torch.Size] = set()  #: of numbers that may have become zero in float16
+        self.underflows: dict[
+            torch.Size, torch.Tensor
+        ] = {}  #: by shape, whether numbers became zero in float16
 
     def hold(self, tensor: torch.Tensor, state: State, beside: float = 0.0) -> None:
         """Follow a tensor from what it holds now, or from that far beside it."""
@@ -258,7 +260,7 @@ class Following:
                 if (rest := rests.get(id(tensor))) is not None:
                     still &= ~makes_up(tensor.detach(), rest.detach(), wide)
                 compare(state, tensor.detach(), wide, still, last=last)
-                state.underflows = tensor.shape in self._references.underflows
+                state.underflows = bool(self._references.underflows.get(tensor.shape, False))
 
     def _adds_to(self, state: State, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the tensor whose rounding this one keeps, as Kahan's summation does for the next time."""

@@ -1,4 +1,7 @@
-"""States of optimizers that `load_state_dict` casts to the half precision of their weights."""
+"""States of optimizers that `load_state_dict` casts to the half precision of their weights.
+
+A script may put its FP32 numbers back after that, so it is judged when the optimizer steps.
+"""
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -20,14 +23,29 @@ def lost_in_loading(
     """Yield the states most of whose numbers are zero or infinite once they were loaded, and were not in FP32."""
     kinds: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
     for parameter, state in _states(optimizer, saved):
-        for key, was in state.items():
-            now = optimizer.state.get(parameter, {}).get(key)
-            both = isinstance(was, torch.Tensor) and isinstance(now, torch.Tensor) and was.shape == now.shape
-            if both and was.dtype is torch.float32 and now.dtype in HALVES:
-                kinds.setdefault(str(key), []).append((was.detach(), now.detach()))
+        held = optimizer.state.get(parameter)
+        loaded = held if isinstance(held, Mapping) else {}
+        for key, given in state.items():
+            was, now = _plain(given), _plain(loaded.get(key))
+            if was is None or now is None or was.shape != now.shape:
+                continue
+            if was.dtype is torch.float32 and now.dtype in HALVES:
+                kinds.setdefault(str(key), []).append((was, now))
     with unseen():
         for key, pairs in kinds.items():
             yield from _compared(f"{type(optimizer).__name__}.state.{key}", pairs, place)
+
+
+def is_still_half(optimizer: torch.optim.Optimizer, name: str) -> bool:
+    """Tell whether an optimizer has a state of this name in half precision."""
+    key = name.rpartition(".")[2]
+    held = [state.get(key) for state in optimizer.state.values() if isinstance(state, Mapping)]
+    return any(isinstance(one, torch.Tensor) and one.dtype in HALVES for one in held)
+
+
+def _plain(value: Any) -> torch.Tensor | None:
+    """Return a tensor whose numbers lie here; None for anything else, as what lies on several ranks."""
+    return value.detach() if type(value) is torch.Tensor and value.layout is torch.strided else None
 
 
 def _states(optimizer: torch.optim.Optimizer, saved: Any) -> Iterator[tuple[Any, Mapping[Any, Any]]]:
@@ -35,8 +53,9 @@ def _states(optimizer: torch.optim.Optimizer, saved: Any) -> Iterator[tuple[Any,
     if isinstance(saved, Mapping) and {"state", "param_groups"} <= saved.keys():
         numbers = chain.from_iterable(group["params"] for group in saved["param_groups"])
         parameters = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+        states = saved["state"] if isinstance(saved["state"], Mapping) else {}
         for number, parameter in zip(numbers, parameters, strict=False):
-            if isinstance(state := saved["state"].get(number), Mapping):
+            if isinstance(state := states.get(number), Mapping):
                 yield parameter, state
 
 

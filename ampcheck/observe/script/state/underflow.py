@@ -16,7 +16,7 @@ class References(Protocol):
     """What holds FP32 copies."""
 
     shapes: set[torch.Size]
-    underflows: set[torch.Size]
+    underflows: dict[torch.Size, torch.Tensor]
 
     def keep(self, tensor: torch.Tensor, wide: torch.Tensor) -> None:
         """Hold FP32's numbers beside a tensor."""
@@ -41,7 +41,8 @@ def keeps_small(references: References, name: str, func: Any, args: Args, kwargs
         if out.dtype is torch.float16 and readable(out):  # decided without waiting for a device
             wide = wide_args[0] if casts else func(*wide_args, **kwargs)
             gone = 2 * ((out == 0) & (wide != 0)).sum() > wide.numel()
-            references.underflows.add(out.shape)
+            known = references.underflows.get(out.shape)
+            references.underflows[out.shape] = gone if known is None else known.to(gone.device) | gone
             references.keep(out, torch.where(gone, wide, out.float()))
 
     return keep

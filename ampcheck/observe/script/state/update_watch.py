@@ -19,7 +19,7 @@ from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.script.optimizers import parameters_of
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.drifts import Drifts
-from ampcheck.observe.script.state.loaded import lost_in_loading
+from ampcheck.observe.script.state.loaded import is_still_half, lost_in_loading
 from ampcheck.observe.script.state.naming import Named
 from ampcheck.observe.script.state.own_updates import OwnUpdates
 from ampcheck.observe.script.state.refilled import Refilled
@@ -55,12 +55,13 @@ class UpdateWatch:
         self._losses: dict[str, dict[str, UpdateLoss]] = {}
         self._own, self._refilled, self._drifts = OwnUpdates(named), Refilled(named), Drifts(named)
         self.sent = SentWeights()
+        self._loads: dict[int, tuple[UpdateLoss, ...]] = {}  #: by optimizer that has not stepped since
         self._loaded: list[UpdateLoss] = []
         self.untried: dict[str, str] = {}  #: by optimizer, its class: its updates could not be taken in FP32
 
     def loads(self, optimizer: torch.optim.Optimizer, saved: Any) -> None:
         """Compare the state that an optimizer has loaded with what was saved."""
-        self._loaded += lost_in_loading(optimizer, saved, running_line())
+        self._loads[id(optimizer)] = tuple(lost_in_loading(optimizer, saved, running_line()))
 
     @property
     def still(self) -> list[str]:
@@ -85,6 +86,9 @@ class UpdateWatch:
         """Take an optimizer's step in FP32 where that would show more than its steps before."""
         held = list(parameters)
         self._tried.pop(get_ident(), None)
+        if self._loads:
+            lost = self._loads.pop(id(optimizer), ())
+            self._loaded += [one for one in lost if is_still_half(optimizer, one.name)]
         if self._refilled.kept.get(label, True):
             self._refilled.begins(label, held, running_line)
         if not _known(optimizer):
