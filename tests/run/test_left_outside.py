@@ -1,6 +1,7 @@
 """What scripts keep beside their models, and lose to half precision: sums of hooks and passes, late and loaded ones."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from code_lines import line_of
 from torch import nn
 
 from ampcheck.observe.reference.fed_back import FED_BACK
+from ampcheck.observe.script.held_state import HeldState
 from ampcheck.observe.script.state.loaded import lost_in_loading
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
@@ -63,6 +65,22 @@ def test_a_sum_outside_of_the_model_that_a_hook_makes_infinite_is_an_error_at_it
     if errors:
         assert errors[0].origin.line == line_of(Effects.add, "effect.pow(2)")
         assert "sums is not finite" in errors[0].message + " ".join(errors[0].follows)
+
+
+def test_what_a_model_holds_and_its_gradients_are_not_said_again_as_lying_outside():
+    model, outside = nn.Linear(2, 2), torch.zeros(2)
+    model.register_buffer("kept", torch.zeros(2), persistent=False)
+    model.weight.grad = torch.zeros(2, 2)
+    finite = {id(one): one.clone() for one in (model.kept, model.weight.grad, outside)}
+    state = HeldState(SimpleNamespace(of=lambda one: finite.get(id(one)), copies=()), None, lambda: 1.0)
+    state.remember(iter([("model", model)]))
+    for one in (model.kept, model.weight.grad, outside):
+        one.fill_(float("inf"))
+    state.compare(iter([("model", model)]))
+    off = state.off(overflowed=False)
+    assert [one.saved for name, one in off.items() if name == "model.kept"] == [False]
+    assert len(off) == 2
+    assert state.off(overflowed=True).keys() == {"model.kept"}
 
 
 def importance(model, dtype, passes=60):

@@ -49,14 +49,16 @@ class HeldState:
 
     def compare(self, models: Models) -> None:
         """Compare what models hold at the end of the step."""
-        for path, one in _by_path(models):
+        known = list(models)
+        held = list(_by_path(known))
+        for path, one in held:
             reference = self._shadow.of(one.tensor)
             if reference is not None:
                 self._update(path, one.tensor, reference)
                 self._leave(path, one.tensor, reference, saved=one.saved)
-        weights = [weight for _, model in models for weight in model.parameters()]
+        weights = [weight for _, model in known for weight in model.parameters()]
         grads = [grad for weight in weights if (grad := gradient_of(weight)) is not None]
-        self._names = self._ruined.names([*weights, *grads, *(one.tensor for _, one in _by_path(models))])
+        self._names = self._ruined.names([*weights, *grads, *(one.tensor for _, one in held)])
 
     def off(self, *, overflowed: bool) -> dict[str, Left]:
         """Return by path what is off; a step whose gradients `overflowed` is known to make infinities of them."""
