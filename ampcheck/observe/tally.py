@@ -208,13 +208,13 @@ class Tally:
         return self._row(tensor) is not None
 
     def made(self, found: Iterable[tuple[torch.Tensor, int]]) -> dict[int, Site]:
-        """Return by storage what has made it, of those in half precision."""
+        """Return by storage what has made it."""
         names = self._step_record.names()
         return {
             tensor.untyped_storage()._cdata: names[number]
             for tensor, number in found
             if type(tensor) in _PLAIN and tensor.layout is _STRIDED
-            if tensor.dtype in HALVES and in_memory(tensor)
+            if in_memory(tensor)
         }
 
     def sources(self) -> dict[Site, list[Site]]:

@@ -143,7 +143,8 @@ def _changed(judged: Sequence[Recorded], tried: Beside | None) -> Iterator[Doubt
         changed = (where for name, where in given.places.items() if name.startswith(part) and where[1])
         place = next(changed, step.beside.touched_at)
         place = place if place[1] else gradient_given(site.file for site in step.low.sites)
-        yield Doubt(DoubtKind.CHANGED, (), *place, outcome.worst, part, harms=True)
+        kept = (given.kept[place],) if place in given.kept else ()
+        yield Doubt(DoubtKind.CHANGED, kept, *place, outcome.worst, part, harms=True)
 
 
 def _picks_otherwise(tried: Beside) -> bool:

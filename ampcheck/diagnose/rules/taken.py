@@ -104,9 +104,11 @@ def changed_gradients(report: Report) -> list[Finding]:
     where that makes most of them infinite or zero again and again.
 
     Why it matters: a clip, a norm or a filter that sees gradients times the loss scale does something else than it is
-    meant to; a division in half precision turns small gradients into zero. The loss and its gradients look right.
+    meant to; a division in half precision turns small gradients into zero. Statistics that half precision makes lead
+    a preconditioner astray. The loss and its gradients look right.
 
-    What to do: unscale gradients in FP32, first of all, and change them then: scaler.unscale_(optimizer).
+    What to do: unscale gradients in FP32, first of all, and change them then: scaler.unscale_(optimizer). Compute in
+    FP32 what they are multiplied by.
 
     Example: a scaler whose own step() clips each parameter before torch's step() unscales it.
 
@@ -118,11 +120,22 @@ def changed_gradients(report: Report) -> list[Finding]:
             ("AMP421", "changed-gradients", ""),
             found,
             f"the gradient{_where(found)} is right after the backward and off by {percent(found.error)} when the "
-            "optimizer is given it: FP32's, treated the same way, is another",
-            _unscaled_first(report),
+            f"optimizer is given it: {_what_changed_it(found)}",
+            _in_fp32(found) if found.names else _unscaled_first(report),
         )
         for found in _harmful(report, DoubtKind.CHANGED)
     ] + [_sent(event) for event in sent_events(report)]
+
+
+def _what_changed_it(found: Doubt) -> str:
+    """Return why another gradient arrives than FP32's."""
+    if not found.names:
+        return "FP32's, treated the same way, is another"
+    return f"{clean(found.names[0])} is computed in half precision here, and the gradient is changed by it"
+
+
+def _in_fp32(found: Doubt) -> str:
+    return f"# compute {clean(found.names[0])} in FP32: .float() on what it is made of, outside of autocast"
 
 
 def _unscaled_first(report: Report) -> str:

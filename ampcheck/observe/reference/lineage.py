@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ampcheck.observe.statistics.memory import tensors_of
-from ampcheck.values.formats import BY_DTYPE, FP32
+from ampcheck.values.formats import BY_DTYPE, FP32, HALVES
 from ampcheck.values.op_kinds import CASTS, LIMITS, rounds_inputs
 from ampcheck.values.trace import (
     LEAP_ERROR,
@@ -97,6 +97,18 @@ class Lineage:
             return [(tensor, number) for tensor, number in held if tensor is not None and number >= 0]
 
         return tell
+
+
+def rounded_at(site: Site | None, sources: Sources) -> Site | None:
+    """Return the last operation in half precision that results of a site are made of; itself where there is none."""
+    waiting, seen = [] if site is None else [site], {site}
+    for one in waiting:  # which grows
+        if one.dtype in HALVES:
+            return one
+        fresh = [source for source in sources.get(one, ()) if source not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return site
 
 
 def error_jumps(

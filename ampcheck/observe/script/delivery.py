@@ -17,6 +17,7 @@ from ampcheck.observe.reference.beside_mode import BesideMode
 from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.script.gradient_rows import Compare, in_parts
+from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 from ampcheck.observe.unusual import plain
@@ -30,6 +31,12 @@ class _Followed(Shadow):
         super().__init__(execute)
         self.places: dict[int, tuple[str, int]] = {}  #: by storage, the line that spoilt it, or wrote it
         self._wrong: set[int] = set()  #: storages whose line is the one that made them wrong
+        #: By storage of what was others than FP32's before, and of what is made of that, the line that made that.
+        self._older: dict[int, tuple[str, int]] = {}
+
+    def differs(self, tensor: torch.Tensor, line: tuple[str, int]) -> None:
+        """Take note of numbers that are others than FP32's already, and of the line that has made them."""
+        self._older[_storage(tensor)] = line
 
     def _differs(self, args: Any, kwargs: Any) -> bool:
         values = (*args, *kwargs.values()) if kwargs else args
@@ -39,8 +46,9 @@ class _Followed(Shadow):
         if not self._differs(args, kwargs):
             return None
         follow, targets = super()._follow(rule, func, args, kwargs), written(rule, args, kwargs)
-        read = [place for place in map(_storage, tensors_of((args, kwargs))) if place in self._wrong]
-        begun = self.places[read[0]] if read else None
+        read = [*map(_storage, tensors_of((args, kwargs)))]
+        older = next((self._older[place] for place in read if place in self._older), None)
+        begun = next((self.places[place] for place in read if place in self._wrong), older)
 
         def note(out: Any) -> None:
             if follow is not None:
@@ -50,9 +58,11 @@ class _Followed(Shadow):
                 if place and place not in self._wrong:
                     wide = self.of(tensor)
                     wrong = wide is not None and _is_turned(in_parts(tensor.detach()), in_parts(wide))
-                    self.places[place] = begun if wrong and begun is not None else running_line()
+                    self.places[place] = (begun if wrong else older) or running_line()
                     if wrong:
                         self._wrong.add(place)
+                if place and older is not None:
+                    self._older[place] = older
 
         return note
 
@@ -93,17 +103,30 @@ class Delivery:
         self.rows: dict[str, Sequence[float]] = {}  #: comparisons with FP32's, by parameter
         self.second: dict[str, Sequence[float]] = {}  #: those of the second run
         self.places: dict[str, tuple[str, int]] = {}  #: by parameter, the line that last changed its gradient
+        self.kept: dict[tuple[str, int], str] = {}  #: by line, what it makes that gradients are computed with later
         self.compared: set[int] = set()  #: identities of the parameters that were compared
 
-    def keep(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Keep what FP32 has as the gradients of some parameters, in order to follow that from here on."""
+    def keep(
+        self, parameters: Sequence[torch.Tensor], others: Sequence[tuple[torch.Tensor, tuple[str, int]]] = ()
+    ) -> None:
+        """Keep what FP32 has as the gradients of some parameters, in order to follow that from here on.
+
+        And what it has of `others` that gradients may be computed with, each with the line that has rounded it.
+        """
         followed: list[_Followed] = []
+        if others:
+            names = names_of([tensor for tensor, _ in others])
+            self.kept = {line: names[id(tensor)] for tensor, line in others}
         for run in self.runs:
             own = _Followed(followed[-1].run if followed else run_op)
             own.gave_way = lambda _: self.end()
             for grad in (plain(gradient_of(parameter)) for parameter in parameters):
                 if grad is not None and (wide := run.of(grad)) is not None:
                     own.keep(grad, wide.clone())
+            for tensor, line in others:
+                if (wide := run.of(tensor)) is not None:
+                    own.keep(tensor, wide.clone())
+                    own.differs(tensor, line)
             followed.append(own)
         self.runs, self.mode = followed, BesideMode(followed[-1])
 

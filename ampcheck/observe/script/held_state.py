@@ -1,9 +1,8 @@
 """What a step leaves in what models hold: buffers and other tensors, beside what FP32 would leave there."""
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,16 +10,17 @@ from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.model.held import Held, apart, held
 from ampcheck.observe.model.updates import update_loss
+from ampcheck.observe.recorder import Recorder
 from ampcheck.observe.reference.joined import Joined
+from ampcheck.observe.reference.lineage import rounded_at
 from ampcheck.observe.script.recorded import Left
 from ampcheck.observe.script.second_run import SecondRun
 from ampcheck.observe.script.state.ruined import Ruined
 from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.statistics.memory import version_of
 from ampcheck.values.outcome import HARM_ERROR
+from ampcheck.values.trace import Site, UpdateLoss
 
-if TYPE_CHECKING:
-    from ampcheck.values.trace import UpdateLoss
 
 Models = Iterable[tuple[str, torch.nn.Module]]
 
@@ -59,6 +59,17 @@ class HeldState:
         weights = [weight for _, model in known for weight in model.parameters()]
         grads = [grad for weight in weights if (grad := gradient_of(weight)) is not None]
         self._names = self._ruined.names([*weights, *grads, *(one.tensor for _, one in held)])
+
+    def goes_on_with(
+        self, recorder: Recorder, made: Mapping[int, Site | None]
+    ) -> tuple[list[torch.Tensor], list[tuple[torch.Tensor, tuple[str, int]]]]:
+        """Return the parameters, and what lies outside of models and is not as FP32 has it, with what rounded it."""
+        parameters = [parameter for _, _, parameter in recorder.tracker.parameters()]
+        grads = [grad for one in parameters if (grad := gradient_of(one)) is not None]
+        others, sources = self._ruined.apart([*parameters, *grads], self._scale()), recorder.sources()
+        sites = [rounded_at(made.get(one.untyped_storage()._cdata), sources) for one in others]
+        lines = [("", 0) if site is None else (site.file, site.line) for site in sites]
+        return parameters, list(zip(others, lines, strict=True))
 
     def off(self, *, overflowed: bool) -> dict[str, Left]:
         """Return by path what is off; a step whose gradients `overflowed` is known to make infinities of them."""

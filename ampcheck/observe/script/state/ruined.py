@@ -1,4 +1,4 @@
-"""Tensors in FP32 that a script holds outside of its models, and that a step makes infinite or NaN.
+"""Tensors in FP32 that a script holds outside of its models, and that a step makes infinite, NaN or others than FP32's.
 
 Such as sums of what hooks are given. How large they are depends on the loss scale; whether they are finite does not.
 """
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ampcheck.observe.model.held import apart
 from ampcheck.observe.reference.joined import Joined
 from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.statistics.memory import instances, readable
@@ -43,6 +44,17 @@ class Ruined:
             if wide is not None and bool((wide.isfinite() & ~tensor.isfinite()).any()):
                 found.append(tensor)
         return sorted(set(names_of(found).values())) if found else []
+
+    def apart(self, others: Iterable[torch.Tensor], scale: float) -> list[torch.Tensor]:
+        """Return those that are others than FP32's, whatever power of the loss `scale` multiplies them."""
+        known = {one.untyped_storage()._cdata for one in others if readable(one)}
+        factors = [scale**power for power in (0, 1, -1, 2, -2)]
+        found = []
+        for tensor in _wide():
+            if tensor.untyped_storage()._cdata not in known and (wide := self._shadow.of(tensor)) is not None:
+                nearest = min(factors, key=lambda factor: apart(wide * factor, tensor))
+                found += [tensor] * (nearest == 1.0)
+        return found
 
 
 def _wide() -> list[torch.Tensor]:
