@@ -105,6 +105,16 @@ def test_the_scales_of_two_losses_are_told_apart_by_their_weights():
     assert sorted(hand.first().values()) == [2.0**10, 2.0**20]
 
 
+def test_heads_on_one_trunk_have_scales_of_their_own():
+    trunk, heads, hand = nn.Linear(8, 8), [nn.Linear(8, 2), nn.Linear(8, 3)], ScaleByHand()
+    for step in range(12):
+        for head, by in zip(heads, (2.0**10, 2.0 ** (20 - step // 4)), strict=True):
+            hand.multiplied(step, by, head(trunk(torch.randn(4, 8))).sum() * by, list)
+    assert not hand.is_dynamic
+    assert [math.log2(event.after) for event in hand.events()] == [19, 18]
+    assert sorted(hand.first().values()) == [2.0**10, 2.0**20]
+
+
 def test_layers_that_are_left_out_by_chance_make_no_other_loss():
     torch.manual_seed(0)
     stem, layers, hand = nn.Linear(8, 8), [nn.Linear(8, 8) for _ in range(8)], ScaleByHand()

@@ -26,6 +26,8 @@ MANY_TIMES = 2
 _DIVIDED = ("Div", "Mul", "Mean", RETURNED)
 #: Share of skipped steps from which on a schedule that moves in them is called off.
 MANY_SKIPPED = 0.1
+#: The same from which on the schedule has passed without its steps, where that is no few of them.
+_MOST_SKIPPED, _SKIPPED_AT_LEAST = 0.25, 20
 
 
 def undivided_accumulation(report: Report) -> list[Finding]:
@@ -91,10 +93,12 @@ def schedule_on_skipped_steps(report: Report) -> list[Finding]:
     if not loop.skipped or not schedules or moved < attempts:
         return []
     share = loop.skipped / attempts
+    too_many = share >= _MOST_SKIPPED and loop.skipped >= _SKIPPED_AT_LEAST
+    warns = Severity.WARNING if share >= MANY_SKIPPED else Severity.INFO
     return [
         loop_finding(
             "AMP412 schedule-on-skipped-steps",
-            Severity.WARNING if share >= MANY_SKIPPED else Severity.INFO,
+            Severity.ERROR if too_many else warns,
             f"{plural(loop.skipped, 'skipped step')} ({percent(share)}) still advanced the schedule",
             first_by_place(schedules)[:1],
             [

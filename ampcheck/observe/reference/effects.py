@@ -1,6 +1,6 @@
 """What an operation does beside computing its results: what it writes, draws, sends, and what nobody knows of it."""
 
-from math import inf
+from math import copysign, inf
 from typing import Any, NamedTuple
 
 import torch
@@ -16,8 +16,9 @@ _WRITES = dict.fromkeys(("native_batch_norm", "cudnn_batch_norm", "miopen_batch_
 _PURE = frozenset({"aten", "prims", "prim", "fsdp", "torchvision", "quantized"})
 
 
-#: What half precision's own largest number limits is not limited in FP32.
-_UNLIMITED = {sign * torch.finfo(dtype).max: sign * inf for dtype in HALVES for sign in (1.0, -1.0)}
+#: What half precision's own largest number limits, or one a little below float16's, is not limited in FP32.
+_LARGEST = {torch.finfo(dtype).max for dtype in HALVES}
+_NEARLY = 60_000
 
 
 class Effects(NamedTuple):
@@ -54,14 +55,23 @@ def repeatable(name: str, args: tuple[Any, ...]) -> bool:
 
 def is_limited(name: str, args: tuple[Any, ...]) -> bool:
     """Tell whether an operation cuts off what half precision does not hold."""
-    return name in LIMITS and any(type(one) is float and one in _UNLIMITED for one in args)
+    return name in LIMITS and any(one is not free for one, free in zip(args, unlimited(name, args), strict=True))
 
 
 def unlimited(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return arguments for FP32, without the limits of half precision."""
     if name not in LIMITS:
         return args
-    return tuple(_UNLIMITED.get(one, one) if type(one) is float else one for one in args)
+    whole = isinstance(args[0], torch.Tensor) and not args[0].is_floating_point()
+    return args if whole else tuple(map(_free, args))
+
+
+def _free(one: Any) -> Any:
+    """Return infinity for a limit of half precision, anything else as it is."""
+    limits = type(one) in (int, float) and (
+        abs(one) in _LARGEST or _NEARLY <= abs(one) <= torch.finfo(torch.float16).max
+    )
+    return copysign(inf, one) if limits else one
 
 
 def run_in_fp32(rule: Effects, func: Any, given: tuple[Any, Any, Any], out: Any, factor: float) -> Any:

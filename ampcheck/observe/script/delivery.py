@@ -126,7 +126,8 @@ class Delivery:
             for tensor, line in others:
                 if (wide := run.of(tensor)) is not None:
                     own.keep(tensor, wide.clone())
-                    own.differs(tensor, line)
+                    if line[1]:
+                        own.differs(tensor, line)
             followed.append(own)
         self.runs, self.mode = followed, BesideMode(followed[-1])
 

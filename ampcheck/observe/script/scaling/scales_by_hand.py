@@ -35,6 +35,10 @@ _MOST_FALLS = 32
 _TURNS, _SEVERAL = 3, 4
 
 
+#: The weight that a loss reads first; and the last as well where that tells heads on one trunk apart.
+_Ends = tuple[int, ...]
+
+
 class _Loss:
     """What one of a script's losses is multiplied by, step by step."""
 
@@ -77,11 +81,12 @@ class ScaleByHand:
         self._not_seen = {} if not_seen is None else not_seen
         self._count = self._gone = 0  #: of losses that were multiplied, and of those without a step
         self.returns = False  #: the backward that begins gives gradients back, and adds none up
-        self._losses: dict[int, _Loss] = {}  #: by the weight that is read first
+        self._losses: dict[_Ends, _Loss] = {}
         self._weights: set[float] = set()  #: numbers that losses are multiplied by, and that are no scales
         #: Those behind the loss that was multiplied by something else last, by what they are.
         self._behind: dict[int, torch.Tensor] = {}
         self._now: _Loss | None = None
+        self._head: _Ends = ()  #: the first and the last weight of the loss before
         self._last, self._falls, self._step = 0.0, 0, -1
         self._multiplies = self._dropped = self._spoilt = False
         #: What the loss was multiplied by, and gradients that were clipped before that was undone.
@@ -138,8 +143,11 @@ class ScaleByHand:
         if not self.returns:
             self._lets_go(again=goes_on and by == last)
         if by != last or self._now is None:
-            self._behind = {id(leaf): leaf for leaf in leaves(loss)}
-            self._now = self._losses.setdefault(next(iter(self._behind), 0), _Loss())
+            found = leaves(loss)
+            self._behind = {id(leaf): leaf for leaf in found}
+            if goes_on and by != last:
+                self._tell_apart(found)
+            self._now, self._head = self._losses.setdefault(self._ends(found), _Loss()), _both_ends(found)
         falls = self._now.falls(step, by, dropped=dropped) and self._falls < _MOST_FALLS
         self._falls += falls
         if not (falls or (goes_on and by != last)):
@@ -154,6 +162,18 @@ class ScaleByHand:
         if falls and not_finite(held):
             return NOT_FINITE
         return RESCALED if goes_on and any(size for _, size in all_sizes(held)) else ""
+
+    def _tell_apart(self, weights: Sequence[torch.Tensor]) -> None:
+        """Tell heads on one trunk apart: one has another scale in the same step as the one before."""
+        before, now = self._head, _both_ends(weights)
+        if before != now and before[:1] == now[:1] and before[:1] in self._losses:
+            self._losses[before] = self._losses.pop(before[:1])
+
+    def _ends(self, weights: Sequence[torch.Tensor]) -> _Ends:
+        """Return what tells a loss from the others."""
+        both = _both_ends(weights)
+        several = any(len(ends) > 1 and ends[:1] == both[:1] for ends in self._losses)
+        return both if several else both[:1]
 
     def _lets_go(self, *, again: bool) -> None:
         """Count the backwards after which a script has let go of the gradients, and taken no step.
@@ -173,7 +193,7 @@ class ScaleByHand:
             return True
         if not self._losses or not by or by in self._weights or self._spoilt:
             return False
-        known = self._losses.get(next((id(leaf) for leaf in leaves(loss)), 0))
+        known = self._losses.get(self._ends(leaves(loss)))
         before = known.changes[-1][1] if known is not None and known.changes else 0.0
         fell = before > by and log2(before / by).is_integer()
         if not fell:
@@ -203,3 +223,7 @@ class ScaleByHand:
     def _named(self) -> Iterator[tuple[str, _Loss]]:
         for at, loss in enumerate(self._losses.values()):
             yield f"{BY_HAND} {at + 1}" if at else BY_HAND, loss
+
+
+def _both_ends(weights: Sequence[torch.Tensor]) -> _Ends:
+    return tuple(map(id, (*weights[:1], *weights[-1:])))
