@@ -31,6 +31,19 @@ def script_outcomes(judged: Sequence[Recorded]) -> dict[str, Outcome]:
     return {"settled": settled} | ({} if rounds is None else {"rounded": _rounding(rounds)})
 
 
+def with_ruined(
+    outcomes: dict[str, Outcome], recorded: Sequence[Recorded], ruined: Collection[str]
+) -> dict[str, Outcome]:
+    """Add what is `ruined` at the end, and what a step has made so that the scaler skipped: it did nothing else."""
+    besides = [step.beside for step in recorded if step.beside is not None]
+    each = (item for beside in besides for item in beside.state.items())
+    lost = {name: inf for name, left in each if left.error == inf and left.saved and name in ruined}
+    settled = outcomes.get("settled")
+    if not lost or settled is None:
+        return outcomes
+    return {**outcomes, "settled": replace(settled, state={**settled.state, **lost}, next_error=inf)}
+
+
 def passing(judged: Sequence[Recorded]) -> list[tuple[float, int]]:
     """Return how far off steps are that are no harm because of those after them, and which ones."""
     found, full = _compared(judged), [step for step in judged if step.beside is not None]

@@ -27,7 +27,7 @@ from ampcheck.run.import_hooks import after_import
 from ampcheck.run.makers import makers
 from ampcheck.run.ranks import Ranks
 from ampcheck.run.script_coverage import most_missed, script_coverage, settled
-from ampcheck.run.script_outcomes import script_doubts, script_outcomes
+from ampcheck.run.script_outcomes import script_doubts, script_outcomes, with_ruined
 from ampcheck.run.skip_origins import with_origins
 from ampcheck.run.surely import Function, running
 from ampcheck.run.wishes import NO_WISHES, Wishes
@@ -130,6 +130,7 @@ class Session:
         loop = watcher.loop()
         counted, judged = _comparable(watcher.tape.recorded, loop)
         outcomes = script_outcomes(_used(judged, loop) or judged)
+        outcomes = with_ruined(outcomes, watcher.tape.recorded, watcher.tape.left_behind.ruined)
         full = [(recorded, recorded.beside) for recorded in counted if recorded.beside is not None]
         low, reference = Trace(), Trace()
         errors: dict[Site, PairError] = {}

@@ -231,14 +231,14 @@ def test_steps_that_a_script_skips_by_itself_and_a_schedule_that_goes_on():
 @pytest.mark.parametrize(("often", "severity"), [(2, Severity.ERROR), (8, Severity.WARNING)])
 def test_a_schedule_that_passes_while_a_quarter_of_the_steps_is_skipped_is_an_error(often, severity):
     torch.manual_seed(0)
-    session, scaler = Session(Schedule(), as_cuda=True), torch.amp.GradScaler("cuda", 2.0**10)
+    session = Session(Schedule(), as_cuda=True)
     with session.watching():
-        model = nn.Linear(8, 2)
+        model, scaler = nn.Linear(8, 2), torch.amp.GradScaler("cuda", 2.0**10)
         optimizer = torch.optim.SGD(model.parameters(), 1e-3)
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 30)
         for step in range(60):
             with torch.autocast("cuda", torch.float16):
-                loss = model(torch.randn(16, 8) * (1.0 if step % often else 1e4)).float().square().mean()
+                loss = model(torch.randn(16, 8) * (1e4 if step % often == 1 else 1.0)).float().square().mean()
             optimizer.zero_grad()
             scaler.scale(loss).backward()
             scaler.step(optimizer)
