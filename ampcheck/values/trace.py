@@ -181,9 +181,9 @@ class ErrorJump:
 
 @dataclass(frozen=True, slots=True)
 class UpdateLoss:
-    """A tensor held in half precision after a few updates: what FP32 would have changed and it did not."""
+    """A tensor after a few updates in half precision: what FP32 would have changed and it did not."""
 
-    JSON = Shape(optional=("infinite", "stepped", "before", "underflows", "loaded"))
+    JSON = Shape(optional=("infinite", "stepped", "before", "underflows", "loaded", "in_fp32"))
 
     name: str  #: qualified name of the parameter or buffer
     moved: int  #: elements that change in FP32
@@ -196,6 +196,7 @@ class UpdateLoss:
     before: float = 0.0  #: how far off it was before training, as a part of FP32's numbers
     loaded: bool = False  #: load_state_dict has cast it there
     underflows: bool = False  #: what changes it is computed in float16, and is zero there
+    in_fp32: bool = False  #: it is held in FP32 itself: what is added to it is not
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """FP32 numbers that a script keeps beside its models, and that half precision has a share in."""
 
+import copy
+
 import pytest
 import torch
 from code_lines import line_of
@@ -66,3 +68,38 @@ def test_gradients_that_kept_numbers_change_are_followed_with_those_that_fp32_wo
         assert error.origin.line == line_of(Curvature.note, "(grad * grad)")
         assert "kept" in error.message
         assert ".float()" in error.fix[0]
+
+
+def importances(model, *, wide):
+    """Squared gradients of a copy in half precision, added up in FP32 in a pass over data."""
+    frozen, sums = copy.deepcopy(model).half(), [torch.zeros_like(one) for one in model.parameters()]
+    for _ in range(64):
+        loss = (1e-2 * frozen(torch.randn(16, 8).half()).float()).square().mean()
+        for total, grad in zip(sums, torch.autograd.grad(loss, list(frozen.parameters())), strict=True):
+            total += (grad.float() if wide else grad).square() / 64
+    return sums
+
+
+def measures(*, wide):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    scaler = torch.amp.GradScaler("cuda", 1024.0)
+    for _ in range(8):
+        with torch.autocast("cuda", torch.float16):
+            loss = model(torch.randn(16, 8)).float().square().mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return importances(model, wide=wide)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_fp32_sums_of_what_underflows_in_a_pass_of_autograd_grad_are_an_error(wide):
+    errors, sums = audited(lambda: measures(wide=wide))
+    assert (float((sums[0] == 0).float().mean()) > 0.5) is not wide  # most squares are zero in float16
+    assert [one.code for one in errors] == ([] if wide else ["AMP504"])
+    for error in errors:
+        assert error.origin.line == line_of(importances, "total +=")
+        assert "is held in FP32, and what is added to it is computed in half precision" in error.message

@@ -80,6 +80,8 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     first = bad[0]
     if first.loaded:
         return _loaded(report, bad)
+    if first.in_fp32:
+        return _added(report, bad)
     own = _by_script(first)
     many = report.cast == "weights" or own  # changes, of which some may have been kept
     moved = sum(loss.moved for loss in bad)
@@ -127,6 +129,23 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
         (place._replace(file=file, line=line),),
         {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": len(bad)},
         fix=held if beside else (*larger, *_kept(report, bad, held)),
+    )
+
+
+def _added(report: Report, bad: list[UpdateLoss]) -> Finding:
+    """Return what to say of sums in FP32 that are behind because of what is added to them."""
+    first, lost = bad[0], sum(loss.stuck + loss.wrong for loss in bad)
+    place = Site(first.name.rpartition(".")[0], "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, "float32")
+    return Finding(
+        "AMP504",
+        "lost-update",
+        "stagnant-update",
+        Severity.ERROR,
+        f"{clean(first.name)} is held in FP32, and what is added to it is computed in half precision: "
+        f"{percent(lost / sum(loss.moved for loss in bad))} of the changes are lost",
+        (place._replace(file=first.file, line=first.line),),
+        {"lost_fraction": lost / sum(loss.moved for loss in bad), "tensors": len({loss.name for loss in bad})},
+        fix=("# compute in FP32 what is added here: .float() on what it is made of, before it is squared or divided",),
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.reference.sharing import among_ranks
 from ampcheck.observe.script.looking_again import EarlyLook
@@ -26,7 +27,7 @@ from ampcheck.observe.script.state.half_state import Following
 from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.script.state.passes import Passes
 from ampcheck.observe.script.state.samples import Seen, seen_now
-from ampcheck.observe.script.state.untrained import untrained
+from ampcheck.observe.script.state.untrained import sums, untrained
 from ampcheck.observe.script.state.update_watch import MOST
 from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.observe.statistics.memory import half_leaves
@@ -99,7 +100,7 @@ class HalfAverages:
         """Return what half precision has lost."""
         every = self._states.values()
         return tuple(
-            replace(loss, stepped=state.stepped, underflows=state.underflows)
+            replace(loss, stepped=state.stepped, underflows=state.underflows, in_fp32=state.first.dtype not in HALVES)
             for state in every
             for loss in state.losses
         )
@@ -248,12 +249,18 @@ class HalfAverages:
         except Exception:  # noqa: BLE001  # of our own, as above
             self.abandon()
 
+    def asked(self) -> None:
+        """Take note of gradients that the script has asked for."""
+        self.passes.backwards += 1
+        if self.passes.backwards >= self.passes.begins:
+            self.goes_on(self.passes.backwards)
+
     def pass_begins(self) -> None:
         """Remember what there is when a pass has begun, unless another one was a moment ago."""
         began = time.perf_counter()
         if self.following is None and began > self._pass_at:
             with unseen():
-                self._at_pass = [seen_now(tensor) for tensor in self._beside()]
+                self._at_pass = [seen_now(tensor) for tensor in (*self._beside(), *sums())]
             now = time.perf_counter()
             self._pass_at = now + _RARELY * (now - began)
 
@@ -310,7 +317,8 @@ class HalfAverages:
         self.judged = frozenset(self._stepped.values()) - kinds
         gone = [state for state in self._states.values() if state.tensor() is None and not state.judged]
         held = [tensor for tensor in open_ends if id(tensor) not in self._stepped]
-        for tensor in [*held, *(state.first for state in gone if state.writes and not state.stepped)]:
+        first = [state.first for state in gone if state.writes and not state.stepped]
+        for tensor in [*held, *(one for one in first if one.dtype in HALVES)]:
             dtype = str(tensor.dtype).removeprefix("torch.")
             number, elements = self.found.get(dtype, (0, 0))
             self.found[dtype] = number + 1, elements + tensor.numel()

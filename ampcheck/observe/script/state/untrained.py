@@ -35,6 +35,15 @@ def untrained() -> Untrained:
     return found._replace(tensors=[tensor for tensor in found.tensors if id(tensor) not in known])
 
 
+def sums() -> list[torch.Tensor]:
+    """Look through memory for tensors in FP32 that half precision may be added to: no weight, no gradient, no state."""
+    known = {id(one) for optimizer in instances(*_kinds(torch.optim.Optimizer)) for _, one in _states(optimizer)}
+    weights = instances(torch.nn.Parameter)
+    known.update(id(grad) for weight in weights if (grad := gradient_of(weight)) is not None)
+    wide = (one for one in instances(torch.Tensor) if one.dtype is torch.float32 and not one.requires_grad)
+    return [one for one in wide if one._version and id(one) not in known and not one.is_inference()]
+
+
 def _kinds(kind: type) -> set[type]:
     """Return a type and those made from it."""
     return {kind}.union(*map(_kinds, kind.__subclasses__()))
