@@ -402,7 +402,9 @@ def test_other_limits_hold_in_fp32_as_well(limit):
     shadow, aten, wide = Shadow(run_op), torch.ops.aten, torch.tensor([-1e6, 7.0, 59999.0, 1e5])
     low = wide.clone()
     shadow.keep(low, wide)
-    assert shadow.of(shadow.run(aten.clamp.default, (low, -limit, limit), {})).equal(wide.clamp(-limit, limit))
+    assert shadow.of(shadow.run(aten.clamp.default, (low, -limit, limit), {})).equal(
+        wide.clamp(-limit, limit)
+    )
 
 
 def test_a_limit_of_whole_numbers_stays():

@@ -75,8 +75,8 @@ def importances(model, *, wide):
     frozen, sums = copy.deepcopy(model).half(), [torch.zeros_like(one) for one in model.parameters()]
     for _ in range(64):
         loss = (1e-2 * frozen(torch.randn(16, 8).half()).float()).square().mean()
-        for total, grad in zip(sums, torch.autograd.grad(loss, list(frozen.parameters())), strict=True):
-            total += (grad.float() if wide else grad).square() / 64
+        for at, grad in enumerate(torch.autograd.grad(loss, list(frozen.parameters()))):
+            sums[at] += (grad.float() if wide else grad).square() / 64
     return sums
 
 
@@ -101,5 +101,5 @@ def test_fp32_sums_of_what_underflows_in_a_pass_of_autograd_grad_are_an_error(wi
     assert (float((sums[0] == 0).float().mean()) > 0.5) is not wide  # most squares are zero in float16
     assert [one.code for one in errors] == ([] if wide else ["AMP504"])
     for error in errors:
-        assert error.origin.line == line_of(importances, "total +=")
+        assert error.origin.line == line_of(importances, "sums[at] +=")
         assert "is held in FP32, and what is added to it is computed in half precision" in error.message

@@ -135,7 +135,9 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
 def _added(report: Report, bad: list[UpdateLoss]) -> Finding:
     """Return what to say of sums in FP32 that are behind because of what is added to them."""
     first, lost = bad[0], sum(loss.stuck + loss.wrong for loss in bad)
-    place = Site(first.name.rpartition(".")[0], "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, "float32")
+    place = Site(
+        first.name.rpartition(".")[0], "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, "float32"
+    )
     return Finding(
         "AMP504",
         "lost-update",
@@ -144,8 +146,13 @@ def _added(report: Report, bad: list[UpdateLoss]) -> Finding:
         f"{clean(first.name)} is held in FP32, and what is added to it is computed in half precision: "
         f"{percent(lost / sum(loss.moved for loss in bad))} of the changes are lost",
         (place._replace(file=first.file, line=first.line),),
-        {"lost_fraction": lost / sum(loss.moved for loss in bad), "tensors": len({loss.name for loss in bad})},
-        fix=("# compute in FP32 what is added here: .float() on what it is made of, before it is squared or divided",),
+        {
+            "lost_fraction": lost / sum(loss.moved for loss in bad),
+            "tensors": len({loss.name for loss in bad}),
+        },
+        fix=(
+            "# compute in FP32 what is added here: .float() on what it is made of, before it is squared or divided",
+        ),
     )
 
 

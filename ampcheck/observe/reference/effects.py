@@ -55,7 +55,9 @@ def repeatable(name: str, args: tuple[Any, ...]) -> bool:
 
 def is_limited(name: str, args: tuple[Any, ...]) -> bool:
     """Tell whether an operation cuts off what half precision does not hold."""
-    return name in LIMITS and any(one is not free for one, free in zip(args, unlimited(name, args), strict=True))
+    return name in LIMITS and any(
+        one is not free for one, free in zip(args, unlimited(name, args), strict=True)
+    )
 
 
 def unlimited(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -103,7 +103,9 @@ class Delivery:
         self.rows: dict[str, Sequence[float]] = {}  #: comparisons with FP32's, by parameter
         self.second: dict[str, Sequence[float]] = {}  #: those of the second run
         self.places: dict[str, tuple[str, int]] = {}  #: by parameter, the line that last changed its gradient
-        self.kept: dict[tuple[str, int], str] = {}  #: by line, what it makes that gradients are computed with later
+        self.kept: dict[
+            tuple[str, int], str
+        ] = {}  #: by line, what it makes that gradients are computed with later
         self.compared: set[int] = set()  #: identities of the parameters that were compared
 
     def keep(

@@ -21,7 +21,6 @@ from ampcheck.observe.statistics.memory import version_of
 from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.trace import Site, UpdateLoss
 
-
 Models = Iterable[tuple[str, torch.nn.Module]]
 
 

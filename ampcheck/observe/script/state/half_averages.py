@@ -100,7 +100,12 @@ class HalfAverages:
         """Return what half precision has lost."""
         every = self._states.values()
         return tuple(
-            replace(loss, stepped=state.stepped, underflows=state.underflows, in_fp32=state.first.dtype not in HALVES)
+            replace(
+                loss,
+                stepped=state.stepped,
+                underflows=state.underflows,
+                in_fp32=state.first.dtype not in HALVES,
+            )
             for state in every
             for loss in state.losses
         )

@@ -37,7 +37,9 @@ def untrained() -> Untrained:
 
 def sums() -> list[torch.Tensor]:
     """Look through memory for tensors in FP32 that half precision may be added to: no weight, no gradient, no state."""
-    known = {id(one) for optimizer in instances(*_kinds(torch.optim.Optimizer)) for _, one in _states(optimizer)}
+    known = {
+        id(one) for optimizer in instances(*_kinds(torch.optim.Optimizer)) for _, one in _states(optimizer)
+    }
     weights = instances(torch.nn.Parameter)
     known.update(id(grad) for weight in weights if (grad := gradient_of(weight)) is not None)
     wide = (one for one in instances(torch.Tensor) if one.dtype is torch.float32 and not one.requires_grad)
