@@ -81,7 +81,7 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     if first.loaded:
         return _loaded(report, bad)
     if first.in_fp32:
-        return _added(report, bad)
+        return _added(bad)
     own = _by_script(first)
     many = report.cast == "weights" or own  # changes, of which some may have been kept
     moved = sum(loss.moved for loss in bad)
@@ -132,7 +132,7 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     )
 
 
-def _added(report: Report, bad: list[UpdateLoss]) -> Finding:
+def _added(bad: list[UpdateLoss]) -> Finding:
     """Return what to say of sums in FP32 that are behind because of what is added to them."""
     first, lost = bad[0], sum(loss.stuck + loss.wrong for loss in bad)
     place = Site(
