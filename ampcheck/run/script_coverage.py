@@ -10,7 +10,7 @@ from ampcheck.observe.recorder import FORWARD_UNSEEN
 from ampcheck.observe.reference.checks import READS
 from ampcheck.observe.reference.fed_back import FED_BACK
 from ampcheck.observe.reference.given import GIVEN
-from ampcheck.observe.reference.picks import BRANCH, WORSE
+from ampcheck.observe.reference.picks import WORSE
 from ampcheck.observe.reference.returned import USE
 from ampcheck.observe.reference.shadow import TAKEN
 from ampcheck.observe.script.data_sets import ROUNDED_DATA
@@ -29,6 +29,7 @@ from ampcheck.values.formats import SHORT_DTYPE
 from ampcheck.values.loop import GAVE_IN, Kind, Loop
 from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.report import Report
+from ampcheck.values.trace import BRANCH
 from ampcheck.values.verdict import Coverage
 from ampcheck.values.wording import clean, percent, plural, some
 

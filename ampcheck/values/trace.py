@@ -16,6 +16,9 @@ from ampcheck.values.stats import TensorStats
 Key = TypeVar("Key")
 Value = TypeVar("Value", "TensorStats", "CastCount", "PairError", int)
 
+#: What is not audited where a comparison of two numbers comes out otherwise, behind it and its line.
+BRANCH = "comes out otherwise than in FP32: what the script would do then was not seen"
+
 
 class Phase(StrEnum):
     """Which part of a step a site belongs to."""

@@ -14,6 +14,7 @@ from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import RETURNED, SEEDED, Event, Kind, LoopObject
 from ampcheck.values.outcome import DEAD_SHARE, HARM_ERROR, HARM_UNDERFLOW
 from ampcheck.values.report import Report
+from ampcheck.values.trace import BRANCH
 from ampcheck.values.wording import clean
 
 #: How a loss is scaled.
@@ -89,15 +90,19 @@ def unscaled_backward(report: Report) -> list[Finding]:
 def _lost_moves(report: Report) -> Iterator[Finding]:
     """Yield findings on gradients that autograd.grad returns and that are zero, which harms.
 
-    They should move numbers, as in an inner loop; or are part of a loss whose own gradients are off.
+    They should move numbers, as in an inner loop; or are part of a loss whose own gradients are off; or the script
+    decides by them, otherwise than it would in FP32.
     """
     settled, lost = report.outcomes.get("settled"), dict[str, str]()
     harmed = settled is not None and settled.worst > HARM_ERROR and report.precision == "fp16"
+    decides = any(BRANCH in what for what in report.low.not_audited)
     for _, event in loop_of(report).sequence():
         if event.kind is Kind.LOST_GRAD:
             lost[event.name] = "the update made from them is lost"
         elif event.kind is Kind.RETURNED_ZEROS and harmed:
             lost.setdefault(event.name, "what the loss makes of them is lost")
+        elif event.kind is Kind.RETURNED_ZEROS and decides:
+            lost.setdefault(event.name, "the script goes on otherwise than it would in FP32")
     for place, what in lost.items():
         file, _, line = place.rpartition(":")
         yield loop_finding(

@@ -29,15 +29,22 @@ def _lets_none_through(loop: Loop, scaler: str) -> bool:
     return loop.settled(scaler) is None or skips > _NEARLY_ALL * updates > 0
 
 
+#: Octaves below a scale that suits gradients at which overflows have nothing to do with the scale.
+_FAR_BELOW = 8
+
+
 def at_any_scale(report: Report) -> bool:
-    """Tell whether steps of a script overflowed at scales that suit the range of FP32's gradients, and none did not."""
+    """Tell whether steps of a script overflowed at scales that suit the range of FP32's gradients, and none did not.
+
+    Or at scales far below: another optimizer may step meanwhile.
+    """
     loop, fits = report.loop, fitting(report)
     if loop is None or not fits or report.precision != "fp16":
         return False
-    if not all(_lets_none_through(loop, scaler) for scaler in loop.first_scales):
-        return False
-    tried = [event.before for event in loop.scales if event.skipped]
-    return min(tried, default=inf) <= 2.0 ** max(fits)
+    lowest = min((event.before for event in loop.scales if event.skipped), default=inf)
+    if all(_lets_none_through(loop, scaler) for scaler in loop.first_scales):
+        return lowest <= 2.0 ** max(fits)
+    return lowest <= 2.0 ** (max(fits) - _FAR_BELOW)
 
 
 def over_in_loop(report: Report, fit: int) -> str:

@@ -128,7 +128,8 @@ def error_jumps(
         # A cast has no counterpart in the FP32 run: what it holds is as far off as what it was made of.
         level[site] = errors[site].relative_rms if site in errors else before
         leapt = level[site] > max(LEAP_ERROR, LEAP_FACTOR * before) and not _arbitrary(level[site], dtype)
-        if leapt and (site.phase is Phase.FORWARD or _only_saved(site, sources)):
+        of_scaler = site.op.startswith("_amp_")
+        if leapt and not of_scaler and (site.phase is Phase.FORWARD or _only_saved(site, sources)):
             exact = {one for one, pair in errors.items() if pair.is_exact}
             made_before = outside or {} if site.phase is Phase.FORWARD else {}
             dropped = _unscaled(_dropped(site, sources, dtype, made_before, exact), sources, level)

@@ -27,8 +27,6 @@ _CONVERSION = "a conversion to integers"
 _INTEGERS, _BOOLS = frozenset({torch.int64, torch.int32}), frozenset({torch.bool})
 #: What is not audited where picks are worse, behind the operation and its line.
 WORSE = "picks otherwise than FP32 would: the gradients are compared at the script's picks"
-#: What is not audited where a comparison of two numbers comes out otherwise, behind it and its line.
-BRANCH = "comes out otherwise than in FP32: what the script would do then was not seen"
 #: How much worse picks must be, as a part of how far FP32's are from the average, before it is looked what they change.
 _DIFFERS = 2.0**-10
 #: An operation, a file and a line.

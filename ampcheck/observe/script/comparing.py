@@ -19,7 +19,7 @@ from ampcheck.observe.reference.joined import Elsewhere, Joined, Sends
 from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.observe.reference.pair import SAMPLES, pair_errors
 from ampcheck.observe.reference.paired import PairedBook
-from ampcheck.observe.reference.picks import BRANCH, WORSE, Picks
+from ampcheck.observe.reference.picks import WORSE, Picks
 from ampcheck.observe.reference.returned import Returned
 from ampcheck.observe.reference.shadow import TAKEN
 from ampcheck.observe.script.clock import Clock
@@ -35,7 +35,7 @@ from ampcheck.observe.script.state.naming import called
 from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.observe.unusual import plain
 from ampcheck.values.formats import HALF_DTYPES, SHORT_DTYPE
-from ampcheck.values.trace import Site, Trace, summed_up
+from ampcheck.values.trace import BRANCH, Site, Trace, summed_up
 
 #: Octaves that gradients may be away from a loss scale that has multiplied them.
 _NEAR = 0.4
