@@ -159,6 +159,8 @@ def _added(bad: list[UpdateLoss]) -> Finding:
 def _loaded(report: Report, bad: list[UpdateLoss]) -> Finding:
     first, keys = bad[0], [loss.name.rpartition(".")[2] for loss in bad if loss.loaded]
     gone = "zero" if first.stuck >= first.wrong else "infinite"
+    if first.in_fp32:
+        return _saved(first, gone)
     gives = "; ".join(f'optimizer.state[p]["{key}"] = was["{key}"].clone()' for key in keys)
     place = Site(first.name.rpartition(".")[0], "", f"param[{keys[0]}]", Phase.STATE, report.dtype)
     return Finding(
@@ -176,6 +178,22 @@ def _loaded(report: Report, bad: list[UpdateLoss]) -> Finding:
             'for p, was in zip(params, state_dict["state"].values()):',
             f"    {gives}",
         ),
+    )
+
+
+def _saved(first: UpdateLoss, gone: str) -> Finding:
+    """Return what to say of numbers that come back from a checkpoint in half precision."""
+    module, _, name = first.name.rpartition(".")
+    place = Site(module, "", f"param[{name}]", Phase.STATE, "float32", first.file, first.line)
+    return Finding(
+        "AMP504",
+        "lost-update",
+        "stagnant-update",
+        Severity.ERROR,
+        f"{clean(first.name)} was saved in half precision: {percent(first.before)} of its numbers are {gone} here",
+        (place,),
+        {"lost_fraction": first.before, "tensors": 1},
+        fix=(f"# where the checkpoint is saved: {name} in FP32, without a cast to half precision",),
     )
 
 

@@ -125,11 +125,13 @@ class GradientRows:
         return first
 
     def keep(self, parameters: Iterable[tuple[str, str, torch.Tensor]]) -> None:
-        """Compare gradients as the backward has left them."""
+        """Compare gradients as the backward has left them; a scaler may have divided some since."""
         for module, name, parameter in parameters:
-            grad = plain(gradient_of(parameter))
-            if grad is not None and grad.layout is torch.strided:
-                _, self._untouched[f"{module}.{name}".lstrip(".")] = self._row(id(parameter), grad)
+            grad, full = plain(gradient_of(parameter)), f"{module}.{name}".lstrip(".")
+            if id(parameter) in self.divided and full in self._rows:
+                self._untouched[full] = self._rows[full]
+            elif grad is not None and grad.layout is torch.strided:
+                _, self._untouched[full] = self._row(id(parameter), grad)
 
     def _row(self, parameter: int, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what FP32 has as the gradient of a parameter, and how the script's compares with it."""

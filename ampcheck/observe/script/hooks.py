@@ -34,6 +34,7 @@ from ampcheck.observe.script.preparation import hear_graphs_made
 from ampcheck.observe.script.roots import RootFinder
 from ampcheck.observe.script.scaling import scaler_hooks
 from ampcheck.observe.script.schedules import schedule
+from ampcheck.observe.script.state.loaded import not_finite
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.observe.script.workers import hear_workers
 from ampcheck.values.loop import RETURNED, UNCACHED, Kind
@@ -63,6 +64,7 @@ class Hooks:
         put(torch.autograd, "_engine_run_backward", functools.partial(_engine, watcher))
         put(Optimizer, "add_param_group", functools.partial(_add_group, watcher))
         put(Optimizer, "load_state_dict", functools.partial(_loads, watcher))
+        put(torch.nn.Module, "load_state_dict", functools.partial(_model_loads, watcher))
         before(Optimizer, "state_dict", _noting(watcher, Kind.SAVE_OPTIMIZER))
         before(Optimizer, "zero_grad", _using(watcher, "zeroed", "optimizer"))
         before(torch.nn.Module, "zero_grad", _using(watcher, "zeroed", "model"))
@@ -211,6 +213,14 @@ def _loads(
 ) -> Any:
     out = original(self, state_dict, *args, **kwargs)
     surely(watcher, watcher.updates.loads, self, state_dict)
+    return out
+
+
+def _model_loads(watcher: Watcher, original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
+    before: dict[str, int] = {}
+    surely(watcher, lambda: before.update(not_finite(self)))
+    out = original(self, *args, **kwargs)
+    surely(watcher, watcher.updates.model_loads, self, before)
     return out
 
 

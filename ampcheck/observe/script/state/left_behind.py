@@ -21,7 +21,7 @@ class LeftBehind:
 
     def first_seen(self, model: torch.nn.Module, name: str) -> None:
         """Take note of a model, and of its buffers that are not finite from the start: masks are never written."""
-        written = {at: version_of(tensor) for at, tensor in _tensors(model, ("_buffers",))}
+        written = {at: version_of(tensor) for at, tensor in tensors_of_model(model, ("_buffers",))}
         masks = {at: written[at] for at in _not_finite(model, ("_buffers",))}
         self._models.append((weakref.ref(model), name, masks))
 
@@ -32,7 +32,7 @@ class LeftBehind:
             model = known()
             now = () if model is None else _not_finite(model, ("_parameters", "_buffers"))
             written = (
-                {} if model is None else {at: version_of(one) for at, one in _tensors(model, ("_buffers",))}
+                {} if model is None else {at: version_of(one) for at, one in tensors_of_model(model, ("_buffers",))}
             )
             found |= {f"{name}.{at}": None for at in now if at not in before or written[at] != before[at]}
         self.ruined = tuple(found)
@@ -42,7 +42,7 @@ def _not_finite(model: torch.nn.Module, tables: tuple[str, ...]) -> list[str]:
     """Return the names of tensors that hold an inf or NaN, by one question to each device."""
     held: dict[torch.device, dict[str, torch.Tensor]] = {}
     with unseen():
-        for name, tensor in _tensors(model, tables):
+        for name, tensor in tensors_of_model(model, tables):
             held.setdefault(tensor.device, {})[name] = tensor.isfinite().all()
         return [
             name
@@ -52,7 +52,9 @@ def _not_finite(model: torch.nn.Module, tables: tuple[str, ...]) -> list[str]:
         ]
 
 
-def _tensors(model: torch.nn.Module, tables: tuple[str, ...]) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_of_model(
+    model: torch.nn.Module, tables: tuple[str, ...] = ("_parameters", "_buffers")
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield a model's tensors of floating point that lie in memory, by name."""
     for path, module in named_modules(model):
         for table in tables:

@@ -1,9 +1,12 @@
-"""States of optimizers that `load_state_dict` casts to the half precision of their weights.
+"""What `load_state_dict` brings of half precision.
 
-A script may put its FP32 numbers back after that, so it is judged when the optimizer steps.
+It casts states of optimizers to the half precision of their weights. A script may put its FP32 numbers back after that,
+so it is judged when the optimizer steps. And what a checkpoint has cast to half precision comes back in FP32, infinite
+or zero.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -11,10 +14,13 @@ import torch
 
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.state.left_behind import tensors_of_model
 from ampcheck.values.trace import UpdateLoss
 
 #: Part of the numbers that may become zero or infinite.
 _MOST = 0.5
+#: What Adam calls its mean gradients and their mean squares, and the smallest of the first that counts.
+_MEAN, _SQUARES, _SMALLEST = "exp_avg", "exp_avg_sq", 1e-12
 
 
 def lost_in_loading(
@@ -34,6 +40,41 @@ def lost_in_loading(
     with unseen():
         for key, pairs in kinds.items():
             yield from _compared(f"{type(optimizer).__name__}.state.{key}", pairs, place)
+
+
+def squares_lost_in_saving(
+    optimizer: torch.optim.Optimizer, saved: Any, place: tuple[str, int]
+) -> Iterator[UpdateLoss]:
+    """Yield Adam's mean squares if most of them are zero where its mean gradients are not: no step makes them so."""
+    pairs = [
+        (mean.float(), squares.float())
+        for _, state in _states(optimizer, saved)
+        if (mean := _plain(state.get(_MEAN))) is not None
+        if (squares := _plain(state.get(_SQUARES))) is not None and squares.shape == mean.shape
+    ]
+    with unseen():
+        # Squares of smaller ones are zero in FP32 as well.
+        kept = [(torch.where(mean.abs() > _SMALLEST, mean, 0.0), squares) for mean, squares in pairs]
+        for loss in _compared(f"{type(optimizer).__name__}.state.{_SQUARES}", kept, place):
+            yield replace(loss, in_fp32=True)
+
+
+def not_finite(model: torch.nn.Module) -> dict[str, int]:
+    """Return by name how many numbers of a model are not finite, where some are."""
+    with unseen():
+        counts = {name: int((~tensor.isfinite()).sum()) for name, tensor in tensors_of_model(model)}
+    return {name: count for name, count in counts.items() if count}
+
+
+def overflowed_in_saving(
+    model: torch.nn.Module, before: Mapping[str, int], place: tuple[str, int]
+) -> Iterator[UpdateLoss]:
+    """Yield what of a model is not finite now that it was loaded, and was `before`."""
+    sizes = {name: tensor.numel() for name, tensor in tensors_of_model(model)}
+    for name, count in not_finite(model).items():
+        if name not in before:
+            share, numbers = count / sizes[name], (sizes[name], 0, count)
+            yield UpdateLoss(name, *numbers, *place, infinite=count, before=share, loaded=True, in_fp32=True)
 
 
 def is_still_half(optimizer: torch.optim.Optimizer, name: str) -> bool:

@@ -7,7 +7,7 @@ of these is tried as well: most of its changes may be lost, which need not matte
 
 import inspect
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from threading import get_ident
 from typing import Any
@@ -19,7 +19,12 @@ from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.script.optimizers import parameters_of
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.drifts import Drifts
-from ampcheck.observe.script.state.loaded import is_still_half, lost_in_loading
+from ampcheck.observe.script.state.loaded import (
+    is_still_half,
+    lost_in_loading,
+    overflowed_in_saving,
+    squares_lost_in_saving,
+)
 from ampcheck.observe.script.state.naming import Named
 from ampcheck.observe.script.state.own_updates import OwnUpdates
 from ampcheck.observe.script.state.refilled import Refilled
@@ -62,6 +67,11 @@ class UpdateWatch:
     def loads(self, optimizer: torch.optim.Optimizer, saved: Any) -> None:
         """Compare the state that an optimizer has loaded with what was saved."""
         self._loads[id(optimizer)] = tuple(lost_in_loading(optimizer, saved, running_line()))
+        self._loaded += squares_lost_in_saving(optimizer, saved, running_line())
+
+    def model_loads(self, model: torch.nn.Module, before: Mapping[str, int]) -> None:
+        """Look at what a model has loaded; some of it was not finite `before`."""
+        self._loaded += overflowed_in_saving(model, before, running_line())
 
     @property
     def still(self) -> list[str]:
