@@ -43,6 +43,8 @@ class Kind(StrEnum):
     #: by its line
     LOST_GRAD = "lost gradients"
     RETURNED_ZEROS = "returned zeros"  #: the same, whatever it is used for
+    #: what autograd.grad returns is not finite, again and again, and no step follows; named by how often
+    NEVER_FINITE = "never finite"
     #: half precision has made zeros or infinities of gradients that another thread computes and sends; named by which
     SENT_GRAD = "sent gradients"
     SCALER_STEP = "scaler step"

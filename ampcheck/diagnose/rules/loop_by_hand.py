@@ -1,6 +1,7 @@
 """What goes wrong in loops that scale their loss by hand, or divide by the scale where they should not."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from math import isclose
 
@@ -210,3 +211,21 @@ def _name(event: Event) -> str:
     """Return what the script calls the optimizer that a line of it steps."""
     found = re.search(r"([\w.\[\]]+)\.step\(", event.code)
     return found[1] if found else "optimizer"
+
+
+def never_stepped(loop: Loop) -> Iterator[Finding]:
+    """Yield lines that ask for gradients again and again that are not finite, and that no step follows any more."""
+    for _, event in loop.sequence(1):
+        if event.kind is Kind.NEVER_FINITE:
+            yield loop_finding(
+                "AMP206 scale-collapse",
+                Severity.ERROR,
+                f"the gradients that autograd.grad returns here are not finite, {event.name} times in a row to the end "
+                "of the script: no step follows",
+                [replace(event, name=RETURNED)],
+                [
+                    "# where the loss scale grows: keep it in FP32, or as a number, and below 2^24",
+                    "# where it falls: halve it as long as gradients are not finite",
+                ],
+                {"lowest": 1.0, "skipped": float(event.name)},
+            )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ampcheck.diagnose.rules.gradients import no_scale_fits
+from ampcheck.diagnose.rules.loop_by_hand import never_stepped
 from ampcheck.diagnose.rules.loop_state import (
     device_of,
     line_of,
@@ -71,7 +72,7 @@ def scale_collapse(report: Report) -> list[Finding]:
             one = _grows_too_often(loop, label, events)
         if one is not None and (label not in again or one.severity is Severity.ERROR):
             found.append(one)
-    return _once_a_line(found)
+    return [*_once_a_line(found), *never_stepped(loop)]
 
 
 def _once_a_line(found: list[Finding]) -> list[Finding]:

@@ -21,6 +21,7 @@ from ampcheck.observe.script.scaling.scales import Attempt, ScaleWatch, Skips
 from ampcheck.observe.script.scaling.scales_by_hand import ScaleByHand
 from ampcheck.observe.script.state.half_averages import HalfAverages
 from ampcheck.observe.script.state.leftover import Leftovers
+from ampcheck.observe.script.state.never_stepped import NeverStepped
 from ampcheck.observe.script.state.trained import Trained
 from ampcheck.observe.script.state.update_watch import UpdateWatch
 from ampcheck.observe.script.tape import Tape
@@ -68,6 +69,7 @@ class LoopWatcher:
         self.capturing = False  #: the script captures a CUDA graph, which nothing of ours may be part of
         self.averages = HalfAverages(self.thread, self.trained)  #: changes beside training
         self.averages.shows(self.tape.looks.early, self.tape.workers.preparation.lost)
+        self.unstepped = NeverStepped(self.averages, self.journal)
         self._stepping = ""  #: label of the optimizer that steps
         self._stepped_within = False  #: an optimizer has stepped within the backward that is running
         self._pending = False  #: gradients were computed and no optimizer has stepped since
@@ -87,6 +89,7 @@ class LoopWatcher:
         self.roots.stop_listening()
         self.compiler.forget()
         self.scales.settle()
+        self.unstepped.end()
         self.journal.turn()
         self.tape.end()
         self.averages.end(self.steps)

@@ -254,12 +254,6 @@ class HalfAverages:
         except Exception:  # noqa: BLE001  # of our own, as above
             self.abandon()
 
-    def asked(self) -> None:
-        """Take note of gradients that the script has asked for."""
-        self.passes.backwards += 1
-        if self.passes.backwards >= self.passes.begins:
-            self.goes_on(self.passes.backwards)
-
     def pass_begins(self) -> None:
         """Remember what there is when a pass has begun, unless another one was a moment ago."""
         began = time.perf_counter()

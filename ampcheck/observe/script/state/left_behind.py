@@ -32,7 +32,9 @@ class LeftBehind:
             model = known()
             now = () if model is None else _not_finite(model, ("_parameters", "_buffers"))
             written = (
-                {} if model is None else {at: version_of(one) for at, one in tensors_of_model(model, ("_buffers",))}
+                {}
+                if model is None
+                else {at: version_of(one) for at, one in tensors_of_model(model, ("_buffers",))}
             )
             found |= {f"{name}.{at}": None for at in now if at not in before or written[at] != before[at]}
         self.ruined = tuple(found)

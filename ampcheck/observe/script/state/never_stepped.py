@@ -1,0 +1,54 @@
+"""Gradients that a script asks autograd for again and again, that are not finite, and that no step follows.
+
+A script with a scaler of its own leaves out the steps whose gradients are not. Where it asks torch for them without a
+backward, nothing else tells of that.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+
+from ampcheck.observe.script.journal import Journal
+from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.state.half_averages import HalfAverages
+from ampcheck.observe.statistics.memory import readable
+from ampcheck.values.loop import Kind
+
+if TYPE_CHECKING:
+    from ampcheck.observe.source import Spot
+
+#: Calls without a step from which on, and the part of all calls from which on, that is no accident.
+_MANY, _PART = 16, 0.1
+
+
+class NeverStepped:
+    """Looks at the gradients of ever later calls since the last step: the 16th, the 32nd, the 64th."""
+
+    def __init__(self, averages: HalfAverages, journal: Journal) -> None:
+        self._averages, self._journal = averages, journal
+        self._since = self._all = 0  #: calls since the last step, and in all
+        self._place: Spot | None = None
+        self._found: list[torch.Tensor] = []  #: whether they were not finite, where they are
+
+    def note(self, grads: Iterable[object]) -> None:
+        """Take note of a call: it is part of a pass, as a backward is."""
+        passes = self._averages.passes
+        passes.backwards += 1
+        if passes.backwards >= passes.begins:
+            self._averages.goes_on(passes.backwards)
+        self._all, self._since, since = self._all + 1, passes.backwards, passes.backwards
+        if since < _MANY:
+            self._found = []
+        elif since.bit_count() == 1:
+            held = [one for one in grads if isinstance(one, torch.Tensor) and readable(one)]
+            with unseen():
+                bad = [~one.detach().isfinite().all() for one in held if one.is_floating_point()]
+                self._found += [torch.stack(bad).any()] if bad else []
+            self._place = self._journal.spot()
+
+    def end(self) -> None:
+        """Tell of calls whose gradients were never finite, if many came after the last step."""
+        since = self._averages.passes.backwards
+        if since == self._since and self._found and since > _PART * self._all and all(map(bool, self._found)):
+            self._journal.note_at(self._place, Kind.NEVER_FINITE, name=str(since))
