@@ -4,6 +4,7 @@ import threading
 
 import pytest
 import torch
+from code_lines import line_of
 from torch import nn
 from torch.nn import functional as F
 
@@ -107,6 +108,51 @@ def test_fp32_weights_that_are_filled_from_half_precision_lose_their_updates(ref
         assert report.verdict.word is Health.UNSAFE
         # half a unit in the last place of most of these weights is far more than such a step
         assert float(net()[0].weight.detach().abs().median()) * 2.0**-12 > 4 * rate
+
+
+class Ascends:
+    """Sharpness-aware steps: up, and from where it was before down again."""
+
+    def __init__(self, weights, dtype, rate):
+        self.weights, self.dtype = list(weights), dtype
+        self.steps, self.kept = torch.optim.Adam(self.weights, rate), {}
+
+    @torch.no_grad()
+    def up(self):
+        for one in self.weights:
+            self.kept[one] = one.detach().to(self.dtype, copy=True)
+            one.add_(one.grad, alpha=0.01)
+
+    @torch.no_grad()
+    def down(self):
+        for one in self.weights:
+            one.copy_(self.kept.pop(one))
+        self.steps.step()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rate", "lost"),
+    [(torch.float16, 1e-5, True), (torch.float32, 1e-5, False), (torch.float16, 0.1, False)],
+)
+def test_fp32_weights_that_are_kept_in_half_precision_within_a_step_lose_the_one_before(dtype, rate, lost):
+    model = net()
+
+    def loop():
+        ascends = Ascends(model.parameters(), dtype, rate)
+        for _ in range(6):
+            for move in (ascends.up, ascends.down):
+                with torch.autocast("cuda", torch.bfloat16):
+                    loss = F.mse_loss(model(ROWS), WANTED)
+                ascends.steps.zero_grad()
+                loss.backward()
+                move()
+
+    report = watched(loop)
+    found = [one for one in report.findings if one.code == "AMP504"]
+    assert bool(found) is lost
+    for one in found:
+        assert one.origin.line == line_of(Ascends.down.__wrapped__, "one.copy_")
+        assert "is held in FP32, and it is filled from half precision before the next step" in one.message
 
 
 # -- a way that the script takes by a number in half precision

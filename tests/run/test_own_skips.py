@@ -285,3 +285,52 @@ def test_gradients_that_are_given_back_are_let_go_of_by_nobody():
             optimizer.step()
             optimizer.zero_grad()
     assert "were gone" not in session.report("script.py").verdict.sentence
+
+
+class InHalf:
+    """A loss scale in float16 that grows, and is infinite from 2^16 on; or stays below."""
+
+    def __init__(self, most):
+        self.value, self.most = torch.tensor(2.0**12, dtype=torch.float16), most
+
+    def update(self, *, finite):
+        if finite and float(self.value) < self.most:
+            self.value = self.value * 2
+        elif not finite:
+            self.value = self.value / 2
+
+
+def grows(most, steps=96):
+    """Train copies in FP32 by gradients that are asked for; return how many steps were taken."""
+    torch.manual_seed(0)
+    model, taken = nn.Linear(8, 4).half(), 0
+    masters = [one.detach().float() for one in model.parameters()]
+    optimizer, scale = torch.optim.SGD(masters, 1e-3), InHalf(most)
+    for _ in range(steps):
+        loss = model(torch.randn(16, 8).half()).float().square().mean()
+        grads = torch.autograd.grad(loss * scale.value, list(model.parameters()))
+        finite = all(bool(grad.isfinite().all()) for grad in grads)
+        if finite:
+            for master, grad in zip(masters, grads, strict=True):
+                master.grad = grad.float() / scale.value.float()
+            optimizer.step()
+            taken += 1
+            with torch.no_grad():
+                for one, master in zip(model.parameters(), masters, strict=True):
+                    one.copy_(master)
+        scale.update(finite=finite)
+    return taken
+
+
+@pytest.mark.parametrize("most", [torch.inf, 2.0**14])
+def test_gradients_that_are_asked_for_and_never_finite_again_are_an_error(most):
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        taken = grows(most)
+    ends = taken < 96
+    assert ends is (most == torch.inf)
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == (["AMP206"] if ends else [])
+    for error in errors:
+        assert error.origin.line == line_of(grows, "torch.autograd.grad")
+        assert f"{96 - taken} times in a row to the end of the script: no step follows" in error.message

@@ -133,8 +133,13 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
 
 
 def _added(bad: list[UpdateLoss]) -> Finding:
-    """Return what to say of sums in FP32 that are behind because of what is added to them."""
+    """Return what to say of tensors in FP32 that are behind: what is added, or rounds them, is in half precision."""
     first, lost = bad[0], sum(loss.stuck + loss.wrong for loss in bad)
+    why = "what is added to it is computed in half precision"
+    fix = "# compute in FP32 what is added here: .float() on what it is made of, before it is squared or divided"
+    if first.stepped:
+        why = "it is filled from half precision before the next step"
+        fix = "# keep in FP32 what this line fills it from: without the cast to half precision"
     place = Site(
         first.name.rpartition(".")[0], "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, "float32"
     )
@@ -143,16 +148,14 @@ def _added(bad: list[UpdateLoss]) -> Finding:
         "lost-update",
         "stagnant-update",
         Severity.ERROR,
-        f"{clean(first.name)} is held in FP32, and what is added to it is computed in half precision: "
-        f"{percent(lost / sum(loss.moved for loss in bad))} of the changes are lost",
+        f"{clean(first.name)} is held in FP32, and {why}: {percent(lost / sum(loss.moved for loss in bad))} of the "
+        "changes are lost",
         (place._replace(file=first.file, line=first.line),),
         {
             "lost_fraction": lost / sum(loss.moved for loss in bad),
             "tensors": len({loss.name for loss in bad}),
         },
-        fix=(
-            "# compute in FP32 what is added here: .float() on what it is made of, before it is squared or divided",
-        ),
+        fix=(fix,),
     )
 
 

@@ -90,6 +90,7 @@ class LoopWatcher:
         self.compiler.forget()
         self.scales.settle()
         self.unstepped.end()
+        self.updates.end()
         self.journal.turn()
         self.tape.end()
         self.averages.end(self.steps)

@@ -1,4 +1,4 @@
-"""FP32 weights that a script fills from half precision before each step: what rounds them takes their updates away."""
+"""FP32 weights that a script fills from half precision between steps: what rounds them takes their updates away."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from ampcheck.observe.dtypes import HALVES
+from ampcheck.observe.execution import Args, Kwargs
 from ampcheck.observe.model.updates import update_loss
+from ampcheck.observe.modes import OwnMode
+from ampcheck.observe.reference.effects import effects, written
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.naming import Named
-from ampcheck.observe.statistics.memory import instances
+from ampcheck.observe.source import running_line
+from ampcheck.observe.statistics.memory import readable, tensors_of
 from ampcheck.observe.unusual import in_memory, plain
 
 if TYPE_CHECKING:
@@ -20,26 +25,50 @@ if TYPE_CHECKING:
 _MOST = 2**16
 
 
+class _Writes(OwnMode):
+    """Takes note of the lines that write weights."""
+
+    over = (WideCompute,)
+
+    def __init__(self, weights: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self._storages = {one.untyped_storage()._cdata for one in weights if readable(one)}
+        self.places: dict[int, tuple[str, int]] = {}  #: by storage
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+        """Run an operation."""
+        given = kwargs or {}
+        out = func(*args, **given)
+        if not types:
+            for tensor in tensors_of(written(effects(func), args, given)):
+                if readable(tensor) and (place := tensor.untyped_storage()._cdata) in self._storages:
+                    self.places[place] = running_line()
+        return out
+
+
 class Refilled:
-    """Looks at some weights as an optimizer's first step leaves them, and as its second one finds them."""
+    """Looks at some weights as an optimizer's step leaves them, and as its next one finds them.
+
+    At first it is the first step. What was rounded then is looked at once more, and the lines that write it.
+    """
 
     def __init__(self, named: Named) -> None:
         """Begin with none; `named` says what a parameter is called."""
         self._named = named
-        #: By optimizer, its weights before and after its first step, until its second one.
+        #: By optimizer, its weights before and after a step, until the next one.
         self.kept: dict[str, list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]] = {}
+        self._writes: dict[str, _Writes] = {}  #: by optimizer, what listens between its steps
         self.losses: list[UpdateLoss] = []
 
     def begins(self, label: str, parameters: Iterable[Any], place: Callable[[], tuple[str, int]]) -> None:
-        """Compare what a second step finds with what the first has left; `place` says where it is taken."""
+        """Compare what a step finds with what the one before has left; `place` says where it is taken."""
+        if (writes := self._writes.pop(label, None)) is not None:
+            writes.__exit__()
         with unseen():
             if label not in self.kept:
-                chosen = [*_chosen(parameters)]
-                filled = any(
-                    map(_varies, (held for _, held in chosen))
-                )  # one alike is so without half precision
-                if not filled or not any(one.dtype in HALVES for one in instances(torch.nn.Parameter)):
-                    chosen = []
+                chosen = [
+                    one for one in _chosen(parameters) if _varies(one[1])
+                ]  # what is alike is half anyway
                 self.kept[label] = [(one, held.clone(), None) for one, held in chosen]
                 return
             kept, self.kept[label] = self.kept[label], []
@@ -49,14 +78,27 @@ class Refilled:
                 known = after is not None and now is not None and now.shape == before.shape
                 if after is None or now is None or not known or not _was_rounded(now.detach(), after):
                     continue
+                if not _is_half(before):
+                    self.kept[label].append((parameter, now.detach().clone(), None))
+                    continue
                 loss = update_loss(self._named(parameter)[1], after - before, now.detach() - before)
-                file, line = place()
-                self.losses.append(replace(loss, file=file, line=line, stepped=True))
+                at = {} if writes is None else writes.places
+                file, line = at.get(now.untyped_storage()._cdata) or place()
+                self.losses.append(replace(loss, file=file, line=line, stepped=True, in_fp32=True))
 
     def ends(self, label: str) -> None:
-        """Keep what the first step has left."""
+        """Keep what a step has left."""
         with unseen():
+            again = any(_is_half(before) for _, before, _ in self.kept[label])
             self.kept[label] = [(one, before, _copy(one)) for one, before, _ in self.kept[label]]
+        if again:
+            self._writes[label] = _Writes(one for one, _, _ in self.kept[label])
+            self._writes[label].__enter__()
+
+    def end(self) -> None:
+        """Listen no more."""
+        while self._writes:
+            self._writes.popitem()[1].__exit__()
 
 
 def _copy(parameter: torch.Tensor) -> torch.Tensor | None:
@@ -65,7 +107,7 @@ def _copy(parameter: torch.Tensor) -> torch.Tensor | None:
 
 
 def _chosen(parameters: Iterable[Any]) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield weights in FP32 that hold nothing but numbers of half precision, as such copies do at first."""
+    """Yield weights in FP32."""
     elements = 0
     for parameter in parameters:
         held = plain(parameter) if isinstance(parameter, torch.Tensor) else None
@@ -74,7 +116,7 @@ def _chosen(parameters: Iterable[Any]) -> Iterable[tuple[torch.Tensor, torch.Ten
         elements += held.numel()
         if not in_memory(held) or held.is_meta:
             continue
-        if held.layout is torch.strided and held.numel() and _is_half(held.detach()):
+        if held.layout is torch.strided and held.numel():
             yield parameter, held.detach()
 
 

@@ -150,6 +150,10 @@ class UpdateWatch:
         if self._tried:
             self._compare()
 
+    def end(self) -> None:
+        """Stop watching."""
+        self._refilled.end()
+
     def _compare(self) -> None:
         label, tried = self._tried.pop(get_ident(), ("", []))
         if not tried:

@@ -1,0 +1,98 @@
+"""What comes back from a checkpoint in half precision: infinite buffers of models, mean squares that are zero."""
+
+import copy
+
+import pytest
+import torch
+from code_lines import line_of
+from torch import nn
+
+from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
+from ampcheck.values.settings import Schedule
+
+
+def errors_of(train, *given):
+    """Return the errors that a training has by ampcheck, and what it returns."""
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        out = train(*given)
+    assert not session.watcher.broken, session.watcher.not_seen
+    return [one for one in session.report("script.py").findings if one.severity is Severity.ERROR], out
+
+
+def net():
+    return nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+
+
+def fit(model, optimizer, scaler, size):
+    for _ in range(6):
+        x = torch.randn(32, 8) * size
+        with torch.autocast("cuda", torch.float16):
+            loss = 1e-2 * (model(x) - x[:, :1] / size).square().mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def shrunk(tree, dtype):
+    """Return a state with its numbers in a precision, and in FP32 again."""
+    if isinstance(tree, torch.Tensor):
+        return tree.to(dtype).float() if tree.is_floating_point() else tree.clone()
+    return {key: shrunk(one, dtype) for key, one in tree.items()} if isinstance(tree, dict) else copy.deepcopy(tree)
+
+
+def resumes(dtype, size, shrink):
+    torch.manual_seed(0)
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    scaler = torch.amp.GradScaler("cuda")
+    fit(model, optimizer, scaler, size)
+    states = shrink(model.state_dict(), dtype), shrink(optimizer.state_dict(), dtype)
+    again = net()
+    again.load_state_dict(states[0])
+    other = torch.optim.Adam(again.parameters(), 1e-3)
+    other.load_state_dict(states[1])
+    fit(again, other, scaler, size)
+    return again, other
+
+
+def only_buffers(state, dtype):
+    return shrunk(state, dtype) if "0.running_var" in state else copy.deepcopy(state)
+
+
+def only_squares(state, dtype):
+    return shrunk(state, dtype) if "param_groups" in state else copy.deepcopy(state)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_buffers_that_a_checkpoint_made_infinite_are_an_error_where_they_are_loaded(dtype):
+    errors, (model, _) = errors_of(resumes, dtype, 2e3, only_buffers)
+    fine = bool(model[0].running_var.isfinite().all())
+    assert fine is (dtype is torch.bfloat16)  # 4e6 is more than float16 holds
+    assert [one.code for one in errors] == ([] if fine else ["AMP504"])
+    for error in errors:
+        assert error.origin.line == line_of(resumes, "again.load_state_dict")
+        assert "0.running_var was saved in half precision: 100 % of its numbers are infinite here" in error.message
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_mean_squares_that_a_checkpoint_made_zero_are_an_error_where_they_are_loaded(dtype):
+    errors, _ = errors_of(resumes, dtype, 1.0, only_squares)
+    assert [one.code for one in errors] == ([] if dtype is torch.bfloat16 else ["AMP504"])
+    for error in errors:
+        assert error.origin.line == line_of(resumes, "other.load_state_dict")
+        assert "Adam.state.exp_avg_sq was saved in half precision" in error.message
+
+
+def test_masks_that_are_infinite_before_and_after_are_none():
+    def masked():
+        torch.manual_seed(0)
+        model = net()
+        model.register_buffer("mask", torch.full((4, 4), -torch.inf).triu(1))
+        fit(model, torch.optim.Adam(model.parameters(), 1e-3), torch.amp.GradScaler("cuda"), 1.0)
+        other = copy.deepcopy(model)
+        other.load_state_dict(model.state_dict())
+
+    assert errors_of(masked)[0] == []
