@@ -334,3 +334,22 @@ def test_gradients_that_are_asked_for_and_never_finite_again_are_an_error(most):
     for error in errors:
         assert error.origin.line == line_of(grows, "torch.autograd.grad")
         assert f"{96 - taken} times in a row to the end of the script: no step follows" in error.message
+
+
+@pytest.mark.parametrize("divides", [True, False])
+def test_gradients_of_a_scaled_loss_that_are_asked_for_and_divided_are_stepped_as_they_should_be(divides):
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model, scaler = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 4)), torch.amp.GradScaler("cuda", 2.0**12)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+        for _ in range(12):
+            with torch.autocast("cuda", torch.float16):
+                loss = model(torch.randn(16, 8)).float().square().mean()
+            grads = torch.autograd.grad(scaler.scale(loss), list(model.parameters()))
+            for parameter, grad in zip(model.parameters(), grads, strict=True):
+                parameter.grad = grad / scaler.get_scale() if divides else grad
+            optimizer.step()
+    report = session.report("script.py")
+    assert {one.code for one in report.findings if one.severity is Severity.ERROR} == (set() if divides else {"AMP403"})
+    assert (report.verdict.word is Health.SAFE) is divides

@@ -151,7 +151,7 @@ class Compared(Recording):
         own = [(p, g) for p, g in both if isinstance(p, torch.nn.Parameter) and isinstance(g, torch.Tensor)]
         if used:
             self._measured.update((id(parameter), grad) for parameter, grad in own)
-        self.multiplied.gave(own)
+        self.gave(own)
 
     def scales(self, scale: torch.Tensor) -> None:
         """Take note of a loss that is about to be scaled: FP32's is compared with it at the same scale."""

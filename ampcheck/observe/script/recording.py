@@ -18,7 +18,14 @@ from ampcheck.observe.script.guard import not_seen_because
 from ampcheck.observe.script.reading import ADDS, name_of, owners, use_of
 from ampcheck.observe.script.recorded import Recorded
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE
-from ampcheck.observe.script.scaling.scaled_by_hand import Multiplied, Probe, Scaling, before_step, probes
+from ampcheck.observe.script.scaling.scaled_by_hand import (
+    Multiplied,
+    Probe,
+    Scaling,
+    before_step,
+    probes,
+    sizes,
+)
 from ampcheck.observe.script.state.stale_casts import StaleCasts
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import version_of
@@ -239,6 +246,13 @@ class Recording:
     def is_sent_gradients(self) -> None:
         """Take note of gradients that are there at the step: of another thread, where no backward ran in this one."""
         self.sent, self.backwards = not self.backwards, max(1, self.backwards)
+
+    def gave(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Take note of gradients that the script has asked for, each behind its parameter."""
+        if self.scale == 1.0:
+            self.multiplied.gave(pairs)
+        else:
+            self._scaled = self._scaled or sizes(pairs)
 
     def backward_ended(self) -> None:
         """Look at gradients before they may be divided by a scale that was applied by hand."""
