@@ -117,7 +117,14 @@ def script_doubts(judged: Sequence[Recorded]) -> tuple[Doubt, ...]:
         first, names = beside.taken[0], tuple(dict.fromkeys(one.name for one in beside.taken))
         part = max(parts, key=lambda name: parts[name], default="")
         found.append(Doubt(kind, names, first.file, first.line, outcome.worst, part, harms))
-    return (*found, *_changed(judged, tried))
+    return (*found, *_by_zero(judged), *_changed(judged, tried))
+
+
+def _by_zero(judged: Sequence[Recorded]) -> Iterator[Doubt]:
+    """Yield comparisons that come out otherwise because a number is zero in float16."""
+    found = dict.fromkeys(one for step in judged if step.beside is not None for one in step.beside.by_zero)
+    for one in found:
+        yield Doubt(DoubtKind.PICKED, (one.name,), one.file, one.line, 1.0, harms=True, by_zero=True)
 
 
 def _after_overflow(step: Recorded) -> Iterator[Doubt]:

@@ -18,7 +18,7 @@ class DoubtKind(StrEnum):
 class Doubt:
     """What was taken in one step, and by how much the gradients of another FP32 run differ."""
 
-    JSON = Shape(optional=("overflows",))
+    JSON = Shape(optional=("overflows", "by_zero"))
 
     kind: DoubtKind
     names: tuple[str, ...]  #: what the script calls the numbers, or the operations that pick
@@ -28,3 +28,4 @@ class Doubt:
     part: str = ""  #: the module of that part, "" where it is all of them
     harms: bool = False  #: it is more than rounding the weights explains
     overflows: bool = False  #: picks after an overflow, which are worse by the error: FP32's were not tried
+    by_zero: bool = False  #: comparisons of a number that is zero in float16, and is not in FP32

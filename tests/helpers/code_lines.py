@@ -1,9 +1,11 @@
 """Where a text stands in the tests' own code."""
 
+import inspect
+
 
 def line_of(function, text):
     """Return the line of a function that holds a text."""
-    source = function.__code__
+    source = inspect.unwrap(function).__code__
     with open(source.co_filename, encoding="utf-8") as file:
         lines = file.read().splitlines()
     first = source.co_firstlineno

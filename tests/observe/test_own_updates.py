@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from code_lines import line_of
 from torch import nn
 
 import ampcheck
@@ -111,3 +112,40 @@ def test_the_script_trains_as_it_would_alone_and_no_mode_is_left(closure):
         for a, b in zip(watched.parameters(), alone.parameters(), strict=True)
     )
     assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+
+
+class Trusting(torch.optim.Optimizer):
+    """Half weights with masters in FP32; steps are as long as the weights are, whatever the gradient's length."""
+
+    def __init__(self, params, *, wide):
+        super().__init__(params, {"lr": 0.01})
+        self.wide = wide
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            if not self.state[p]:
+                self.state[p]["master"] = p.detach().float()
+            master, grad = self.state[p]["master"], p.grad.float() if self.wide else p.grad
+            length = (grad * grad).sum().sqrt()
+            master.sub_(p.grad.float() * (0.01 * master.norm() / length))
+            p.copy_(master)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_weights_that_stand_still_as_their_gradients_length_overflows_are_an_error_at_its_line(wide):
+    torch.manual_seed(0)
+    model = nn.Linear(16, 8).half()
+    first, optimizer = model.weight.detach().clone(), Trusting(model.parameters(), wide=wide)
+    with ampcheck.watch(model, optimizer) as watching:
+        for _ in range(6):
+            loss = model(torch.randn(32, 16).half()).float().square().mean()
+            optimizer.zero_grad()
+            (loss * 1e4).backward()
+            optimizer.step()
+    assert torch.equal(first, model.weight) is not wide  # squares of 1e3 are infinite in float16
+    found = [one for one in watching.report().findings if one.code == "AMP504"]
+    assert bool(found) is not wide
+    for one in found:
+        assert one.origin.line == line_of(Trusting.step, "(grad * grad)")
+        assert one.severity is Severity.ERROR

@@ -40,7 +40,11 @@ def shrunk(tree, dtype):
     """Return a state with its numbers in a precision, and in FP32 again."""
     if isinstance(tree, torch.Tensor):
         return tree.to(dtype).float() if tree.is_floating_point() else tree.clone()
-    return {key: shrunk(one, dtype) for key, one in tree.items()} if isinstance(tree, dict) else copy.deepcopy(tree)
+    return (
+        {key: shrunk(one, dtype) for key, one in tree.items()}
+        if isinstance(tree, dict)
+        else copy.deepcopy(tree)
+    )
 
 
 def resumes(dtype, size, shrink):
@@ -74,7 +78,10 @@ def test_buffers_that_a_checkpoint_made_infinite_are_an_error_where_they_are_loa
     assert [one.code for one in errors] == ([] if fine else ["AMP504"])
     for error in errors:
         assert error.origin.line == line_of(resumes, "again.load_state_dict")
-        assert "0.running_var was saved in half precision: 100 % of its numbers are infinite here" in error.message
+        assert (
+            "0.running_var was saved in half precision: 100 % of its numbers are infinite here"
+            in error.message
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

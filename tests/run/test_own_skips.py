@@ -341,7 +341,10 @@ def test_gradients_of_a_scaled_loss_that_are_asked_for_and_divided_are_stepped_a
     torch.manual_seed(0)
     session = Session(Schedule(), as_cuda=True)
     with session.watching():
-        model, scaler = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 4)), torch.amp.GradScaler("cuda", 2.0**12)
+        model, scaler = (
+            nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 4)),
+            torch.amp.GradScaler("cuda", 2.0**12),
+        )
         optimizer = torch.optim.SGD(model.parameters(), 1e-6)
         for _ in range(12):
             with torch.autocast("cuda", torch.float16):
@@ -351,5 +354,7 @@ def test_gradients_of_a_scaled_loss_that_are_asked_for_and_divided_are_stepped_a
                 parameter.grad = grad / scaler.get_scale() if divides else grad
             optimizer.step()
     report = session.report("script.py")
-    assert {one.code for one in report.findings if one.severity is Severity.ERROR} == (set() if divides else {"AMP403"})
+    assert {one.code for one in report.findings if one.severity is Severity.ERROR} == (
+        set() if divides else {"AMP403"}
+    )
     assert (report.verdict.word is Health.SAFE) is divides

@@ -77,7 +77,7 @@ def wrong_picks(report: Report) -> list[Finding]:
             report,
             ("AMP510", "wrong-picks", found.names[0]),
             found,
-            f"{clean(found.names[0])} picks otherwise than FP32 would: {_what_differs(found)}",
+            f"{clean(found.names[0])} {_picks(found)}: {_what_differs(found)}",
             region,
             "    ...  # what is compared here is computed in FP32, with .float() on what it is made of",
         )
@@ -85,8 +85,14 @@ def wrong_picks(report: Report) -> list[Finding]:
     ]
 
 
+def _picks(found: Doubt) -> str:
+    return "comes out otherwise than in FP32" if found.by_zero else "picks otherwise than FP32 would"
+
+
 def _what_differs(found: Doubt) -> str:
     """Return what is known of FP32's picks."""
+    if found.by_zero:
+        return "the number that it compares is 0 in float16, and is not in FP32; the script goes another way"
     if not found.overflows:
         return f"with FP32's picks the gradient{_where(found)} differs by {percent(found.error)}"
     after = "numbers have overflowed before it, and"
@@ -183,7 +189,7 @@ def _finding(report: Report, rule: tuple[str, str, str], found: Doubt, message: 
     makers = (maker_of(report, name) for name in found.names if found.kind is DoubtKind.GIVEN)
     at = next(filter(None, makers), found)
     site = Site(found.part, op, "output", Phase.FORWARD, report.dtype, at.file, at.line)
-    known = found.overflows or "rounded" in report.outcomes
+    known = found.overflows or found.by_zero or "rounded" in report.outcomes
     return Finding(
         code,
         name,

@@ -12,6 +12,7 @@ import torch
 
 from ampcheck.observe.reference.given import TakenAsIs
 from ampcheck.observe.source import running_line
+from ampcheck.values.formats import FP16
 from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.trace import Integers, Site
 
@@ -29,6 +30,8 @@ _INTEGERS, _BOOLS = frozenset({torch.int64, torch.int32}), frozenset({torch.bool
 WORSE = "picks otherwise than FP32 would: the gradients are compared at the script's picks"
 #: How much worse picks must be, as a part of how far FP32's are from the average, before it is looked what they change.
 _DIFFERS = 2.0**-10
+#: What float16 rounds to zero lies below.
+_SMALLEST = FP16.smallest_subnormal
 #: An operation, a file and a line.
 Place = tuple[str, str, int]
 
@@ -47,8 +50,17 @@ class Picks:
             None  #: the last pick: values, FP32's pick, dimension
         )
 
-    def note(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, wide: Any) -> None:
-        """Take note of a pick; `args` are FP32's, as is the result `wide`."""
+    def note(
+        self,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        out: Any,
+        wide: Any,
+        *,
+        low: torch.Tensor | None = None,
+    ) -> None:
+        """Take note of a pick among what is `low` in half precision; `args` are FP32's, as is the result `wide`."""
         self._best = None
         picked, best = (one if isinstance(one, torch.Tensor) else one[1] for one in (out, wide))
         values = args[0]
@@ -56,9 +68,7 @@ class Picks:
         if picked.dtype not in kinds or not values.is_floating_point() or not torch.is_grad_enabled():
             return
         if name in _COMPARES and picked.numel() == 1:
-            place = name, *running_line()
-            other = (picked != best).reshape(())
-            self._branches[place] = self._branches[place] | other if place in self._branches else other
+            self._compares(name, picked != best, low, values)
             return
         if name in _COMPARES or name in _SEARCHES:
             self._best = picked, best, -1
@@ -87,6 +97,16 @@ class Picks:
         sums = [one.where(known, 0.0).sum() for one in (worse, apart)]
         self._add(name, torch.stack([*sums, torch.zeros_like(sums[0]), torch.zeros_like(sums[0])]))
 
+    def _compares(
+        self, name: str, other: torch.Tensor, low: torch.Tensor | None, values: torch.Tensor
+    ) -> None:
+        """Take note of a comparison of one number, which may come out otherwise."""
+        place, other = (name, *running_line()), other.reshape(())
+        gone = torch.zeros_like(other) if low is None else low.reshape(()) == 0
+        gone = gone & ((values != 0) & (values.abs() < _SMALLEST)).all()
+        both = torch.stack([other, other & gone])
+        self._branches[place] = self._branches[place] | both if place in self._branches else both
+
     def worse_by(self, other: Any) -> torch.Tensor | None:
         """Return by how much other picks of the last operation are worse than FP32's; None where it picked nothing."""
         picked = other if isinstance(other, torch.Tensor) else other[1]
@@ -105,7 +125,11 @@ class Picks:
 
     def branches(self) -> list[TakenAsIs]:
         """Return the comparisons of two numbers that come out otherwise than in FP32: the script may go another way."""
-        return [TakenAsIs(*place) for place, other in self._branches.items() if bool(other)]
+        return [TakenAsIs(*place) for place, (other, _) in self._branches.items() if bool(other)]
+
+    def by_zero(self) -> tuple[TakenAsIs, ...]:
+        """Return those of a number that is zero in float16, which is too small for it."""
+        return tuple(TakenAsIs(*place) for place, (_, gone) in self._branches.items() if bool(gone))
 
     def fetch(
         self, made: Mapping[tuple[str, int], Site | None]
@@ -132,7 +156,7 @@ class RoundedPicks(Picks):
         super().__init__()
         self._first = first
 
-    def note(self, name: str, *rest: Any) -> None:
+    def note(self, name: str, *rest: Any, low: torch.Tensor | None = None) -> None:  # noqa: ARG002
         """Take note of a pick; the last of the `rest` is this run's."""
         first = self._first()
         worse = None if first is None else first.worse_by(rest[-1])

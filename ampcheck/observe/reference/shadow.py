@@ -250,7 +250,7 @@ class Shadow:
         if self.decides and rule.name == CONVERTS and out.dtype in {torch.int64, torch.int32} and out.numel():
             wide = wide.clamp(out.min(), out.max())  # an index that leaves its table would end the program
         if self.picks is not None and rule.name in PICKS:
-            self.picks.note(rule.name, wide_args, wide_kwargs, out, wide)
+            self.picks.note(rule.name, wide_args, wide_kwargs, out, wide, low=args[0])
         held = {tensor.untyped_storage()._cdata for tensor in targets if readable(tensor)}
         inputs = {one.untyped_storage()._cdata for one in tensors_of(wide_args) if readable(one)}
         pairs = zip(tensors_of((out,)), tensors_of((wide,)), strict=False)

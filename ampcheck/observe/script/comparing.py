@@ -76,7 +76,6 @@ class Compared(Recording):
         self._keeps_scale = keeps_scale
         #: An operation of the backward, or on gradients that were asked for, is given the loss scale as a number.
         self.takes_scale = self._has_returned = False
-        self.carried: Carried | None = None
         self.step_record = PairedBook(self._shadow, SAMPLES)
         runs = self._shadow, self._second
         self._left = HeldState(*runs, lambda: self.scale)
@@ -329,6 +328,7 @@ class Compared(Recording):
             tuple(loss for loss in self._left.updates if loss.moved),
             self._given.taken if look is Look.MOVED else (),
             picks,
+            self._picks.by_zero(),
             self._second is not None and self._second.parted,
             {} if self._second is None else self._second.worse,
             self.delivery,

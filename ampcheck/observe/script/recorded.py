@@ -40,6 +40,7 @@ class Beside:
     updates: tuple[UpdateLoss, ...] = ()  #: of what modules hold in half precision and the step has written
     moved: tuple[TakenAsIs, ...] = ()  #: numbers that the second run has moved
     picks: tuple[TakenAsIs, ...] = ()  #: that are worse than FP32's
+    by_zero: tuple[TakenAsIs, ...] = ()  #: comparisons that come out otherwise as a number is zero in float16
     parted: bool = False  #: the second run could not go on with its own picks
     rounded_picks: Mapping[Place, float] = field(default_factory=dict)
     """By how much the picks of FP32 with rounded weights are worse, where that ran too."""

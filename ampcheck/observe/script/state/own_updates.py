@@ -6,6 +6,7 @@ step shows why. So its first steps are taken in FP32 as well, operation by opera
 half-precision weights are lost shows over many steps: it may gather what is rounded away, or round at random.
 """
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -38,6 +39,8 @@ class _References(Shadow):
     def __init__(self) -> None:
         super().__init__(run_op)
         self.places: dict[int, tuple[str, int]] = {}
+        #: Results in half precision that are not finite and are in FP32, in order: whether, and where.
+        self.spoilt: list[tuple[torch.Tensor, tuple[str, int]]] = []
 
     def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_of(args)):
@@ -45,7 +48,17 @@ class _References(Shadow):
         for tensor in tensors_of(written(rule, args, kwargs)):
             if tensor.dtype in HALVES and readable(tensor):
                 self.places[tensor.untyped_storage()._cdata] = running_line()
-        return super()._follow(rule, func, args, kwargs)
+        follow = super()._follow(rule, func, args, kwargs)
+        return None if follow is None else functools.partial(self._look, follow, running_line())
+
+    def _look(self, follow: Follow, line: tuple[str, int], out: Any) -> None:
+        follow(out)
+        if isinstance(out, torch.Tensor) and out.dtype in HALVES and (wide := self.of(out)) is not None:
+            self.spoilt.append(((~out.detach().isfinite() & wide.isfinite()).any(), line))
+
+    def spoilt_at(self) -> tuple[str, int]:
+        """Return the first line that makes infinite what FP32 holds; ("", 0) for none."""
+        return next((line for bad, line in self.spoilt if bool(bad)), ("", 0))
 
 
 class OwnUpdates:
@@ -58,6 +71,8 @@ class OwnUpdates:
         self._optimizer: Any = None
         self._shadow: _References | None = None
         self.follows = False  #: the step that is running
+        #: What the optimizer keeps of parameters in FP32, as it was.
+        self._kept: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
         self._mode: BesideMode | None = None
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  #: by parameter, its numbers then
         self._low: list[tuple[torch.Tensor, torch.Tensor]] = []  #: parameters in half precision
@@ -80,6 +95,8 @@ class OwnUpdates:
                     self._low.append((parameter, part))
                 elif part.dtype is torch.float32 and states:
                     self._before[id(parameter)] = part, part.detach().clone()
+            if self._low:
+                self._kept = [*_kept_of(optimizer, [one for one, _ in self._low])]
         if self._before or self._low:
             self._optimizer, self._shadow, self.follows = optimizer, _References(), True
             self._shadow.gave_way = lambda _: self.leave()
@@ -89,18 +106,19 @@ class OwnUpdates:
     def leave(self) -> None:
         """Follow no further: the step asks for the loss again, or failed."""
         mode, self._mode, self._shadow, self.follows = self._mode, None, None, False
-        self._before, self._low, self._optimizer = {}, [], None
+        self._before, self._low, self._kept, self._optimizer = {}, [], [], None
         if mode is not None:
             mode.__exit__()
 
     def ends(self) -> None:
         """Compare what the step has done with FP32's."""
         shadow, before, low, optimizer = self._shadow, self._before, self._low, self._optimizer
+        kept = self._kept
         self.leave()
         if shadow is None:
             return
         with unseen():
-            self.losses = tuple(self._infinite(shadow, low))
+            self.losses = tuple(self._infinite(shadow, low)) or tuple(self._dead(shadow, kept))
             if before and not self.losses and _low_states(optimizer):
                 steps = {key: _both(shadow, *held) for key, held in before.items()}
                 error, size = (
@@ -125,6 +143,29 @@ class OwnUpdates:
                 place = shadow.places.get(part.untyped_storage()._cdata, ("", 0))
                 name = self._named(parameter)[1]
                 yield UpdateLoss(name, int(known.sum()), 0, bad, *place, infinite=bad)
+
+    def _dead(
+        self, shadow: _References, kept: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+    ) -> Iterator[UpdateLoss]:
+        """Yield parameters whose FP32 numbers do not move at all, and do in FP32, after something became infinite."""
+        place = shadow.spoilt_at()
+        for parameter, part, first in kept if place[1] else ():
+            way, _ = _both(shadow, part, first)
+            moved = int((way != 0).sum())
+            if 2 * moved > way.numel() and not bool((part != first).any()):
+                yield UpdateLoss(self._named(parameter)[1], moved, moved, 0, *place, in_fp32=True)
+
+
+def _kept_of(
+    optimizer: Any, parameters: Iterable[torch.Tensor]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Yield parameters with what an optimizer keeps of them in FP32, as long as they are, and a copy of that."""
+    for parameter in parameters:
+        held = optimizer.state.get(parameter)
+        for value in held.values() if isinstance(held, dict) else ():
+            part = plain(value) if isinstance(value, torch.Tensor) and value.dtype is torch.float32 else None
+            if part is not None and part.shape == parameter.shape:
+                yield parameter, part, part.detach().clone()
 
 
 def _low_states(optimizer: Any) -> bool:
