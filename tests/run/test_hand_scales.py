@@ -297,3 +297,26 @@ def test_the_step_that_is_skipped_is_that_of_the_backward_before_the_fall():
         (2, 2.0**8, True),
         (3, 2.0**7, True),
     ]
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3])
+def test_a_loss_that_is_infinite_only_times_its_scale_is_no_infinite_loss(size):
+    torch.manual_seed(0)
+    session, scale, shown = Session(Schedule(), as_cuda=True), 2.0**14, []
+    with session.watching():
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+        for _ in range(8):
+            with torch.autocast("cuda", torch.float16):
+                off = model(torch.randn(64, 8)) - 3
+            loss = (size * off * off).mean()  # in float16
+            optimizer.zero_grad()
+            (loss * scale).backward()
+            shown.append((bool(loss.isfinite()), bool((loss * scale).isfinite())))
+            for parameter in model.parameters():
+                parameter.grad.div_(scale)
+            optimizer.step()
+    assert shown[0] == (True, False)
+    # A gradient of 1e3 times the scale is infinite, one of 1 is not.
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert bool(errors) is (size > 1.0)

@@ -296,7 +296,8 @@ class Compared(Recording):
         failed |= given | self._returned.missed() | read | self._rows.missed()
         trace = replace(trace, not_audited={**trace.not_audited, **failed}, integers=integers)
         precision, by = self._precision(trace), self.scaling.scale or 1.0
-        losses = (math.inf if lost else sum(fetched.losses) / by, sum(reference.losses) / by)
+        sums = sum(fetched.losses) / by, sum(reference.losses) / by
+        losses = self.multiplied.losses_of(*sums, overflowed=self.overflowed(), lost=lost)
         kept = by > 1.0 or self._keeps_scale
         # A scale that is applied by hand multiplies FP32's loss too, so both are compared as they are.
         errors = pair_errors(reference, fetched, 0 if kept else log2_scale) if precision != "fp32" else {}
@@ -309,9 +310,8 @@ class Compared(Recording):
         outside: dict[tuple[str, int], Site | None] = {**self._shadow.outside, **old.outside}
         for shadow in self._shadows:
             shadow.clear()
-        down, sites = -log2_scale, reference.sites
-        moves = kept and abs(down) < _FAR
-        sites = {s: stats.scaled(down) if moves and s.scaled else stats for s, stats in sites.items()}
+        by_site, down = reference.sites.items(), -log2_scale if kept and abs(log2_scale) < _FAR else 0
+        sites = {s: stats.scaled(down) if down and s.scaled else stats for s, stats in by_site}
         wide = replace(trace, sites=sites, casts={}, not_audited={}, constants=(), integers=(), caught=())
         wide = replace(wide, steps=(summed_up(wide, losses[1], 0, "float32"),))
         look, second_rows, loss = (None, {}, 0.0) if self._second is None else self._second.fetch()
@@ -336,5 +336,5 @@ class Compared(Recording):
             self._rows.touched_at,
         )
         trace = replace(trace, steps=(summed_up(trace, losses[0], log2_scale, low_dtype),))
-        known = self.step, trace, precision, log2_scale, losses, beside, self.scaling, self.last
-        return Recorded(*known, self._given.entered, self.dropped)
+        what = self.step, trace, precision, log2_scale, losses, beside, self.scaling, self.last
+        return Recorded(*what, self._given.entered, self.dropped)

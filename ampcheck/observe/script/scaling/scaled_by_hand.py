@@ -9,7 +9,7 @@ are clipped to may be multiplied as they are.
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import frexp, isfinite
+from math import frexp, inf, isfinite
 from statistics import median
 from typing import Any
 
@@ -186,6 +186,13 @@ class Multiplied:
         """Take note of what a backward has left."""
         fresh = [one for one in parameters if self._is_fresh(one)]
         self.gave((one, gradient_of(one)) for one in fresh)
+
+    def losses_of(
+        self, loss: float, reference: float, *, overflowed: bool, lost: bool
+    ) -> tuple[float, float]:
+        """Return a script's loss and FP32's; the script's may be infinite as a product only."""
+        product = self.by >= SMALLEST_SCALE and not isfinite(loss) and not overflowed
+        return inf if lost else reference if product else loss, reference
 
     def gave(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
         """Take note of gradients, of which some are kept."""
