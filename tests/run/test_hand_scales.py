@@ -312,11 +312,11 @@ def test_a_loss_that_is_infinite_only_times_its_scale_is_no_infinite_loss(size):
             loss = (size * off * off).mean()  # in float16
             optimizer.zero_grad()
             (loss * scale).backward()
-            shown.append((bool(loss.isfinite()), bool((loss * scale).isfinite())))
+            shown.append(loss.item())
             for parameter in model.parameters():
                 parameter.grad.div_(scale)
             optimizer.step()
-    assert shown[0] == (True, False)
+    assert 65504 / scale < shown[0] < 65504
     # A gradient of 1e3 times the scale is infinite, one of 1 is not.
     errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
     assert bool(errors) is (size > 1.0)
