@@ -27,6 +27,9 @@ def makers(report: Report) -> tuple[Maker, ...]:
     """Return what makes the half-precision tensors that a report names, or that a line in it writes into."""
     sites = [site for site in report.low.sites if site.file]
     names = [loss.name for loss in report.updates] + [name for doubt in report.doubts for name in doubt.names]
+    events = () if report.loop is None else (event for _, event in report.loop.sequence(1))
+    never = [event for event in events if event.kind is Kind.NEVER_FINITE]
+    names += [name for event in never for name in event.name.split()[1:]]
     named = {part for name in names for part in name.partition("[")[0].split(".")}
     written = {site.location for site in sites if site.op.endswith("_") and site.dtype in HALVES}
     files = {site.file for site in sites}.union(

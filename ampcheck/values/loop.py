@@ -43,7 +43,8 @@ class Kind(StrEnum):
     #: by its line
     LOST_GRAD = "lost gradients"
     RETURNED_ZEROS = "returned zeros"  #: the same, whatever it is used for
-    #: what autograd.grad returns is not finite, again and again, and no step follows; named by how often
+    #: what autograd.grad returns is not finite, again and again, and no step follows; named by how often,
+    #: and by a number in half precision that is infinite, if there is one
     NEVER_FINITE = "never finite"
     #: half precision has made zeros or infinities of gradients that another thread computes and sends; named by which
     SENT_GRAD = "sent gradients"

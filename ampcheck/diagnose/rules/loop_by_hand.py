@@ -12,8 +12,10 @@ from ampcheck.diagnose.rules.loop_state import (
     rounds_of,
     stay_infinite,
 )
+from ampcheck.diagnose.rules.makers import held_in_fp32, maker_of
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import IN_SCALE, NOT_FINITE, RESCALED, RETURNED, SPOILT, Event, Kind, Loop
+from ampcheck.values.report import Report
 from ampcheck.values.wording import clean, scale_words
 
 #: Optimizers without an eps whose steps are as long whatever the gradients are multiplied by.
@@ -213,19 +215,18 @@ def _name(event: Event) -> str:
     return found[1] if found else "optimizer"
 
 
-def never_stepped(loop: Loop) -> Iterator[Finding]:
+def never_stepped(report: Report, loop: Loop) -> Iterator[Finding]:
     """Yield lines that ask for gradients again and again that are not finite, and that no step follows any more."""
-    for _, event in loop.sequence(1):
-        if event.kind is Kind.NEVER_FINITE:
-            yield loop_finding(
-                "AMP206 scale-collapse",
-                Severity.ERROR,
-                f"the gradients that autograd.grad returns here are not finite, {event.name} times in a row to the end "
-                "of the script: no step follows",
-                [replace(event, name=RETURNED)],
-                [
-                    "# where the loss scale grows: keep it in FP32, or as a number, and below 2^24",
-                    "# where it falls: halve it as long as gradients are not finite",
-                ],
-                {"lowest": 1.0, "skipped": float(event.name)},
-            )
+    for event in (event for _, event in loop.sequence(1) if event.kind is Kind.NEVER_FINITE):
+        times, _, scale = event.name.partition(" ")
+        said = f"{times} gradients in a row that autograd.grad returns are not finite, to the end of the script: no "
+        said, at = f"{said}step follows", replace(event, name=RETURNED)
+        fix = [
+            "# where the loss scale grows: keep it in FP32, or as a number",
+            "# where it falls: halve it again",
+        ]
+        if (maker := maker_of(report, scale)) is not None:
+            said = f"{said}; {clean(scale)}, made in half precision, is infinite"
+            fix, at = [held_in_fp32(report, scale)], replace(at, file=maker.file, line=maker.line)
+        numbers = {"lowest": 1.0, "skipped": float(times)}
+        yield loop_finding("AMP206 scale-collapse", Severity.ERROR, said, [at], fix, numbers)

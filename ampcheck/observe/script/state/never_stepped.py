@@ -12,7 +12,8 @@ import torch
 from ampcheck.observe.script.journal import Journal
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_averages import HalfAverages
-from ampcheck.observe.statistics.memory import readable
+from ampcheck.observe.script.state.naming import names_of
+from ampcheck.observe.statistics.memory import half_leaves, readable
 from ampcheck.values.loop import Kind
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class NeverStepped:
         self._averages, self._journal = averages, journal
         self._since = self._all = 0  #: calls since the last step, and in all
         self._place: Spot | None = None
+        self._scale = ""  #: a number in half precision that is infinite
         self._found: list[torch.Tensor] = []  #: whether they were not finite, where they are
 
     def note(self, grads: Iterable[object]) -> None:
@@ -45,10 +47,12 @@ class NeverStepped:
             with unseen():
                 bad = [~one.detach().isfinite().all() for one in held if one.is_floating_point()]
                 self._found += [torch.stack(bad).any()] if bad else []
+                scales = [one for one in half_leaves() if one.numel() == 1 and bool(one.isinf())]
+            self._scale = min(names_of(scales).values(), default="") if scales else ""
             self._place = self._journal.spot()
 
     def end(self) -> None:
         """Tell of calls whose gradients were never finite, if many came after the last step."""
         since = self._averages.passes.backwards
         if since == self._since and self._found and since > _PART * self._all and all(map(bool, self._found)):
-            self._journal.note_at(self._place, Kind.NEVER_FINITE, name=str(since))
+            self._journal.note_at(self._place, Kind.NEVER_FINITE, name=f"{since} {self._scale}".strip())
