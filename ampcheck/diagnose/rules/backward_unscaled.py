@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from ampcheck.diagnose.rules.loop_state import (
     active_scalers,
     first_by_place,
+    label,
     loop_finding,
     loop_of,
     rounds_of,
@@ -53,8 +54,11 @@ def unscaled_backward(report: Report) -> list[Finding]:
     by_hand = {
         event.location for _, event in loop.sequence() if event.kind is Kind.BACKWARD and event.by_hand
     }
+    half = False
     for events in rounds_of(loop).values():
-        half = any(e.kind is Kind.FORWARD and e.autocast == "float16" and e.grad for e in events)
+        forwards = [e for e in events if e.kind is Kind.FORWARD]
+        if forwards or len(label(loop, "optimizer")) == 1:  # else another optimizer's round has them
+            half = any(e.autocast == "float16" and e.grad for e in forwards)
         backwards = [event for event in uncleared(loop, events) if event.kind is Kind.BACKWARD]
         steps = [e for e in events if e.kind is Kind.SCALER_STEP and e.thing in active_scalers(loop)]
         plain = [e for e in backwards if not e.scaled and (steps or e.location not in by_hand)]

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from ampcheck.diagnose.rules.loop_state import active_scalers
 from ampcheck.diagnose.rules.taken import sent_events
 from ampcheck.diagnose.scaling.gradients import gradient_tensors
 from ampcheck.diagnose.scaling.rounding import relevant, underflow_share
 from ampcheck.diagnose.suspects import Suspect
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import Kind
+from ampcheck.values.loop import RETURNED, Kind
 from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW
 from ampcheck.values.report import Report, by_place
 from ampcheck.values.trace import LEAP_ERROR, LEAP_FACTOR, ErrorJump, Phase, Site
@@ -198,7 +199,8 @@ def _leads_to(report: Report, cause: Finding, other: Finding) -> bool:
         # At a scale that has collapsed.
         ("AMP206", "AMP201"): settled is not None and settled.log2_scale < 0 and at_line,
         # Without a scale, at no line of its own.
-        ("AMP408", "AMP201"): settled is not None and not settled.log2_scale and not (shows and shows.line),
+        ("AMP408", "AMP201"): settled is not None
+        and (_scales_another(report) or (not settled.log2_scale and not (shows and shows.line))),
         # A forward with other weights than the optimizer has.
         ("AMP419", "AMP501"): True,
         # What is wrong where it arrives is what was sent.
@@ -215,6 +217,13 @@ def _leads_to(report: Report, cause: Finding, other: Finding) -> bool:
         ("AMP504", "AMP501"): same_line and at_line,
     }
     return leads.get((cause.code, other.code), False)
+
+
+def _scales_another(report: Report) -> bool:
+    """Tell whether a scaler multiplies some of the losses whose optimizers take turns, and others are not."""
+    events = () if report.loop is None else report.loop.sequence(1)
+    scaled = {event.scaled for _, event in events if event.kind is Kind.BACKWARD and event.name != RETURNED}
+    return len(scaled) > 1 and report.loop is not None and bool(active_scalers(report.loop))
 
 
 def _explains(report: Report, cause: Finding, follower: Finding) -> bool:
