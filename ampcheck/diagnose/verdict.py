@@ -15,7 +15,7 @@ from ampcheck.values.outcome import magnification, magnified
 from ampcheck.values.report import Report, by_place
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.verdict import Coverage, Health, Verdict
-from ampcheck.values.wording import clean, count, location, percent, place, plural, power
+from ampcheck.values.wording import clean, count, location, percent, place, plural, power, scale_words
 
 Answer = tuple[Health, str]
 #: Codes named in a sentence; of more, how many there are.
@@ -286,5 +286,7 @@ def _scaled(report: Report) -> str:
         return f"{report.precision} with an unknown loss scale"
     if report.loop is not None and not report.loop.first_scales and not report.log2_scale:
         return f"{report.precision} without a loss scale" if report.precision == "fp16" else report.precision
+    if report.loop is not None and report.loop.only_scale > 1.0 and not report.log2_scale:
+        return f"{report.precision} with loss scale {scale_words(report.loop.only_scale)}"
     scaled = report.log2_scale or report.precision == "fp16"
     return f"{report.precision} with loss scale {power(report.log2_scale)}" if scaled else report.precision

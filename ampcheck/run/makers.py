@@ -3,6 +3,7 @@
 import ast
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from math import inf
 from pathlib import Path
 
 from ampcheck.observe.source import in_library
@@ -30,6 +31,8 @@ def makers(report: Report) -> tuple[Maker, ...]:
     events = () if report.loop is None else (event for _, event in report.loop.sequence(1))
     never = [event for event in events if event.kind is Kind.NEVER_FINITE]
     names += [name for event in never for name in event.name.split()[1:]]
+    settled = report.outcomes.get("settled")
+    names += [name for name, off in settled.state.items() if off == inf] if settled is not None else []
     named = {part for name in names for part in name.partition("[")[0].split(".")}
     written = {site.location for site in sites if site.op.endswith("_") and site.dtype in HALVES}
     files = {site.file for site in sites}.union(

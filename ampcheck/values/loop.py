@@ -191,6 +191,12 @@ class Loop:
     children: int = 0  #: processes that were started and not looked into
     scaling: str = ""  #: why the loss scale is not known; '' where it is, or where there is none
 
+    @property
+    def only_scale(self) -> float:
+        """Return the one loss scale that a script has from its begin to its end; 0 where there are others or none."""
+        every = {*self.first_scales.values(), *(event.after for event in self.scales)}
+        return every.pop() if len(every) == 1 else 0.0
+
     def thing(self, label: str) -> LoopObject | None:
         """Return the object of a label."""
         return next((thing for thing in self.things if thing.label == label), None)

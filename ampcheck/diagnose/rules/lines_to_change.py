@@ -2,15 +2,17 @@
 
 import ast
 import linecache
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 from ampcheck.diagnose.rules.backward import is_rebuilt, saving_cast
 from ampcheck.diagnose.rules.backward_unscaled import SCALED
 from ampcheck.diagnose.rules.first_places import runs_backward_only, shared_scaler
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import active_scalers, device_of
-from ampcheck.diagnose.rules.makers import changed_at, made_in_fp32
+from ampcheck.diagnose.rules.makers import changed_at, held_in_fp32, made_in_fp32
 from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, larger_scale, scales_by_hand
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES, SHORT_DTYPE
@@ -30,6 +32,8 @@ _OF_NUMBERS = frozenset(
     """sigmoid tanh exp expm1 log log2 log1p log10 sqrt rsqrt reciprocal sin cos tan square softmax log_softmax softplus
     logsigmoid erf atan asin acos sinh cosh""".split()
 )
+#: Casts by what a script calls them.
+_NAMES_CAST = re.compile(r"\.(type_as|half|bfloat16)\(|\.to\([^)]*(half|float16|dtype)")
 #: How many lines before a difference its numbers are computed.
 _CLOSE = 8
 
@@ -55,10 +59,12 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         return (change,)
     in_place = origin.op.endswith("_") and origin.phase is Phase.FORWARD
     if not _written(report, origin):
-        until = f" to {location(after.file, after.line)}" if after else ""
+        together = after is not None and _one_function(origin, after)
+        until = f" to {location(after.file, after.line)}" if after and together else ""
+        without = ", without its casts to half precision" if _casts_by_itself(origin) else ""
         lines: tuple[str, ...] = (
             region,
-            f"    ...  # {_first_line(report, finding)}{until}, with .float() on what is read",
+            f"    ...  # {_first_line(report, finding)}{until}, with .float() on what is read{without}",
         )
         if origin.phase is Phase.BACKWARD and runs_backward_only(report, origin):
             lines = *lines, "    # what a hook returns must have the dtype that it was given: .to(grad.dtype)"
@@ -69,8 +75,9 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
     cast = f"# .float() here in place of the cast to {held}"
     if finding.code == "AMP101" and held == "fp16":
         cast = f"{cast}; or .bfloat16(), which has the range of FP32"
-    if after is None:
-        return (cast,)
+    states = _written_to(report, origin)
+    if after is None or states:
+        return (cast, *(held_in_fp32(report, name) for name in states))
     again = f"{cast}; if autocast casts again at {location(after.file, after.line)}:"
     return again, region, "    ...  # that line, with .float() on what is read"
 
@@ -169,6 +176,33 @@ def _written(report: Report, origin: Site) -> bool:
     place = origin.module, origin.location
     there = [site.op for site in report.low.sites if site.op and (site.module, site.location) == place]
     return origin.op in CASTS and not any(map(rounds_inputs, there))
+
+
+def _one_function(origin: Site, after: Site) -> bool:
+    """Tell whether two lines of a file are of one function: a region holds no more."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(origin.file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return True
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    spans = [(node.lineno, node.end_lineno or 0) for node in ast.walk(tree) if isinstance(node, kinds)]
+    inside = [
+        {(first, last) for first, last in spans if first <= line <= last}
+        for line in (origin.line, after.line)
+    ]
+    return inside[0] == inside[1]
+
+
+def _casts_by_itself(origin: Site) -> bool:
+    """Tell whether the code of a line names casts to a precision."""
+    return bool(_NAMES_CAST.search(linecache.getline(origin.file, origin.line)))
+
+
+def _written_to(report: Report, origin: Site) -> list[str]:
+    """Return what of a module is not finite after the step, where a line of it casts numbers that are too large."""
+    settled = report.outcomes.get("settled")
+    state = settled.state if settled is not None and origin.module else {}
+    return [name for name, off in state.items() if off == inf and name.rpartition(".")[0] == origin.module]
 
 
 def _smaller_scale(report: Report, finding: Finding) -> tuple[str, ...]:

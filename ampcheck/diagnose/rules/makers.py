@@ -32,8 +32,8 @@ def made_in_fp32(report: Report, place: str) -> str:
     return f"# {maker.location}, where {clean(maker.name)} is made: dtype=torch.float32"
 
 
-def held_in_fp32(report: Report, name: str, shown: str = "") -> str:
-    """Return how a state is held in FP32."""
+def held_in_fp32(report: Report, name: str, shown: str = "", *, alone: bool = False) -> str:
+    """Return how a state is held in FP32; `alone`, where it is the only one of a module that is cast as a whole."""
     if name.startswith(SENT_WEIGHT):
         return "# on this line: send the weights in FP32, or in half precision what has changed of them"
     maker = maker_of(report, name)
@@ -44,6 +44,10 @@ def held_in_fp32(report: Report, name: str, shown: str = "") -> str:
     parts = name.partition("[")[0].split(".")
     last = max(at for at, part in enumerate(parts) if part == maker.name)  # what it holds is made with it
     held, casts = ".".join(parts[: last + 1]), " and ".join(maker.cast)
+    inner = ".".join(parts[last + 1 :])
+    if inner and alone:
+        at = casts or maker.location
+        return f"{held}.{inner} = {held}.{inner}.float()  # behind {at}, which casts all of {held}"
     if maker.location in maker.cast:
         return f"# {casts}: {held} without the cast to half precision"
     again = f"; {casts} without the cast" if casts else ""

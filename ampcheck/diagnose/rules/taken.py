@@ -54,6 +54,10 @@ def _kept_in_fp32(report: Report, found: Doubt) -> str:
     return f"# keep {some(found.names, 2)} in FP32, or subtract what its numbers have in common before they are cast"
 
 
+#: What to do where a script decides by a number that is zero.
+_DECIDED = "# compute in FP32 what is compared here, and what is computed from the same numbers: no cast to half before"
+
+
 def wrong_picks(report: Report) -> list[Finding]:
     """A step picks other elements than FP32 would, and its gradients are those of the wrong ones.
 
@@ -78,8 +82,14 @@ def wrong_picks(report: Report) -> list[Finding]:
             ("AMP510", "wrong-picks", found.names[0]),
             found,
             f"{clean(found.names[0])} {_picks(found)}: {_what_differs(found)}",
-            region,
-            "    ...  # what is compared here is computed in FP32, with .float() on what it is made of",
+            *(
+                (_DECIDED,)
+                if found.by_zero
+                else (
+                    region,
+                    "    ...  # what is compared here is computed in FP32, with .float() on what it is made of",
+                )
+            ),
         )
         for found in _harmful(report, DoubtKind.PICKED)
     ]
@@ -149,7 +159,7 @@ def _unscaled_first(report: Report) -> str:
     if report.loop is not None and active_scalers(report.loop):
         return "scaler.unscale_(optimizer)  # before the gradients are changed"
     if report.log2_scale or (report.loop is not None and report.loop.scaling):
-        return "# divide the gradients by the loss scale before they are changed, in FP32"
+        return "# copy gradients to FP32, divide them by the loss scale, and change them then: limits without the scale"
     return "# compute what the gradients are made of in FP32, the losses too: outside of autocast"
 
 

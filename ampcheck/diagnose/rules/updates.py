@@ -112,7 +112,12 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     # what the script changes beside its training
     beside = own or (report.loop is not None and not (trained or first.stepped))
     held: tuple[str, ...] = (
-        held_in_fp32(report, first.name, parent if (own or len(bad) > 1) and parent else ""),
+        held_in_fp32(
+            report,
+            first.name,
+            parent if (own or len(bad) > 1) and parent else "",
+            alone=tensors == 1 and not (trained or first.stepped),
+        ),
     )
     if first.underflows and first.line:
         held = (

@@ -168,7 +168,7 @@ class Compared(Recording):
             if first:
                 self._added_to()
             for shadow in self._shadows:
-                shadow.scale = self.scale
+                shadow.scale = self.scale or 1.0
                 shadow.set(scale, 1.0)
                 for number in tensors_of((outputs,)):
                     if not number.requires_grad:  # no loss, but what is to multiply one

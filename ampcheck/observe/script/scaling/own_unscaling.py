@@ -67,7 +67,7 @@ class OwnUnscaling:
             finite = ((one, was) for one, was in before if isfinite(was))
             ratios = [was / now for one, was in finite if isfinite(now := _largest(one)) and now]
         left = sum(abs(ratio - 1) < _CLOSE for ratio in ratios)
-        divided = any(abs(ratio / self._scale - 1) < _CLOSE for ratio in ratios)
+        divided = any(abs(ratio - self._scale) < _CLOSE * self._scale for ratio in ratios)
         if not (left and divided and self._scale >= SMALLEST_SCALE):
             return None
         return {"left_scaled": left, "unscaled": len(ratios), "unscales_at": self._place}

@@ -86,7 +86,7 @@ class SharedGradients:
             after = {id(one): largest for one, largest in all_sizes(one for one, _, _ in before)}
             for one, was, divided in before:
                 now, grad = after.get(id(one), 0.0), one.grad
-                if grad is None or not now or not isfinite(was) or abs(was / now / scale - 1.0) > CLOSE:
+                if grad is None or not now or not isfinite(was) or abs(was / now - scale) > CLOSE * scale:
                     self._divided.pop(id(one), None)
                     continue
                 again += [one] if divided else []
