@@ -6,6 +6,7 @@ from functools import partial
 from ampcheck.diagnose.gaps import of_trace, told_gaps, unjudged, unseen_words
 from ampcheck.diagnose.recipe_sentence import recipe_sentence
 from ampcheck.diagnose.rules import diagnose
+from ampcheck.diagnose.rules.scales_tried import scales_by_hand
 from ampcheck.diagnose.subjects import place_with_class
 from ampcheck.diagnose.suspects import held_in
 from ampcheck.diagnose.tables import Loss, measured_loss, scale_curve
@@ -286,7 +287,8 @@ def _scaled(report: Report) -> str:
         return f"{report.precision} with an unknown loss scale"
     if report.loop is not None and not report.loop.first_scales and not report.log2_scale:
         return f"{report.precision} without a loss scale" if report.precision == "fp16" else report.precision
-    if report.loop is not None and report.loop.only_scale > 1.0 and not report.log2_scale:
-        return f"{report.precision} with loss scale {scale_words(report.loop.only_scale)}"
+    if report.loop is not None and scales_by_hand(report.loop) and not report.log2_scale:
+        only = report.loop.only_scale
+        return f"{report.precision} with {f'loss scale {scale_words(only)}' if only else 'a changing loss scale'}"
     scaled = report.log2_scale or report.precision == "fp16"
     return f"{report.precision} with loss scale {power(report.log2_scale)}" if scaled else report.precision

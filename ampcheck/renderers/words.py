@@ -33,10 +33,11 @@ def facts(report: Report) -> list[str]:
 
 def _no_scale(report: Report) -> str:
     loop = report.loop
-    if loop is not None and loop.only_scale > 1.0 and not loop.scaling:
-        return f"loss scale {scale_words(loop.only_scale)}"
-    unknown = loop is not None and (loop.scaling or any(scale > 1.0 for scale in loop.first_scales.values()))
-    return "loss scale unknown" if unknown else "no loss scale"
+    if loop is None or not (loop.scaling or any(scale > 1.0 for scale in loop.first_scales.values())):
+        return "no loss scale"
+    if loop.scaling:
+        return "loss scale unknown"
+    return f"loss scale {scale_words(loop.only_scale)}" if loop.only_scale else "changing loss scale"
 
 
 def operation(finding: Finding) -> list[str]:

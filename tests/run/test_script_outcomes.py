@@ -88,9 +88,9 @@ def test_a_part_that_is_off_does_not_pass(monkeypatch):
 def delivered(off, norm=1.0):
     """A step whose optimizer is given a number that is off by so much, beside a weight that is right."""
     rows = {".temperature": (off**2 * norm**2, norm**2, 0, 0, 1), "layer.weight": (1e-6, 1.0, 0, 0, 64)}
-    delivery = SimpleNamespace(rows=rows, second={}, places={})
+    delivery = SimpleNamespace(rows=rows, second={}, places={}, kept={})
     beside = SimpleNamespace(
-        delivery=delivery, error=FIRST, rounded={}, taken=(), touched_at=("script.py", 7)
+        delivery=delivery, error=FIRST, rounded={}, taken=(), by_zero=(), touched_at=("script.py", 7)
     )
     return SimpleNamespace(beside=beside)
 

@@ -55,8 +55,8 @@ def squares_lost_in_saving(
     with unseen():
         # Squares of smaller ones are zero in FP32 as well.
         kept = [(torch.where(mean.abs() > _SMALLEST, mean, 0.0), squares) for mean, squares in pairs]
-        for loss in _compared(f"{type(optimizer).__name__}.state.{_SQUARES}", kept, place):
-            yield replace(loss, in_fp32=True)
+        found = _compared(f"{type(optimizer).__name__}.state.{_SQUARES}", kept, place) if kept else ()
+        yield from (replace(loss, in_fp32=True) for loss in found)
 
 
 def not_finite(model: torch.nn.Module) -> dict[str, int]:
