@@ -169,4 +169,6 @@ def test_gradients_that_are_made_on_the_way_are_said_where_the_script_gives_them
     assert [one.code for one in errors[:1]] == ["AMP421"] * is_wrong
     for one in errors[:1]:
         assert one.origin.line == lines_of(text, "copy.grad =")["copy.grad ="]
-        assert one.fix == ("# divide the gradients by the loss scale before they are changed, in FP32",)
+        assert one.fix == (
+            "# copy gradients to FP32, divide them by the loss scale, and change them then: limits without the scale",
+        )

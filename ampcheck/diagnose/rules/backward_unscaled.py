@@ -12,7 +12,7 @@ from ampcheck.diagnose.rules.loop_state import (
     uncleared,
 )
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import RETURNED, SEEDED, Event, Kind, LoopObject
+from ampcheck.values.loop import RETURNED, SEEDED, Event, Kind, Loop, LoopObject
 from ampcheck.values.outcome import DEAD_SHARE, HARM_ERROR, HARM_UNDERFLOW
 from ampcheck.values.report import Report
 from ampcheck.values.trace import BRANCH
@@ -84,7 +84,14 @@ def unscaled_backward(report: Report) -> list[Finding]:
             loop_finding(
                 "AMP408 unscaled-backward",
                 Severity.ERROR if harmed or event.location in divided | mixed else Severity.WARNING,
-                *_unscaled(event, dead, off=off, divided=divided, mixed=mixed, early=early),
+                *_unscaled(
+                    (event, _another_scaler(loop, event)),
+                    dead,
+                    off=off,
+                    divided=divided,
+                    mixed=mixed,
+                    early=early,
+                ),
             )
             for event in first_by_place(event for event, _ in found)
         ),
@@ -118,12 +125,33 @@ def _lost_moves(report: Report) -> Iterator[Finding]:
         )
 
 
+def _another_scaler(loop: Loop, event: Event) -> list[str]:
+    """Return how a loss is scaled beside one that is scaled already, with the names of the script."""
+    if not active_scalers(loop):
+        return [*SCALED]
+    here = next((events for events in rounds_of(loop).values() if event in events), ())
+    steps = [one.code for one in here if one.kind is Kind.STEP]
+    loss, optimizer = event.code.partition(".backward(")[0], (steps or [""])[0].partition(".step(")[0]
+    return [
+        'other = torch.amp.GradScaler("cuda")  # once',
+        f"other.scale({loss or 'loss'}).backward()",
+        f"other.step({optimizer or 'optimizer'})",
+        "other.update()",
+    ]
+
+
 def _unscaled(
-    event: Event, dead: str, *, off: LoopObject | None, divided: set[str], mixed: set[str], early: set[str]
+    found: tuple[Event, list[str]],
+    dead: str,
+    *,
+    off: LoopObject | None,
+    divided: set[str],
+    mixed: set[str],
+    early: set[str],
 ) -> tuple[str, list[Event], list[str]]:
     """Return what to say of a backward without a scale, where, and what to write instead."""
+    event, lines = found
     lost = f"what lies below 2^-24 becomes zero{f', as most of the gradient of {dead} does' if dead else ''}"
-    lines = [*SCALED]
     if event.location in divided:
         said = "the loss was not scaled, but scaler.step divides its gradients by the scale"
         lines = ["scaler.scale(loss).backward()"]

@@ -2,7 +2,6 @@
 
 import ast
 import linecache
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
@@ -12,7 +11,7 @@ from ampcheck.diagnose.rules.backward_unscaled import SCALED
 from ampcheck.diagnose.rules.first_places import runs_backward_only, shared_scaler
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import active_scalers, device_of
-from ampcheck.diagnose.rules.makers import changed_at, held_in_fp32, made_in_fp32
+from ampcheck.diagnose.rules.makers import casts_at, changed_at, held_in_fp32, made_in_fp32
 from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, larger_scale, scales_by_hand
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES, SHORT_DTYPE
@@ -32,8 +31,6 @@ _OF_NUMBERS = frozenset(
     """sigmoid tanh exp expm1 log log2 log1p log10 sqrt rsqrt reciprocal sin cos tan square softmax log_softmax softplus
     logsigmoid erf atan asin acos sinh cosh""".split()
 )
-#: Casts by what a script calls them.
-_NAMES_CAST = re.compile(r"\.(type_as|half|bfloat16)\(|\.to\([^)]*(half|float16|dtype)")
 #: How many lines before a difference its numbers are computed.
 _CLOSE = 8
 
@@ -61,7 +58,7 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
     if not _written(report, origin):
         together = after is not None and _one_function(origin, after)
         until = f" to {location(after.file, after.line)}" if after and together else ""
-        without = ", without its casts to half precision" if _casts_by_itself(origin) else ""
+        without = ", without its casts to half precision" if casts_at(origin.file, origin.line) else ""
         lines: tuple[str, ...] = (
             region,
             f"    ...  # {_first_line(report, finding)}{until}, with .float() on what is read{without}",
@@ -69,7 +66,8 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         if origin.phase is Phase.BACKWARD and runs_backward_only(report, origin):
             lines = *lines, "    # what a hook returns must have the dtype that it was given: .to(grad.dtype)"
         alone = changed_at(report, origin.location) is not None
-        made = (made_in_fp32(report, origin.location),) if in_place else ()
+        made = tuple(held_in_fp32(report, name) for name in _written_to(report, origin) if in_place)
+        made = made or ((made_in_fp32(report, origin.location),) if in_place else ())
         return made if made and alone else (*made, *lines)
     held = SHORT_DTYPE[origin.dtype] if origin.dtype in HALVES else clean(report.precision)
     cast = f"# .float() here in place of the cast to {held}"
@@ -191,11 +189,6 @@ def _one_function(origin: Site, after: Site) -> bool:
         for line in (origin.line, after.line)
     ]
     return inside[0] == inside[1]
-
-
-def _casts_by_itself(origin: Site) -> bool:
-    """Tell whether the code of a line names casts to a precision."""
-    return bool(_NAMES_CAST.search(linecache.getline(origin.file, origin.line)))
 
 
 def _written_to(report: Report, origin: Site) -> list[str]:

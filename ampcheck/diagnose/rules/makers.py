@@ -1,9 +1,20 @@
 """The lines that make what a script holds in half precision: where it is to be made in FP32 instead."""
 
+import linecache
+import re
+
 from ampcheck.values.loop import SENT_WEIGHT
 from ampcheck.values.maker import CASTS_MODULE, Maker
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean
+
+#: Casts by what a script calls them.
+_NAMES_CAST = re.compile(r"\.(type_as|half|bfloat16)\(|\.to\([^)]*(half|float16|dtype)")
+
+
+def casts_at(file: str, line: int) -> bool:
+    """Tell whether the code of a line names casts to half precision, or to a dtype that it does not show."""
+    return bool(_NAMES_CAST.search(linecache.getline(file, line)))
 
 
 def maker_of(report: Report, name: str) -> Maker | None:
@@ -48,7 +59,7 @@ def held_in_fp32(report: Report, name: str, shown: str = "", *, alone: bool = Fa
     if inner and alone:
         at = casts or maker.location
         return f"{held}.{inner} = {held}.{inner}.float()  # behind {at}, which casts all of {held}"
-    if maker.location in maker.cast:
-        return f"# {casts}: {held} without the cast to half precision"
+    if maker.location in maker.cast or casts_at(maker.file, maker.line):
+        return f"# {casts or maker.location}: {held} without the cast to half precision"
     again = f"; {casts} without the cast" if casts else ""
     return f"# {maker.location}, where {held} is made: dtype=torch.float32{again}"

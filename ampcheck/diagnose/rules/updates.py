@@ -116,7 +116,7 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
             report,
             first.name,
             parent if (own or len(bad) > 1) and parent else "",
-            alone=tensors == 1 and not (trained or first.stepped),
+            alone=_is_alone(report, first) and not (trained or first.stepped),
         ),
     )
     if first.underflows and first.line:
@@ -144,7 +144,7 @@ def _added(bad: list[UpdateLoss]) -> Finding:
     fix = "# compute in FP32 what is added here: .float() on what it is made of, before it is squared or divided"
     if first.stepped:
         why = "it is filled from half precision before the next step"
-        fix = "# keep in FP32 what this line fills it from: without the cast to half precision"
+        fix = "# fill it from a copy in FP32: .float().clone() in place of the cast to half precision"
     place = Site(
         first.name.rpartition(".")[0], "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, "float32"
     )
@@ -203,6 +203,13 @@ def _saved(first: UpdateLoss, gone: str) -> Finding:
         {"lost_fraction": first.before, "tensors": 1},
         fix=(f"# where the checkpoint is saved: {name} in FP32, without a cast to half precision",),
     )
+
+
+def _is_alone(report: Report, loss: UpdateLoss) -> bool:
+    """Tell whether nothing else of a tensor's module has lost anything."""
+    module = loss.name.rpartition(".")[0]
+    found = {other.name.partition("[")[0] for other in report.updates}
+    return sum(name.rpartition(".")[0] == module for name in found) == 1
 
 
 def _by_script(loss: UpdateLoss) -> bool:
