@@ -19,8 +19,9 @@ def settled(report: Report) -> str:
         how += ", in an earlier step"
     comma = "," if report.plan is None and outcome.at_scale else ""
     rounded = report.outcomes.get("rounded")
+    which = f", but not those of {clean(rounded.but)}," if rounded is not None and rounded.but else " alone"
     normal = (
-        f"; rounding FP32's weights alone gives {percent(rounded.grad_error)}" if rounded is not None else ""
+        f"; rounding FP32's weights{which} gives {percent(rounded.grad_error)}" if rounded is not None else ""
     )
     normal = normal if outcome.finite and rounded is not None and rounded.finite else ""
     return f"{how}{comma}{outcome.at_scale}: {clean(outcome.words)}{normal}"

@@ -14,6 +14,8 @@ from ampcheck.values.trace import Phase
 
 #: How many times as far off as after the backward gradients are that were changed since.
 _FURTHER = 2.0
+#: Of what rounding all weights comes to, what is left where those of one module are not rounded.
+_REST = 0.25
 #: How many times the limit one step of many may be off that comes alone, and how many compared steps must follow it.
 _PASSING, _FOLLOWING = 2.0, 8
 
@@ -71,6 +73,28 @@ def _passes(found: Sequence[tuple[Outcome, Beside]]) -> bool:
     return fsum(outcome.error**2 for outcome in alike) <= HARM_ERROR**2 * len(alike)
 
 
+def without_one(judged: Sequence[Recorded]) -> list[Recorded]:
+    """Return steps with what rounding weights comes to, but for one module's, where that is little of it.
+
+    What that module loses then is no noise of the model.
+    """
+    besides = [step.beside for step in judged if step.beside is not None]
+    spared = next((one for one in besides if one.look is Look.SPARED), None)
+    every = next((one for one in besides if one.rounded), None)
+    if spared is None or every is None:
+        return list(judged)
+    rest = _rounding(replace(spared, look=Look.ROUNDED)).error
+    if rest > HARM_ERROR or rest > _REST * _rounding(every).error:
+        return list(judged)
+    looks = {id(spared): Look.ROUNDED, id(every): None}
+    return [
+        step
+        if step.beside is None or id(step.beside) not in looks
+        else replace(step, beside=replace(step.beside, look=looks[id(step.beside)]))
+        for step in judged
+    ]
+
+
 def is_explained(outcome: Outcome, beside: Beside | None, tried: Beside | None) -> bool:
     """Tell whether a step is off by no more than what rounding weights comes to, in that step or one that was tried."""
     rounds = _rounds(beside, tried)
@@ -95,7 +119,8 @@ def first_rounded(steps: Sequence[Recorded]) -> Beside | None:
 
 
 def _rounding(tried: Beside) -> Outcome:
-    return outcome_of(tried.rounded, tried.second_loss, tried.reference.steps[0].loss, 0)
+    found = outcome_of(tried.rounded, tried.second_loss, tried.reference.steps[0].loss, 0)
+    return replace(found, but=tried.spared)
 
 
 def script_doubts(judged: Sequence[Recorded]) -> tuple[Doubt, ...]:

@@ -27,7 +27,7 @@ from ampcheck.run.import_hooks import after_import
 from ampcheck.run.makers import makers
 from ampcheck.run.ranks import Ranks
 from ampcheck.run.script_coverage import most_missed, script_coverage, settled
-from ampcheck.run.script_outcomes import script_doubts, script_outcomes, with_ruined
+from ampcheck.run.script_outcomes import script_doubts, script_outcomes, with_ruined, without_one
 from ampcheck.run.skip_origins import with_origins
 from ampcheck.run.surely import Function, running
 from ampcheck.run.wishes import NO_WISHES, Wishes
@@ -129,6 +129,7 @@ class Session:
         watcher = self.watcher
         loop = watcher.loop()
         counted, judged = _comparable(watcher.tape.recorded, loop)
+        judged = without_one(judged)
         outcomes = script_outcomes(_used(judged, loop) or judged)
         outcomes = with_ruined(outcomes, watcher.tape.recorded, watcher.tape.left_behind.ruined)
         full = [(recorded, recorded.beside) for recorded in counted if recorded.beside is not None]

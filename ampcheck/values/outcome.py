@@ -44,7 +44,7 @@ HEALS_FACTOR = 3.0
 class Outcome:
     """One low-precision run against the FP32 run of the same step."""
 
-    JSON = Shape(optional=("off", "parts", "faint", "state", "next_error", "outputs"))
+    JSON = Shape(optional=("off", "parts", "faint", "state", "next_error", "outputs", "but"))
 
     log2_scale: int
     raised: str = ""  #: what the user's code raised
@@ -63,6 +63,7 @@ class Outcome:
     state: Mapping[str, float] = field(default_factory=dict)
     #: of FP32's next step, from what the step left behind; inf: it has no finite result
     next_error: float = 0.0
+    but: str = ""  #: of FP32 with rounded weights: the module whose weights were not rounded
     outputs: tuple[Agreement, ...] = ()  #: of inference, which has neither a loss nor gradients
 
     @property

@@ -179,8 +179,9 @@ def _unhealed(report: Report) -> str:
         share = percent(report.outcomes["rounded"].error)
         return f"; no single place causes it: rounding only the FP32 weights moves the gradient by {share}"
     if report.loop is not None:
-        share = percent(report.outcomes["rounded"].error)
-        return f"; rounding only the FP32 weights moves the gradient by {share}"
+        rounded = report.outcomes["rounded"]
+        but = f" but not those of {clean(rounded.but)}" if rounded.but else ""
+        return f"; rounding only the FP32 weights{but} moves the gradient by {percent(rounded.error)}"
     planned = report.outcomes.get("planned")
     if planned is not None and _healing(report):
         places = ", ".join(_healing(report))

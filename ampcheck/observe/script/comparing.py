@@ -50,7 +50,7 @@ class Compared(Recording):
 
     compares = True
     dropped = False  #: its gradients overflowed and were cleared
-    is_first = False  #: no step was recorded before it
+    is_first, spared = False, ""  #: no step was recorded before it; the module whose weights are not rounded
     models: Callable[[], Iterable[tuple[str, torch.nn.Module]]] = tuple  #: that the script has called so far
 
     def __init__(  # noqa: PLR0913  # keywords, each a way to compare
@@ -187,8 +187,8 @@ class Compared(Recording):
         """Round the weights of the second run, where that is wanted."""
         if self._second is not None:
             with unseen():
-                held = (parameter for _, _, parameter in self.recorder.tracker.parameters())
-                self._second.round_weights(held, again=again)
+                held = self.recorder.tracker.parameters()
+                self._second.round_weights((p for m, _, p in held if not m or m != self.spared), again=again)
 
     def resume(self) -> None:
         """Go on where nothing was seen for a while: an optimizer may have changed weights."""
@@ -283,8 +283,7 @@ class Compared(Recording):
     @modes.unseen
     def finish(self) -> Recorded:
         """Bring everything to the host."""
-        fetched = self.recorder.fetch()
-        reference = self.step_record.fetch_reference()
+        fetched, reference = self.recorder.fetch(), self.step_record.fetch_reference()
         trace = self.recorder.trace(fetched)
         log2_scale = self.log2_scale
         rows, untouched = self._rows.fetch()
@@ -323,6 +322,7 @@ class Compared(Recording):
             frozenset(self._rows.seen if precision == "fp32" else self._rows.both),
             self._left.off(overflowed=self.overflowed()),
             look,
+            self.spared,
             second_rows,
             loss / by,
             tuple(loss for loss in self._left.updates if loss.moved),

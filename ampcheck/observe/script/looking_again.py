@@ -91,6 +91,7 @@ class CloserLook:
         self._tried: list[Look] = []  #: and the one to try
         self._precision = torch.float16  #: of the step that asked for it
         self._repeats = _REPEATS
+        self.spared = ""  #: the module whose weights a look does not round
 
     def due(self, step: int) -> bool:
         """Tell whether it is time: several optimizers may have taken some steps more in between."""
@@ -104,6 +105,10 @@ class CloserLook:
     def second(self, step: int) -> tuple[Look, torch.dtype] | None:
         """Return what a second run beside a step is to try, and the precision of that; None for no such run."""
         return (self._tried[-1], self._precision) if self._tried and self.due(step) else None
+
+    def spares(self, second: tuple[Look, torch.dtype] | None) -> str:
+        """Return the module whose weights such a run does not round."""
+        return self.spared if second is not None and second[0] is Look.SPARED else ""
 
     def tries(self, done: Recorded, look: Look | None) -> bool:
         """Have a look tried in the step after one that is done, and tell whether there is one to try."""
@@ -134,6 +139,9 @@ class CloserLook:
             Look.MOVED: _given(done),
             Look.PICKED: done.beside is not None and bool(done.beside.picks),
         }
+        if (module := done.magnified_by) and Look.SPARED not in self._tried:
+            self.spared = module
+            return Look.SPARED
         return next((look for look, doubted in raised.items() if doubted and look not in self._tried), None)
 
 

@@ -35,6 +35,7 @@ class Beside:
     compared: frozenset[int] = frozenset()  #: identities of the parameters whose gradient FP32 has as well
     state: Mapping[str, Left] = field(default_factory=dict)  #: what modules hold after the step
     look: Look | None = None  #: what a second run has done otherwise than FP32, where there was one
+    spared: str = ""  #: the module whose weights it has not rounded
     second: Mapping[str, Sequence[float]] = field(default_factory=dict)  #: its rows
     second_loss: float = 0.0
     updates: tuple[UpdateLoss, ...] = ()  #: of what modules hold in half precision and the step has written
@@ -102,6 +103,17 @@ class Recorded:
         off = outcome.error > HARM_ERROR or off_by_itself(self.beside.rows) or self.beside.state
         apart = self.beside.taken and off_by_itself(self.beside.second)
         return outcome.finite and bool(off or apart)
+
+    @property
+    def magnified_by(self) -> str:
+        """The module at which bits are lost where rounded weights alone move the gradients too; "" for none."""
+        beside = self.beside
+        if beside is None or beside.look is not Look.ROUNDED or not beside.error_jumps:
+            return ""
+        outcome = outcome_of(beside.rows, *self.losses, self.log2_scale)
+        rounding = outcome_of(beside.second, beside.second_loss, beside.reference.steps[0].loss, 0)
+        magnified = rounding.error > HARM_ERROR and outcome.magnifies(rounding)
+        return beside.error_jumps[0].dropped.module if magnified else ""
 
     @property
     def matches_reference(self) -> bool:

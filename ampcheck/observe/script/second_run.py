@@ -16,6 +16,7 @@ class Look(StrEnum):
     """What the second run does otherwise."""
 
     ROUNDED = "rounded"  #: its weights are rounded
+    SPARED = "spared"  #: its weights are rounded, but for those of one module
     MOVED = "moved"  #: half-precision numbers from before the step are moved by as much as rounding may have
     PICKED = "picked"  #: what it picks it picks by its own numbers
 
@@ -44,7 +45,7 @@ class SecondRun(Joined):
 
     def round_weights(self, parameters: Iterable[torch.Tensor], *, again: bool) -> None:
         """Round the weights that are not yet; all of them `again` where an optimizer may have changed them."""
-        if self.look is not Look.ROUNDED:
+        if self.look not in {Look.ROUNDED, Look.SPARED}:
             return
         if again:
             self._rounded.clear()

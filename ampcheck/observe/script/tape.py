@@ -134,7 +134,7 @@ class Tape(Models):
             given, look = (step, self._execute(), self._compare, self._used), self.looks.closer.second(step)
             compared = Compared(*given, clock=clock, look=look, keeps_scale=self._keeps_scale)
             compared.models, compared.versions = self.models, self._versions
-            compared.is_first = not self.recorded
+            compared.is_first, compared.spared = not self.recorded, self.looks.closer.spares(look)
             self.delivery.end()
             self.delivery = compared.delivery
             if (carried := self.looks.carried.takes(step)) is not None:
