@@ -253,3 +253,51 @@ def test_gradients_that_another_scaler_multiplied_are_an_error_and_two_scalers_i
         assert errors[0].code == "AMP418"
         assert "they are 16 times as large as they should be" in errors[0].message
         assert any("AMP501" in follower for follower in errors[0].follows)
+
+
+class Clock(nn.Module):
+    """Sines of hours since long ago, with periods of a day and less: frozen, as they are known."""
+
+    def __init__(self, *, wide):
+        super().__init__()
+        self.angle, self.wide = nn.Linear(1, 6), wide
+        with torch.no_grad():
+            self.angle.weight.copy_(2 * torch.pi / torch.tensor([24.0, 24.0, 12.0, 12.0, 8.0, 8.0])[:, None])
+        self.angle.weight.requires_grad_(False)
+
+    def forward(self, hours):
+        with torch.autocast("cuda", torch.float16, enabled=not self.wide):
+            return torch.sin(self.angle(hours))
+
+
+def learns_hours(*, wide):
+    torch.manual_seed(0)
+    model = nn.Sequential(Clock(wide=wide), nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer, scaler = torch.optim.Adam(model.parameters(), 1e-3), torch.amp.GradScaler("cuda", 2.0**10)
+    for _ in range(8):
+        hours = 17520 * torch.rand(128, 1)
+        with torch.autocast("cuda", torch.float16):
+            loss = nn.functional.mse_loss(model(hours), torch.cos(2 * torch.pi * hours / 24))
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_what_one_module_loses_is_no_noise_of_the_model_though_rounding_its_weights_alone_moves_it(wide):
+    """Rounding weights of 2 pi / 24 to fp16 turns the angles of hours near 17,520 by more than half a radian."""
+    turned = 17520 * (torch.tensor(2 * torch.pi / 24).half().float() - 2 * torch.pi / 24).abs()
+    assert float(turned) > 0.5
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        learns_hours(wide=wide)
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert bool(errors) is not wide
+    if errors:
+        assert errors[0].code == "AMP501"
+        assert errors[0].sites[0].module == "model.0.angle"
+        assert (
+            "rounding only the FP32 weights but not those of model.0.angle moves the gradient by"
+            in errors[0].message
+        )

@@ -14,6 +14,10 @@ from ampcheck.values.outcome import HARM_ERROR, SHOWN_UNDERFLOW
 from ampcheck.values.parts import largest_error, off_by_itself, outcome_of
 from ampcheck.values.trace import ErrorJump, PairError, Site, Trace, UpdateLoss
 
+#: How many times as far off the result of one operation is that needs bits which were lost: from what rounding to
+#: bfloat16 makes of a number, 2^-9, to what is harm.
+_AT_ONCE = 64.0
+
 
 @dataclass(frozen=True, slots=True)
 class Left:
@@ -106,14 +110,21 @@ class Recorded:
 
     @property
     def magnified_by(self) -> str:
-        """The module at which bits are lost where rounded weights alone move the gradients too; "" for none."""
+        """The module at which bits are lost that one operation needs; "" where it is not so.
+
+        Rounded weights alone move the gradients too. Where an error grows from operation to operation, any rounding
+        does the same, and no module is to blame.
+        """
         beside = self.beside
         if beside is None or beside.look is not Look.ROUNDED or not beside.error_jumps:
+            return ""
+        jump = beside.error_jumps[0]
+        if jump.error < max(HARM_ERROR, _AT_ONCE * jump.error_before):
             return ""
         outcome = outcome_of(beside.rows, *self.losses, self.log2_scale)
         rounding = outcome_of(beside.second, beside.second_loss, beside.reference.steps[0].loss, 0)
         magnified = rounding.error > HARM_ERROR and outcome.magnifies(rounding)
-        return beside.error_jumps[0].dropped.module if magnified else ""
+        return jump.dropped.module if magnified else ""
 
     @property
     def matches_reference(self) -> bool:
