@@ -127,10 +127,10 @@ def _lost_moves(report: Report) -> Iterator[Finding]:
 
 def _another_scaler(loop: Loop, event: Event) -> list[str]:
     """Return how a loss is scaled beside one that is scaled already, with the names of the script."""
-    if not active_scalers(loop):
-        return [*SCALED]
     here = next((events for events in rounds_of(loop).values() if event in events), ())
     steps = [one.code for one in here if one.kind is Kind.STEP]
+    if not active_scalers(loop) or len(label(loop, "optimizer")) == 1:
+        return [*SCALED]
     loss, optimizer = event.code.partition(".backward(")[0], (steps or [""])[0].partition(".step(")[0]
     return [
         'other = torch.amp.GradScaler("cuda")  # once',

@@ -48,7 +48,7 @@ class Ruined:
     def apart(self, others: Iterable[torch.Tensor], scale: float) -> list[torch.Tensor]:
         """Return those that are others than FP32's, whatever power of the loss `scale` multiplies them."""
         known = {one.untyped_storage()._cdata for one in others if readable(one)}
-        factors = [scale**power for power in (0, 1, -1, 2, -2)]
+        factors = [scale**power for power in (0, 1, -1, 2, -2)] if scale > 0.0 else [1.0]
         found = []
         for tensor in _wide():
             if tensor.untyped_storage()._cdata not in known and (wide := self._shadow.of(tensor)) is not None:
