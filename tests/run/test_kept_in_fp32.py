@@ -66,7 +66,7 @@ def test_gradients_that_kept_numbers_change_are_followed_with_those_that_fp32_wo
     assert [one.code for one in errors] == ([] if wide else ["AMP421"])
     for error in errors:
         assert error.origin.line == line_of(Curvature.note, "(grad * grad)")
-        assert "kept" in error.message
+        assert "is computed in half precision here, and the gradient is changed by it" in error.message
         assert ".float()" in error.fix[0]
 
 

@@ -84,14 +84,7 @@ def unscaled_backward(report: Report) -> list[Finding]:
             loop_finding(
                 "AMP408 unscaled-backward",
                 Severity.ERROR if harmed or event.location in divided | mixed else Severity.WARNING,
-                *_unscaled(
-                    (event, _another_scaler(loop, event)),
-                    dead,
-                    off=off,
-                    divided=divided,
-                    mixed=mixed,
-                    early=early,
-                ),
+                *_unscaled((event, _another_scaler(loop, event)), dead, off, (divided, mixed, early)),
             )
             for event in first_by_place(event for event, _ in found)
         ),
@@ -143,14 +136,11 @@ def _another_scaler(loop: Loop, event: Event) -> list[str]:
 def _unscaled(
     found: tuple[Event, list[str]],
     dead: str,
-    *,
     off: LoopObject | None,
-    divided: set[str],
-    mixed: set[str],
-    early: set[str],
+    places: tuple[set[str], set[str], set[str]],
 ) -> tuple[str, list[Event], list[str]]:
     """Return what to say of a backward without a scale, where, and what to write instead."""
-    event, lines = found
+    (event, lines), (divided, mixed, early) = found, places
     lost = f"what lies below 2^-24 becomes zero{f', as most of the gradient of {dead} does' if dead else ''}"
     if event.location in divided:
         said = "the loss was not scaled, but scaler.step divides its gradients by the scale"

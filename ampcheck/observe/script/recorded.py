@@ -110,10 +110,10 @@ class Recorded:
 
     @property
     def magnified_by(self) -> str:
-        """The module at which bits are lost that one operation needs; "" where it is not so.
+        """The module at which bits are lost that one operation needs; "" for none.
 
         Rounded weights alone move the gradients too. Where an error grows from operation to operation, any rounding
-        does the same, and no module is to blame.
+        does the same.
         """
         beside = self.beside
         if beside is None or beside.look is not Look.ROUNDED or not beside.error_jumps:
