@@ -228,5 +228,5 @@ def never_stepped(report: Report, loop: Loop) -> Iterator[Finding]:
         if (maker := maker_of(report, scale)) is not None:
             said = f"{said}; {clean(scale)}, made in half precision, is infinite"
             fix, at = [held_in_fp32(report, scale)], replace(at, file=maker.file, line=maker.line)
-        numbers = {"lowest": 1.0, "skipped": float(times)}
+        numbers = {"skipped": float(times)}
         yield loop_finding("AMP206 scale-collapse", Severity.ERROR, said, [at], fix, numbers)
