@@ -388,7 +388,7 @@ def test_what_the_largest_number_of_half_precision_limits_is_not_limited_in_fp32
     assert torch.equal(shadow.of(other), wide.clamp(0.0, 2.5))
 
 
-@pytest.mark.parametrize("limit", [65504.0, 65503.0, 65000, 64504.0, 60000])
+@pytest.mark.parametrize("limit", [65504.0, 65503.0, 65000, 64504.0, 64000])
 def test_a_guard_a_little_below_the_largest_number_of_float16_is_none_in_fp32(limit):
     """T5's is 1000 below it."""
     shadow, aten, wide = Shadow(run_op), torch.ops.aten, torch.tensor([-1e6, 7.0, 59999.0, 1e5])
@@ -397,7 +397,7 @@ def test_a_guard_a_little_below_the_largest_number_of_float16_is_none_in_fp32(li
     assert shadow.of(shadow.run(aten.clamp.default, (low, -limit, limit), {})).equal(wide)
 
 
-@pytest.mark.parametrize("limit", [59000.0, 70000.0, 1.0])
+@pytest.mark.parametrize("limit", [60000.0, 63999.0, 70000.0, 1.0])
 def test_other_limits_hold_in_fp32_as_well(limit):
     shadow, aten, wide = Shadow(run_op), torch.ops.aten, torch.tensor([-1e6, 7.0, 59999.0, 1e5])
     low = wide.clone()

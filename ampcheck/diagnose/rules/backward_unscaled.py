@@ -57,7 +57,9 @@ def unscaled_backward(report: Report) -> list[Finding]:
     half = False
     for events in rounds_of(loop).values():
         forwards = [e for e in events if e.kind is Kind.FORWARD]
-        if forwards or len(label(loop, "optimizer")) == 1:  # else another optimizer's round has them
+        if (
+            forwards or len(label(loop, "optimizer")) == 1 or not _dead(report)
+        ):  # else another's round has them
             half = any(e.autocast == "float16" and e.grad for e in forwards)
         backwards = [event for event in uncleared(loop, events) if event.kind is Kind.BACKWARD]
         steps = [e for e in events if e.kind is Kind.SCALER_STEP and e.thing in active_scalers(loop)]
@@ -106,7 +108,7 @@ def _lost_moves(report: Report) -> Iterator[Finding]:
         elif event.kind is Kind.RETURNED_ZEROS and harmed:
             lost.setdefault(event.name, "what the loss makes of them is lost")
         elif event.kind is Kind.RETURNED_ZEROS and decides:
-            lost.setdefault(event.name, "the script goes on otherwise than it would in FP32")
+            lost.setdefault(event.name, "the script takes another branch than in FP32")
     for place, what in lost.items():
         file, _, line = place.rpartition(":")
         yield loop_finding(

@@ -52,7 +52,9 @@ def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     findings = _by_state(report, _named_rather(_hidden_there(report, tuple(found))))
     findings = _first_ones_first(report, _after_updates(report, findings))
     errors = [f for code in _CAUSES for f in findings if (f.code, f.severity) == (code, Severity.ERROR)]
-    errors = [f for f in errors if f.code != "AMP206" or f.numbers.get("lowest", 1.0) >= 1]  # else it follows itself
+    errors = [
+        f for f in errors if f.code != "AMP206" or f.numbers.get("lowest", 1.0) >= 1
+    ]  # else it follows itself
     errors = [f for f in errors if not any(_leads_to(report, other, f) for other in errors)]
     if not errors:
         return findings

@@ -219,8 +219,8 @@ def never_stepped(report: Report, loop: Loop) -> Iterator[Finding]:
     """Yield lines that ask for gradients again and again that are not finite, and that no step follows any more."""
     for event in (event for _, event in loop.sequence(1) if event.kind is Kind.NEVER_FINITE):
         times, _, scale = event.name.partition(" ")
-        said = f"{times} gradients in a row that autograd.grad returns are not finite, to the end of the script: no "
-        said, at = f"{said}step follows", replace(event, name=RETURNED)
+        said = f"no step follows the last {times} calls of autograd.grad: their gradients are not finite"
+        at = replace(event, name=RETURNED)
         fix = [
             "# where the loss scale grows: keep it in FP32, or as a number",
             "# where it falls: halve it again",

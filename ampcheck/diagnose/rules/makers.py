@@ -58,7 +58,7 @@ def held_in_fp32(report: Report, name: str, shown: str = "", *, alone: bool = Fa
     inner = ".".join(parts[last + 1 :])
     if inner and alone:
         at = casts or maker.location
-        return f"{held}.{inner} = {held}.{inner}.float()  # behind {at}, which casts all of {held}"
+        return f"{held}.{inner} = {held}.{inner}.float()  # after {at}, which casts the whole {held}"
     if maker.location in maker.cast or casts_at(maker.file, maker.line):
         return f"# {casts or maker.location}: {held} without the cast to half precision"
     again = f"; {casts} without the cast" if casts else ""

@@ -102,7 +102,9 @@ def _picks(found: Doubt) -> str:
 def _what_differs(found: Doubt) -> str:
     """Return what is known of FP32's picks."""
     if found.by_zero:
-        return "the number that it compares is 0 in float16, and is not in FP32; the script goes another way"
+        return (
+            "it compares a number that is 0 in float16 and not in FP32, and the script takes another branch"
+        )
     if not found.overflows:
         return f"with FP32's picks the gradient{_where(found)} differs by {percent(found.error)}"
     after = "numbers have overflowed before it, and"
@@ -159,7 +161,9 @@ def _unscaled_first(report: Report) -> str:
     if report.loop is not None and active_scalers(report.loop):
         return "scaler.unscale_(optimizer)  # before the gradients are changed"
     if report.log2_scale or (report.loop is not None and report.loop.scaling):
-        return "# copy gradients to FP32, divide them by the loss scale, and change them then: limits without the scale"
+        return (
+            "# copy the gradients to FP32 and divide them by the loss scale first; then limits need no scale"
+        )
     return "# compute what the gradients are made of in FP32, the losses too: outside of autocast"
 
 
@@ -207,6 +211,6 @@ def _finding(report: Report, rule: tuple[str, str, str], found: Doubt, message: 
         Severity.ERROR if known else Severity.WARNING,
         message if known else f"{message}; ampcheck did not test whether any rounding would do the same",
         (site,),
-        {"error": found.error},
+        {} if found.by_zero else {"error": found.error},
         fix=fix,
     )

@@ -18,7 +18,7 @@ _PURE = frozenset({"aten", "prims", "prim", "fsdp", "torchvision", "quantized"})
 
 #: What half precision's own largest number limits, or one a little below float16's, is not limited in FP32.
 _LARGEST = {torch.finfo(dtype).max for dtype in HALVES}
-_NEARLY = 60_000
+_NEARLY = 64_000
 
 
 class Effects(NamedTuple):

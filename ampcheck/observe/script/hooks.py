@@ -34,7 +34,6 @@ from ampcheck.observe.script.preparation import hear_graphs_made
 from ampcheck.observe.script.roots import RootFinder
 from ampcheck.observe.script.scaling import scaler_hooks
 from ampcheck.observe.script.schedules import schedule
-from ampcheck.observe.script.state.loaded import not_finite
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.observe.script.workers import hear_workers
 from ampcheck.values.loop import RETURNED, UNCACHED, Kind
@@ -217,10 +216,9 @@ def _loads(
 
 
 def _model_loads(watcher: Watcher, original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
-    before: dict[str, int] = {}
-    surely(watcher, lambda: before.update(not_finite(self)))
+    surely(watcher, watcher.updates.model_is_to_load, self)
     out = original(self, *args, **kwargs)
-    surely(watcher, watcher.updates.model_loads, self, before)
+    surely(watcher, watcher.updates.model_loads, self)
     return out
 
 

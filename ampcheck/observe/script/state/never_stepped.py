@@ -31,7 +31,7 @@ class NeverStepped:
         self._since = self._all = 0  #: calls since the last step, and in all
         self._place: Spot | None = None
         self._scale = ""  #: a number in half precision that is infinite
-        self._found: list[torch.Tensor] = []  #: whether they were not finite, where they are
+        self._found: list[list[torch.Tensor]] = []  #: whether each of a call was not finite, on its device
 
     def note(self, grads: Iterable[object]) -> None:
         """Take note of a call: it is part of a pass, as a backward is."""
@@ -45,8 +45,8 @@ class NeverStepped:
         elif since.bit_count() == 1:
             held = [one for one in grads if isinstance(one, torch.Tensor) and readable(one)]
             with unseen():
-                bad = [~one.detach().isfinite().all() for one in held if one.is_floating_point()]
-                self._found += [torch.stack(bad).any()] if bad else []
+                flags = [~one.detach().isfinite().all() for one in held if one.is_floating_point()]
+                self._found += [flags] if flags else []
                 scales = [one for one in half_leaves() if one.numel() == 1 and bool(one.isinf())]
             self._scale = min(names_of(scales).values(), default="") if scales else ""
             self._place = self._journal.spot()
@@ -54,5 +54,6 @@ class NeverStepped:
     def end(self) -> None:
         """Tell of calls whose gradients were never finite, if many came after the last step."""
         since = self._averages.passes.backwards
-        if since == self._since and self._found and since > _PART * self._all and all(map(bool, self._found)):
+        never = bool(self._found) and all(any(map(bool, flags)) for flags in self._found)
+        if never and since == self._since and since > _PART * self._all:
             self._journal.note_at(self._place, Kind.NEVER_FINITE, name=f"{since} {self._scale}".strip())

@@ -126,8 +126,10 @@ def _varies(weights: torch.Tensor) -> bool:
 
 
 def _was_rounded(now: torch.Tensor, after: torch.Tensor) -> bool:
-    """Tell whether weights hold other numbers than before, all of them such as half precision has."""
-    return not torch.equal(now, after) and _is_half(now) and not _is_half(after)
+    """Tell whether weights are what a step has left, rounded to half precision; limits give them other numbers."""
+    if torch.equal(now, after) or not _varies(now):
+        return False
+    return any(torch.equal(after.to(dtype).to(after.dtype), now) for dtype in HALVES)
 
 
 def _is_half(tensor: torch.Tensor) -> bool:

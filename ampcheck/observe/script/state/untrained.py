@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ampcheck.observe.model.gradients import gradient_of
-from ampcheck.observe.statistics.memory import half_leaves, instances
+from ampcheck.observe.statistics.memory import half_leaves, instances, readable
 
 
 class Untrained(NamedTuple):
@@ -42,8 +42,9 @@ def sums() -> list[torch.Tensor]:
     }
     weights = instances(torch.nn.Parameter)
     known.update(id(grad) for weight in weights if (grad := gradient_of(weight)) is not None)
-    wide = (one for one in instances(torch.Tensor) if one.dtype is torch.float32 and not one.requires_grad)
-    return [one for one in wide if one._version and id(one) not in known and not one.is_inference()]
+    wide = (one for one in instances(torch.Tensor) if one.dtype is torch.float32 and readable(one))
+    mine = (one for one in wide if not (one.requires_grad or one.is_inference() or id(one) in known))
+    return [one for one in mine if one._version]
 
 
 def _kinds(kind: type) -> set[type]:

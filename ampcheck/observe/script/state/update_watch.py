@@ -6,8 +6,9 @@ of these is tried as well: most of its changes may be lost, which need not matte
 """
 
 import inspect
+import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from threading import get_ident
 from typing import Any
@@ -22,6 +23,7 @@ from ampcheck.observe.script.state.drifts import Drifts
 from ampcheck.observe.script.state.loaded import (
     is_still_half,
     lost_in_loading,
+    not_finite,
     overflowed_in_saving,
     squares_lost_in_saving,
 )
@@ -62,6 +64,8 @@ class UpdateWatch:
         self.sent = SentWeights()
         self._loads: dict[int, tuple[UpdateLoss, ...]] = {}  #: by optimizer that has not stepped since
         self._loaded: list[UpdateLoss] = []
+        self._models: dict[int, weakref.ref[torch.nn.Module]] = {}  #: that have loaded something
+        self._before: dict[int, dict[str, int]] = {}  #: what is not finite in those that are loading
         self.untried: dict[str, str] = {}  #: by optimizer, its class: its updates could not be taken in FP32
 
     def loads(self, optimizer: torch.optim.Optimizer, saved: Any) -> None:
@@ -69,9 +73,17 @@ class UpdateWatch:
         self._loads[id(optimizer)] = tuple(lost_in_loading(optimizer, saved, running_line()))
         self._loaded += squares_lost_in_saving(optimizer, saved, running_line())
 
-    def model_loads(self, model: torch.nn.Module, before: Mapping[str, int]) -> None:
-        """Look at what a model has loaded; some of it was not finite `before`."""
-        self._loaded += overflowed_in_saving(model, before, running_line())
+    def model_is_to_load(self, model: torch.nn.Module) -> None:
+        """Look at a model that has loaded nothing before: one that loads again and again is a copy of another."""
+        known = self._models.get(id(model))
+        if known is None or known() is not model:
+            self._models[id(model)] = weakref.ref(model)
+            self._before[id(model)] = not_finite(model)
+
+    def model_loads(self, model: torch.nn.Module) -> None:
+        """Look at what it has loaded."""
+        if (before := self._before.pop(id(model), None)) is not None:
+            self._loaded += overflowed_in_saving(model, before, running_line())
 
     @property
     def still(self) -> list[str]:
