@@ -295,13 +295,13 @@ class Compared(Recording):
         failed |= given | self._returned.missed() | read | self._rows.missed()
         trace = replace(trace, not_audited={**trace.not_audited, **failed}, integers=integers)
         precision, by = self._precision(trace), self.scaling.scale or 1.0
-        sums = sum(fetched.losses) / by, sum(reference.losses) / by
-        losses = self.multiplied.losses_of(*sums, overflowed=self.overflowed(), lost=lost)
+        value, wide_value = sum(fetched.losses), sum(reference.losses)
+        product = not self.overflowed() and self.multiplied.is_only_product(trace, value, wide_value)
+        losses = (math.inf if lost else (wide_value if product else value) / by, wide_value / by)
         kept = by > 1.0 or self._keeps_scale
         # A scale that is applied by hand multiplies FP32's loss too, so both are compared as they are.
         errors = pair_errors(reference, fetched, 0 if kept else log2_scale) if precision != "fp32" else {}
-        low_dtype = HALF_DTYPES.get(precision, "float32")
-        runs, old = self._shadows[::-1], self._given
+        low_dtype, runs, old = HALF_DTYPES.get(precision, "float32"), self._shadows[::-1], self._given
         if (asked := bool(self.carried is not None or old.found or old.beside)) or self.is_first:
             held = runs, self._not_carried(), old.holds, old.carried | self._made
             self.carried = Carried(*held, asked=asked, was_read=bool(old.outside))

@@ -9,7 +9,7 @@ are clipped to may be multiplied as they are.
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import frexp, inf, isfinite
+from math import frexp, isfinite
 from statistics import median
 from typing import Any
 
@@ -20,7 +20,9 @@ from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, number_of
 from ampcheck.observe.statistics.memory import version_of
 from ampcheck.observe.unusual import plain
+from ampcheck.values.formats import FP16
 from ampcheck.values.loop import IN_SCALE, NOT_FINITE, PERHAPS
+from ampcheck.values.trace import Phase, Trace
 from ampcheck.values.wording import scale_words
 
 #: How far a measured division may be off, relatively, and still be the one by the scale.
@@ -40,6 +42,8 @@ CLEARED = (
 ADDED = "what is added to gradients that are still multiplied by the loss scale"
 
 Probe = tuple[torch.Tensor, torch.Tensor]
+#: Operations that multiply a loss by its scale.
+_PRODUCTS = frozenset({"mul", "div"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +191,17 @@ class Multiplied:
         fresh = [one for one in parameters if self._is_fresh(one)]
         self.gave((one, gradient_of(one)) for one in fresh)
 
-    def losses_of(
-        self, loss: float, reference: float, *, overflowed: bool, lost: bool
-    ) -> tuple[float, float]:
-        """Return a script's loss and FP32's; the script's may be infinite as a product only."""
-        product = self.by >= SMALLEST_SCALE and not isfinite(loss) and not overflowed
-        return inf if lost else reference if product else loss, reference
+    def is_only_product(self, trace: Trace, loss: float, reference: float) -> bool:
+        """Tell whether a loss is infinite as a product with its scale, and nothing else of the forward is.
+
+        The loss by itself has to be no larger than float16's largest number in FP32.
+        """
+        bad = {
+            one: stats for one, stats in trace.sites.items() if one.phase is Phase.FORWARD and stats.nonfinite
+        }
+        numbers = all(one.op in _PRODUCTS and stats.numel == stats.nonfinite for one, stats in bad.items())
+        fits = abs(reference) <= self.by * FP16.max
+        return self.by >= SMALLEST_SCALE and not isfinite(loss) and bool(bad) and numbers and fits
 
     def gave(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
         """Take note of gradients, of which some are kept."""
