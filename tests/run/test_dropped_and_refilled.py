@@ -282,3 +282,20 @@ def test_threads_that_scale_their_losses_at_the_same_time_are_safe():
 
     report = watched(loop)
     assert not errors(report), report.verdict.sentence
+
+
+def test_weights_that_a_limit_sets_are_not_called_filled_from_half_precision():
+    def loop():
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for _ in range(6):
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = F.mse_loss(model(ROWS), WANTED)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                for one in model.parameters():
+                    one.sign_()  # all are -1 or 1
+
+    assert not [one for one in watched(loop).findings if "filled from half precision" in one.message]

@@ -103,3 +103,15 @@ def test_masks_that_are_infinite_before_and_after_are_none():
         other.load_state_dict(model.state_dict())
 
     assert errors_of(masked)[0] == []
+
+
+def test_infinite_buffers_beside_weights_that_were_never_cast_are_not_called_saved_in_half_precision():
+    def loads():
+        torch.manual_seed(0)
+        model = net()
+        state = copy.deepcopy(model.state_dict())
+        state["0.running_var"].fill_(torch.inf)
+        model.load_state_dict(state)
+        fit(model, torch.optim.Adam(model.parameters(), 1e-3), torch.amp.GradScaler("cuda"), 1.0)
+
+    assert not [one for one in errors_of(loads)[0] if "saved in half precision" in one.message]

@@ -7,6 +7,7 @@ import torch
 from code_lines import line_of
 from torch import nn
 
+from ampcheck.observe.script.state.untrained import sums
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
@@ -103,3 +104,13 @@ def test_fp32_sums_of_what_underflows_in_a_pass_of_autograd_grad_are_an_error(wi
     for error in errors:
         assert error.origin.line == line_of(importances, "sums[at] +=")
         assert "is held in FP32, and what is added to it is computed in half precision" in error.message
+
+
+def test_sums_are_looked_for_beside_tensors_of_inference_which_have_no_version():
+    with torch.inference_mode():
+        shown = torch.zeros(4)
+    total = torch.zeros(4)
+    total += 1.0
+    found = sums()
+    assert any(one is total for one in found)
+    assert not any(one is shown for one in found)

@@ -5,6 +5,7 @@ with them from there is done to FP32's gradients too, operation by operation. An
 then is given what low precision, or the order of these things, has made of it.
 """
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any
@@ -103,9 +104,8 @@ class Delivery:
         self.rows: dict[str, Sequence[float]] = {}  #: comparisons with FP32's, by parameter
         self.second: dict[str, Sequence[float]] = {}  #: those of the second run
         self.places: dict[str, tuple[str, int]] = {}  #: by parameter, the line that last changed its gradient
-        self.kept: dict[
-            tuple[str, int], str
-        ] = {}  #: by line, what it makes that gradients are computed with later
+        self._others: dict[tuple[str, int], weakref.ref[torch.Tensor]] = {}  #: by line, what it has made
+        self.kept: dict[tuple[str, int], str] = {}  #: the same that gradients were computed with, by its name
         self.compared: set[int] = set()  #: identities of the parameters that were compared
 
     def keep(
@@ -116,9 +116,7 @@ class Delivery:
         And what it has of `others` that gradients may be computed with, each with the line that has rounded it.
         """
         followed: list[_Followed] = []
-        if others:
-            names = names_of([tensor for tensor, _ in others])
-            self.kept = {line: names[id(tensor)] for tensor, line in others}
+        self._others = {line: weakref.ref(tensor) for tensor, line in others}
         for run in self.runs:
             own = _Followed(followed[-1].run if followed else run_op)
             own.gave_way = lambda _: self.end()
@@ -167,8 +165,15 @@ class Delivery:
             self.places[name] = getattr(self.runs[0], "places", {}).get(
                 grad.untyped_storage()._cdata, ("", 0)
             )
+            self._name(self.places[name])
             if len(self.runs) > 1 and (own := self.runs[-1].of(grad)) is not None:
                 self.second[name] = self._compare(wide, in_parts(own), 0).tolist()
+
+    def _name(self, line: tuple[str, int]) -> None:
+        """Take note of what the script calls what a line makes, where gradients were computed with that."""
+        known = self._others.get(line)
+        if line not in self.kept and known is not None and (tensor := known()) is not None:
+            self.kept[line] = names_of([tensor])[id(tensor)]
 
     def end(self) -> None:
         """Stop following: the next step begins."""

@@ -65,7 +65,8 @@ class HeldState:
         """Return the parameters, and what lies outside of models and is not as FP32 has it, with what rounded it."""
         parameters = [parameter for _, _, parameter in recorder.tracker.parameters()]
         grads = [grad for one in parameters if (grad := gradient_of(one)) is not None]
-        others, sources = self._ruined.apart([*parameters, *grads], self._scale()), recorder.sources()
+        others = self._ruined.apart([*parameters, *grads], self._scale())
+        sources = recorder.sources() if others else {}
         sites = [rounded_at(made.get(one.untyped_storage()._cdata), sources) for one in others]
         lines = [("", 0) if site is None else (site.file, site.line) for site in sites]
         return parameters, list(zip(others, lines, strict=True))

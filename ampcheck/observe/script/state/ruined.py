@@ -14,6 +14,9 @@ from ampcheck.observe.script.state.naming import names_of
 from ampcheck.observe.statistics.memory import instances, readable
 from ampcheck.observe.unusual import in_memory
 
+#: Elements of a tensor that is followed on.
+_MOST = 2**24
+
 
 class Ruined:
     """Tensors that were there before a step, and are not finite after it, where FP32's are."""
@@ -46,14 +49,16 @@ class Ruined:
         return sorted(set(names_of(found).values())) if found else []
 
     def apart(self, others: Iterable[torch.Tensor], scale: float) -> list[torch.Tensor]:
-        """Return those that are others than FP32's, whatever power of the loss `scale` multiplies them."""
+        """Return those that are others than FP32's, whatever power of the `scale` multiplies them; no large ones."""
         known = {one.untyped_storage()._cdata for one in others if readable(one)}
-        factors = [scale**power for power in (0, 1, -1, 2, -2)] if scale > 0.0 else [1.0]
+        powers = (1, -1, 2, -2) if scale > 0.0 and scale != 1.0 else ()
         found = []
         for tensor in _wide():
-            if tensor.untyped_storage()._cdata not in known and (wide := self._shadow.of(tensor)) is not None:
-                nearest = min(factors, key=lambda factor: apart(wide * factor, tensor))
-                found += [tensor] * (nearest == 1.0)
+            wide = self._shadow.of(tensor) if tensor.numel() <= _MOST else None
+            if wide is None or torch.equal(wide, tensor) or tensor.untyped_storage()._cdata in known:
+                continue
+            off = apart(wide, tensor)
+            found += [tensor] * all(off <= apart(wide * scale**power, tensor) for power in powers)
         return found
 
 
