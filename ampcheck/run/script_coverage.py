@@ -70,6 +70,7 @@ def script_coverage(
             *_untried(watcher),
             *_ruined(watcher),
             *_spoilt_numbers(watcher),
+            *_never_finite(report),
             *_beside(watcher),
             *_learned(watcher),
             *_passing(judged),
@@ -126,6 +127,14 @@ def _ruined(watcher: Watcher) -> Iterator[str]:
     if names:
         kind = "are" if len(names) > 1 else "is"
         yield f"{some(names, 1)} {kind} not finite at the end: the step that made it so was not recorded"
+
+
+def _never_finite(report: Report) -> Iterator[str]:
+    """Yield gradients that the script has asked for to its end, and that no step follows."""
+    for _, event in report.loop.sequence(1) if report.loop is not None else ():
+        if event.kind is Kind.NEVER_FINITE:
+            times = event.name.partition(" ")[0]
+            yield f"the last {times} calls of autograd.grad gave no finite gradients: why was not judged"
 
 
 def _spoilt_numbers(watcher: Watcher) -> Iterator[str]:

@@ -359,3 +359,23 @@ def test_gradients_of_a_scaled_loss_that_are_asked_for_and_divided_are_stepped_a
         set() if divides else {"AMP403"}
     )
     assert (report.verdict.word is Health.SAFE) is divides
+
+
+def test_gradients_that_are_never_finite_in_fp32_are_no_error_of_half_precision_and_not_safe():
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        torch.manual_seed(0)
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        for step in range(60):
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = model(torch.randn(16, 8)).float().square().mean()
+            grads = torch.autograd.grad(loss * (torch.nan if step > 9 else 1.0), list(model.parameters()))
+            if all(bool(grad.isfinite().all()) for grad in grads):
+                for one, grad in zip(model.parameters(), grads, strict=True):
+                    one.grad = grad
+                optimizer.step()
+    report = session.report("script.py")
+    assert not [one for one in report.findings if one.severity is Severity.ERROR]
+    assert report.verdict.word is Health.PARTLY_AUDITED
+    assert "the last 50 calls of autograd.grad gave no finite gradients" in report.verdict.sentence
