@@ -16,6 +16,8 @@ from ampcheck.values.trace import Phase
 _FURTHER = 2.0
 #: Of what rounding all weights comes to, what is left where those of one module are not rounded.
 _REST = 0.25
+#: Of a weight's whole gradient, what rows of it must have in FP32 so that they count.
+_COUNTS = 0.01
 #: How many times the limit one step of many may be off that comes alone, and how many compared steps must follow it.
 _PASSING, _FOLLOWING = 2.0, 8
 
@@ -57,7 +59,26 @@ def passing(judged: Sequence[Recorded]) -> list[tuple[float, int]]:
 def _compared(judged: Sequence[Recorded]) -> list[tuple[Outcome, Beside]]:
     full = [(step.beside, step) for step in judged if step.beside is not None]
     chance, tried = by_chance([_rows(beside) for beside, _ in full]), first_rounded(judged)
-    return [(_without(outcome_of_step(beside, step, tried), chance), beside) for beside, step in full]
+    found = [(_without(outcome_of_step(beside, step, tried), chance), beside) for beside, step in full]
+    dead = _dead_rows([beside for beside, _ in full])
+    return [
+        (
+            replace(outcome, parts={**outcome.parts, **dict.fromkeys(dead & beside.dead_rows.keys(), 1.0)}),
+            beside,
+        )
+        for outcome, beside in found
+    ]
+
+
+def _dead_rows(steps: Sequence[Beside]) -> frozenset[str]:
+    """Return the weights rows of which get no gradient in any of some steps, and in FP32 come to count."""
+    found = dict[str, list[float]]()
+    for step in steps:
+        for name in step.rows:
+            found.setdefault(name, []).append(step.dead_rows.get(name, 0.0))
+    return frozenset(
+        name for name, shares in found.items() if len(shares) > 1 and all(shares) and max(shares) > _COUNTS
+    )
 
 
 def _passes(found: Sequence[tuple[Outcome, Beside]]) -> bool:

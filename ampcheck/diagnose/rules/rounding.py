@@ -120,9 +120,14 @@ def _from_saved(begun: list[ErrorJump]) -> bool:
 
 
 def _harmed(report: Report) -> tuple[Site, ...]:
-    """Return the layer of the first parameter whose own gradient is off, in a loop: where that begins is not known."""
-    off = report.outcomes["settled"].off if report.loop is not None else ()
-    layer = off[0].rpartition(".")[0] if off else ""
+    """Return the layer that is furthest off, in a loop: where that begins is not known."""
+    settled = report.outcomes["settled"]
+    layer = settled.off[0].rpartition(".")[0] if settled.off else ""
+    if settled.parts and settled.grad_error <= HARM_ERROR:  # the others agree
+        worst = max(settled.parts, key=lambda name: settled.parts[name])
+        layer = worst if worst in {module.path for module in report.low.modules} else worst.rpartition(".")[0]
+    if report.loop is None:
+        return ()
     return (Site(layer, "", "output", Phase.BACKWARD, report.dtype),) if layer else ()
 
 

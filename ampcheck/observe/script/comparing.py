@@ -258,8 +258,7 @@ class Compared(Recording):
     def restore_buffers(self) -> None:
         """Give the modules the running averages that FP32 has."""
         for _, buffer in self.recorder.tracker.buffers():
-            reference = self._shadow.of(buffer)
-            if reference is not None:
+            if (reference := self._shadow.of(buffer)) is not None:
                 buffer.copy_(reference)
 
     def _gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
@@ -334,6 +333,7 @@ class Compared(Recording):
             self.delivery,
             untouched,
             self._rows.touched_at,
+            self._rows.dead_rows(),
         )
         trace = replace(trace, steps=(summed_up(trace, losses[0], log2_scale, low_dtype),))
         what = self.step, trace, precision, log2_scale, losses, beside, self.scaling, self.last

@@ -54,9 +54,8 @@ class GradientRows:
         self.seen: set[int] = set()  #: parameters that have a gradient
         self.both: set[int] = set()  #: those whose gradient FP32 has as well
         self._rows: dict[str, torch.Tensor] = {}
-        self._zeroed: dict[
-            str, torch.Tensor
-        ] = {}  #: of each, the part of its rows that are zero and not in FP32
+        #: Of each, the part of its rows that are zero and not in FP32, and FP32's share of the whole gradient in them.
+        self._zeroed: dict[str, torch.Tensor] = {}
         self._waiting = False  #: nothing has read the gradients that a backward has left
         self._places = frozenset[int]()  #: the storages of these, until something changes one
         self._untouched: dict[str, torch.Tensor] = {}
@@ -150,10 +149,13 @@ class GradientRows:
         correction = 2.0**log2_scale / scale if scale else 1.0
         return before, self._compare(before, wide * correction, log2_scale)
 
+    def dead_rows(self) -> dict[str, float]:
+        """Return the weights many of whose rows get no gradient, with what FP32 has in them of the whole one."""
+        return {name: share for name, (part, share) in _listed(self._zeroed).items() if part >= _MANY_ROWS}
+
     def missed(self) -> dict[str, int]:
         """Return what is not judged: rows that are zero hardly show in the gradient of a whole weight."""
-        parts = torch.stack(list(self._zeroed.values())).tolist() if self._zeroed else []
-        names = [name for name, part in zip(self._zeroed, parts, strict=True) if part >= _MANY_ROWS]
+        names = list(self.dead_rows())
         unknown = {SEVERAL_SCALES: 1} if self._unknown else {}
         return unknown | ({f"rows of the gradient of {some(names, 2)} {ZEROED}": 1} if names else {})
 
@@ -171,11 +173,11 @@ class GradientRows:
 
 
 def _zeroed(grad: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
-    """Return the part of a gradient's rows that are zero, and are far from it in FP32."""
-    gone = (grad == 0).flatten(1).all(1)
-    sizes = wide.flatten(1).norm(dim=1)
-    part: torch.Tensor = (gone & (sizes > _FAR_FROM_ZERO * sizes.norm())).double().mean()
-    return part
+    """Return the part of a gradient's rows that are zero and far from it in FP32, and FP32's share of it in them."""
+    sizes = wide.flatten(1).norm(dim=1).double()
+    whole = sizes.norm()
+    gone = (grad == 0).flatten(1).all(1) & (sizes > _FAR_FROM_ZERO * whole)
+    return torch.stack([gone.double().mean(), (sizes * gone).norm() / whole])
 
 
 def in_parts(numbers: torch.Tensor) -> torch.Tensor:

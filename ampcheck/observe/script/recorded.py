@@ -53,6 +53,8 @@ class Beside:
     #: rows before the script has computed with gradients by itself, where it has, and where it does
     untouched: Mapping[str, Sequence[float]] = field(default_factory=dict)
     touched_at: tuple[str, int] = ("", 0)
+    #: weights many rows of which get no gradient, and have one in FP32: its share of the whole gradient
+    dead_rows: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def given(self) -> frozenset[int]:
@@ -104,9 +106,10 @@ class Recorded:
         if self.beside is None or self.overflowed:
             return False
         outcome = outcome_of(self.beside.rows, *self.losses, self.log2_scale)
-        off = outcome.error > HARM_ERROR or off_by_itself(self.beside.rows) or self.beside.state
+        off = outcome.error > HARM_ERROR or off_by_itself(self.beside.rows)
+        off = off or bool(self.beside.state or self.beside.dead_rows)
         apart = self.beside.taken and off_by_itself(self.beside.second)
-        return outcome.finite and bool(off or apart)
+        return outcome.finite and (off or bool(apart))
 
     @property
     def magnified_by(self) -> str:
@@ -138,7 +141,7 @@ class Recorded:
         if self.beside.error_jumps or not self.beside.rows:
             return False
         error, norm, _, lost, live = map(math.fsum, zip(*self.beside.rows.values(), strict=True))
-        # what begins at zero wakes up a step later
-        paused = any(not row[1] for row in self.beside.rows.values())
+        # what begins at zero wakes up a step later; what stays there may come to count
+        paused = bool(self.beside.dead_rows) or any(not row[1] for row in self.beside.rows.values())
         near = error <= HARM_ERROR**2 * norm and largest_error(self.beside.rows) <= HARM_ERROR
         return near and not paused and lost <= SHOWN_UNDERFLOW * live

@@ -1,8 +1,9 @@
 """What optimizers of a script do to weights held in half precision: which changes are rounded away.
 
 Beside a step of torch's own optimizers the same step is taken in FP32, from the same weights, gradients and state.
-That is done where the learning rate is at its largest so far: smaller steps are lost sooner. Where it has fallen, one
-of these is tried as well: most of its changes may be lost, which need not matter so late, but is not seen to be safe.
+That is done where the learning rate is at its largest so far: smaller steps are lost sooner. Once more it is done
+a few steps later, as Adam's first steps are its largest. Where the rate has fallen, one of these steps is tried as
+well: most of its changes may be lost, which need not matter so late, but is not seen to be safe.
 """
 
 import inspect
@@ -39,6 +40,10 @@ from ampcheck.values.trace import UpdateLoss
 _GROWN = 1.5
 #: Part of the learning rate of the last step looked at to which it must fall for another look.
 _FALLEN = 0.51
+#: The step that is tried once more, and of the first gradient, what is left where there is as much to learn.
+_LATER, _AS_LARGE = 8, 0.5
+#: Of the way that FP32 would go, what is left where most of a later step is lost.
+_HALF_WAY = 0.5
 #: Elements whose update is tried in FP32 at most; of the parameters beyond them nothing is said.
 MOST = 2**24
 #: Optimizers of torch's that ask for the loss again, or take no dense gradients.
@@ -56,8 +61,10 @@ class UpdateWatch:
         self._largest: dict[str, float] = {}
         self._last: dict[str, float] = {}  #: by optimizer, the learning rate of the step that was tried last
         self._faded: dict[str, None] = {}  #: weights that lost most of a step at a smaller learning rate
-        #: By thread: the optimizer that steps, and FP32's step.
-        self._tried: dict[int, tuple[str, list[_Three]]] = {}
+        #: By thread: the optimizer that steps, and FP32's step; whether that is a later one.
+        self._tried: dict[int, tuple[str, list[_Three], bool]] = {}
+        self._steps: dict[str, int] = {}  #: by optimizer, how many it has taken of weights in half precision
+        self._norms: dict[str, float] = {}  #: by optimizer, the norm of its first gradients
         self._places: dict[str, tuple[str, int]] = {}  #: by optimizer, the line that steps it
         self._losses: dict[str, dict[str, UpdateLoss]] = {}
         self._own, self._refilled, self._drifts = OwnUpdates(named), Refilled(named), Drifts(named)
@@ -120,16 +127,22 @@ class UpdateWatch:
             self._adds_up(label, optimizer, low)
         rate = _learning_rate(optimizer) if low else 0.0
         largest = self._largest.get(label, 0.0)
-        if rate <= _GROWN * largest and not 0.0 < rate <= _FALLEN * self._last.get(label, 0.0):
+        self._steps[label] = self._steps.get(label, 0) + bool(low)
+        later = self._steps[label] == _LATER and _known(optimizer)
+        if rate <= _GROWN * largest and not 0.0 < rate <= _FALLEN * self._last.get(label, 0.0) and not later:
             return
         if not _known(optimizer):
             self.untried[label] = type(optimizer).__name__
             return
         with unseen():
             chosen = _chosen(low)
+            norm = sum(float(grad.detach().float().square().sum()) for _, _, grad in chosen) ** 0.5
+            if later and not norm >= _AS_LARGE * self._norms.get(label, norm):
+                return
+            self._norms.setdefault(label, norm)
             after = _in_fp32(optimizer, chosen)
             steps = [(p, part.detach().clone(), after[id(p)]) for p, part, _ in chosen]
-            self._tried[get_ident()] = label, steps
+            self._tried[get_ident()] = label, steps, later
         self._largest[label], self._last[label], self._places[label] = (
             max(rate, largest),
             rate,
@@ -167,7 +180,7 @@ class UpdateWatch:
         self._refilled.end()
 
     def _compare(self) -> None:
-        label, tried = self._tried.pop(get_ident(), ("", []))
+        label, tried, later = self._tried.pop(get_ident(), ("", [], False))
         if not tried:
             return
         place = self._places[label]
@@ -178,13 +191,19 @@ class UpdateWatch:
                 if now is None or now.shape != before.shape:
                     continue
                 start = before.double()
-                name = self._named(parameter)[1]
-                loss = update_loss(name, wide.double() - start, now.detach().double() - start)
-                found[name] = replace(loss, file=place[0], line=place[1], stepped=True)
+                wanted, went = wide.double() - start, now.detach().double() - start
+                loss = update_loss(self._named(parameter)[1], wanted, went)
+                if not later or _falls_short(loss, wanted, went):
+                    found[loss.name] = replace(loss, file=place[0], line=place[1], stepped=True)
         if self._last[label] < self._largest[label]:
             self._faded |= dict.fromkeys(name for name, loss in found.items() if 2 * loss.stuck > loss.moved)
         else:
-            self._losses[label] = found
+            self._losses[label] = {**self._losses.get(label, {}), **found} if later else found
+
+
+def _falls_short(loss: UpdateLoss, wanted: torch.Tensor, went: torch.Tensor) -> bool:
+    """Tell whether most of a later step is lost: where some changes are rounded up, they make up for others."""
+    return 2 * loss.stuck > loss.moved and bool((wanted * went).sum() < _HALF_WAY * wanted.square().sum())
 
 
 def _learning_rate(optimizer: Any) -> float:
