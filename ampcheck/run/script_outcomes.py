@@ -163,7 +163,7 @@ def script_doubts(judged: Sequence[Recorded]) -> tuple[Doubt, ...]:
         first, names = beside.taken[0], tuple(dict.fromkeys(one.name for one in beside.taken))
         part = max(parts, key=lambda name: parts[name], default="")
         found.append(Doubt(kind, names, first.file, first.line, outcome.worst, part, harms))
-    return (*found, *_by_zero(judged), *_changed(judged, tried))
+    return (*found, *_by_zero(judged), *_changed(judged, tried), *_added(judged))
 
 
 def _by_zero(judged: Sequence[Recorded]) -> Iterator[Doubt]:
@@ -171,6 +171,13 @@ def _by_zero(judged: Sequence[Recorded]) -> Iterator[Doubt]:
     found = dict.fromkeys(one for step in judged if step.beside is not None for one in step.beside.by_zero)
     for one in found:
         yield Doubt(DoubtKind.PICKED, (one.name,), one.file, one.line, 1.0, harms=True, by_zero=True)
+
+
+def _added(judged: Sequence[Recorded]) -> Iterator[Doubt]:
+    """Yield what is added to gradients without the loss scale that they hold."""
+    for added in (step.beside.added for step in judged if step.beside is not None):
+        if added is not None:
+            yield Doubt(DoubtKind.ADDED, (), *added, harms=True)
 
 
 def _after_overflow(step: Recorded) -> Iterator[Doubt]:
@@ -197,6 +204,9 @@ def _changed(judged: Sequence[Recorded], tried: Beside | None) -> Iterator[Doubt
             continue
         before = outcome_of_step(step.beside, step, tried)
         if before.harmed:
+            continue
+        if given.zeroed_at[1]:
+            yield Doubt(DoubtKind.CHANGED, (), *given.zeroed_at, 1.0, harms=True, overflows=True)
             continue
         rows = given.rows or (step.beside.rows if step.beside.untouched else {})
         outcome = outcome_of(rows, 0.0, 0.0, 0)

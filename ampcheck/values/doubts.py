@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ampcheck.values.codec import Shape
+from ampcheck.values.wording import location
 
 
 class DoubtKind(StrEnum):
@@ -12,6 +13,7 @@ class DoubtKind(StrEnum):
     GIVEN = "given"  #: numbers that were rounded to half precision before the step
     PICKED = "picked"  #: elements that the step picks, by numbers in half precision
     CHANGED = "changed"  #: what is done to gradients between the backward and the optimizer
+    ADDED = "added"  #: what is added to gradients that hold the loss scale, and does not hold it
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,5 +29,11 @@ class Doubt:
     error: float  #: of the gradients, or of the part that is furthest off
     part: str = ""  #: the module of that part, "" where it is all of them
     harms: bool = False  #: it is more than rounding the weights explains
-    overflows: bool = False  #: picks after an overflow, which are worse by the error: FP32's were not tried
+    #: picks after an overflow, which are worse by the error: FP32's were not tried; gradients that become zero by one
+    overflows: bool = False
     by_zero: bool = False  #: comparisons of a number that is zero in float16, and is not in FP32
+
+    @property
+    def location(self) -> str:
+        """Return the place that takes them."""
+        return location(self.file, self.line)

@@ -36,7 +36,9 @@ def test_later_steps_of_adam_are_lost_though_its_first_are_not(wide):
     moved, errors = train(6e-4, wide=wide)
     full, _ = train(6e-4, wide=True)
     assert (moved < 0.7 * full) is not wide
-    assert [(one.code, one.numbers["lost_fraction"] > 0.5) for one in errors] == ([] if wide else [("AMP504", True)])
+    assert [(one.code, one.numbers["lost_fraction"] > 0.5) for one in errors] == (
+        [] if wide else [("AMP504", True)]
+    )
 
 
 def test_larger_steps_that_are_kept_are_no_error():

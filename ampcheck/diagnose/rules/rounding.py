@@ -13,6 +13,7 @@ from ampcheck.diagnose.suspects import (
     newly_nonfinite,
     origin_first,
 )
+from ampcheck.values.doubts import DoubtKind
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.modules import within
 from ampcheck.values.op_kinds import DIFFERENCES
@@ -54,7 +55,8 @@ def precision_loss(report: Report) -> list[Finding]:
         return []
     begun = begun_by_rounding(report)
     judged = settled.finite and (settled.worst > HARM_ERROR or settled.outputs)
-    if not begun and (report.error_jumps or not judged):
+    added = {one.location for one in report.doubts if one.kind is DoubtKind.ADDED}  # which AMP421 says
+    if (not begun and (report.error_jumps or not judged)) or (begun and begun[0].site.location in added):
         return []
     healing = _healing(report)
     few = 0 < len(healing) <= FEW_PLACES and (_points(report) or _pinned(report))

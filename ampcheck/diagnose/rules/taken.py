@@ -119,7 +119,8 @@ def changed_gradients(report: Report) -> list[Finding]:
     What it finds: what a script does with gradients on their way to the optimizer is done to FP32's gradients too,
     which are not scaled. The optimizer is given something else: far more than rounding the weights explains. And a
     line at which threads make half precision of gradients, or divide them there, before they send them to others,
-    where that makes most of them infinite or zero again and again.
+    where that makes most of them infinite or zero again and again. And a line that adds something to gradients that
+    are still multiplied by the loss scale, such as a decay, which is not.
 
     Why it matters: a clip, a norm or a filter that sees gradients times the loss scale does something else than it is
     meant to; a division in half precision turns small gradients into zero. Statistics that half precision makes lead
@@ -132,6 +133,7 @@ def changed_gradients(report: Report) -> list[Finding]:
 
     When to ignore it: when what is meant is to keep only the sign, or the order, of gradients.
     """
+    added = _added(report)
     return [
         _finding(
             report,
@@ -139,20 +141,44 @@ def changed_gradients(report: Report) -> list[Finding]:
             found,
             f"the gradient{_where(found)} is right after the backward and off by {percent(found.error)} when the "
             f"optimizer is given it: {_what_changed_it(found)}",
-            _in_fp32(found) if found.names else _unscaled_first(report),
+            _what_to_do(report, found),
         )
         for found in _harmful(report, DoubtKind.CHANGED)
-    ] + [_sent(event) for event in sent_events(report)]
+        if not added
+    ] + [*added, *(_sent(event) for event in sent_events(report))]
+
+
+def _added(report: Report) -> list[Finding]:
+    """Return where something is added to gradients that hold the loss scale, and does not hold it."""
+    return [
+        _finding(
+            report,
+            ("AMP421", "changed-gradients", ""),
+            found,
+            "what is added to the gradients here is not multiplied by the loss scale, and they are: once they are "
+            f"divided by it, next to nothing is left of what is added (in FP32 it is {percent(found.error)} of them)",
+            "scaler.unscale_(optimizer)  # before something is added to the gradients"
+            if report.loop is not None and active_scalers(report.loop)
+            else "# divide the gradients by the loss scale before something is added to them",
+        )
+        for found in _harmful(report, DoubtKind.ADDED)
+    ]
 
 
 def _what_changed_it(found: Doubt) -> str:
     """Return why another gradient arrives than FP32's."""
+    if found.overflows:
+        return "a number that this line computes of it is infinite in half precision, and by that all of it becomes 0"
     if not found.names:
         return "FP32's, treated the same way, is another"
     return f"{clean(found.names[0])} is computed in half precision here, and the gradient is changed by it"
 
 
-def _in_fp32(found: Doubt) -> str:
+def _what_to_do(report: Report, found: Doubt) -> str:
+    if found.overflows:
+        return "# compute this in FP32: no cast of the gradients to half precision"
+    if not found.names:
+        return _unscaled_first(report)
     return f"# compute {clean(found.names[0])} in FP32: .float() on what it is made of, outside of autocast"
 
 
@@ -203,11 +229,11 @@ def _finding(report: Report, rule: tuple[str, str, str], found: Doubt, message: 
     makers = (maker_of(report, name) for name in found.names if found.kind is DoubtKind.GIVEN)
     at = next(filter(None, makers), found)
     site = Site(found.part, op, "output", Phase.FORWARD, report.dtype, at.file, at.line)
-    known = found.overflows or found.by_zero or "rounded" in report.outcomes
+    known = found.overflows or found.by_zero or found.kind is DoubtKind.ADDED or "rounded" in report.outcomes
     return Finding(
         code,
         name,
-        "training-loop" if found.kind is DoubtKind.CHANGED else "precision-loss",
+        "training-loop" if found.kind in {DoubtKind.CHANGED, DoubtKind.ADDED} else "precision-loss",
         Severity.ERROR if known else Severity.WARNING,
         message if known else f"{message}; ampcheck did not test whether any rounding would do the same",
         (site,),

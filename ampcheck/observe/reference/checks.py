@@ -16,9 +16,9 @@ _ATEN = torch.ops.aten
 #: Ways to ask whether a number is finite; `isfinite` compares its size with infinity.
 _ASKS = (_ATEN.isnan.default, _ATEN.isinf.default, _ATEN.ne.Scalar, _ATEN.ne.Tensor)
 #: What hands a number to Python.
-_READ = _ATEN._local_scalar_dense.default
+READ = _ATEN._local_scalar_dense.default
 #: By identity, since hashing an overload goes through C++.
-LOOKS = frozenset(map(id, (*_ASKS, _READ)))
+LOOKS = frozenset(map(id, (*_ASKS, READ)))
 #: What is not audited, before the line.
 READS = "a number that is not finite, and is finite in FP32, is read"
 
@@ -48,7 +48,7 @@ class Checks:
         wide = of(number) if readable(number) else None
         if wide is None or (func is _ATEN.ne.Scalar and args[1] != inf):
             return
-        key = location(*running_line()), func is not _READ, self.backward
+        key = location(*running_line()), func is not READ, self.backward
         differs = (~number.isfinite() & wide.isfinite()).reshape(())
         self._found[key] = self._found[key] | differs if key in self._found else differs
 

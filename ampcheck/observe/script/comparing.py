@@ -124,7 +124,7 @@ class Compared(Recording):
         within = _current_node() is not None
         if within or self._has_returned:
             self.takes_scale = self.takes_scale or takes_scale(args, self.scale, divides=not within)
-        if self._rows.touches(func, args):
+        if self._rows.touches(func, args, kwargs):
             with unseen():
                 self._rows.keep(self.recorder.tracker.parameters())
         if id(func) in LOOKS:
@@ -143,8 +143,8 @@ class Compared(Recording):
     @modes.unseen
     def returned(self, grads: Iterable[object], inputs: Any, *, used: bool) -> None:
         """Compare gradients that the script asked for with FP32's; measure those of the `inputs` if they are used."""
-        found, self._has_returned = list(grads), True
-        self._returned.note(found)
+        self._has_returned = True
+        self._returned.note(found := list(grads))
         given = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
         both = zip(given, found, strict=False)
         own = [(p, g) for p, g in both if isinstance(p, torch.nn.Parameter) and isinstance(g, torch.Tensor)]
@@ -262,8 +262,7 @@ class Compared(Recording):
                 buffer.copy_(reference)
 
     def _gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        known = self._measured.get(id(parameter))
-        return gradient_of(parameter) if known is None else known
+        return gradient_of(parameter) if (known := self._measured.get(id(parameter))) is None else known
 
     def _states(self, parameters: Iterable[Named]) -> Iterator[State]:
         """Yield gradients and parameters; compare the gradients with FP32's."""
@@ -334,6 +333,7 @@ class Compared(Recording):
             untouched,
             self._rows.touched_at,
             self._rows.dead_rows(),
+            self._rows.added,
         )
         trace = replace(trace, steps=(summed_up(trace, losses[0], log2_scale, low_dtype),))
         what = self.step, trace, precision, log2_scale, losses, beside, self.scaling, self.last

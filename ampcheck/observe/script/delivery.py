@@ -15,6 +15,7 @@ import torch
 from ampcheck.observe.execution import Args, Kwargs, run_op
 from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.reference.beside_mode import BesideMode
+from ampcheck.observe.reference.checks import READ
 from ampcheck.observe.reference.effects import Effects, written
 from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.script.gradient_rows import Compare, in_parts
@@ -32,12 +33,19 @@ class _Followed(Shadow):
         super().__init__(execute)
         self.places: dict[int, tuple[str, int]] = {}  #: by storage, the line that spoilt it, or wrote it
         self._wrong: set[int] = set()  #: storages whose line is the one that made them wrong
+        self.spoilt = ("", 0)  #: the line that has made a number infinite that the script reads
         #: By storage of what was others than FP32's before, and of what is made of that, the line that made that.
         self._older: dict[int, tuple[str, int]] = {}
 
     def differs(self, tensor: torch.Tensor, line: tuple[str, int]) -> None:
         """Take note of numbers that are others than FP32's already, and of the line that has made them."""
         self._older[_storage(tensor)] = line
+
+    def run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Run an operation, and its reference; take note of an infinite number that the script reads."""
+        if func is READ and (place := _storage(args[0])) in self._wrong:
+            self.spoilt = self.places[place]
+        return super().run(func, args, kwargs)
 
     def _differs(self, args: Any, kwargs: Any) -> bool:
         values = (*args, *kwargs.values()) if kwargs else args
@@ -107,6 +115,8 @@ class Delivery:
         self._others: dict[tuple[str, int], weakref.ref[torch.Tensor]] = {}  #: by line, what it has made
         self.kept: dict[tuple[str, int], str] = {}  #: the same that gradients were computed with, by its name
         self.compared: set[int] = set()  #: identities of the parameters that were compared
+        #: All gradients are zero after the script has read a number of them that is infinite: the line that made it so.
+        self.zeroed_at = ("", 0)
 
     def keep(
         self, parameters: Sequence[torch.Tensor], others: Sequence[tuple[torch.Tensor, tuple[str, int]]] = ()
@@ -155,6 +165,8 @@ class Delivery:
             wide = None if grad is None else self.runs[0].of(grad)
             if grad is not None and wide is not None and grad.layout is torch.strided:
                 pairs.append((name, parameter, in_parts(grad.detach()), in_parts(wide)))
+        if pairs and not any(bool(grad.any()) for _, _, grad, _ in pairs):
+            self.zeroed_at = getattr(self.runs[0], "spoilt", ("", 0))
         length = _length([one[2:] for one in pairs]) if self.shortened else 1.0
         for name, parameter, grad, wide in pairs:
             scale, again = self._scale() or 1.0, id(parameter) in self.compared

@@ -28,8 +28,10 @@ _MANY_ROWS, _FAR_FROM_ZERO = 0.25, 1e-4
 #: What losses are multiplied by for other reasons: such a number in a backward need not be the loss scale.
 _FACTORS = frozenset({0.0, 0.25, 0.5, 1.0, 2.0, 4.0})
 _current_node = torch._C._current_autograd_node
-#: Operations that divide by the loss scale, or multiply by its inverse.
-_SCALES = frozenset({"div", "mul"})
+#: Operations that divide by the loss scale, or multiply by its inverse; those that add something to gradients.
+_SCALES, _ADDS = frozenset({"div", "mul"}), frozenset({"add", "sub", "_foreach_add", "_foreach_sub"})
+#: Of the gradient, what is added from which on it counts, and what is too much to be added on purpose.
+_SOME, _TOO_MUCH = 0.01, 16.0
 
 
 class GradientRows:
@@ -65,6 +67,8 @@ class GradientRows:
         #: Where the script has first changed them by itself, or else divided or multiplied them, or else read them.
         self.touched_at = ("", 0)
         self._scaled = False  #: they were divided or multiplied: a check reads them before
+        #: Where something without the loss scale is added to gradients that hold it, and how large it is beside FP32's.
+        self.added: tuple[str, int, float] | None = None
 
     def add(self, name: str, parameter: int, grad: torch.Tensor) -> None:
         """Compare a gradient, as it is used."""
@@ -103,9 +107,13 @@ class GradientRows:
         """Tell whether no parameter has the gradient any more that a backward left."""
         return not any(gradient_of(one) is grad for one, grad, _ in self._left)
 
-    def touches(self, func: Any, args: tuple[Any, ...]) -> bool:
+    def touches(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Tell whether an operation with these arguments is the first; note the line of the first that changes some."""
-        if not self._places or _current_node() is not None:
+        if _current_node() is not None:
+            return False
+        if self._left and effects(func).name.rstrip("_") in _ADDS and not self._kept:
+            self._adds(args, kwargs.get("alpha", 1.0))
+        if not self._places:
             return False
         given = {tensor.untyped_storage()._cdata for tensor in tensors_of(args) if readable(tensor)}
         if self._places.isdisjoint(given):
@@ -122,6 +130,27 @@ class GradientRows:
         if changes:
             self._places = frozenset()
         return first
+
+    def _adds(self, args: tuple[Any, ...], alpha: float) -> None:
+        """Take note of what is added, if it counts and does not hold the loss scale."""
+        scale = self._scale()
+        grads, others = ([one] if isinstance(one, torch.Tensor) else list(one) for one in args[:2])
+        left = (grad for parameter, grad, _ in self._left if id(parameter) not in self.divided)
+        held = {grad.untyped_storage()._cdata for grad in left}
+        for grad, other in zip(grads, others, strict=False):
+            known = grad.untyped_storage()._cdata in held and isinstance(other, torch.Tensor)
+            wide = self._shadow.of(grad) if known else None
+            if wide is None or not other.dim() or apart(wide * scale, grad) >= apart(wide, grad):
+                continue
+            own = self._shadow.of(other)
+            if own is not None and apart(own * scale, other) < apart(own, other):
+                continue
+            share = abs(alpha) * float(other.detach().norm() / wide.norm())
+            if _SOME <= share <= min(_TOO_MUCH, _SOME * scale):
+                self.added = self.added or (*running_line(), share)
+            elif share > _TOO_MUCH and not other.requires_grad:  # it is multiplied by the scale, by hand
+                for run in filter(None, (self._shadow, self._second)):
+                    run.keep(other, other.detach() / scale)
 
     def keep(self, parameters: Iterable[tuple[str, str, torch.Tensor]]) -> None:
         """Compare gradients as the backward has left them; a scaler may have divided some since."""

@@ -55,6 +55,8 @@ class Beside:
     touched_at: tuple[str, int] = ("", 0)
     #: weights many rows of which get no gradient, and have one in FP32: its share of the whole gradient
     dead_rows: Mapping[str, float] = field(default_factory=dict)
+    #: where something without the loss scale is added to gradients that hold it, and how large it is beside them
+    added: tuple[str, int, float] | None = None
 
     @property
     def given(self) -> frozenset[int]:
