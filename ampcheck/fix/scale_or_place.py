@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ampcheck.diagnose.rules.gradients import MANY_SKIPS, overflowing
+from ampcheck.diagnose.rules.gradients import MANY_SKIPS
+from ampcheck.diagnose.rules.scales_tried import overflowing
 from ampcheck.diagnose.suspects import Suspect
 from ampcheck.fix.smallest import smaller_part
 from ampcheck.fix.trials import Trials

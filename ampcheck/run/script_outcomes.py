@@ -174,10 +174,12 @@ def _by_zero(judged: Sequence[Recorded]) -> Iterator[Doubt]:
 
 
 def _added(judged: Sequence[Recorded]) -> Iterator[Doubt]:
-    """Yield what is added to gradients without the loss scale that they hold."""
-    for added in (step.beside.added for step in judged if step.beside is not None):
-        if added is not None:
-            yield Doubt(DoubtKind.ADDED, (), *added, harms=True)
+    """Yield what is added to gradients without the loss scale that they hold, and what hides that they overflow."""
+    for beside in filter(None, (step.beside for step in judged)):
+        if beside.added is not None:
+            yield Doubt(DoubtKind.ADDED, (), *beside.added, harms=True)
+        if beside.hidden is not None:
+            yield Doubt(DoubtKind.HIDDEN, (), *beside.hidden, 1.0, overflows=True)
 
 
 def _after_overflow(step: Recorded) -> Iterator[Doubt]:

@@ -158,7 +158,7 @@ def test_an_overflow_that_the_script_replaces_by_zeros_is_an_overflow():
             optimizer.step()
     errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
     assert [one.code for one in errors] == ["AMP202"]
-    assert "a later operation hides that" in errors[0].message
+    assert "hides that" in errors[0].message
 
 
 def test_a_script_that_skips_every_step_has_trained_in_vain(tmp_path):

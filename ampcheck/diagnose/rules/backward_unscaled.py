@@ -69,7 +69,10 @@ def unscaled_backward(report: Report) -> list[Finding]:
             plain = [event for event in plain if event.name != SEEDED]
             beside |= {event.location for event in plain if event.name == RETURNED}
         if plain and (steps or half):
-            found += [(event, bool(steps)) for event in plain]
+            direct = any(
+                event.kind is Kind.STEP and not event.by for event in events
+            )  # it may be of this loss
+            found += [(event, bool(steps) and not direct) for event in plain]
         if any(event.kind is Kind.MIXED for event in events):
             mixed |= {event.location for event in plain}
         if backwards and backwards[-1].scaled:
@@ -123,16 +126,21 @@ def _lost_moves(report: Report) -> Iterator[Finding]:
 def _another_scaler(loop: Loop, event: Event) -> list[str]:
     """Return how a loss is scaled beside one that is scaled already, with the names of the script."""
     here = next((events for events in rounds_of(loop).values() if event in events), ())
-    steps = [one.code for one in here if one.kind is Kind.STEP]
+    steps = [one.code for one in here if one.kind is Kind.STEP and not one.by]
     if not active_scalers(loop) or len(label(loop, "optimizer")) == 1:
         return [*SCALED]
-    loss, optimizer = event.code.partition(".backward(")[0], (steps or [""])[0].partition(".step(")[0]
+    optimizer = (steps or [""])[0].partition(".step(")[0]
     return [
         'other = torch.amp.GradScaler("cuda")  # once',
-        f"other.scale({loss or 'loss'}).backward()",
+        f"other.scale({_loss(event)}).backward()",
         f"other.step({optimizer or 'optimizer'})",
         "other.update()",
     ]
+
+
+def _loss(event: Event) -> str:
+    """Return what the script calls the loss of a backward."""
+    return event.code.partition(".backward(")[0] if ".backward(" in event.code else "loss"
 
 
 def _unscaled(
@@ -146,10 +154,10 @@ def _unscaled(
     lost = f"what lies below 2^-24 becomes zero{f', as most of the gradient of {dead} does' if dead else ''}"
     if event.location in divided:
         said = "the loss was not scaled, but scaler.step divides its gradients by the scale"
-        lines = ["scaler.scale(loss).backward()"]
+        lines = [f"scaler.scale({_loss(event)}).backward()"]
     elif event.location in mixed:
         said = "the loss was not scaled, but the script divides its gradients by the scale of another loss"
-        lines = ["(loss * scale).backward()  # by the scale of the other loss"]
+        lines = [f"({_loss(event)} * scale).backward()  # by the scale of the other loss"]
     elif event.location in early:
         said = f"these float16 gradients are computed before the loss that they are part of is scaled: {lost}"
         lines = [*_MULTIPLIED_FIRST]

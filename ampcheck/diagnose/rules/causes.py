@@ -63,7 +63,8 @@ def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     if cause.code in _OF_CAST:
         followers = _BY_CAST
     if cause.code in _OF_SCALES:
-        followers = frozenset({"AMP501", "AMP506"} | ({"AMP201"} if _returns_zeros(report, cause) else set()))
+        zeros = cause.code == "AMP408" or _returns_zeros(report, cause)
+        followers = frozenset({"AMP501", "AMP506"} | ({"AMP201"} if zeros else set()))
     below = [f for f in findings if f is not cause and f.code in followers and _explains(report, cause, f)]
     collapses = [f for f in findings if f.code == "AMP206"]
     below += [f for f in collapses if _makes_infinite(cause, f) or _skips_for(report, cause, f)]
@@ -85,8 +86,8 @@ def _hidden_there(report: Report, findings: tuple[Finding, ...]) -> tuple[Findin
     says = f"{over.message}; {clean(hides.op)} here makes {what} finite, so that no step is skipped"
     named = replace(over, message=says, sites=(hides, *over.sites))
     if over.fix:  # a check behind it would find nothing
-        first = f"# without {clean(hides.op)} here: a step whose gradients overflow must be skipped"
-        named = replace(named, fix=(first, *over.fix))
+        last = f"# and without {clean(hides.op)} here: a step whose gradients overflow must be skipped"
+        named = replace(named, fix=(*over.fix, last))
     lost = [f for f in findings if f.code == "AMP501" and f.origin in behind]
     return tuple(named if f is over else f for f in findings if f not in lost)
 
@@ -232,10 +233,9 @@ def _explains(report: Report, cause: Finding, follower: Finding) -> bool:
     """Tell whether one place causes both: promoting it heals all, or both begin in the same module."""
     # What is wrong in the step is what it leaves behind. That no scale fits is the same said of scales, and nothing
     # healed what came before.
-    if cause.code == "AMP408" and follower.origin is not None and follower.origin.line:
+    if cause.code == "AMP408" and follower.code != "AMP201" and follower.origin and follower.origin.line:
         # Else it begins elsewhere.
-        backward = follower.code == "AMP201" or follower.origin.phase is Phase.BACKWARD
-        return backward and _returns_zeros(report, cause)
+        return follower.origin.phase is Phase.BACKWARD and _returns_zeros(report, cause)
     if follower.code == "AMP506" or cause.code in _OF_SCALES | _OF_OVERFLOW | {"AMP202"}:
         return True
     if cause.code in _OF_CAST:

@@ -67,9 +67,9 @@ def first_zeroed(report: Report) -> tuple[Site, ...]:
 
     What it multiplies by became zero before: a tensor that the forward has saved in half precision, for one.
     """
-    reference = by_place(report.reference)
-    for site, stats in report.low.sites.items():
-        exact = reference.get(site.place)
+    reference, low = by_place(report.reference), by_place(report.low)
+    for site in report.low.sites:
+        exact, stats = reference.get(site.place), low[site.place]  # a line may cast more than once
         if site.phase is not Phase.BACKWARD or exact is None or not site.file:
             continue
         if 2 * (stats.zeros - exact.zeros) > exact.numel:

@@ -3,6 +3,7 @@
 from ampcheck.diagnose.rules import first_places
 from ampcheck.diagnose.rules.causes import lost_in_forward
 from ampcheck.diagnose.rules.first_places import at_the_scale, first_flushed
+from ampcheck.diagnose.rules.hidden import at_what_hides, hidden_by
 from ampcheck.diagnose.rules.loop_order import step_beside_scaler
 from ampcheck.diagnose.rules.scales_tried import (
     divided_in_half,
@@ -10,6 +11,7 @@ from ampcheck.diagnose.rules.scales_tried import (
     found_below,
     larger_scale,
     over_in_loop,
+    overflowing,
     predicted_scale,
 )
 from ampcheck.diagnose.scaling.gradients import gradient_tensors
@@ -18,7 +20,7 @@ from ampcheck.diagnose.suspects import healthy_forward, hidden_overflow, newly_n
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES
 from ampcheck.values.outcome import HARM_UNDERFLOW, Outcome
-from ampcheck.values.report import Report, by_place, low_backward
+from ampcheck.values.report import Report, by_place
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import percent, plural, power
 
@@ -206,9 +208,9 @@ def gradient_overflow(report: Report) -> list[Finding]:
     """
     settled = report.outcomes.get("settled")
     if settled is not None and (hidden := hidden_overflow(report)):
-        where = f"{_at_scale(report)}; a later operation hides that: {settled.words}"
         begins = hidden if hidden[0].phase is not Phase.BACKWARD else at_the_scale(report, hidden)
-        return [_overflow(begins, Severity.ERROR, where, report)]
+        where = f"{_at_scale(report)}; {hidden_by(report)} hides that: {settled.words}"
+        return [at_what_hides(report, _overflow(begins, Severity.ERROR, where, report))]
     if settled is not None and settled.grads_nonfinite and not settled.loss_nonfinite:
         reference = by_place(report.reference)
         bad = origin_first(report, newly_nonfinite(report, Phase.BACKWARD, reference), reference)
@@ -278,17 +280,6 @@ def _overflow(bad: list[Site], severity: Severity, where: str, report: Report) -
         {"log2_scale": report.log2_scale, "refused_scales": len(report.refused_scales)},
         fix=(lower,) if by_hand else (),
     )
-
-
-def overflowing(report: Report, log2_scale: int) -> list[Site]:
-    """Return the backward operations that FP32 says overflow at this scale, in order of execution."""
-    known = low_backward(report) | gradient_tensors(report)
-    return [
-        site
-        for site in report.low.sites
-        if site.phase is Phase.BACKWARD and site.dtype == report.dtype and site.place in known
-        if known[site.place].overflowed(report.format, log2_scale).low
-    ]
 
 
 def no_scale_fits(report: Report) -> list[Finding]:

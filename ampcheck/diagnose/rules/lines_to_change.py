@@ -73,9 +73,11 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
     cast = f"# .float() here in place of the cast to {held}"
     if finding.code == "AMP101" and held == "fp16":
         cast = f"{cast}; or .bfloat16(), which has the range of FP32"
-    states = _written_to(report, origin)
+    states = [held_in_fp32(report, name) for name in _written_to(report, origin)]
+    if changed_at(report, origin.location) is not None:  # it is cast again as it is written
+        states = states or [made_in_fp32(report, origin.location)]
     if after is None or states:
-        return (cast, *(held_in_fp32(report, name) for name in states))
+        return (cast, *states)
     again = f"{cast}; if autocast casts again at {location(after.file, after.line)}:"
     return again, region, "    ...  # that line, with .float() on what is read"
 
@@ -210,7 +212,10 @@ def _smaller_scale(report: Report, finding: Finding) -> tuple[str, ...]:
     if report.precision == "fp16" and fits < report.log2_scale and (lines or fits >= 0):
         by_hand = report.loop is not None and not active_scalers(report.loop)
         smaller = f"multiply the loss by 2.0**{fits}" if by_hand else f"init_scale=2.0**{fits}"
-        return (*lines, f"# a smaller loss scale: {smaller} at most")
+        return (
+            f"# a smaller loss scale: {smaller} at most",
+            *(line.replace("# ", "# and ") for line in lines),
+        )
     return lines or _in_fp32(report, finding)
 
 

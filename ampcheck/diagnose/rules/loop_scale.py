@@ -15,7 +15,7 @@ from ampcheck.diagnose.rules.loop_state import (
 )
 from ampcheck.diagnose.rules.makers import made_in_fp32, maker_of
 from ampcheck.diagnose.rules.scalers_anew import made_again
-from ampcheck.diagnose.rules.scales_tried import fitting
+from ampcheck.diagnose.rules.scales_tried import fitting, overflows_all_along
 from ampcheck.diagnose.suspects import recomputed_lower
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES
@@ -273,7 +273,7 @@ def _kept_in_fp32(report: Report, cause: Cause | None, half: str = "") -> list[s
         return []
     if half and cause.op.endswith("_"):
         return [made_in_fp32(report, location(cause.file, cause.line))]
-    if half:
+    if half or overflows_all_along(report, location(cause.file, cause.line)):
         return [
             f"with torch.autocast({device_of(report)}, enabled=False):",
             "    ...  # this line, with .float() on what is read",

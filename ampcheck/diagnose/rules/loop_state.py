@@ -55,7 +55,7 @@ class _State:
             self.stepped.clear()
             if event.scaled and self.scalers:
                 self.scaled |= self.optimizers - self.unscaled
-            elif self.taken:  # the scaled gradients were other optimizers', and this loss has its own
+            elif self.taken or self.through:  # the scaled gradients are others', and this loss has its own
                 self.scaled &= self.through
             self.taken = self.taken and not event.scaled
         elif event.kind is Kind.ZERO_GRAD:

@@ -11,10 +11,18 @@ from ampcheck.values.wording import clean
 #: Casts by what a script calls them.
 _NAMES_CAST = re.compile(r"\.(type_as|half|bfloat16)\(|\.to\([^)]*(half|float16|dtype)")
 
+_CASTS = re.compile(r"\.(half|bfloat16)\(|\.to\([^)]*(torch\.half|float16)")
+
 
 def casts_at(file: str, line: int) -> bool:
     """Tell whether the code of a line names casts to half precision, or to a dtype that it does not show."""
     return bool(_NAMES_CAST.search(linecache.getline(file, line)))
+
+
+def only_cast(file: str) -> int:
+    """Return the one line of a file that names a cast to half precision; 0 where there are none or several."""
+    lines = [number for number, text in enumerate(linecache.getlines(file), 1) if _CASTS.search(text)]
+    return lines[0] if len(lines) == 1 else 0
 
 
 def maker_of(report: Report, name: str) -> Maker | None:

@@ -3,10 +3,12 @@
 from math import inf
 
 from ampcheck.diagnose.rules.loop_state import active_scalers, stay_infinite
+from ampcheck.diagnose.scaling.gradients import gradient_tensors
 from ampcheck.diagnose.tables import SCALES, best_scale, scale_curve
 from ampcheck.values.loop import Loop
 from ampcheck.values.outcome import Outcome
-from ampcheck.values.report import Report
+from ampcheck.values.report import Report, low_backward
+from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import plural, power, scale_words
 
 #: The part of steps that a scaler which goes on has skipped at most, all of them in the first half.
@@ -120,3 +122,20 @@ def predicted_scale(report: Report, settled: Outcome) -> str:
 def scales_by_hand(loop: Loop) -> bool:
     """Tell whether a script multiplies its losses itself, and by what is known."""
     return bool(loop.first_scales) and not active_scalers(loop)
+
+
+def overflowing(report: Report, log2_scale: int) -> list[Site]:
+    """Return the backward operations that FP32 says overflow at this scale, in order of execution."""
+    known = low_backward(report) | gradient_tensors(report)
+    return [
+        site
+        for site in report.low.sites
+        if site.phase is Phase.BACKWARD and site.dtype == report.dtype and site.place in known
+        if known[site.place].overflowed(report.format, log2_scale).low
+    ]
+
+
+def overflows_all_along(report: Report, place: str) -> bool:
+    """Tell whether gradients of several modules of one line overflow without any scale: one in FP32 is too few."""
+    bad = overflowing(report, 0)
+    return len({site.module for site in bad}) > 1 and {site.location for site in bad} == {place}

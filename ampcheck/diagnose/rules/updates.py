@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ampcheck.diagnose.rules.framework_terms import under_autocast, weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import last_step
-from ampcheck.diagnose.rules.makers import held_in_fp32, maker_of, module_cast
+from ampcheck.diagnose.rules.makers import held_in_fp32, maker_of, module_cast, only_cast
 from ampcheck.diagnose.rules.optimizer_eps import vanishing_eps
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.modules import within
@@ -192,16 +192,20 @@ def _loaded(report: Report, bad: list[UpdateLoss]) -> Finding:
 def _saved(first: UpdateLoss, gone: str) -> Finding:
     """Return what to say of numbers that come back from a checkpoint in half precision."""
     module, _, name = first.name.rpartition(".")
-    place = Site(module, "", f"param[{name}]", Phase.STATE, "float32", first.file, first.line)
+    loaded = Site(module, "", f"param[{name}]", Phase.STATE, "float32", first.file, first.line)
+    casts = only_cast(first.file)  # else nobody knows which of them was for the checkpoint
+    sites = (loaded._replace(line=casts), loaded) if casts else (loaded,)
+    saves = location(first.file, casts) if casts else "where the checkpoint is saved"
+    here = f"when it is loaded ({loaded.location})" if casts else "here"
     return Finding(
         "AMP504",
         "lost-update",
         "stagnant-update",
         Severity.ERROR,
-        f"{clean(first.name)} was saved in half precision: {percent(first.before)} of its numbers are {gone} here",
-        (place,),
+        f"{clean(first.name)} was saved in half precision: {percent(first.before)} of its numbers are {gone} {here}",
+        sites,
         {"lost_fraction": first.before, "tensors": 1},
-        fix=(f"# where the checkpoint is saved: {name} in FP32, without a cast to half precision",),
+        fix=(f"# {saves}: {name} in FP32, without a cast to half precision",),
     )
 
 

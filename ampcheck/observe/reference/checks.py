@@ -17,8 +17,12 @@ _ATEN = torch.ops.aten
 _ASKS = (_ATEN.isnan.default, _ATEN.isinf.default, _ATEN.ne.Scalar, _ATEN.ne.Tensor)
 #: What hands a number to Python.
 READ = _ATEN._local_scalar_dense.default
+#: What makes finite numbers of those that are not.
+_HIDES = frozenset(
+    map(id, (_ATEN.nan_to_num.default, _ATEN.nan_to_num_.default, _ATEN.where.self, _ATEN.masked_fill.Scalar))
+)
 #: By identity, since hashing an overload goes through C++.
-LOOKS = frozenset(map(id, (*_ASKS, READ)))
+LOOKS = frozenset(map(id, (*_ASKS, READ))) | _HIDES
 #: What is not audited, before the line.
 READS = "a number that is not finite, and is finite in FP32, is read"
 
@@ -31,6 +35,7 @@ class Checks:
         self._gave_way = gave_way
         #: by place and whether it was asked for: whether it differs, of looks before the first backward and after it
         self._found: dict[tuple[str, bool, bool], torch.Tensor] = {}
+        self._hidden: dict[tuple[str, int], torch.Tensor] = {}  #: by place, whether it has hidden an overflow
         self.backward = False  #: a backward has begun: gradients may be looked at
 
     def note(self, func: Any, args: tuple[Any, ...], of: _Of) -> None:
@@ -42,6 +47,9 @@ class Checks:
 
     @modes.unseen
     def _note(self, func: Any, args: tuple[Any, ...], of: _Of) -> None:
+        if id(func) in _HIDES:
+            self._hides(args, of)
+            return
         number = args[0]
         if not isinstance(number, torch.Tensor) or number.numel() != 1 or not number.is_floating_point():
             return
@@ -51,6 +59,20 @@ class Checks:
         key = location(*running_line()), func is not READ, self.backward
         differs = (~number.isfinite() & wide.isfinite()).reshape(())
         self._found[key] = self._found[key] | differs if key in self._found else differs
+
+    def _hides(self, args: tuple[Any, ...], of: _Of) -> None:
+        """Take note of gradients that are not finite, and are in FP32."""
+        for number in args if self.backward else ():
+            is_float = isinstance(number, torch.Tensor) and number.is_floating_point()
+            wide = of(number) if is_float and readable(number) else None
+            if wide is not None and number.dim():
+                hides = (~number.isfinite() & wide.isfinite()).any()
+                place = running_line()
+                self._hidden[place] = self._hidden[place] | hides if place in self._hidden else hides
+
+    def hidden(self) -> tuple[str, int] | None:
+        """Return the line that makes finite numbers of gradients that are not, and are in FP32."""
+        return next((place for place, hides in self._hidden.items() if place[1] and hides), None)
 
     def fetch(self, *, overflowed: bool) -> tuple[bool, dict[str, int]]:
         """Return whether a loss that was asked about is infinite in low precision only, and what is not audited.

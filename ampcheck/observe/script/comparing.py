@@ -331,9 +331,8 @@ class Compared(Recording):
             {} if self._second is None else self._second.worse,
             self.delivery,
             untouched,
-            self._rows.touched_at,
-            self._rows.dead_rows(),
-            self._rows.added,
+            *self._rows.changes(),
+            self._checks.hidden(),
         )
         trace = replace(trace, steps=(summed_up(trace, losses[0], log2_scale, low_dtype),))
         what = self.step, trace, precision, log2_scale, losses, beside, self.scaling, self.last

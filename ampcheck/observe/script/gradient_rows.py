@@ -188,6 +188,10 @@ class GradientRows:
         unknown = {SEVERAL_SCALES: 1} if self._unknown else {}
         return unknown | ({f"rows of the gradient of {some(names, 2)} {ZEROED}": 1} if names else {})
 
+    def changes(self) -> tuple[tuple[str, int], dict[str, float], tuple[str, int, float] | None]:
+        """Return where gradients are changed, which have rows that are zero, and what is added to them."""
+        return self.touched_at, self.dead_rows(), self.added
+
     def overflowed(self) -> bool:
         """Tell whether a gradient is not finite that is finite in FP32."""
         return any(bool(row[2]) for row in self._rows.values())

@@ -57,6 +57,9 @@ class Beside:
     dead_rows: Mapping[str, float] = field(default_factory=dict)
     #: where something without the loss scale is added to gradients that hold it, and how large it is beside them
     added: tuple[str, int, float] | None = None
+    hidden: tuple[str, int] | None = (
+        None  #: where gradients that are not finite, and are in FP32, are made finite
+    )
 
     @property
     def given(self) -> frozenset[int]:
