@@ -166,6 +166,13 @@ def script_doubts(judged: Sequence[Recorded]) -> tuple[Doubt, ...]:
     return (*found, *_by_zero(judged), *_changed(judged, tried), *_added(judged))
 
 
+def evaluated(found: tuple[str, str, int, float] | None) -> Iterator[Doubt]:
+    """Yield what decides by wrong numbers in an evaluation, so that a metric is off."""
+    if found is not None:
+        op, file, line, off = found
+        yield Doubt(DoubtKind.EVALUATED, (op,), file, line, off, harms=True)
+
+
 def _by_zero(judged: Sequence[Recorded]) -> Iterator[Doubt]:
     """Yield comparisons that come out otherwise because a number is zero in float16."""
     found = dict.fromkeys(one for step in judged if step.beside is not None for one in step.beside.by_zero)

@@ -27,7 +27,7 @@ from ampcheck.run.import_hooks import after_import
 from ampcheck.run.makers import makers
 from ampcheck.run.ranks import Ranks
 from ampcheck.run.script_coverage import most_missed, script_coverage, settled
-from ampcheck.run.script_outcomes import script_doubts, script_outcomes, with_ruined, without_one
+from ampcheck.run.script_outcomes import evaluated, script_doubts, script_outcomes, with_ruined, without_one
 from ampcheck.run.skip_origins import with_origins
 from ampcheck.run.surely import Function, running
 from ampcheck.run.wishes import NO_WISHES, Wishes
@@ -169,7 +169,7 @@ class Session:
                 replace(layer, judged=bool(layer.recipe) and self.recipes_follow())
                 for layer in watcher.tape.in_use.values()
             ),
-            doubts=script_doubts(judged),
+            doubts=(*script_doubts(judged), *evaluated(watcher.tape.workers.evaluation.found)),
             updates=(*watcher.updates.losses, *_written(watcher, full), *watcher.averages.losses),
         )
         report = replace(report, makers=makers(report))

@@ -12,6 +12,7 @@ class DoubtKind(StrEnum):
 
     GIVEN = "given"  #: numbers that were rounded to half precision before the step
     PICKED = "picked"  #: elements that the step picks, by numbers in half precision
+    EVALUATED = "evaluated"  #: what decides in an evaluation, by numbers that are nothing like FP32's
     CHANGED = "changed"  #: what is done to gradients between the backward and the optimizer
     HIDDEN = "hidden"  #: an overflow of gradients that the script replaces by finite numbers
     ADDED = "added"  #: what is added to gradients that hold the loss scale, and does not hold it

@@ -63,7 +63,8 @@ def wrong_picks(report: Report) -> list[Finding]:
 
     What it finds: an argmin, a topk, a comparison, a search in a table or a conversion to integers that comes out
     otherwise than by FP32's own numbers, where the gradients of a second FP32 run that picks by itself differ far more
-    than rounding the weights explains.
+    than rounding the weights explains. And what an evaluation between the steps decides by, where that is nothing like
+    FP32's numbers and a metric comes out otherwise.
 
     Why it matters: the gradients are right for what was picked, so neither the loss nor an overflow shows it: wrong
     neighbours, wrong codes of a codebook, wrong experts.
@@ -92,6 +93,17 @@ def wrong_picks(report: Report) -> list[Finding]:
             ),
         )
         for found in _harmful(report, DoubtKind.PICKED)
+    ] + [
+        _finding(
+            report,
+            ("AMP510", "wrong-picks", found.names[0]),
+            found,
+            f"an evaluation decides ({clean(found.names[0])}) by numbers of this line, which are nothing like FP32's: "
+            f"a metric of it is off by {percent(found.error)}",
+            region,
+            "    ...  # this line, with .float() on what is read",
+        )
+        for found in _harmful(report, DoubtKind.EVALUATED)
     ]
 
 
@@ -229,7 +241,12 @@ def _finding(report: Report, rule: tuple[str, str, str], found: Doubt, message: 
     makers = (maker_of(report, name) for name in found.names if found.kind is DoubtKind.GIVEN)
     at = next(filter(None, makers), found)
     site = Site(found.part, op, "output", Phase.FORWARD, report.dtype, at.file, at.line)
-    known = found.overflows or found.by_zero or found.kind is DoubtKind.ADDED or "rounded" in report.outcomes
+    known = (
+        found.overflows
+        or found.by_zero
+        or found.kind in {DoubtKind.ADDED, DoubtKind.EVALUATED}
+        or "rounded" in report.outcomes
+    )
     return Finding(
         code,
         name,

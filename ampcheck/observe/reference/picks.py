@@ -17,11 +17,11 @@ from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.trace import Integers, Site
 
 #: Operations that decide element by element.
-_COMPARES = frozenset("lt gt le ge eq ne".split())
+COMPARES = frozenset("lt gt le ge eq ne".split())
 #: Operations that look up where numbers belong in a table, as draws do by a cumulative sum.
-_SEARCHES = frozenset({"searchsorted", "bucketize"})
+SEARCHES = frozenset({"searchsorted", "bucketize"})
 #: Operations that pick along a dimension, or element by element.
-PICKS = frozenset({"argmin", "argmax", "topk", "min", "max", "_to_copy"}) | _COMPARES | _SEARCHES
+PICKS = frozenset({"argmin", "argmax", "topk", "min", "max", "_to_copy"}) | COMPARES | SEARCHES
 #: What turns numbers into integers: indices, mostly.
 CONVERTS = "_to_copy"
 _CONVERSION = "a conversion to integers"
@@ -64,13 +64,13 @@ class Picks:
         self._best = None
         picked, best = (one if isinstance(one, torch.Tensor) else one[1] for one in (out, wide))
         values = args[0]
-        kinds = _BOOLS if name in _COMPARES else _INTEGERS
+        kinds = _BOOLS if name in COMPARES else _INTEGERS
         if picked.dtype not in kinds or not values.is_floating_point() or not torch.is_grad_enabled():
             return
-        if name in _COMPARES and picked.numel() == 1:
+        if name in COMPARES and picked.numel() == 1:
             self._compares(name, picked != best, low, values)
             return
-        if name in _COMPARES or name in _SEARCHES:
+        if name in COMPARES or name in SEARCHES:
             self._best = picked, best, -1
             other = picked != best
             nothing = torch.zeros_like(other.sum())

@@ -63,7 +63,11 @@ class HandWatcher(LoopWatcher):
 
     def casts_by_hand(self) -> None:
         """Take note of a region of autocast: a step begins with it, if nothing else tells of steps."""
-        passes = self.averages.passes
+        passes, evaluation = self.averages.passes, self.tape.workers.evaluation
+        if torch.is_grad_enabled():
+            evaluation.end()
+        elif self.steps and self.tape.now is None and self.thread.runs:
+            evaluation.begin(self)
         passes.regions += 1
         if passes.regions >= passes.begins:
             self.averages.goes_on(passes.regions)

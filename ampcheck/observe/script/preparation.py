@@ -135,4 +135,4 @@ def hear_graphs_made(patches: Patches, watcher: Any) -> None:
     """Let nothing be followed once code is turned into a graph."""
     for owner, name in _GRAPHS:
         if hasattr(owner, name):
-            patches.before(owner, name, lambda *_, **__: watcher.tape.workers.preparation.end())
+            patches.before(owner, name, lambda *_, **__: watcher.tape.workers.alone())

@@ -185,8 +185,8 @@ class Tape(Models):
 
     def backward(self, loss: Any, *, scaled: bool, by: float = 1.0) -> torch.Tensor | None:
         """Note the backward of a loss; return what it starts from where another precision is tried."""
-        if self.workers.preparation.mode is not None:
-            self.workers.preparation.end()
+        self.workers.preparation.end()
+        self.workers.evaluation.end()
         if self.delivery.mode is not None:
             self.delivery.end()
         if self.now is None:

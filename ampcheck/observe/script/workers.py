@@ -19,6 +19,7 @@ from ampcheck.observe.modes import OwnMode
 from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.reference.beside_mode import BesideMode
 from ampcheck.observe.reference.storage import Reference
+from ampcheck.observe.script.evaluating import Evaluation
 from ampcheck.observe.script.guard import surely
 from ampcheck.observe.script.preparation import Preparation
 from ampcheck.observe.script.results import Results
@@ -96,7 +97,7 @@ class Workers:
     """What threads of the script's own compute in half precision, and whether a recorded step went on from it."""
 
     def __init__(self) -> None:
-        self.preparation = Preparation()
+        self.preparation, self.evaluation = Preparation(), Evaluation()
         self._results = Results()
         self._used = self._judged = False
         self._trains: Callable[[], bool] = bool  #: tells whether the running thread is the one that trains
@@ -122,6 +123,7 @@ class Workers:
     def joins(self, recording: "Compared") -> "Compared":
         """Let a step go on from what such threads have computed, and from what was there before training."""
         self.preparation.end()
+        self.evaluation.end()
         heard = self.heard or self.preparation.heard
         recording.join(self.beside if heard else None, self._sends)
         return recording
@@ -140,9 +142,14 @@ class Workers:
         file, line = self._results.computed
         return f"{COMPUTED_ELSEWHERE}{f', first at {Path(file).name}:{line}' if line else ''}"
 
+    def alone(self) -> None:
+        """Let the thread that trains run alone from here on, where no step is recorded."""
+        self.preparation.end()
+        self.evaluation.close()
+
     def end(self) -> None:
         """Follow nothing any more."""
-        self.preparation.end()
+        self.alone()
         self._results.open = False
         self._results.clear()
 

@@ -1,0 +1,171 @@
+"""What a script computes in half precision without gradients, between its steps: scores, distances, metrics.
+
+No recorded step holds that. So the first evaluations run in FP32, too, as long as it is cheap, and FP32 decides by its
+own numbers there. A metric that comes out otherwise is no harm by itself: rounding changes a few answers. It is where
+it follows from numbers that are nothing like FP32's.
+"""
+
+import os
+from math import isfinite
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _pop_mode, _push_mode
+
+from ampcheck.observe.execution import Args, Kwargs
+from ampcheck.observe.reference.beside_mode import BesideMode
+from ampcheck.observe.reference.checks import READ
+from ampcheck.observe.reference.effects import Effects
+from ampcheck.observe.reference.picks import COMPARES, SEARCHES
+from ampcheck.observe.reference.shadow import Follow
+from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.results import Results
+from ampcheck.observe.source import running_line
+from ampcheck.observe.statistics.memory import readable, tensors_of
+from ampcheck.values.outcome import HARM_ERROR
+
+#: Evaluations that are followed; the seconds FP32 may take in all of them, and operations that are looked at.
+_OFTEN, _SECONDS, _OPERATIONS = 2, 1.0, 20_000
+#: Operations that decide: by which numbers are larger, or where they lie.
+_DECIDES = frozenset({"argmin", "argmax", "topk", "sort", "argsort"}) | COMPARES | SEARCHES
+#: Error of numbers, as a part of FP32's, from which on they are nothing like them.
+_NOTHING_LIKE = 0.5
+#: Numbers from which on that is no chance of a single one.
+_SEVERAL = 8
+
+
+class _Judged(Results):
+    """The references of an evaluation, and what it decides by that is wrong."""
+
+    def __init__(self) -> None:
+        super().__init__(_SECONDS, _OPERATIONS)
+        self.decides = True
+        #: By storage of numbers that are nothing like FP32's, the line at which that began.
+        self._turned: dict[int, tuple[str, int]] = {}
+        #: By storage of what follows from a decision by such numbers, the operation that decides, and that line.
+        self._metrics: dict[int, tuple[str, str, int]] = {}
+        #: The same, and by how much a metric is off, once the script has read one.
+        self.found: tuple[str, str, int, float] | None = None
+
+    def run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Run an operation, and its reference; compare a number that the script reads."""
+        decided = self._metrics.get(_key(args[0])) if func is READ and self.open else None
+        if decided is not None and self.found is None:
+            with unseen():
+                wide = self.of(args[0])
+                low, high = (float(one) for one in (args[0], args[0] if wide is None else wide))
+            off = abs(low - high) / max(abs(high), 1e-12) if isfinite(low) else 1.0
+            if isfinite(high) and high and off > HARM_ERROR:
+                self.found = *decided, off
+        return super().run(func, args, kwargs)
+
+    def clear(self) -> None:
+        """Forget all references."""
+        super().clear()
+        self._turned.clear()
+        self._metrics.clear()
+
+    def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
+        given = [_key(one) for one in tensors_of((*args, *kwargs.values())) if readable(one)]
+        began = next((self._turned[key] for key in given if key in self._turned), None)
+        decided = next((self._metrics[key] for key in given if key in self._metrics), None)
+        if began is not None and rule.name in _DECIDES:
+            decided = decided or (rule.name, *began)
+        follow = super()._follow(rule, func, args, kwargs)
+
+        def and_compare(out: Any) -> None:
+            if follow is not None:
+                follow(out)
+            with self.lock, unseen():
+                for tensor in filter(readable, tensors_of((out,))):
+                    self._note(tensor, began, decided)
+
+        return and_compare
+
+    def _note(
+        self, tensor: torch.Tensor, began: tuple[str, int] | None, decided: tuple[str, str, int] | None
+    ) -> None:
+        """Take note of what a result is: others may have been in its memory before."""
+        key = _key(tensor)
+        self._metrics.pop(key, None)
+        self._turned.pop(key, None)
+        if decided is not None:
+            self._metrics[key] = decided
+        elif self._is_wrong(tensor) and (place := began or running_line())[1]:
+            self._turned[key] = place
+
+    def _is_wrong(self, tensor: torch.Tensor) -> bool:
+        """Tell whether numbers are nothing like FP32's; what is infinite in FP32 as well is left out."""
+        if not tensor.is_floating_point() or tensor.numel() < _SEVERAL:
+            return False
+        wide = self.of(tensor)
+        if wide is None:
+            return False
+        known = wide.isfinite()
+        off = (tensor.to(wide.dtype) - wide).where(known, 0.0).nan_to_num(nan=torch.inf).norm()
+        return bool(off > _NOTHING_LIKE * wide.where(known, 0.0).norm())
+
+
+def _key(tensor: torch.Tensor) -> int:
+    place: int = tensor.untyped_storage()._cdata
+    return place
+
+
+class _Listener(BesideMode):
+    """Follows an evaluation, and no process that is forked from it."""
+
+    def __init__(self, results: _Judged, watcher: Any) -> None:
+        super().__init__(results)
+        self._results, self._watcher, self._process = results, watcher, os.getpid()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+        if not self._results.open or os.getpid() != self._process:
+            self.step_aside()
+        elif not self._watcher.capturing and not torch.is_grad_enabled():
+            if torch.is_inference_mode_enabled() and (parts := self._in_parts(func, args, kwargs or {})):
+                return parts[0]
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        return func(*args, **(kwargs or {}))
+
+    def _in_parts(self, func: Any, args: Args, kwargs: Kwargs) -> list[Any]:
+        """Return what an operation gives that is made of others, which run here one by one as they do elsewhere."""
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+            return []
+        _push_mode(self)
+        try:
+            return [func.decompose(*args, **kwargs)]
+        finally:
+            _pop_mode()
+
+
+class Evaluation:
+    """Follows the first evaluations of a script."""
+
+    def __init__(self) -> None:
+        self._results = _Judged()
+        self._mode: _Listener | None = None
+        self._times = 0
+
+    @property
+    def found(self) -> tuple[str, str, int, float] | None:
+        """What decides by wrong numbers, the line that made these, and by how much a metric is off."""
+        return self._results.found
+
+    def begin(self, watcher: Any) -> None:
+        """Follow what runs from now on without gradients."""
+        if self._mode is None and self._times < _OFTEN and self._results.open:
+            self._times += 1
+            self._mode = _Listener(self._results, watcher)
+            self._mode.__enter__()
+
+    def end(self) -> None:
+        """Follow nothing any more, until the next evaluation."""
+        mode, self._mode = self._mode, None
+        if mode is not None:
+            mode.__exit__()
+            self._results.clear()
+
+    def close(self) -> None:
+        """Follow nothing any more."""
+        self.end()
+        self._results.open = False

@@ -1,0 +1,91 @@
+"""What a script computes between its steps, without gradients: by which numbers an evaluation decides."""
+
+import pytest
+import torch
+from torch import nn
+
+from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
+from ampcheck.values.settings import Schedule
+
+
+def distances(query, keys):
+    """Return squared distances as a difference of large numbers, which float16 rounds away."""
+    return query.square().sum(1, keepdim=True) + keys.square().sum(1) - 2 * query @ keys.T
+
+
+def train(evaluate, *, guard=torch.no_grad, steps=30):
+    """Train, and evaluate after ten steps."""
+    torch.manual_seed(0)
+    encoder, metrics = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16)), []
+    optimizer = torch.optim.SGD(encoder.parameters(), 0.01)
+    scaler = torch.amp.GradScaler("cuda", init_scale=256.0)
+    for step in range(steps):
+        x = torch.randn(32, 8)
+        with torch.autocast("cuda", torch.float16):
+            loss = (encoder(x).float()[:, 0] - x[:, 0]).square().mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if step % 10 == 9:
+            with guard(), torch.autocast("cuda", torch.float16):
+                metrics.append(evaluate(encoder))
+    return metrics, [one.detach().clone() for one in encoder.parameters()], torch.rand(1)
+
+
+def watched(evaluate, **how):
+    """Do the same under watch; return the errors as well."""
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        done = train(evaluate, **how)
+    assert not session.watcher.broken, session.watcher.not_seen
+    return done, [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+
+
+def outliers(encoder, *, wide):
+    """Return how often the distance of an outlier to its nearest neighbour is larger than that of another point."""
+    keys = encoder(100 + torch.randn(64, 8)).float()
+    queries = encoder(100 + torch.randn(64, 8)).float(), encoder(100 + 1.5 * torch.randn(64, 8)).float()
+    with torch.autocast("cuda", enabled=not wide):
+        good, bad = (distances(one, keys).clamp(min=0).amin(1) for one in queries)
+    return (bad[:, None] > good).float().mean().item()
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
+def test_an_evaluation_that_decides_by_nothing_but_rounding_is_an_error(wide, guard):
+    (metrics, *_), errors = watched(lambda encoder: outliers(encoder, wide=wide), guard=guard)
+    assert all(0.6 < one < 0.95 for one in metrics) is wide
+    assert [one.code for one in errors] == ([] if wide else ["AMP510"])
+
+
+def gap(encoder):
+    """Return by how much float16 changes an output: a number that is zero in FP32."""
+    x = torch.randn(64, 8)
+    with torch.autocast("cuda", enabled=False):
+        exact = encoder(x)
+    apart = (encoder(x) - exact).abs()
+    return apart.max().item(), (apart > 1e-5).float().mean().item()
+
+
+def test_to_measure_what_rounding_does_is_no_error():
+    (metrics, *_), errors = watched(gap)
+    assert all(largest > 0.0 for largest, _ in metrics)
+    assert errors == []
+
+
+def accuracy(encoder):
+    return (encoder(torch.randn(64, 8)).argmax(1) == 0).float().mean().item()
+
+
+@pytest.mark.parametrize("evaluate", [accuracy, gap, lambda encoder: outliers(encoder, wide=False)])
+def test_what_is_evaluated_and_trained_is_what_it_is_without_us(evaluate):
+    session = Session(Schedule(), as_cuda=True)
+    session.watcher.tape.workers.evaluation.close()
+    with session.watching():
+        alone = train(evaluate)
+    (metrics, weights, drawn), _ = watched(evaluate)
+    assert metrics == alone[0]
+    assert all(map(torch.equal, weights, alone[1]))
+    assert torch.equal(drawn, alone[2])
