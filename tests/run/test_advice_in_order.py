@@ -92,7 +92,9 @@ def test_the_one_line_that_casts_is_where_a_checkpoint_loses_its_numbers(tmp_pat
     errors, names = errors_of(runpy.run_path, str(script))
     assert all(not one["exp_avg_sq"].any() for one in names["saved"]["state"].values())
     assert [one.code for one in errors] == ["AMP504"]
-    lines = [number for number, text in enumerate(RESUMED.splitlines(), 1) if ".half()" in text or "load_" in text]
+    lines = [
+        number for number, text in enumerate(RESUMED.splitlines(), 1) if ".half()" in text or "load_" in text
+    ]
     assert [site.line for site in errors[0].sites] == lines
     assert errors[0].fix[0].startswith(f"# {errors[0].origin.location}: exp_avg_sq in FP32")
 

@@ -1,6 +1,6 @@
 """Backwards in float16 of losses that were not scaled."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ampcheck.diagnose.rules.loop_state import (
     active_scalers,
@@ -69,10 +69,7 @@ def unscaled_backward(report: Report) -> list[Finding]:
             plain = [event for event in plain if event.name != SEEDED]
             beside |= {event.location for event in plain if event.name == RETURNED}
         if plain and (steps or half):
-            direct = any(
-                event.kind is Kind.STEP and not event.by for event in events
-            )  # it may be of this loss
-            found += [(event, bool(steps) and not direct) for event in plain]
+            found += [(event, bool(steps) and not _steps_directly(events)) for event in plain]
         if any(event.kind is Kind.MIXED for event in events):
             mixed |= {event.location for event in plain}
         if backwards and backwards[-1].scaled:
@@ -94,6 +91,11 @@ def unscaled_backward(report: Report) -> list[Finding]:
             for event in first_by_place(event for event, _ in found)
         ),
     ]
+
+
+def _steps_directly(events: Iterable[Event]) -> bool:
+    """Tell whether an optimizer steps without the scaler: the loss that is not scaled may be its own."""
+    return any(event.kind is Kind.STEP and not event.by for event in events)
 
 
 def _lost_moves(report: Report) -> Iterator[Finding]:
