@@ -6,6 +6,7 @@ it follows from numbers that are nothing like FP32's.
 """
 
 import os
+from contextlib import suppress
 from math import isfinite
 from typing import Any
 
@@ -28,6 +29,8 @@ from ampcheck.values.outcome import HARM_ERROR
 _OFTEN, _SECONDS, _OPERATIONS = 2, 1.0, 20_000
 #: Operations that decide: by which numbers are larger, or where they lie.
 _DECIDES = frozenset({"argmin", "argmax", "topk", "sort", "argsort"}) | COMPARES | SEARCHES
+#: What torch calls the kernel of an operation that is made of others.
+_OF_OTHERS = "CompositeImplicitAutograd"
 #: Error of numbers, as a part of FP32's, from which on they are nothing like them.
 _NOTHING_LIKE = 0.5
 #: Numbers from which on that is no chance of a single one.
@@ -49,15 +52,19 @@ class _Judged(Results):
 
     def run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run an operation, and its reference; compare a number that the script reads."""
-        decided = self._metrics.get(_key(args[0])) if func is READ and self.open else None
-        if decided is not None and self.found is None:
-            with unseen():
-                wide = self.of(args[0])
-                low, high = (float(one) for one in (args[0], args[0] if wide is None else wide))
-            off = abs(low - high) / max(abs(high), 1e-12) if isfinite(low) else 1.0
-            if isfinite(high) and high and off > HARM_ERROR:
-                self.found = *decided, off
+        if func is READ and self.open and self.found is None:
+            with suppress(Exception), unseen():  # of our own: then nothing is known of it
+                self._read(args[0])
         return super().run(func, args, kwargs)
+
+    def _read(self, number: torch.Tensor) -> None:
+        decided, wide = self._metrics.get(_key(number)), self.of(number)
+        if decided is None or wide is None:
+            return
+        low, high = float(number), float(wide)
+        off = abs(low - high) / max(abs(high), 1e-12) if isfinite(low) else 1.0
+        if isfinite(high) and high and off > HARM_ERROR:
+            self.found = *decided, off
 
     def clear(self) -> None:
         """Forget all references."""
@@ -129,7 +136,8 @@ class _Listener(BesideMode):
 
     def _in_parts(self, func: Any, args: Args, kwargs: Kwargs) -> list[Any]:
         """Return what an operation gives that is made of others, which run here one by one as they do elsewhere."""
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        whole = not isinstance(func, torch._ops.OpOverload)
+        if whole or not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _OF_OTHERS):
             return []
         _push_mode(self)
         try:

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 
+from ampcheck.observe import modes
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.model.held import apart
@@ -112,7 +114,8 @@ class GradientRows:
         if _current_node() is not None:
             return False
         if self._left and effects(func).name.rstrip("_") in _ADDS and not self._kept:
-            self._adds(args, kwargs.get("alpha", 1.0))
+            with suppress(Exception):  # of our own: then nothing is known of it
+                self._adds(args, kwargs.get("alpha", 1.0))
         if not self._places:
             return False
         given = {tensor.untyped_storage()._cdata for tensor in tensors_of(args) if readable(tensor)}
@@ -131,21 +134,23 @@ class GradientRows:
             self._places = frozenset()
         return first
 
-    def _adds(self, args: tuple[Any, ...], alpha: float) -> None:
+    @modes.unseen
+    def _adds(self, args: tuple[Any, ...], alpha: Any) -> None:
         """Take note of what is added, if it counts and does not hold the loss scale."""
         scale = self._scale()
-        grads, others = ([one] if isinstance(one, torch.Tensor) else list(one) for one in args[:2])
+        grads, others = (one if isinstance(one, list | tuple) else [one] for one in args[:2])
         left = (grad for parameter, grad, _ in self._left if id(parameter) not in self.divided)
         held = {grad.untyped_storage()._cdata for grad in left}
         for grad, other in zip(grads, others, strict=False):
-            known = grad.untyped_storage()._cdata in held and isinstance(other, torch.Tensor)
-            wide = self._shadow.of(grad) if known else None
+            if not all(isinstance(one, torch.Tensor) and readable(one) for one in (grad, other)):
+                continue
+            wide = self._shadow.of(grad) if grad.untyped_storage()._cdata in held else None
             if wide is None or not other.dim() or apart(wide * scale, grad) >= apart(wide, grad):
                 continue
             own = self._shadow.of(other)
             if own is not None and apart(own * scale, other) < apart(own, other):
                 continue
-            share = abs(alpha) * float(other.detach().norm() / wide.norm())
+            share = abs(float(alpha)) * float(other.detach().norm() / wide.norm())
             if _SOME <= share <= min(_TOO_MUCH, _SOME * scale):
                 self.added = self.added or (*running_line(), share)
             elif share > _TOO_MUCH and not other.requires_grad:  # it is multiplied by the scale, by hand
