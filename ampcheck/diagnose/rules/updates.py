@@ -22,13 +22,14 @@ def lost_update(report: Report) -> list[Finding]:
     """Weights or averages held in half precision do not move, or move to somewhere else.
 
     What it finds: tensors in half precision of which more than half of the elements that FP32 would change in
-    the first optimizer steps keep their old value or move more than twice as far, or any become infinite or NaN. What a
-    script changes beside its training, averages, counters, banks and buffers, and weights that an optimizer of its own
-    steps, is followed in FP32 over many steps: there an element counts once FP32 has moved it by eight units in the
-    last place, or has moved steadily while all of its changes are rounded away and will be for so long, and is lost if
-    most of that is missing; so is a sum that grows infinite. FP32 weights that a
-    script fills from half-precision copies before a step lose what the step before added; so do weights that a thread
-    trains and sends in half precision, where it is given back what it has sent.
+    the first optimizer steps keep their old value or move more than twice as far, or any become infinite or NaN; or
+    most of the eighth step is lost, while gradients are about as large. What a script changes beside its training,
+    averages, counters, banks and buffers, and weights that an optimizer of its own steps, is followed in FP32 over many
+    steps: there an element counts once FP32 has moved it by eight units in the last place, or has moved steadily while
+    all of its changes are rounded away and will be for so long, and is lost if most of that is missing; so is a sum
+    that grows infinite. FP32 weights that a script fills from half-precision copies before a step lose what the step
+    before added; so do weights that a thread trains and sends in half precision, where it is given back what it has
+    sent.
 
     Why it matters: a change below half a unit in the last place is rounded away every time, so it never adds
     up; training stands still, or an averaged copy never follows. A second moment or an eps that is zero in half
