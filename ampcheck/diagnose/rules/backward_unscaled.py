@@ -1,5 +1,7 @@
 """Backwards in float16 of losses that were not scaled."""
 
+import ast
+import linecache
 from collections.abc import Iterable, Iterator
 
 from ampcheck.diagnose.rules.loop_state import (
@@ -20,16 +22,11 @@ from ampcheck.values.wording import clean
 
 #: How a loss is scaled.
 SCALED = (
-    'scaler = torch.amp.GradScaler("cuda")  # once',
+    'scaler = torch.amp.GradScaler("cuda")  # once, before the loop',
     "scaler.scale(loss).backward()",
     "scaler.unscale_(optimizer)  # before gradients are clipped or changed",
     "scaler.step(optimizer)",
     "scaler.update()",
-)
-#: How gradients that are returned are scaled.
-_MULTIPLIED_FIRST = (
-    "grads = torch.autograd.grad(part * 2.0**16, ...)  # multiplied first",
-    "grads = [grad.float() / 2.0**16 for grad in grads]  # unless only their direction counts",
 )
 
 
@@ -49,12 +46,11 @@ def unscaled_backward(report: Report) -> list[Finding]:
     When to ignore it: when the gradients are known to be large enough: see the report's loss-scale curve.
     """
     loop = loop_of(report)
-    found, mixed, early, beside = [], set(), set(), set()
+    found, mixed, early, beside, half = [], set(), set(), set(), False
     # A scale of the script's own may have come down to 1.
     by_hand = {
         event.location for _, event in loop.sequence() if event.kind is Kind.BACKWARD and event.by_hand
     }
-    half = False
     for events in rounds_of(loop).values():
         forwards = [e for e in events if e.kind is Kind.FORWARD]
         if (
@@ -78,17 +74,18 @@ def unscaled_backward(report: Report) -> list[Finding]:
     dead, settled = _dead(report), report.outcomes.get("settled")
     lost = settled is not None and settled.finite and settled.underflow > HARM_UNDERFLOW
     harmed = bool(dead) or (lost and (bool(early) or not (report.log2_scale or loop.scaling)))
-    idle = () if active_scalers(loop) else loop.things
-    off = next((thing for thing in idle if _is_switched_off(thing)), None)
+    off = _switched_off(loop)
+    moves = [*_lost_moves(report)]
+    said = {one.origin.location for one in moves if one.origin is not None}
     return [
-        *_lost_moves(report),
+        *moves,
         *(
             loop_finding(
                 "AMP408 unscaled-backward",
                 Severity.ERROR if harmed or event.location in divided | mixed else Severity.WARNING,
                 *_unscaled((event, _another_scaler(loop, event)), dead, off, (divided, mixed, early)),
             )
-            for event in first_by_place(event for event, _ in found)
+            for event in first_by_place(event for event, _ in found if event.location not in said)
         ),
     ]
 
@@ -96,6 +93,30 @@ def unscaled_backward(report: Report) -> list[Finding]:
 def _steps_directly(events: Iterable[Event]) -> bool:
     """Tell whether an optimizer steps without the scaler: the loss that is not scaled may be its own."""
     return any(event.kind is Kind.STEP and not event.by for event in events)
+
+
+def _multiplied_first(file: str, line: int) -> tuple[str, str]:
+    """Return how gradients that a line asks for are scaled, with its names where it is one assignment."""
+    names = "grads", "torch.autograd.grad", "loss", "..."
+    try:
+        (node,) = ast.parse(linecache.getline(file, line).strip()).body
+    except (SyntaxError, ValueError, RecursionError):
+        node = None
+    if (
+        isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Call)
+    ):
+        call = node.value
+        given = [ast.unparse(one) for one in (*call.args, *call.keywords)]
+        if len(call.args) > 1 and ast.unparse(call.func).endswith("grad"):
+            loss = given[0] if isinstance(call.args[0], ast.Name) else f"({given[0]})"
+            names = node.targets[0].id, ast.unparse(call.func), loss, ", ".join(given[1:])
+    made, func, loss, rest = names
+    return (
+        f"{made} = {func}({loss} * 2.0**16, {rest})",
+        f"{made} = [one.float() / 2.0**16 for one in {made}]  # not needed where only their direction counts",
+    )
 
 
 def _lost_moves(report: Report) -> Iterator[Finding]:
@@ -121,7 +142,7 @@ def _lost_moves(report: Report) -> Iterator[Finding]:
             Severity.ERROR,
             f"most of the float16 gradients that autograd.grad returns here are zero, and FP32's are not: {what}",
             [Event(Kind.BACKWARD, name=RETURNED, file=file, line=int(line))],
-            _MULTIPLIED_FIRST,
+            _multiplied_first(file, int(line)),
         )
 
 
@@ -133,7 +154,7 @@ def _another_scaler(loop: Loop, event: Event) -> list[str]:
         return [*SCALED]
     optimizer = (steps or [""])[0].partition(".step(")[0]
     return [
-        'other = torch.amp.GradScaler("cuda")  # once',
+        'other = torch.amp.GradScaler("cuda")  # once, before the loop',
         f"other.scale({_loss(event)}).backward()",
         f"other.step({optimizer or 'optimizer'})",
         "other.update()",
@@ -162,7 +183,7 @@ def _unscaled(
         lines = [f"({_loss(event)} * scale).backward()  # by the scale of the other loss"]
     elif event.location in early:
         said = f"these float16 gradients are computed before the loss that they are part of is scaled: {lost}"
-        lines = [*_MULTIPLIED_FIRST]
+        lines = [*_multiplied_first(event.file, event.line)]
     elif off is not None:
         said = f"this {clean(off.kind)} is switched off (enabled=False), and float16 gradients are not scaled: {lost}"
         made = Event(Kind.SCALE, off.label, off.kind, file=off.file, line=off.line)
@@ -176,9 +197,11 @@ def _unscaled(
     return said, [event], lines
 
 
-def _is_switched_off(thing: LoopObject) -> bool:
-    """Tell whether a script has made a scaler that does nothing."""
-    return thing.family == "scaler" and thing.settings.get("enabled") is False and bool(thing.line)
+def _switched_off(loop: Loop) -> LoopObject | None:
+    """Return a scaler of the script's that does nothing, where no other does anything."""
+    idle = () if active_scalers(loop) else loop.things
+    scalers = (one for one in idle if one.family == "scaler" and one.line)
+    return next((one for one in scalers if one.settings.get("enabled") is False), None)
 
 
 def _dead(report: Report) -> str:

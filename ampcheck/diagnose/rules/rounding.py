@@ -56,8 +56,7 @@ def precision_loss(report: Report) -> list[Finding]:
         return []
     begun = begun_by_rounding(report)
     judged = settled.finite and (settled.worst > HARM_ERROR or settled.outputs)
-    added = {one.location for one in report.doubts if one.kind is DoubtKind.ADDED}  # which AMP421 says
-    if (not begun and (report.error_jumps or not judged)) or (begun and begun[0].site.location in added):
+    if (not begun and (report.error_jumps or not judged)) or _is_added(report, begun):
         return []
     healing = _healing(report)
     few = 0 < len(healing) <= FEW_PLACES and (_points(report) or _pinned(report))
@@ -88,6 +87,12 @@ def precision_loss(report: Report) -> list[Finding]:
             numbers,
         )
     ]
+
+
+def _is_added(report: Report, begun: list[ErrorJump]) -> bool:
+    """Tell whether it begins where something is added to gradients that hold the loss scale, which AMP421 says."""
+    added = {one.location for one in report.doubts if one.kind is DoubtKind.ADDED}
+    return bool(begun) and begun[0].site.location in added
 
 
 def _in_backward(
