@@ -8,6 +8,7 @@ it follows from numbers that are nothing like FP32's.
 import os
 from contextlib import suppress
 from math import isfinite
+from time import thread_time
 from typing import Any
 
 import torch
@@ -83,9 +84,11 @@ class _Judged(Results):
         def and_compare(out: Any) -> None:
             if follow is not None:
                 follow(out)
+            since = thread_time()
             with self.lock, unseen():
                 for tensor in filter(readable, tensors_of((out,))):
                     self._note(tensor, began, decided)
+            self._spent += thread_time() - since
 
         return and_compare
 

@@ -128,7 +128,7 @@ class UpdateWatch:
         rate = _learning_rate(optimizer) if low else 0.0
         largest = self._largest.get(label, 0.0)
         self._steps[label] = self._steps.get(label, 0) + bool(low)
-        later = self._steps[label] == _LATER and _known(optimizer)
+        later = self._steps[label] == _LATER and rate <= _GROWN * largest and _known(optimizer)
         if rate <= _GROWN * largest and not 0.0 < rate <= _FALLEN * self._last.get(label, 0.0) and not later:
             return
         if not _known(optimizer):
