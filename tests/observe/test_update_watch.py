@@ -58,7 +58,7 @@ def test_fp32s_step_is_the_one_that_the_optimizer_takes_on_fp32_weights(name):
         theirs.grad = mine.grad.float()
     before = [parameter.detach().clone() for parameter in low.parameters()]
     watch.begins("optimizer 1", optimizer, low.parameters())
-    ((_, steps),) = watch._tried.values()
+    ((_, steps, _),) = watch._tried.values()
     taken = [after for _, _, after in steps]
     assert all(torch.equal(a, b) for a, b in zip(before, low.parameters(), strict=True))
     witness.step()
