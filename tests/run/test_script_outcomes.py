@@ -13,7 +13,8 @@ from ampcheck.values.parts import by_chance
 
 def step(error, rounded):
     """A step that is off, and how far it is with rounded weights alone; None where that was not tried."""
-    beside = SimpleNamespace(error=error, rounded={} if rounded is None else {"weight": rounded})
+    beside = SimpleNamespace(error=error, rows={}, rounded={} if rounded is None else {"weight": rounded})
+    beside.dead_rows = {}
     return SimpleNamespace(beside=beside)
 
 
@@ -88,10 +89,11 @@ def test_a_part_that_is_off_does_not_pass(monkeypatch):
 def delivered(off, norm=1.0):
     """A step whose optimizer is given a number that is off by so much, beside a weight that is right."""
     rows = {".temperature": (off**2 * norm**2, norm**2, 0, 0, 1), "layer.weight": (1e-6, 1.0, 0, 0, 64)}
-    delivery = SimpleNamespace(rows=rows, second={}, places={}, kept={})
+    delivery = SimpleNamespace(rows=rows, second={}, places={}, kept={}, zeroed_at=("", 0))
     beside = SimpleNamespace(
         delivery=delivery, error=FIRST, rounded={}, taken=(), by_zero=(), touched_at=("script.py", 7)
     )
+    beside.added = beside.hidden = None
     return SimpleNamespace(beside=beside)
 
 
