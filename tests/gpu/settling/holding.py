@@ -13,7 +13,8 @@ from settling.stages.traces import DTYPES
 from settling.tracing import apart, traced
 
 #: The emulation may be so many roundings farther from the GPU than it was on the day: another CPU adds up otherwise.
-SLACK = 1.0
+#: On an AMD EPYC the steps of an LSTM in bfloat16 come to 1.3 more.
+SLACK = 2.0
 _MODELS = {maker.__name__ for maker in MAKERS}
 _OPERATORS = {operator.name for operator in (*PRODUCTS, *OTHERS)}
 
