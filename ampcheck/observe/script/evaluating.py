@@ -154,7 +154,7 @@ class Evaluation:
 
     def __init__(self) -> None:
         self._results = _Judged()
-        self._mode: _Listener | None = None
+        self.mode: _Listener | None = None
         self._times = 0
 
     @property
@@ -164,14 +164,14 @@ class Evaluation:
 
     def begin(self, watcher: Any) -> None:
         """Follow what runs from now on without gradients."""
-        if self._mode is None and self._times < _OFTEN and self._results.open:
+        if self.mode is None and self._times < _OFTEN and self._results.open:
             self._times += 1
-            self._mode = _Listener(self._results, watcher)
-            self._mode.__enter__()
+            self.mode = _Listener(self._results, watcher)
+            self.mode.__enter__()
 
     def end(self) -> None:
         """Follow nothing any more, until the next evaluation."""
-        mode, self._mode = self._mode, None
+        mode, self.mode = self.mode, None
         if mode is not None:
             mode.__exit__()
             self._results.clear()

@@ -185,8 +185,8 @@ class Tape(Models):
 
     def backward(self, loss: Any, *, scaled: bool, by: float = 1.0) -> torch.Tensor | None:
         """Note the backward of a loss; return what it starts from where another precision is tried."""
-        self.workers.preparation.end()
-        self.workers.evaluation.end()
+        if (self.workers.preparation.mode or self.workers.evaluation.mode) is not None:
+            self.workers.trains()
         if self.delivery.mode is not None:
             self.delivery.end()
         if self.now is None:

@@ -122,8 +122,7 @@ class Workers:
 
     def joins(self, recording: "Compared") -> "Compared":
         """Let a step go on from what such threads have computed, and from what was there before training."""
-        self.preparation.end()
-        self.evaluation.end()
+        self.trains()
         heard = self.heard or self.preparation.heard
         recording.join(self.beside if heard else None, self._sends)
         return recording
@@ -141,6 +140,11 @@ class Workers:
             return ""
         file, line = self._results.computed
         return f"{COMPUTED_ELSEWHERE}{f', first at {Path(file).name}:{line}' if line else ''}"
+
+    def trains(self) -> None:
+        """Take note that the script trains: what it computed without gradients ends here."""
+        self.preparation.end()
+        self.evaluation.end()
 
     def alone(self) -> None:
         """Let the thread that trains run alone from here on, where no step is recorded."""
