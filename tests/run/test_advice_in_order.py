@@ -51,7 +51,7 @@ def test_a_hook_that_hides_an_overflow_from_the_scaler_is_named_where_it_does_so
     errors, learns = errors_of(hooked, hooks=True)
     assert not learns
     assert (errors[0].code, errors[0].origin.line) == ("AMP202", line_of(clean, "nan_to_num"))
-    assert "leave it as it is" in errors[0].fix[0]
+    assert "leave inf and NaN as they are" in errors[0].fix[0]
     without, learns = errors_of(hooked, hooks=False)  # as is advised
     assert learns
     assert without == []

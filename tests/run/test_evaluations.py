@@ -79,13 +79,14 @@ def accuracy(encoder):
     return (encoder(torch.randn(64, 8)).argmax(1) == 0).float().mean().item()
 
 
+@pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("evaluate", [accuracy, gap, lambda encoder: outliers(encoder, wide=False)])
-def test_what_is_evaluated_and_trained_is_what_it_is_without_us(evaluate):
+def test_what_is_evaluated_and_trained_is_what_it_is_without_us(evaluate, guard):
     session = Session(Schedule(), as_cuda=True)
     session.watcher.tape.workers.evaluation.close()
     with session.watching():
-        alone = train(evaluate)
-    (metrics, weights, drawn), _ = watched(evaluate)
+        alone = train(evaluate, guard=guard)
+    (metrics, weights, drawn), _ = watched(evaluate, guard=guard)
     assert metrics == alone[0]
     assert all(map(torch.equal, weights, alone[1]))
     assert torch.equal(drawn, alone[2])

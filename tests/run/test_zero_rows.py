@@ -10,6 +10,14 @@ from ampcheck.values.settings import Schedule
 from ampcheck.values.verdict import Health
 
 
+def watched(train, **how):
+    """Return what a training returns, and the report on it."""
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        done = train(**how)
+    return done, session.report("script.py")
+
+
 def train(*, wide, steps=12):
     """Train an affine coupling whose scale is a sigmoid near 1; return the last gradient of its last layer."""
     torch.manual_seed(0)
@@ -30,10 +38,7 @@ def train(*, wide, steps=12):
 
 @pytest.mark.parametrize("wide", [True, False])
 def test_rows_that_get_no_gradient_in_half_precision_are_said(wide):
-    session = Session(Schedule(), as_cuda=True)
-    with session.watching():
-        grad = train(wide=wide)
-    report = session.report("script.py")
+    grad, report = watched(train, wide=wide)
     assert bool((grad[2:] == 0).all()) is not wide
     assert bool(grad[:2].norm() > 100 * grad[2:].norm())  # so that the whole hides them
     assert any(ZEROED in gap for gap in report.verdict.coverage.gaps) is not wide
@@ -61,10 +66,7 @@ def control(*, wide, steps=60):
 
 @pytest.mark.parametrize("wide", [True, False])
 def test_rows_that_are_never_learned_are_an_error_where_they_come_to_count(wide):
-    session = Session(Schedule(), as_cuda=True)
-    with session.watching():
-        command = control(wide=wide)
-    report = session.report("script.py")
+    command, report = watched(control, wide=wide)
     assert bool(command.bias[1] == torch.tensor(4.6)) is not wide  # it has never moved
     errors = [found for found in report.findings if found.severity == "error"]
     assert bool(errors) is not wide

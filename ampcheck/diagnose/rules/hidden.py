@@ -25,5 +25,5 @@ def at_what_hides(report: Report, found: Finding) -> Finding:
     if hides is None or report.loop is None or not active_scalers(report.loop):
         return found
     first = Site("", "", "output", Phase.BACKWARD, "float32", hides.file, hides.line)
-    leave = f"# {hides.location}: leave it as it is; the scaler then skips the step and halves its scale"
+    leave = f"# {hides.location}: leave inf and NaN as they are: the scaler then skips the step and halves its scale"
     return replace(found, sites=(first, *found.sites), fix=(leave,))

@@ -98,8 +98,8 @@ def wrong_picks(report: Report) -> list[Finding]:
             report,
             ("AMP510", "wrong-picks", found.names[0]),
             found,
-            f"an evaluation decides ({clean(found.names[0])}) by numbers of this line, which are nothing like FP32's: "
-            f"a metric of it is off by {percent(found.error)}",
+            f"the numbers of this line are nothing like FP32's, and an evaluation decides by them "
+            f"({clean(found.names[0])}): its metric is off by {percent(found.error)}",
             region,
             "    ...  # this line, with .float() on what is read",
         )
@@ -167,8 +167,8 @@ def _added(report: Report) -> list[Finding]:
             report,
             ("AMP421", "changed-gradients", ""),
             found,
-            "what is added to the gradients here is not multiplied by the loss scale, and they are: once they are "
-            f"divided by it, next to nothing is left of what is added (in FP32 it is {percent(found.error)} of them)",
+            "something is added here to gradients that are still multiplied by the loss scale, and it is not: dividing "
+            f"by the scale leaves almost nothing of it (in FP32 it is {percent(found.error)} of the gradient)",
             "scaler.unscale_(optimizer)  # before something is added to the gradients"
             if report.loop is not None and active_scalers(report.loop)
             else "# divide the gradients by the loss scale before something is added to them",
@@ -180,7 +180,9 @@ def _added(report: Report) -> list[Finding]:
 def _what_changed_it(found: Doubt) -> str:
     """Return why another gradient arrives than FP32's."""
     if found.overflows:
-        return "a number that this line computes of it is infinite in half precision, and by that all of it becomes 0"
+        return (
+            "a number that this line computes from it overflows in half precision, and that makes all of it 0"
+        )
     if not found.names:
         return "FP32's, treated the same way, is another"
     return f"{clean(found.names[0])} is computed in half precision here, and the gradient is changed by it"

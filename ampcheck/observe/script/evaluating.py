@@ -5,7 +5,6 @@ own numbers there. A metric that comes out otherwise is no harm by itself: round
 it follows from numbers that are nothing like FP32's.
 """
 
-import os
 from contextlib import suppress
 from math import isfinite
 from time import thread_time
@@ -15,11 +14,11 @@ import torch
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from ampcheck.observe.execution import Args, Kwargs
-from ampcheck.observe.reference.beside_mode import BesideMode
 from ampcheck.observe.reference.checks import READ
 from ampcheck.observe.reference.effects import Effects
 from ampcheck.observe.reference.picks import COMPARES, SEARCHES
 from ampcheck.observe.reference.shadow import Follow
+from ampcheck.observe.script.preparation import Listener
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.results import Results
 from ampcheck.observe.source import running_line
@@ -121,26 +120,24 @@ def _key(tensor: torch.Tensor) -> int:
     return place
 
 
-class _Listener(BesideMode):
-    """Follows an evaluation, and no process that is forked from it."""
+class _Listener(Listener):
+    """Follows an evaluation."""
 
-    def __init__(self, results: _Judged, watcher: Any) -> None:
-        super().__init__(results)
-        self._results, self._watcher, self._process = results, watcher, os.getpid()
+    @property
+    def follows(self) -> bool:
+        """Whether what runs now is to be followed."""
+        return super().follows and not torch.is_grad_enabled()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        if not self._results.open or os.getpid() != self._process:
-            self.step_aside()
-        elif not self._watcher.capturing and not torch.is_grad_enabled():
-            if torch.is_inference_mode_enabled() and (parts := self._in_parts(func, args, kwargs or {})):
-                return parts[0]
-            return super().__torch_dispatch__(func, types, args, kwargs)
-        return func(*args, **(kwargs or {}))
+        whole = torch.is_inference_mode_enabled() and not types and self.follows
+        if whole and (parts := self._in_parts(func, args, kwargs or {})):
+            return parts[0]
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _in_parts(self, func: Any, args: Args, kwargs: Kwargs) -> list[Any]:
         """Return what an operation gives that is made of others, which run here one by one as they do elsewhere."""
-        whole = not isinstance(func, torch._ops.OpOverload)
-        if whole or not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _OF_OTHERS):
+        one = isinstance(func, torch._ops.OpOverload)
+        if not (one and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _OF_OTHERS)):
             return []
         _push_mode(self)
         try:

@@ -38,19 +38,25 @@ UNFOLLOWED = "half-precision numbers computed before training, too many to follo
 _FAR = 0.1
 
 
-class _Listener(BesideMode):
-    """Follows the thread that prepares the training, and no process that is forked from it."""
+class Listener(BesideMode):
+    """Follows the thread that trains where no step is recorded, and no process that is forked from it."""
 
     def __init__(self, results: Results, watcher: Any) -> None:
         super().__init__(results)
         self._results, self._watcher, self._process = results, watcher, os.getpid()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+        """Run an operation, and FP32's where it is followed."""
         if not self._results.open or os.getpid() != self._process:
             self.step_aside()
-        elif not self._watcher.capturing:
+        elif self.follows:
             return super().__torch_dispatch__(func, types, args, kwargs)
         return func(*args, **(kwargs or {}))
+
+    @property
+    def follows(self) -> bool:
+        """Whether what runs now is to be followed."""
+        return not self._watcher.capturing
 
 
 class _Off(NamedTuple):
@@ -66,12 +72,12 @@ class Preparation:
 
     def __init__(self) -> None:
         self._results = Results(_SECONDS, _OPERATIONS)
-        self.mode: _Listener | None = None  #: what follows the thread, until it trains
+        self.mode: Listener | None = None  #: what follows the thread, until it trains
         self._off: dict[int, _Off] = {}
 
     def begin(self, watcher: Any) -> None:
         """Follow the running thread until it trains."""
-        self.mode = _Listener(self._results, watcher)
+        self.mode = Listener(self._results, watcher)
         self.mode.__enter__()
 
     def end(self) -> None:
