@@ -66,6 +66,15 @@ def _no_file_of_a_test_stays_imported(tmp_path_factory: pytest.TempPathFactory) 
             del sys.modules[name]
 
 
+@pytest.fixture(autouse=True)
+def _no_mode_is_left_in_force() -> Iterator[None]:
+    """Say at which test something stays behind that would see, and slow, what others run."""
+    yield
+    modes = sys.modules.get("torch.utils._python_dispatch")
+    if modes is not None:
+        assert not modes._get_current_dispatch_mode_stack()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _what_is_loaded_is_no_garbage() -> None:
     """Spare every later collection, and every search of live objects, the walk over torch and its libraries."""

@@ -101,6 +101,29 @@ def test_nothing_stays_behind_however_it_ends(what_if):
     assert torch.tensor(1.0).to("cpu") == 1
 
 
+class Around(torch.optim.SGD):
+    """An optimizer that steps another one."""
+
+    def step(self, closure=None):
+        self.inner.step()
+
+
+def test_nothing_stays_behind_of_an_optimizer_inside_another_whose_weights_are_kept_in_half_precision():
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = Around(model.parameters(), lr=0.1)
+    optimizer.inner = torch.optim.SGD(model.parameters(), lr=1e-3)
+    session = Session(Schedule())
+    with session.watching():
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.randn(2, 8)).square().mean().backward()
+            optimizer.step()
+            model.load_state_dict({name: held.half().float() for name, held in model.state_dict().items()})
+    assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    assert {loss.name for loss in session.watcher.updates.losses} == {"model.weight", "model.bias"}
+
+
 def frames_of_ours(run):
     """Count the calls of functions of this package while something runs."""
     package, calls = sys.modules["ampcheck"].__path__[0], []

@@ -11,6 +11,7 @@ from ampcheck.values.wording import clean
 #: Casts by what a script calls them.
 _NAMES_CAST = re.compile(r"\.(type_as|half|bfloat16)\(|\.to\([^)]*(half|float16|dtype)")
 
+#: Casts to a dtype that is named.
 _CASTS = re.compile(r"\.(half|bfloat16)\(|\.to\([^)]*(torch\.half|float16)")
 
 

@@ -114,10 +114,9 @@ class Journal:
         """Say that what follows happens in a method of an object."""
         self._inside.append(label)
 
-    def leave(self) -> None:
-        """Say that the method has returned; who began to listen within it has not heard it begin."""
-        if self._inside:
-            self._inside.pop()
+    def leave(self) -> str:
+        """Say that a method has returned, and return of which object; '' if it began before anyone listened."""
+        return self._inside.pop() if self._inside else ""
 
     @property
     def inside(self) -> str:

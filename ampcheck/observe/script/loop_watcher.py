@@ -70,7 +70,6 @@ class LoopWatcher:
         self.averages = HalfAverages(self.thread, self.trained)  #: changes beside training
         self.averages.shows(self.tape.looks.early, self.tape.workers.preparation.lost)
         self.unstepped = NeverStepped(self.averages, self.journal)
-        self._stepping = ""  #: label of the optimizer that steps
         self._stepped_within = False  #: an optimizer has stepped within the backward that is running
         self._pending = False  #: gradients were computed and no optimizer has stepped since
         self._heard = False  #: a module that trains was called since, or nobody listened
@@ -255,7 +254,6 @@ class LoopWatcher:
             self.tape.arrives(parameters)
         self.tape.pause()
         self.trained.stepped(label, parameters)
-        self._stepping = label
         self.updates.begins(label, optimizer, parameters)
         if self.hand.clipped_some:
             with unseen():
@@ -266,16 +264,16 @@ class LoopWatcher:
     @guarded
     def step_ends(self) -> None:
         """Take note of an optimizer that has changed the weights."""
-        self.journal.leave()
-        self.updates.ends(self._stepping)
+        label = self.journal.leave()
+        self.updates.ends(label)
         if self._scaler_step is None and self.tape.now is not None:
             self.tape.resume()
         if within_backward():
             self._stepped_within = True
             return
-        self._end_recording(label=self._stepping)
+        self._end_recording(label=label)
         if self._scaler_step is None:
-            self.stepped(self._stepping)
+            self.stepped(label)
 
     def stepped(self, label: str = "") -> None:
         """Count an update by an optimizer, and listen for the next step if that is to be recorded."""
