@@ -43,7 +43,7 @@ _KEPT, _SEEN = 0.5, 1.5
 _NEAR = 2.0**-3
 #: Units on average that FP32 has moved a state that lasts, in so many steps that write it, and what it kept of that.
 _MOVED, _WRITTEN, _HALF = 2.0, 16, 0.5
-#: What it keeps at least of what is added up within one of these steps where nothing is forgotten.
+#: What it keeps at least of what is added up where nothing is forgotten.
 _MOST_OF = 0.75
 #: As many writes, where a loop of the script's own goes on within one of these steps.
 _OFTEN_WRITTEN = 64
@@ -208,7 +208,7 @@ def _is_behind(state: State, changed: int, some: int, ways: tuple[torch.Tensor, 
 
 def _part(state: State) -> float:
     """Return the part of FP32's way that numbers have to go."""
-    return _MOST_OF if state.lasts and state.rounds < _WRITTEN else _HALF
+    return _MOST_OF if state.lasts else _HALF
 
 
 def falls_behind(
