@@ -6,12 +6,15 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 import ampcheck
+from ampcheck.observe.script.state.half_averages import HalfAverages
 from ampcheck.observe.script.state.half_judged import State, compare
 from ampcheck.observe.script.state.half_state import Following
 from ampcheck.observe.script.state.samples import sample
 from ampcheck.observe.script.state.untrained import untrained
+from ampcheck.observe.script.watched_thread import WatchedThread
 from ampcheck.values.findings import Severity
 from ampcheck.values.verdict import Health
 
@@ -615,3 +618,23 @@ def test_numbers_that_are_set_to_infinity_are_no_sums():
 
     _, _, report = trained(mask, torch.float32, 300)
     assert not [one for one in report.findings if one.severity is Severity.ERROR]
+
+
+def test_a_tensor_in_the_place_of_one_that_is_gone_was_not_there_before_training():
+    averages = HalfAverages(WatchedThread(), WeakIdKeyDictionary())
+    gone = torch.zeros(8, dtype=torch.bfloat16)
+    for _ in range(20):
+        gone.add_(1)
+    place = id(gone)
+    averages.begin()
+    del gone
+    made = [torch.zeros(8, dtype=torch.bfloat16) for _ in range(100)]
+    there = [one for one in made if id(one) == place]
+    assert there, "CPython gives a new object the place of the last one that went"
+    for _ in range(4):
+        there[0].add_(1)
+    averages.step_ends(4)
+    following = averages.following
+    averages.end(4)
+    assert following is not None
+    assert there[0] in [state.tensor() for state in following.states]

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.patches import Original, Patches
@@ -58,7 +59,8 @@ class HalfAverages:
         self._thread = thread
         self._trained = trained
         self._lost: Lost = lambda *_: ()
-        self._before: dict[int, int] = {}
+        #: By tensor that was there before training, how often it was written.
+        self._before = WeakIdKeyDictionary()
         #: How many there are of each dtype that were written in every step and not judged, and their elements together.
         self.found: dict[str, tuple[int, int]] = {}
         self._abandoned = False
@@ -84,7 +86,7 @@ class HalfAverages:
     def begin(self) -> None:
         """Begin with what is there already."""
         with unseen():
-            self._before = {id(tensor): tensor._version for tensor in half_leaves()}
+            self._before.update({tensor: tensor._version for tensor in half_leaves()})
 
     def shows(self, early: EarlyLook, lost: Lost) -> None:
         """Tell of numbers in half precision that change from step to step, or are made anew.
@@ -173,9 +175,9 @@ class HalfAverages:
             now = seen[id(tensor)] = seen_now(tensor)
             if held is None or held.tensor() is not tensor:
                 # Another thread may be about to write it in this step; what is new may have been made after some.
-                often = steps - 1 if id(tensor) in self._before else min(steps - 1, FEW_STEPS)
-                changed = tensor._version - self._before.get(id(tensor), 0) >= often
-                self._any = self._any or (steps >= FEW_STEPS and id(tensor) not in self._before)
+                often = steps - 1 if tensor in self._before else min(steps - 1, FEW_STEPS)
+                changed = tensor._version - self._before.get(tensor, 0) >= often
+                self._any = self._any or (steps >= FEW_STEPS and tensor not in self._before)
             else:
                 changed = held.differs(now)
             if changed:
@@ -330,8 +332,8 @@ class HalfAverages:
         if seen is not None and seen.tensor() is tensor:
             rarely = tensor._version > seen.version + 1
         else:  # it was made since memory was looked through: when the training was over, for one
-            rarely = id(tensor) not in self._before and tensor._version >= FEW_STEPS
-        return rarely or tensor._version - self._before.get(id(tensor), 0) >= steps
+            rarely = tensor not in self._before and tensor._version >= FEW_STEPS
+        return rarely or tensor._version - self._before.get(tensor, 0) >= steps
 
 
 def _missed(states: Iterable[State]) -> bool:
