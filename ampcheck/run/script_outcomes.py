@@ -167,10 +167,11 @@ def script_doubts(judged: Sequence[Recorded]) -> tuple[Doubt, ...]:
 
 
 def evaluated(found: tuple[str, str, int, float] | None) -> Iterator[Doubt]:
-    """Yield what decides by wrong numbers in an evaluation, so that a metric is off."""
+    """Yield what overflows in an evaluation, or decides by wrong numbers, so that a metric is off."""
     if found is not None:
         op, file, line, off = found
-        yield Doubt(DoubtKind.EVALUATED, (op,), file, line, off, harms=True)
+        names = (op,) if op else ()
+        yield Doubt(DoubtKind.EVALUATED, names, file, line, off, harms=True, overflows=not op)
 
 
 def _by_zero(judged: Sequence[Recorded]) -> Iterator[Doubt]:

@@ -12,7 +12,8 @@ class DoubtKind(StrEnum):
 
     GIVEN = "given"  #: numbers that were rounded to half precision before the step
     PICKED = "picked"  #: elements that the step picks, by numbers in half precision
-    EVALUATED = "evaluated"  #: what decides in an evaluation, by numbers that are nothing like FP32's
+    #: what decides in an evaluation, by numbers that are nothing like FP32's, or overflows there
+    EVALUATED = "evaluated"
     CHANGED = "changed"  #: what is done to gradients between the backward and the optimizer
     HIDDEN = "hidden"  #: an overflow of gradients that the script replaces by finite numbers
     ADDED = "added"  #: what is added to gradients that hold the loss scale, and does not hold it
@@ -31,7 +32,8 @@ class Doubt:
     error: float  #: of the gradients, or of the part that is furthest off
     part: str = ""  #: the module of that part, "" where it is all of them
     harms: bool = False  #: it is more than rounding the weights explains
-    #: picks after an overflow, which are worse by the error: FP32's were not tried; gradients that become zero by one
+    #: picks after an overflow, which are worse by the error: FP32's were not tried; gradients that become zero by one;
+    #: a metric that is infinite
     overflows: bool = False
     by_zero: bool = False  #: comparisons of a number that is zero in float16, and is not in FP32
 

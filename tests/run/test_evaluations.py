@@ -1,5 +1,7 @@
 """What a script computes between its steps, without gradients: by which numbers an evaluation decides."""
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
@@ -60,6 +62,31 @@ def test_an_evaluation_that_decides_by_nothing_but_rounding_is_an_error(wide, gu
     assert [one.code for one in errors] == ([] if wide else ["AMP510"])
 
 
+def score(encoder, *, wide=False, batches=2):
+    """Return a mean of squares of numbers near 500, in a list as over batches."""
+    with torch.autocast("cuda", enabled=not wide):
+        away = [500 + encoder(torch.randn(64, 8)) for _ in range(batches)]
+        squares = [(one * one).mean() for one in away]
+    return torch.stack(squares).mean().item()
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
+def test_an_evaluation_whose_result_overflows_is_an_error_where_it_does(wide, guard):
+    (metrics, *_), errors = watched(lambda encoder: score(encoder, wide=wide), guard=guard)
+    assert [one < float("inf") for one in metrics] == [wide] * 3
+    assert [one.code for one in errors] == ([] if wide else ["AMP510"])
+    for error in errors:
+        code, first = inspect.getsourcelines(score)
+        assert error.origin.line == first + next(n for n, text in enumerate(code) if "one * one" in text)
+
+
+def test_what_is_infinite_in_fp32_as_well_is_no_error():
+    (metrics, *_), errors = watched(lambda encoder: (1 / (0 * encoder(torch.randn(8, 8)).sum())).item())
+    assert all(not -float("inf") < one < float("inf") for one in metrics)
+    assert errors == []
+
+
 def gap(encoder):
     """Return by how much float16 changes an output: a number that is zero in FP32."""
     x = torch.randn(64, 8)
@@ -80,7 +107,7 @@ def accuracy(encoder):
 
 
 @pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("evaluate", [accuracy, gap, lambda encoder: outliers(encoder, wide=False)])
+@pytest.mark.parametrize("evaluate", [accuracy, gap, score, lambda encoder: outliers(encoder, wide=False)])
 def test_what_is_evaluated_and_trained_is_what_it_is_without_us(evaluate, guard):
     session = Session(Schedule(), as_cuda=True)
     session.watcher.tape.workers.evaluation.close()

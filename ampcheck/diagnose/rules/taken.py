@@ -64,7 +64,7 @@ def wrong_picks(report: Report) -> list[Finding]:
     What it finds: an argmin, a topk, a comparison, a search in a table or a conversion to integers that comes out
     otherwise than by FP32's own numbers, where the gradients of a second FP32 run that picks by itself differ far more
     than rounding the weights explains. And what an evaluation between the steps decides by, where that is nothing like
-    FP32's numbers and a metric comes out otherwise.
+    FP32's numbers and a metric comes out otherwise; or where a metric overflows.
 
     Why it matters: the gradients are right for what was picked, so neither the loss nor an overflow shows it: wrong
     neighbours, wrong codes of a codebook, wrong experts.
@@ -96,15 +96,23 @@ def wrong_picks(report: Report) -> list[Finding]:
     ] + [
         _finding(
             report,
-            ("AMP510", "wrong-picks", found.names[0]),
+            ("AMP510", "wrong-picks", some(found.names, 1)),
             found,
-            f"the numbers of this line are nothing like FP32's, and an evaluation decides by them "
-            f"({clean(found.names[0])}): its metric is off by {percent(found.error)}",
+            _what_is_evaluated(found),
             region,
             "    ...  # this line, with .float() on what is read",
         )
         for found in _harmful(report, DoubtKind.EVALUATED)
     ]
+
+
+def _what_is_evaluated(found: Doubt) -> str:
+    if found.overflows:
+        return "an evaluation overflows here, and the script reads a result that is not finite; FP32's is"
+    return (
+        f"the numbers of this line are nothing like FP32's, and an evaluation decides by them "
+        f"({clean(found.names[0])}): its metric is off by {percent(found.error)}"
+    )
 
 
 def _picks(found: Doubt) -> str:

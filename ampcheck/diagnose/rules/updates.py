@@ -262,9 +262,14 @@ def _list_of(name: str) -> str:
 
 
 def lost_updates(report: Report) -> list[UpdateLoss]:
-    """Return the tensors most of whose updates are lost or wrong, or make some elements infinite or NaN."""
+    """Return the tensors most of whose updates are lost or wrong, or make some elements infinite or NaN.
+
+    What was loaded has lost what it has lost, however much that is.
+    """
     return [
-        loss for loss in report.updates if loss.infinite or loss.stuck + loss.wrong > STUCK_SHARE * loss.moved
+        loss
+        for loss in report.updates
+        if loss.infinite or loss.loaded or loss.stuck + loss.wrong > STUCK_SHARE * loss.moved
     ]
 
 

@@ -2,7 +2,7 @@
 
 No recorded step holds that. So the first evaluations run in FP32, too, as long as it is cheap, and FP32 decides by its
 own numbers there. A metric that comes out otherwise is no harm by itself: rounding changes a few answers. It is where
-it follows from numbers that are nothing like FP32's.
+it follows from numbers that are nothing like FP32's, or has overflown.
 """
 
 from contextlib import suppress
@@ -47,7 +47,7 @@ class _Judged(Results):
         self._turned: dict[int, tuple[str, int]] = {}
         #: By storage of what follows from a decision by such numbers, the operation that decides, and that line.
         self._metrics: dict[int, tuple[str, str, int]] = {}
-        #: The same, and by how much a metric is off, once the script has read one.
+        #: The same, and by how much a metric is off, once the script has read one; no operation where it has overflown.
         self.found: tuple[str, str, int, float] | None = None
 
     def run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -59,9 +59,14 @@ class _Judged(Results):
 
     def _read(self, number: torch.Tensor) -> None:
         decided, wide = self._metrics.get(_key(number)), self.of(number)
-        if decided is None or wide is None:
+        if wide is None:
             return
         low, high = float(number), float(wide)
+        began = self._turned.get(_key(number))
+        if decided is None and began is not None and not isfinite(low) and isfinite(high):
+            decided = "", *began
+        if decided is None:
+            return
         off = abs(low - high) / max(abs(high), 1e-12) if isfinite(low) else 1.0
         if isfinite(high) and high and off > HARM_ERROR:
             self.found = *decided, off
@@ -105,12 +110,12 @@ class _Judged(Results):
 
     def _is_wrong(self, tensor: torch.Tensor) -> bool:
         """Tell whether numbers are nothing like FP32's; what is infinite in FP32 as well is left out."""
-        if not tensor.is_floating_point() or tensor.numel() < _SEVERAL:
-            return False
-        wide = self.of(tensor)
+        wide = self.of(tensor) if tensor.is_floating_point() else None
         if wide is None:
             return False
         known = wide.isfinite()
+        if tensor.numel() < _SEVERAL:
+            return bool((known & ~tensor.isfinite()).any())
         off = (tensor.to(wide.dtype) - wide).where(known, 0.0).nan_to_num(nan=torch.inf).norm()
         return bool(off > _NOTHING_LIKE * wide.where(known, 0.0).norm())
 

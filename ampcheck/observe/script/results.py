@@ -86,6 +86,8 @@ class Results(Shadow):
                     follow(out)
                 for tensor in states:
                     self.forget(tensor)
+                for held in filter(None, map(self._references.get, places)):
+                    held.made = held.made or came  # it was written in place
                 # autograd counts a write when it is done
                 self._versions.update({place: version + 1 for place, version in places.items()})
             self._spent += thread_time() - began

@@ -21,6 +21,8 @@ from ampcheck.values.trace import UpdateLoss
 _MOST = 0.5
 #: What Adam calls its mean gradients and their mean squares, and the smallest of the first that counts.
 _MEAN, _SQUARES, _SMALLEST = "exp_avg", "exp_avg_sq", 1e-12
+#: In learning rates, how far a step goes on average that is out of the question: Adam's go one at most.
+_FAR = 10.0
 
 
 def lost_in_loading(
@@ -45,18 +47,32 @@ def lost_in_loading(
 def squares_lost_in_saving(
     optimizer: torch.optim.Optimizer, saved: Any, place: tuple[str, int]
 ) -> Iterator[UpdateLoss]:
-    """Yield Adam's mean squares if most of them are zero where its mean gradients are not: no step makes them so."""
+    """Yield Adam's mean squares that are zero where its mean gradients are not, as no step makes them.
+
+    They are lost if they are most of all, or if the next step would throw weights far away.
+    """
+    epsilons = {
+        id(one): group.get("eps", 0.0) for group in optimizer.param_groups for one in group["params"]
+    }
     pairs = [
-        (mean.float(), squares.float())
-        for _, state in _states(optimizer, saved)
+        (mean.float(), squares.float(), epsilons[id(parameter)])
+        for parameter, state in _states(optimizer, saved)
         if (mean := _plain(state.get(_MEAN))) is not None
         if (squares := _plain(state.get(_SQUARES))) is not None and squares.shape == mean.shape
     ]
+    name = f"{type(optimizer).__name__}.state.{_SQUARES}"
     with unseen():
         # Squares of smaller ones are zero in FP32 as well.
-        kept = [(torch.where(mean.abs() > _SMALLEST, mean, 0.0), squares) for mean, squares in pairs]
-        found = _compared(f"{type(optimizer).__name__}.state.{_SQUARES}", kept, place) if kept else ()
-        yield from (replace(loss, in_fp32=True) for loss in found)
+        kept = [(torch.where(mean.abs() > _SMALLEST, mean, 0.0), squares) for mean, squares, _ in pairs]
+        thrown = [both for both, (*_, eps) in zip(kept, pairs, strict=True) if _throws(*both, eps)]
+        found = [*_compared(name, kept, place)] or [*_compared(name, thrown, place, most=0.0)]
+    yield from (replace(loss, in_fp32=True) for loss in found)
+
+
+def _throws(mean: torch.Tensor, squares: torch.Tensor, eps: float) -> bool:
+    """Tell whether Adam's next step is far longer than any of its steps because of squares that are zero."""
+    longest = float(torch.where(squares == 0, mean.abs(), 0.0).square().mean().sqrt())
+    return longest > _FAR * eps > 0.0
 
 
 def not_finite(model: torch.nn.Module) -> dict[str, int]:
@@ -108,8 +124,14 @@ def _states(optimizer: torch.optim.Optimizer, saved: Any) -> Iterator[tuple[Any,
 
 
 def _compared(
-    name: str, pairs: list[tuple[torch.Tensor, torch.Tensor]], place: tuple[str, int]
+    name: str,
+    pairs: list[tuple[torch.Tensor, torch.Tensor]],
+    place: tuple[str, int],
+    *,
+    most: float = _MOST,
 ) -> Iterator[UpdateLoss]:
+    if not pairs:
+        return
     counts = [
         torch.stack(
             [(was != 0).sum(), ((was != 0) & (low == 0)).sum(), (~low.isfinite() & was.isfinite()).sum()]
@@ -118,6 +140,6 @@ def _compared(
         for low in [now.to(was.device)]
     ]
     moved, zero, wrong = (int(sum(column)) for column in zip(*(one.tolist() for one in counts), strict=True))
-    if zero + wrong > _MOST * moved:
+    if zero + wrong > most * moved:
         share = (zero + wrong) / moved
         yield UpdateLoss(name, moved, zero, wrong, *place, infinite=wrong, before=share, loaded=True)
