@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 _MARK = "ampcheck.scaled"
 #: Nodes behind a loss that are looked at.
@@ -12,11 +13,15 @@ _NEAR = 64
 _MULTIPLY = ("MulBackward", "DivBackward", "ToCopyBackward", "AddBackward")
 #: Constants from which on a loss is multiplied in order to scale it: its weight is seldom as large.
 SMALLEST_SCALE = 32.0
+#: What has gone through a scaler and has no graph, as a scale that losses are multiplied by later.
+_SCALES = WeakIdKeyDictionary()
 
 
 def mark_scaled(loss: torch.Tensor) -> None:
     """Remember at its node that a loss has gone through a scaler; the mark goes when the graph goes."""
-    if loss.grad_fn is not None:
+    if loss.grad_fn is None:
+        _SCALES[loss] = True
+    else:
         _notes(loss.grad_fn)[_MARK] = True
 
 
@@ -28,10 +33,20 @@ def is_scaled(loss: torch.Tensor) -> bool:
         if node is None:
             continue
         seen += 1
-        if _MARK in _notes(node):
+        if _MARK in _notes(node) or (_SCALES and _multiplies_by_scale(node)):
             return True
         waiting += [after for after, _ in node.next_functions]
     return False
+
+
+def _multiplies_by_scale(node: Any) -> bool:
+    if not node.name().startswith("MulBackward"):
+        return False
+    try:
+        saved = getattr(node, "_saved_other", None), getattr(node, "_saved_self", None)
+    except RuntimeError:  # its graph was freed: torch will say so
+        return False
+    return any(isinstance(one, torch.Tensor) and one in _SCALES for one in saved)
 
 
 def behind(loss: Any) -> str:
