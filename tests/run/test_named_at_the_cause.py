@@ -245,3 +245,35 @@ def test_a_mean_over_a_sum_of_losses_is_no_divisor_of_the_scale():
             scale *= 2.0 if at % 20 == 19 else 1.0
 
     assert errors_of(train) == []
+
+
+# -- one clip over the weights of two optimizers, of which one was unscaled
+
+
+def one_clip(*, both):
+    model, level = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)), nn.Parameter(torch.zeros(()))
+    net, own = torch.optim.Adam(model.parameters(), 3e-3), torch.optim.SGD([level], 0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for _ in range(8):
+        x = torch.randn(32, 8)
+        net.zero_grad()
+        own.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            out = model(x)
+        loss = (out.float()[:, 0] + level.exp() - x.sum(1)).square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(net)
+        if both:
+            scaler.unscale_(own)
+        nn.utils.clip_grad_norm_([*model.parameters(), level], 1.0)
+        scaler.step(net)
+        scaler.step(own)
+        scaler.update()
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_a_parameter_in_no_module_is_compared_as_it_is_before_the_second_optimizer_is_unscaled(both):
+    errors = errors_of(lambda: one_clip(both=both))
+    assert [one.code for one in errors] == ([] if both else ["AMP401"])
+    for error in errors:
+        assert error.origin.line == line_of(one_clip, "clip_grad_norm_")

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ampcheck.observe.script.recorded import Recorded
     from ampcheck.values.trace import Failure, ModuleInfo
 
-
 #: Operations after which a step is abandoned: it is no step, but a script that never updates its weights.
 MOST_OPERATIONS = 100_000
 #: Steps abandoned, after which no other is tried: each took longer than all that a script usually does.
@@ -265,7 +264,8 @@ class Tape(Models):
     def look(self, parameters: Iterable[torch.Tensor]) -> None:
         """Measure gradients that are used within the backward, which ends the step no earlier."""
         if self.now is not None:
-            self.now.gradients(self.now.named(parameters))
+            self.hold(self.now, held := list(parameters))
+            self.now.gradients(self.now.named(held))
 
     def _close(self, recording: Recording, parameters: Iterable[torch.Tensor] | None) -> None:
         self._stop(recording)
