@@ -302,6 +302,16 @@ def test_numbers_that_get_too_little_of_the_way_together_are_lost(lasts, times, 
         assert (loss.moved, loss.stuck) == (1000, short)  # counted one by one
 
 
+@pytest.mark.parametrize(("units", "gone", "lost"), [(100, 0.6, True), (100, 0.9, False), (30, 0.6, False)])
+def test_an_average_may_be_some_units_behind_but_not_a_quarter_of_a_very_long_way(units, gone, lost):
+    first = torch.linspace(0.5, 0.7, 1000).bfloat16()
+    way = 2.0**-8 * torch.full((1000,), float(units))
+    weights = (first.float() + gone * way).bfloat16()
+    state = State(weakref.ref(weights), "weights", first, 0, rounds=20)
+    compare(state, weights, first.float() + way, torch.zeros(1000, dtype=torch.bool), last=True)
+    assert bool(state.losses) is lost
+
+
 @pytest.mark.parametrize("still", [True, False])
 def test_what_is_behind_in_a_few_numbers_that_go_nearly_all_of_the_way_is_not_judged_fine(still):
     """Of those that move furthest fewer than half stand still, of all a few: none of this is most of anything."""

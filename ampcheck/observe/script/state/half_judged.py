@@ -43,7 +43,7 @@ _KEPT, _SEEN = 0.5, 1.5
 _NEAR = 2.0**-3
 #: Units on average that FP32 has moved a state that lasts, in so many steps that write it, and what it kept of that.
 _MOVED, _WRITTEN, _HALF = 2.0, 16, 0.5
-#: What it keeps at least of what is added up where nothing is forgotten.
+#: What it keeps at least of what is added up where nothing is forgotten, or of a very long way.
 _MOST_OF = 0.75
 #: As many writes, where a loop of the script's own goes on within one of these steps.
 _OFTEN_WRITTEN = 64
@@ -190,7 +190,7 @@ def _lost(
     if lost_of_them + off_of_them > MOST_LOST * furthest:
         return (UpdateLoss(state.name, furthest, lost_of_them, off_of_them, *state.place),)
     if behind:
-        moved, short = short_of(ways[0], ways[1], _part(state))
+        moved, short = short_of(ways[0], ways[1], _part(state, ways))
         return (UpdateLoss(state.name, moved, short, 0, *state.place),) if 2 * short > moved else ()
     return ()
 
@@ -203,12 +203,14 @@ def _is_behind(state: State, changed: int, some: int, ways: tuple[torch.Tensor, 
     often = state.rounds >= _WRITTEN or state.writes >= _OFTEN_WRITTEN
     far_enough = state.lasts or 2 * some >= changed
     units = _MOVED if state.lasts else 2 * UNITS
-    return often and far_enough and falls_behind(*ways, moved=units, part=_part(state))
+    return often and far_enough and falls_behind(*ways, moved=units, part=_part(state, ways))
 
 
-def _part(state: State) -> float:
-    """Return the part of FP32's way that numbers have to go."""
-    return _MOST_OF if state.lasts else _HALF
+def _part(state: State, ways: tuple[torch.Tensor, ...]) -> float:
+    """Return the part of FP32's way that numbers have to go: more where they forget nothing, or it is very far."""
+    intended, _, unit = ways
+    far = state.lasts or bool((intended.abs() / unit).median() >= VERY_FAR)
+    return _MOST_OF if far else _HALF
 
 
 def falls_behind(

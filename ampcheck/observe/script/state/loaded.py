@@ -51,9 +51,7 @@ def squares_lost_in_saving(
 
     They are lost if they are most of all, or if the next step would throw weights far away.
     """
-    epsilons = {
-        id(one): group.get("eps", 0.0) for group in optimizer.param_groups for one in group["params"]
-    }
+    epsilons = {id(one): group.get("eps", 0.0) for group in optimizer.param_groups for one in group["params"]}
     pairs = [
         (mean.float(), squares.float(), epsilons[id(parameter)])
         for parameter, state in _states(optimizer, saved)
