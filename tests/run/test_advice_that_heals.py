@@ -116,8 +116,8 @@ def counts():
 def test_one_tensor_of_a_module_that_is_cast_as_a_whole_is_put_back_alone():
     found = [one for one in errors_of(counts) if one.code == "AMP504"]
     assert found
-    assert found[0].fix[0].startswith("model.steps = model.steps.float()  # after ")
-    assert f":{line_of(counts, '.to(torch.bfloat16)')}, which casts the whole model" in found[0].fix[0]
+    assert found[0].fix[0].startswith("model.steps = model.steps.float()  # once ")
+    assert f":{line_of(counts, '.to(torch.bfloat16)')} casts the whole model" in found[0].fix[0]
 
 
 class Angles(nn.Module):

@@ -7,6 +7,7 @@ import torch
 from code_lines import line_of
 from torch import nn
 
+from ampcheck.observe.script.state.loaded import squares_lost_in_saving
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
@@ -115,3 +116,23 @@ def test_infinite_buffers_beside_weights_that_were_never_cast_are_not_called_sav
         fit(model, torch.optim.Adam(model.parameters(), 1e-3), torch.amp.GradScaler("cuda"), 1.0)
 
     assert not [one for one in errors_of(loads)[0] if "saved in half precision" in one.message]
+
+
+@pytest.mark.parametrize("eps", [1e-8, 1.0])
+@pytest.mark.parametrize(("zeros", "mean"), [(1, 1e-4), (1, 1e-9), (0, 1e-4)])
+def test_a_few_mean_squares_that_are_zero_are_an_error_by_how_far_the_next_step_goes(zeros, mean, eps):
+    """Adam's own step says how far: `zeros` of 16 weights of a layer, and no other, go too far."""
+    weight = nn.Parameter(torch.zeros(16, 1))
+    optimizer = torch.optim.Adam([weight], lr=1.0, eps=eps)
+    squares = torch.full((16, 1), 1e-8)
+    squares[:zeros] = 0.0
+    state = {"step": torch.tensor(1e6), "exp_avg": torch.full((16, 1), mean), "exp_avg_sq": squares}
+    saved = {"state": {0: state}, "param_groups": optimizer.state_dict()["param_groups"]}
+    optimizer.load_state_dict(saved)
+    lost = list(squares_lost_in_saving(optimizer, saved, ("f.py", 1)))
+    weight.grad = torch.zeros(16, 1)
+    optimizer.step()
+    far = weight.detach().abs() > 10.0  # learning rates
+    assert bool(lost) is bool(far.any())
+    for loss in lost:
+        assert (loss.moved, loss.stuck) == (16, int(far.sum()))

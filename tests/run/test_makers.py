@@ -170,5 +170,5 @@ def test_gradients_that_are_made_on_the_way_are_said_where_the_script_gives_them
     for one in errors[:1]:
         assert one.origin.line == lines_of(text, "copy.grad =")["copy.grad ="]
         assert one.fix == (
-            "# copy the gradients to FP32 and divide them by the loss scale first; then limits need no scale",
+            "# copy each gradient to FP32 first, and divide that by the loss scale: grad.float() / scale",
         )

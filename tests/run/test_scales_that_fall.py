@@ -144,9 +144,8 @@ def test_where_a_scale_collapses_is_said_before_what_underflows_then():
             scaler.update()
     assert scaler.get_scale() < 2.0**-20
     errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
-    codes = [one.code for one in errors]
-    assert codes[0] == "AMP206"
-    assert "AMP201" in codes
+    assert errors[0].code == "AMP206"
+    assert "AMP201" in {one[:6] for one in errors[0].follows}
     assert errors[0].origin.line == line_of(Pool.forward, "sqrt()")
 
 

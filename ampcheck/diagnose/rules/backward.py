@@ -5,7 +5,8 @@ from math import inf, sqrt
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import FP32, HALVES
 from ampcheck.values.outcome import HARM_ERROR
-from ampcheck.values.report import Report
+from ampcheck.values.report import Report, by_place
+from ampcheck.values.stats import TensorStats
 from ampcheck.values.trace import PairError, Phase, Site
 from ampcheck.values.wording import clean, percent, power
 
@@ -20,6 +21,8 @@ _SUMS = frozenset({"add", "add_", "sum"})
 _REBUILDS = frozenset({"sub", "rsub", "div"})
 #: Operations that limit numbers.
 _LIMITS = frozenset({"clamp", "clamp_min", "clamp_max", "minimum", "maximum"})
+#: How many times smaller its largest number is where it does.
+_CUT_OFF = 2.0
 #: Share of FP32's result that is rounding of its own from which on it says nothing about another precision.
 NOISE = 1 / 16
 
@@ -53,15 +56,26 @@ def lost_in_backward(report: Report) -> tuple[Site, float] | None:
 
 
 def _limit_behind(report: Report, site: Site) -> Site | None:
-    """Return what limits gradients that a scale multiplies, where what is off before is off from later calls only.
+    """Return what cuts off gradients that a scale multiplies, where what is off before is off from later calls only.
 
     In a loop over time an operation runs again behind a hook that it was called before.
     """
-    limits = (one for one in report.errors if one.op.rstrip("_") in _LIMITS and one.phase is Phase.BACKWARD)
-    least = 2.0 * report.errors[site].relative_rms
-    first = next((one for one in limits if least < report.errors[one].relative_rms < inf), None)
-    in_use = first is not None and report.loop is not None and report.log2_scale > 0
-    return first if in_use else None
+    limits = [one for one in report.errors if one.op.rstrip("_") in _LIMITS and one.phase is Phase.BACKWARD]
+    if not limits or report.loop is None or report.log2_scale <= 0:
+        return None
+    worse = [
+        one for one in limits if report.errors[site].relative_rms < report.errors[one].relative_rms < inf
+    ]
+    reference = by_place(report.reference)
+    return next(
+        (one for one in worse if one.place in reference and _cuts_off(report, one, reference[one.place])),
+        None,
+    )
+
+
+def _cuts_off(report: Report, site: Site, wide: TensorStats) -> bool:
+    """Tell whether a result is far smaller than FP32's is, multiplied by the loss scale."""
+    return _CUT_OFF * report.low.sites[site].amax < wide.amax * 2.0**report.log2_scale
 
 
 def is_rebuilt(report: Report, site: Site) -> bool:

@@ -114,8 +114,8 @@ def _multiplied_first(file: str, line: int) -> tuple[str, str]:
             names = node.targets[0].id, ast.unparse(call.func), loss, ", ".join(given[1:])
     made, func, loss, rest = names
     return (
-        f"{made} = {func}({loss} * 2.0**16, {rest})",
-        f"{made} = [one.float() / 2.0**16 for one in {made}]  # not needed where only their direction counts",
+        f"{made} = {func}({loss} * 2.0**15, {rest})",
+        f"{made} = [one.float() / 2.0**15 for one in {made}]  # not needed where only their direction counts",
     )
 
 

@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ampcheck.diagnose.rules.loop_state import active_scalers
-from ampcheck.diagnose.rules.taken import sent_events
+from ampcheck.diagnose.rules.leading import first_ones_first, followed_by, leads_to, led_below
 from ampcheck.diagnose.scaling.gradients import gradient_tensors
 from ampcheck.diagnose.scaling.rounding import relevant, underflow_share
 from ampcheck.diagnose.suspects import Suspect
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import RETURNED, Kind
+from ampcheck.values.loop import Kind
 from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW
 from ampcheck.values.report import Report, by_place
 from ampcheck.values.trace import LEAP_ERROR, LEAP_FACTOR, ErrorJump, Phase, Site
@@ -50,12 +49,12 @@ _BY_CAST = frozenset({"AMP101", "AMP103", "AMP501"})
 def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings with those that one cause explains listed below it instead of beside it."""
     findings = _by_state(report, _named_rather(_hidden_there(report, tuple(found))))
-    findings = _first_ones_first(report, _after_updates(report, findings))
+    findings = led_below(report, first_ones_first(report, _after_updates(report, findings)))
     errors = [f for code in _CAUSES for f in findings if (f.code, f.severity) == (code, Severity.ERROR)]
     errors = [
         f for f in errors if f.code != "AMP206" or f.numbers.get("lowest", 1.0) >= 1
     ]  # else it follows itself
-    errors = [f for f in errors if not any(_leads_to(report, other, f) for other in errors)]
+    errors = [f for f in errors if not any(leads_to(report, other, f) for other in errors)]
     if not errors:
         return findings
     cause = errors[0]
@@ -68,7 +67,7 @@ def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     below = [f for f in findings if f is not cause and f.code in followers and _explains(report, cause, f)]
     collapses = [f for f in findings if f.code == "AMP206"]
     below += [f for f in collapses if _makes_infinite(cause, f) or _skips_for(report, cause, f)]
-    shown = replace(cause, follows=tuple(f"{f.code} {f.name}: {f.message}" for f in below))
+    shown = followed_by(cause, below)
     if cause.code in _OF_SCALES | _OF_OVERFLOW:  # before the collapse of the scale, which is what it leads to
         findings = (cause, *(f for f in findings if f is not cause))
     return tuple(shown if f is cause else f for f in findings if f not in below)
@@ -146,7 +145,7 @@ def _by_state(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, .
     elsewhere = (here in written or _moves_in_vain(report, first)) and bool(begun - {here})
     if report.loop is None or first is None or not (off or elsewhere):
         return findings
-    shown = replace(first, follows=tuple(f"{f.code} {f.name}: {f.message}" for f in off))
+    shown = followed_by(first, off)
     return (shown, *(f for f in findings if f is not first and f not in off))
 
 
@@ -169,64 +168,6 @@ def _after_updates(report: Report, findings: tuple[Finding, ...]) -> tuple[Findi
     kinds = {f"{thing.kind}.state" for thing in report.loop.things} if report.loop is not None else set()
     first = [f for f in findings if f.code == "AMP504" and f.sites[0].module in kinds]
     return (*first, *(f for f in findings if f not in first))
-
-
-def _first_ones_first(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Return findings with errors before those that they lead to."""
-    errors = [f for f in findings if f.severity is Severity.ERROR]
-    first = [f for f in errors if any(_leads_to(report, f, other) for other in errors)]
-    return (*first, *(f for f in findings if f not in first))
-
-
-def _leads_to(report: Report, cause: Finding, other: Finding) -> bool:
-    """Tell whether an error leads to another one, wherever that shows."""
-    settled, shows = report.outcomes.get("settled"), other.origin
-    infinite = settled is not None and bool(settled.grads_nonfinite)
-    sent = cause.code == "AMP421" and bool(sent_events(report))
-    begins = cause.origin
-    at_line = begins is not None and bool(begins.line)
-    same_line = begins is not None and shows is not None and begins.location == shows.location
-    cast_up = shows is not None and (shows.op, shows.dtype) == ("_to_copy", "float32")
-    leads = {
-        # What is divided again and again is no part that was left multiplied.
-        ("AMP404", "AMP403"): True,
-        # A number that is lost makes gradients infinite at every scale, in its line.
-        ("AMP104", "AMP501"): infinite,
-        ("AMP104", "AMP206"): infinite,
-        # At a first scale that is too large.
-        ("AMP417", "AMP501"): infinite,
-        ("AMP417", "AMP202"): infinite,
-        # A later operation hides the overflow, and a small part has its gradient; or what is infinite is off.
-        ("AMP202", "AMP501"): (settled is not None and settled.finite and bool(settled.faint))
-        or (infinite and shows is not None and shows.phase is Phase.BACKWARD),
-        # At a scale that has collapsed.
-        ("AMP206", "AMP201"): settled is not None and settled.log2_scale < 0 and at_line,
-        # Without a scale, at no line of its own.
-        ("AMP408", "AMP201"): settled is not None
-        and (_scales_another(report) or (not settled.log2_scale and not (shows and shows.line))),
-        # A forward with other weights than the optimizer has.
-        ("AMP419", "AMP501"): True,
-        # What is wrong where it arrives is what was sent.
-        ("AMP421", "AMP201"): sent,
-        ("AMP421", "AMP501"): sent,
-        # Picks that are wrong at a known line, and gradients that are off at none.
-        ("AMP510", "AMP501"): at_line and not (shows is not None and shows.line),
-        # A cast up gives no infinity that was not there, and no zero.
-        ("AMP504", "AMP101"): cast_up,
-        ("AMP504", "AMP103"): cast_up,
-        # Gradients that become zero in the line that changes them.
-        ("AMP421", "AMP103"): same_line,
-        # Gradients that begin to be off where a state has lost what was added to it.
-        ("AMP504", "AMP501"): same_line and at_line,
-    }
-    return leads.get((cause.code, other.code), False)
-
-
-def _scales_another(report: Report) -> bool:
-    """Tell whether a scaler multiplies some of the losses whose optimizers take turns, and others are not."""
-    events = () if report.loop is None else report.loop.sequence(1)
-    scaled = {event.scaled for _, event in events if event.kind is Kind.BACKWARD and event.name != RETURNED}
-    return len(scaled) > 1 and report.loop is not None and bool(active_scalers(report.loop))
 
 
 def _explains(report: Report, cause: Finding, follower: Finding) -> bool:

@@ -59,10 +59,11 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         together = after is not None and _one_function(origin, after)
         until = f" to {location(after.file, after.line)}" if after and together else ""
         without = ", without its casts to half precision" if casts_at(origin.file, origin.line) else ""
-        lines: tuple[str, ...] = (
-            region,
-            f"    ...  # {_first_line(report, finding)}{until}, with .float() on what is read{without}",
-        )
+        first = _first_line(report, finding)
+        what = f"{first}{until}, with .float() on what is read{without}"
+        if origin.op in CASTS and _is_layer(report, origin.module) and first == "this line":
+            what = f"{clean(origin.module)} in FP32: its inputs as .float()"
+        lines: tuple[str, ...] = (region, f"    ...  # {what}")
         if origin.phase is Phase.BACKWARD and runs_backward_only(report, origin):
             lines = *lines, "    # what a hook returns must have the dtype that it was given: .to(grad.dtype)"
         alone = changed_at(report, origin.location) is not None
@@ -80,6 +81,12 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         return (cast, *states)
     again = f"{cast}; if autocast casts again at {location(after.file, after.line)}:"
     return again, region, "    ...  # that line, with .float() on what is read"
+
+
+def _is_layer(report: Report, path: str) -> bool:
+    """Tell whether a module is a layer of torch's that autocast casts the input of."""
+    kinds = (one.kind for one in report.low.modules if one.path == path)
+    return next(kinds, "").startswith(("Linear", "Conv"))
 
 
 def _call_alone(report: Report, finding: Finding, after: Site | None) -> str:

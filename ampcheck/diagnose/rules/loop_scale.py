@@ -13,7 +13,7 @@ from ampcheck.diagnose.rules.loop_state import (
     loop_of,
     stay_infinite,
 )
-from ampcheck.diagnose.rules.makers import made_in_fp32, maker_of
+from ampcheck.diagnose.rules.makers import casts_at, made_in_fp32, maker_of
 from ampcheck.diagnose.rules.scalers_anew import made_again
 from ampcheck.diagnose.rules.scales_tried import fitting, overflows_all_along
 from ampcheck.diagnose.suspects import recomputed_lower
@@ -21,6 +21,7 @@ from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES
 from ampcheck.values.loop import Cause, Event, Kind, Loop, ScaleEvent
 from ampcheck.values.maker import LOWERS_SCALE
+from ampcheck.values.op_kinds import CASTS
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean, location, plural, scale_words
 
@@ -258,9 +259,8 @@ def _lowered(report: Report, label: str) -> list[str]:
     if thing is None:
         return []
     if thing.kind == "GradScaler":
-        return ["# update() without a scale here: it halves the scale when a step was skipped"] * bool(
-            _gives_scale(loop_of(report), label)
-        )
+        says = ["# update() without a scale here: it halves the scale when a step was skipped"]
+        return says if _gives_scale(loop_of(report), label) else []
     return [
         f"class {clean(thing.kind)}(torch.amp.GradScaler):",
         "    ...  # without update() of its own: torch's halves the scale when a step was skipped",
@@ -271,9 +271,12 @@ def _kept_in_fp32(report: Report, cause: Cause | None, half: str = "") -> list[s
     """Return the lines that keep in FP32 what half precision made infinite; none where that was not seen."""
     if cause is None or recomputed_lower(report):
         return []
+    here = location(cause.file, cause.line)
+    if cause.op in CASTS and casts_at(cause.file, cause.line):
+        return ["# this line, without the cast to half precision"]
     if half and cause.op.endswith("_"):
-        return [made_in_fp32(report, location(cause.file, cause.line))]
-    if half or overflows_all_along(report, location(cause.file, cause.line)):
+        return [made_in_fp32(report, here)]
+    if half or cause.place == here or overflows_all_along(report, here):
         return [
             f"with torch.autocast({device_of(report)}, enabled=False):",
             "    ...  # this line, with .float() on what is read",

@@ -67,7 +67,9 @@ def held_in_fp32(report: Report, name: str, shown: str = "", *, alone: bool = Fa
     inner = ".".join(parts[last + 1 :])
     if inner and alone:
         at = casts or maker.location
-        return f"{held}.{inner} = {held}.{inner}.float()  # after {at}, which casts the whole {held}"
+        return (
+            f"{held}.{inner} = {held}.{inner}.float()  # once the model is made: {at} casts the whole {held}"
+        )
     if maker.location in maker.cast or casts_at(maker.file, maker.line):
         return f"# {casts or maker.location}: {held} without the cast to half precision"
     again = f"; {casts} without the cast" if casts else ""

@@ -247,6 +247,8 @@ def _beginning(report: Report, jump: ErrorJump, dropped: Site) -> str:
     held = (
         f" and {clean(maker.name)} is made in half precision at {maker.location}" if maker is not None else ""
     )
+    if dropped not in report.low.sites:  # outside of the step, where nobody knows how
+        return f"{place}, {jumped}, because of {what} in half precision ({dropped.location}){held}"
     return f"{place}, {jumped}, because {what} ({dropped.location}) rounds away bits that it needs{held}"
 
 

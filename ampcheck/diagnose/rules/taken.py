@@ -192,7 +192,7 @@ def _what_changed_it(found: Doubt) -> str:
             "a number that this line computes from it overflows in half precision, and that makes all of it 0"
         )
     if not found.names:
-        return "FP32's, treated the same way, is another"
+        return "what is done to it in between gives something else than in FP32"
     return f"{clean(found.names[0])} is computed in half precision here, and the gradient is changed by it"
 
 
@@ -209,9 +209,7 @@ def _unscaled_first(report: Report) -> str:
     if report.loop is not None and active_scalers(report.loop):
         return "scaler.unscale_(optimizer)  # before the gradients are changed"
     if report.log2_scale or (report.loop is not None and report.loop.scaling):
-        return (
-            "# copy the gradients to FP32 and divide them by the loss scale first; then limits need no scale"
-        )
+        return "# copy each gradient to FP32 first, and divide that by the loss scale: grad.float() / scale"
     return "# compute what the gradients are made of in FP32, the losses too: outside of autocast"
 
 

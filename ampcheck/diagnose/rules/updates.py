@@ -241,7 +241,7 @@ def _kept(report: Report, bad: list[UpdateLoss], held: tuple[str, ...]) -> tuple
         if cast is not None:
             names = ", ".join(dict.fromkeys(_list_of(loss.name) for loss in bad))
             return (
-                f"# after {cast.location}, which casts the whole module: {names} in torch.float32 again",
+                f"# once {cast.location} has cast the whole module: {names} in torch.float32 again",
                 *under_autocast(report),
             )
         again = "# and in torch.float32 again after .to(...), .half() or .bfloat16() of the whole model"

@@ -45,6 +45,8 @@ class Results(Shadow):
         self._op = ""  #: that runs
         self._moved: Site | None = None  #: what has made the numbers that it moves
         self._came: Site | None = None  #: what has made numbers in half precision that it reads
+        self._overflowed: dict[int, Site] = {}  #: by storage, where numbers overflowed that it is made of
+        self._over: Site | None = None  #: the same of what it reads
         self._begun: dict[int, int] = {}  #: by storage, how many steps the script had taken
         self.steps = 0  #: how many it has taken now
         self.gave_way = self._gives_way
@@ -70,7 +72,7 @@ class Results(Shadow):
             targets = [tensor for tensor in tensors_of(written(rule, args, kwargs)) if readable(tensor)]
             places = {tensor.untyped_storage()._cdata: version_of(tensor) for tensor in targets}
             self._versions.update(dict.fromkeys(places))
-            came = self._made_of(args)
+            came, over = self._made_of(args), self._over_of(tensors)
             moved = came if rule.name in MOVES else None
             states = [] if rule.name in _STORES else [one for one in targets if self._is_state(one)]
         self._looked_at += 1
@@ -82,7 +84,7 @@ class Results(Shadow):
             began = thread_time()
             with self.lock, torch._C._DisableTorchDispatch():
                 if follow is not None and not any(map(_is_large, tensors_of((out,)))):
-                    self._op, self._moved, self._came = rule.name, moved, came
+                    self._op, self._moved, self._came, self._over = rule.name, moved, came, over
                     follow(out)
                 for tensor in states:
                     self.forget(tensor)
@@ -115,6 +117,10 @@ class Results(Shadow):
         )
         return next((one.made for one in held if one is not None and one.made is not None), None)
 
+    def _over_of(self, tensors: list[torch.Tensor]) -> Site | None:
+        keys = (one.untyped_storage()._cdata for one in tensors if readable(one))
+        return next((self._overflowed[key] for key in keys if key in self._overflowed), None)
+
     def _is_state(self, tensor: torch.Tensor) -> bool:
         """Tell whether a tensor is changed from step to step: what it has lost by then is judged as a state's."""
         return self._begun.get(tensor.untyped_storage()._cdata, self.steps) < self.steps - 1
@@ -132,11 +138,17 @@ class Results(Shadow):
         place = tensor.untyped_storage()._cdata
         self._made.add(place)
         super()._keep(tensor, wide)
-        if tensor.dtype in HALVES and place in self._references:
-            made = Site("", self._op, "output", Phase.FORWARD, str(tensor.dtype)[6:], *running_line())
-            self._references[place].made = self._moved or made
-        elif place in self._references:
-            self._references[place].made = self._came
+        made, over = self._came, self._over
+        if tensor.dtype in HALVES:
+            made = self._moved or Site(
+                "", self._op, "output", Phase.FORWARD, str(tensor.dtype)[6:], *running_line()
+            )
+            over = over or (made if bool((wide.isfinite() & ~tensor.isfinite()).any()) else None)
+        self._overflowed.pop(place, None)
+        if over is not None:
+            self._overflowed[place] = over
+        if place in self._references:
+            self._references[place].made = over or made
 
     def _hold(self, reference: Reference) -> None:
         self.heard = True
