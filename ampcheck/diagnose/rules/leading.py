@@ -14,6 +14,7 @@ from ampcheck.values.trace import Phase, Site
 #: Errors that say the same again where the first leads to the second.
 _AGAIN = frozenset(
     {
+        ("AMP403", "AMP206"),
         ("AMP206", "AMP201"),
         ("AMP421", "AMP103"),
         ("AMP504", "AMP101"),
@@ -57,6 +58,8 @@ def leads_to(report: Report, cause: Finding, other: Finding) -> bool:
     leads = {
         # What is divided again and again is no part that was left multiplied.
         ("AMP404", "AMP403"): True,
+        # Weights that are NaN, in all steps that come after.
+        ("AMP403", "AMP206"): _is_clip(report, cause),
         # A number that is lost makes gradients infinite at every scale, in its line.
         ("AMP104", "AMP501"): infinite,
         ("AMP104", "AMP206"): infinite,
@@ -107,6 +110,13 @@ def _holds_infinity(report: Report, lost: Finding, other: Finding) -> bool:
         return False
     fits = 0.0 < other.numbers.get("largest_fp32_value", 0.0) < BY_DTYPE[shows.dtype].max
     return fits and begins.module == shows.module and begins.module in bad
+
+
+def _is_clip(report: Report, cause: Finding) -> bool:
+    """Tell whether an error is at a line that clips."""
+    events = () if report.loop is None else report.loop.sequence(1)
+    clips = {event.location for _, event in events if event.kind is Kind.CLIP}
+    return cause.origin is not None and cause.origin.location in clips
 
 
 def _scales_another(report: Report) -> bool:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from ampcheck.diagnose.rules.clipped_together import clipped_together
 from ampcheck.diagnose.rules.libraries import clipping_of_library, library_of
 from ampcheck.diagnose.rules.loop_by_hand import (
     clipped_by_hand,
@@ -175,11 +176,10 @@ def step_beside_scaler(report: Report) -> list[Finding]:
     """The optimizer is stepped directly although its gradients belong to a scaler.
 
     What it finds: optimizer.step() on gradients of a scaled loss, or on those that scaler.step has just applied; and on
-    gradients that are inf or NaN, where the script scales the loss itself, or that it has left out where it divides the
-    others by the scale; the latter is a warning where the optimizer's steps do not depend on how large gradients are.
+    gradients that are inf or NaN, where the script scales the loss itself or clips several optimizers at once; and on
+    those that it has left out where it divides others by the scale: a warning where their size does not matter.
 
-    Why it matters: a direct step applies gradients multiplied by the loss scale, or applies the same gradients a second
-    time, and no overflow is skipped: infinite gradients end up in the weights.
+    Why it matters: gradients are applied that the loss scale multiplies, or twice, and infinite ones reach the weights.
 
     What to do: step through scaler.step(optimizer) only.
 
@@ -206,7 +206,7 @@ def step_beside_scaler(report: Report) -> list[Finding]:
     if _skips_itself(loop):
         bad = {event: moment for event, moment in bad.items() if event.thing not in moment.unscaled}
     by_hand = stepped_by_hand(loop) if report.precision == "fp16" else []
-    return [*by_hand, *left_scaled(loop, clipped=False)] + [
+    return [*by_hand, *left_scaled(loop, clipped=False), *clipped_together(loop)] + [
         loop_finding(
             "AMP403 step-beside-scaler",
             Severity.WARNING if event.thing in bad[event].unscaled else Severity.ERROR,
