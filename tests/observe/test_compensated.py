@@ -183,5 +183,5 @@ def test_weights_with_a_remainder_are_as_good_as_fp32_also_single_numbers(keeps)
     off = [float((p - e).norm() / e.norm()) for p, e in zip(weights, exact, strict=True)]
     report = watching.report()
     errors = {one.code for one in report.findings if one.severity is Severity.ERROR}
-    assert errors == (set() if keeps else {"AMP504"}), off
+    assert errors == (set() if keeps else {"AMP504"}), (off, [(f.message, f.origin) for f in report.findings])
     assert (max(off) < 0.02) is keeps, off
