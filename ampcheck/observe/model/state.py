@@ -28,7 +28,13 @@ _HELD = (torch.Tensor, torch.Generator)
 #: How deep containers and plain objects are followed from a module, a batch or a loss.
 _DEPTH = 5
 #: Their objects hold no numbers of the user's, and often a lock or a process.
-_OPAQUE = frozenset({*sys.stdlib_module_names, "builtins", "numpy", "torch"}) - {"__main__"}
+_PYTEST = {
+    "_pytest",
+    "pluggy",
+    "xdist",
+    "execnet",
+}  # a suite of many tests holds more objects than are looked at
+_OPAQUE = frozenset({*sys.stdlib_module_names, *_PYTEST, "builtins", "numpy", "torch"}) - {"__main__"}
 
 
 @dataclass(frozen=True, slots=True)

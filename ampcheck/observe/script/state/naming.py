@@ -1,6 +1,7 @@
 """What a script calls its tensors: by the variables that lead to them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from math import isnan
 from typing import Any
 
@@ -14,8 +15,10 @@ from ampcheck.observe.statistics.memory import readable
 Named = Callable[[torch.Tensor], tuple[str, str]]
 #: How deep containers, modules and plain objects are followed from a variable.
 _DEPTH = 8
-#: Things looked at in all.
+#: Things from which on nothing is looked into any more.
 _MOST = 100_000
+#: Things of one container that are looked at.
+_EACH = 10_000
 #: Begins the name of what no variable leads to.
 NAMELESS = "tensor of shape"
 
@@ -52,11 +55,14 @@ def _reached(variables: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     waiting = [(name, value, _DEPTH) for name, value in variables]
     for name, value, depth in waiting:  # which grows: what is near is named first
         yield name, value
-        if len(waiting) > _MOST:
-            break
-        if depth and id(value) not in seen and not isinstance(value, (str, bytes, int, float, torch.Tensor)):
+        if (
+            len(waiting) < _MOST
+            and depth
+            and id(value) not in seen
+            and not isinstance(value, (str, bytes, int, float, torch.Tensor))
+        ):
             seen.add(id(value))
-            waiting += [(inner, held, depth - 1) for inner, held in _parts(name, value)]
+            waiting += [(inner, held, depth - 1) for inner, held in islice(_parts(name, value), _EACH)]
 
 
 def called(tensor: torch.Tensor) -> str:
