@@ -1,5 +1,6 @@
 """What tensors are called: by the variables that lead to them."""
 
+import threading
 from types import SimpleNamespace
 
 import torch
@@ -29,3 +30,24 @@ def test_nothing_of_a_test_runner_is_looked_into(request):
         assert list(names.values()) == ["tensor of shape (3,)"]
     finally:
         del request.session.held_by_the_runner
+
+
+def test_what_another_thread_changes_meanwhile_does_not_end_the_search():
+    held, over = SimpleNamespace(part=torch.ones(1)), threading.Event()
+
+    def changes():
+        number = 0
+        while not over.is_set():
+            number += 1
+            setattr(held, f"more{number % 997}", number)
+            if hasattr(held, f"more{(number + 500) % 997}"):
+                delattr(held, f"more{(number + 500) % 997}")
+
+    thread = threading.Thread(target=changes)
+    thread.start()
+    try:
+        names = [names_of([held.part])[id(held.part)] for _ in range(500)]
+    finally:
+        over.set()
+        thread.join()
+    assert set(names) == {"held.part"}

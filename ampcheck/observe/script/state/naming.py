@@ -78,22 +78,22 @@ def memory_of(tensor: torch.Tensor) -> int:
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a thing holds, by its name there."""
+    """Yield what a thing holds, by its name there, as it is at one moment: other threads may change it."""
     if isinstance(value, torch.nn.Module):
         own = value.__dict__
         for table in ("_parameters", "_buffers", "_modules"):
-            yield from [(f"{name}.{key}", held) for key, held in (own.get(table) or {}).items()]
-        yield from [(f"{name}.{key}", held) for key, held in own.items() if not key.startswith("_")]
+            yield from [(f"{name}.{key}", held) for key, held in [*(own.get(table) or {}).items()]]
+        yield from [(f"{name}.{key}", held) for key, held in [*own.items()] if not key.startswith("_")]
     elif isinstance(value, torch.optim.Optimizer):
-        held = [state for state in value.state.values() if isinstance(state, Mapping)]
+        held = [state for state in [*value.state.values()] if isinstance(state, Mapping)]
         kind = type(value).__name__
-        yield from [(f"{kind}.state.{key}", one) for state in held for key, one in state.items()]
+        yield from [(f"{kind}.state.{key}", one) for state in held for key, one in [*state.items()]]
     elif isinstance(value, Mapping):
-        yield from [(f"{name}.{_word(key)}", held) for key, held in value.items()]
+        yield from [(f"{name}.{_word(key)}", held) for key, held in [*value.items()]]
     elif type(value) in {list, tuple}:
-        yield from [(f"{name}.{at}", held) for at, held in enumerate(value)]
+        yield from [(f"{name}.{at}", held) for at, held in enumerate([*value])]
     elif is_plain(value):
-        yield from [(f"{name}.{key}", held) for key, held in vars(value).items()]
+        yield from [(f"{name}.{key}", held) for key, held in [*vars(value).items()]]
 
 
 def _word(key: Any) -> Any:
@@ -106,6 +106,6 @@ def _variables() -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for frame in frames():
         if is_user_file(frame.f_code.co_filename):
-            of_module = [item for item in frame.f_globals.items() if not item[0].startswith("__")]
+            of_module = [item for item in [*frame.f_globals.items()] if not item[0].startswith("__")]
             found = [*of_module, *frame.f_locals.items(), *found]
     return found
