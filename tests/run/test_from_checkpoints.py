@@ -118,6 +118,17 @@ def test_infinite_buffers_beside_weights_that_were_never_cast_are_not_called_sav
     assert not [one for one in errors_of(loads)[0] if "saved in half precision" in one.message]
 
 
+def test_an_optimizer_with_several_eps_is_left_to_the_share_of_zeros():
+    weight = nn.Parameter(torch.zeros(4))
+    optimizer = torch.optim.Adam([weight])
+    optimizer.param_groups[0]["eps"] = (1e-30, 1e-3)
+    for zeros in (1, 3):
+        squares = torch.tensor([0.0] * zeros + [1.0] * (4 - zeros))
+        state = {"step": torch.tensor(1.0), "exp_avg": torch.ones(4), "exp_avg_sq": squares}
+        saved = {"state": {0: state}, "param_groups": optimizer.state_dict()["param_groups"]}
+        assert len(list(squares_lost_in_saving(optimizer, saved, ("f.py", 1)))) == (zeros > 2)
+
+
 @pytest.mark.parametrize("eps", [1e-8, 1.0])
 @pytest.mark.parametrize(("zeros", "mean"), [(1, 1e-4), (1, 1e-9), (0, 1e-4)])
 def test_a_few_mean_squares_that_are_zero_are_an_error_by_how_far_the_next_step_goes(zeros, mean, eps):

@@ -67,10 +67,12 @@ def squares_lost_in_saving(
     yield from (replace(loss, in_fp32=True) for loss in found)
 
 
-def _throws(mean: torch.Tensor, squares: torch.Tensor, eps: float) -> bool:
+def _throws(mean: torch.Tensor, squares: torch.Tensor, eps: Any) -> bool:
     """Tell whether Adam's next step is far longer than any of its steps because of squares that are zero."""
+    if not isinstance(eps, float) or eps <= 0.0:  # some optimizers have several
+        return False
     longest = float(torch.where(squares == 0, mean.abs(), 0.0).square().mean().sqrt())
-    return longest > _FAR * eps > 0.0
+    return longest > _FAR * eps
 
 
 def not_finite(model: torch.nn.Module) -> dict[str, int]:
