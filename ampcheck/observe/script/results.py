@@ -143,7 +143,10 @@ class Results(Shadow):
             made = self._moved or Site(
                 "", self._op, "output", Phase.FORWARD, str(tensor.dtype)[6:], *running_line()
             )
-            over = over or (made if bool((wide.isfinite() & ~tensor.isfinite()).any()) else None)
+            # A GPU would be waited for.
+            over = over or (
+                made if tensor.is_cpu and bool((wide.isfinite() & ~tensor.isfinite()).any()) else None
+            )
         self._overflowed.pop(place, None)
         if over is not None:
             self._overflowed[place] = over
