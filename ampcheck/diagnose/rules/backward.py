@@ -21,7 +21,7 @@ _SUMS = frozenset({"add", "add_", "sum"})
 _REBUILDS = frozenset({"sub", "rsub", "div"})
 #: Operations that limit numbers.
 _LIMITS = frozenset({"clamp", "clamp_min", "clamp_max", "minimum", "maximum"})
-#: How many times smaller its largest number is where it does.
+#: How many times smaller than FP32's the largest number is that such an operation has let through.
 _CUT_OFF = 2.0
 #: Share of FP32's result that is rounding of its own from which on it says nothing about another precision.
 NOISE = 1 / 16

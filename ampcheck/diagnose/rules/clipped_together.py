@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ampcheck.diagnose.rules.loop_state import label, loop_finding, rounds_of
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import Event, Kind, Loop, ScaleEvent
+from ampcheck.values.wording import clean
 
 #: Rounds in which every optimizer is skipped, at the end, from which on nothing trains any more.
 _FEW = 4
@@ -27,8 +28,8 @@ def clipped_together(loop: Loop) -> list[Finding]:
         loop_finding(
             "AMP403 step-beside-scaler",
             Severity.ERROR,
-            "where the gradients of one optimizer overflow, this makes those of the others NaN, and they are stepped: "
-            "scaler.unscale_ has looked at them before",
+            f"{clean(event.name)} clips several optimizers at once: where the gradients of one overflow, those of the "
+            "others become NaN here and are stepped, because scaler.unscale_ has checked them before",
             [event],
             _one_by_one(loop, event),
         )

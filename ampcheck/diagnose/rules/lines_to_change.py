@@ -31,6 +31,8 @@ _OF_NUMBERS = frozenset(
     """sigmoid tanh exp expm1 log log2 log1p log10 sqrt rsqrt reciprocal sin cos tan square softmax log_softmax softplus
     logsigmoid erf atan asin acos sinh cosh""".split()
 )
+#: Layers whose inputs autocast casts.
+_LAYERS = frozenset("Linear Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d".split())
 #: How many lines before a difference its numbers are computed.
 _CLOSE = 8
 
@@ -85,8 +87,7 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
 
 def _is_layer(report: Report, path: str) -> bool:
     """Tell whether a module is a layer of torch's that autocast casts the input of."""
-    kinds = (one.kind for one in report.low.modules if one.path == path)
-    return next(kinds, "").startswith(("Linear", "Conv"))
+    return any(one.path == path and one.kind in _LAYERS for one in report.low.modules)
 
 
 def _call_alone(report: Report, finding: Finding, after: Site | None) -> str:

@@ -91,7 +91,7 @@ class Refilled:
         with unseen():
             again = any(_is_half(before) for _, before, _ in self.kept[label])
             self.kept[label] = [(one, before, _copy(one)) for one, before, _ in self.kept[label]]
-        if again and label not in self._writes:  # an optimizer inside another ends its step twice
+        if again:
             self._writes[label] = _Writes(one for one, _, _ in self.kept[label])
             self._writes[label].__enter__()
 
