@@ -10,9 +10,11 @@ from torch import nn
 
 from ampcheck.diagnose.rules.backward_unscaled import SCALED
 from ampcheck.diagnose.rules.lines_to_change import _in_fp32
+from ampcheck.diagnose.rules.makers import made_in_fp32
 from ampcheck.renderers.next_step import next_step
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
+from ampcheck.values.maker import Maker
 from ampcheck.values.settings import Schedule
 from ampcheck.values.trace import Phase, Site
 
@@ -257,6 +259,15 @@ def test_what_is_written_in_place_is_to_be_made_in_fp32():
     assert first.fix == (f"# {first.origin.file}:{made}, where squares is made: dtype=torch.float32",)
     _, errors = watched(normed(torch.float32))
     assert errors == []
+
+
+def test_what_a_cast_makes_and_a_line_writes_into_is_to_be_made_without_the_cast(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("powers = torch.zeros(4).half()\npowers.add_(x)\n")
+    report, _ = watched(normed(torch.float32))
+    report = replace(report, makers=(Maker("powers", str(script), 1, (f"{script}:2",)),))
+    wanted = f"# {script}:1: powers without the cast to half precision"
+    assert made_in_fp32(report, f"{script}:2") == wanted
 
 
 class Pairs(nn.Module):

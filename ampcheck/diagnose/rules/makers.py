@@ -49,7 +49,16 @@ def made_in_fp32(report: Report, place: str) -> str:
     maker = changed_at(report, place)
     if maker is None:
         return "# where the tensor that this line changes is made: dtype=torch.float32"
-    return f"# {maker.location}, where {clean(maker.name)} is made: dtype=torch.float32"
+    return _wide(maker, clean(maker.name))
+
+
+def _wide(maker: Maker, held: str) -> str:
+    """Return how the line that makes a tensor is to make it in FP32."""
+    casts = " and ".join(maker.cast)
+    if maker.location in maker.cast or casts_at(maker.file, maker.line):
+        return f"# {casts or maker.location}: {held} without the cast to half precision"
+    again = f"; {casts} without the cast" if casts else ""
+    return f"# {maker.location}, where {held} is made: dtype=torch.float32{again}"
 
 
 def held_in_fp32(report: Report, name: str, shown: str = "", *, alone: bool = False) -> str:
@@ -63,14 +72,10 @@ def held_in_fp32(report: Report, name: str, shown: str = "", *, alone: bool = Fa
         return f"# where {shown or name} is made: dtype=torch.float32{by}"
     parts = name.partition("[")[0].split(".")
     last = max(at for at, part in enumerate(parts) if part == maker.name)  # what it holds is made with it
-    held, casts = ".".join(parts[: last + 1]), " and ".join(maker.cast)
-    inner = ".".join(parts[last + 1 :])
+    held, inner = ".".join(parts[: last + 1]), ".".join(parts[last + 1 :])
     if inner and alone:
-        at = casts or maker.location
+        at = " and ".join(maker.cast) or maker.location
         return (
             f"{held}.{inner} = {held}.{inner}.float()  # once the model is made: {at} casts the whole {held}"
         )
-    if maker.location in maker.cast or casts_at(maker.file, maker.line):
-        return f"# {casts or maker.location}: {held} without the cast to half precision"
-    again = f"; {casts} without the cast" if casts else ""
-    return f"# {maker.location}, where {held} is made: dtype=torch.float32{again}"
+    return _wide(maker, held)
