@@ -47,6 +47,9 @@ _FIRST, _OFTEN = 4, 64  #: steps after which everything is judged for the first 
 #: Operations whose results are no state any more: what they cost, and what enters them, is the model's.
 _PRODUCTS = frozenset("mm addmm bmm baddbmm mv dot convolution linear native_layer_norm embedding".split())
 
+#: Operations that put weights together, as one vector of them all: what is read from that is no model's.
+_COPIES = frozenset({"cat", "stack", "clone"})
+
 
 class _References(Shadow):
     """FP32 copies of a few storages, and of what is computed from them until the step ends."""
@@ -328,4 +331,6 @@ def _is_models(rule: Effects, args: Args) -> bool:
     """Tell whether an operation is part of a model's computing rather than of a change to a state."""
     if rule.name in _PRODUCTS or rule.name.startswith("_scaled_dot_product"):
         return True
+    if rule.name in _COPIES:
+        return False
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_of(args))
