@@ -1,5 +1,6 @@
 """Which line of the user's program is running."""
 
+import inspect
 import linecache
 import os
 import re
@@ -38,6 +39,11 @@ _OWN_BACKWARDS = frozenset({"apply", "_engine_run_backward"})
 
 #: Frames of the script in which the name of something is looked for.
 _FRAMES = 6
+
+#: Python keeps in a frame what `f_locals` returns.
+_KEEPS_LOCALS = sys.version_info < (3, 13)
+#: References to that which are no others': the frame's, a variable's and an argument's.
+_OWN_REFERENCES = 3
 
 _SKIP, _USER, _STOP = range(3)
 
@@ -197,16 +203,30 @@ def in_library(filename: str) -> bool:
 
 
 def object_of(frame: FrameType) -> Any:
-    """Return the object whose method a frame runs, None for a function's, and for ampcheck's own.
-
-    Python keeps what `f_locals` returns in the frame: asked of a frame that holds frames, neither ever ends.
-    """
+    """Return the object whose method a frame runs, None for a function's, and for ampcheck's own."""
     code = frame.f_code
     holder = code.co_qualname.rpartition(".")[0]
     ours = code.co_filename.startswith(_AMPCHECK)
     if ours or not code.co_argcount or not holder or holder.endswith("<locals>"):
         return None
-    return frame.f_locals.get(code.co_varnames[0])
+    return locals_of(frame).get(code.co_varnames[0])
+
+
+def locals_of(frame: FrameType) -> dict[str, Any]:
+    """Return a copy of a frame's variables.
+
+    Before 3.13 a function's frame keeps what `f_locals` returns, and with it what the variables held then: asked of a
+    frame that holds frames, neither ever ends. So it is emptied, unless somebody else has it.
+    """
+    held = frame.f_locals
+    copy = dict(held)
+    if (
+        _KEEPS_LOCALS
+        and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        and sys.getrefcount(held) <= _OWN_REFERENCES
+    ):
+        held.clear()
+    return copy
 
 
 def line_of(code: CodeType, offset: int) -> int:

@@ -6,7 +6,7 @@ import re
 from ampcheck.values.loop import SENT_WEIGHT
 from ampcheck.values.maker import CASTS_MODULE, Maker
 from ampcheck.values.report import Report
-from ampcheck.values.wording import clean
+from ampcheck.values.wording import clean, location
 
 #: Casts by what a script calls them.
 _NAMES_CAST = re.compile(r"\.(type_as|half|bfloat16)\(|\.to\([^)]*(half|float16|dtype)")
@@ -14,10 +14,22 @@ _NAMES_CAST = re.compile(r"\.(type_as|half|bfloat16)\(|\.to\([^)]*(half|float16|
 #: Casts to a dtype that is named.
 _CASTS = re.compile(r"\.(half|bfloat16)\(|\.to\([^)]*(torch\.half|float16)")
 
+#: Writes in place: what is written keeps its dtype.
+_WRITES = re.compile(r"[-+*/]=|[a-z]_\(")
+
 
 def casts_at(file: str, line: int) -> bool:
     """Tell whether the code of a line names casts to half precision, or to a dtype that it does not show."""
     return bool(_NAMES_CAST.search(linecache.getline(file, line)))
+
+
+def made_anew_at(file: str, line: int) -> str:
+    """Return a line that casts what it makes to half precision, '' for one that writes in place, or casts nothing."""
+    return (
+        location(file, line)
+        if casts_at(file, line) and not _WRITES.search(linecache.getline(file, line))
+        else ""
+    )
 
 
 def only_cast(file: str) -> int:
@@ -52,30 +64,36 @@ def made_in_fp32(report: Report, place: str) -> str:
     return _wide(maker, clean(maker.name))
 
 
-def _wide(maker: Maker, held: str) -> str:
-    """Return how the line that makes a tensor is to make it in FP32."""
-    casts = " and ".join(maker.cast)
-    if maker.location in maker.cast or casts_at(maker.file, maker.line):
-        return f"# {casts or maker.location}: {held} without the cast to half precision"
+def _wide(maker: Maker, held: str, anew: str = "") -> str:
+    """Return how the line that makes a tensor is to make it in FP32, and the one that casts it `anew`."""
+    makes = (maker.location,) if casts_at(maker.file, maker.line) else ()
+    casts = " and ".join(dict.fromkeys(one for one in (*makes, *maker.cast, anew) if one))
+    if makes or maker.location in maker.cast:
+        return f"# {casts}: {held} without the cast to half precision"
     again = f"; {casts} without the cast" if casts else ""
     return f"# {maker.location}, where {held} is made: dtype=torch.float32{again}"
 
 
-def held_in_fp32(report: Report, name: str, shown: str = "", *, alone: bool = False) -> str:
-    """Return how a state is held in FP32; `alone`, where it is the only one of a module that is cast as a whole."""
+def held_in_fp32(report: Report, name: str, shown: str = "", *, anew: str = "", alone: bool = False) -> str:
+    """Return how a state is held in FP32, and not cast `anew` at a line.
+
+    It may be held `alone`, where it is the only one of a module that is cast as a whole.
+    """
     if name.startswith(SENT_WEIGHT):
         return "# on this line: send the weights in FP32, or in half precision what has changed of them"
     maker = maker_of(report, name)
     if maker is None:
         cast = module_cast(report)
+        if anew:
+            return f"# where {shown or name} is made, and {anew}: without the cast to half precision"
         by = f" ({cast.location} casts a module to half precision)" if cast is not None else ""
         return f"# where {shown or name} is made: dtype=torch.float32{by}"
     parts = name.partition("[")[0].split(".")
     last = max(at for at, part in enumerate(parts) if part == maker.name)  # what it holds is made with it
     held, inner = ".".join(parts[: last + 1]), ".".join(parts[last + 1 :])
-    if inner and alone:
+    if inner and alone and not anew:
         at = " and ".join(maker.cast) or maker.location
         return (
             f"{held}.{inner} = {held}.{inner}.float()  # once the model is made: {at} casts the whole {held}"
         )
-    return _wide(maker, held)
+    return _wide(maker, held, anew)

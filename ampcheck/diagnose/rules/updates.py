@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ampcheck.diagnose.rules.framework_terms import under_autocast, weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import last_step
-from ampcheck.diagnose.rules.makers import held_in_fp32, maker_of, module_cast, only_cast
+from ampcheck.diagnose.rules.makers import held_in_fp32, made_anew_at, maker_of, module_cast, only_cast
 from ampcheck.diagnose.rules.optimizer_eps import vanishing_eps
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.modules import within
@@ -117,6 +117,7 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
             report,
             first.name,
             parent if (own or len(bad) > 1) and parent else "",
+            anew=made_anew_at(first.file, first.line) if beside else "",
             alone=_is_alone(report, first) and not (trained or first.stepped),
         ),
     )

@@ -34,7 +34,9 @@ _PYTEST = {
     "xdist",
     "execnet",
 }  # a suite of many tests holds more objects than are looked at
-_OPAQUE = frozenset({*sys.stdlib_module_names, *_PYTEST, "builtins", "numpy", "torch"}) - {"__main__"}
+_OPAQUE = frozenset({*sys.stdlib_module_names, *_PYTEST, "builtins", "numpy", "torch", "ampcheck"}) - {
+    "__main__"
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from ampcheck.observe.model.structure import modules
 from ampcheck.observe.script.watched_thread import WatchedThread
-from ampcheck.observe.source import frames, frames_match, object_of, script_frames
+from ampcheck.observe.source import frames, frames_match, locals_of, object_of, script_frames
 
 _current_node = torch._C._current_autograd_node
 #: Where a pipeline runs its stages: each is a module of its own, whatever its variable is called on its rank.
@@ -106,7 +106,7 @@ class RootFinder:
 def name_in_script(module: torch.nn.Module) -> str:
     """Return what the code that calls a module calls it: a variable, an attribute of self, or its class."""
     for frame in frames():
-        stage: Any = frame.f_locals.get("self") if frame.f_code.co_filename.endswith(_STAGES) else None
+        stage: Any = locals_of(frame).get("self") if frame.f_code.co_filename.endswith(_STAGES) else None
         if getattr(stage, "submod", None) is module:
             return f"stage{stage.stage_index}"
     names = (_name_in(frame, module) for frame in script_frames())
@@ -129,9 +129,9 @@ def holder_in_script(module: torch.nn.Module) -> torch.nn.Module | None:
 def _name_in(frame: FrameType, module: torch.nn.Module) -> str:
     """Return a name from a frame: an attribute of self says more than a variable, which may be a loop's."""
     own_name = frame.f_code.co_varnames[0] if object_of(frame) is not None else ""
-    held = getattr(frame.f_locals.get(own_name), "__dict__", None)
+    held = getattr(locals_of(frame).get(own_name), "__dict__", None)
     own = [held, held.get("_modules") or {}] if isinstance(held, dict) else []
-    for names in (*own, frame.f_locals, frame.f_globals):
+    for names in (*own, locals_of(frame), frame.f_globals):
         for name, value in list(names.items()):
             if value is module and name != own_name:
                 return str(name)

@@ -14,7 +14,7 @@ import torch
 from ampcheck.observe.model.structure import named_modules, own_parameters
 from ampcheck.observe.script.roots import name_in_script
 from ampcheck.observe.script.state.naming import names_of
-from ampcheck.observe.source import script_frames
+from ampcheck.observe.source import locals_of, script_frames
 from ampcheck.observe.statistics.memory import instances_of
 
 _TABLES = (dict, list, tuple)
@@ -85,7 +85,7 @@ def _own(module: torch.nn.Module) -> Iterable[Any]:
 def _among_variables(wanted: dict[int, torch.Tensor]) -> Iterator[tuple[torch.Tensor, str, str]]:
     """Yield tensors that a variable of the script's holds, or a table behind one; the others by their shape."""
     left = dict(wanted)
-    variables = ((*f.f_locals.items(), *f.f_globals.items()) for f in script_frames())
+    variables = ((*locals_of(f).items(), *f.f_globals.items()) for f in script_frames())
     for name, value in chain.from_iterable(variables):
         parts = value.items() if type(value) is dict else enumerate(value) if type(value) in _TABLES else ()
         for path, own, tensor in (("", name, value), *((name, str(key), held) for key, held in parts)):

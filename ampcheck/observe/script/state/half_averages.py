@@ -11,21 +11,21 @@ follows, stands for a step.
 
 import sys
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ampcheck.observe.dtypes import HALVES
-from ampcheck.observe.patches import Original, Patches
 from ampcheck.observe.reference.sharing import among_ranks
 from ampcheck.observe.script.looking_again import EarlyLook
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_judged import State
 from ampcheck.observe.script.state.half_state import Following
-from ampcheck.observe.script.state.naming import names_of
+from ampcheck.observe.script.state.naming import NAMELESS, names_of
+from ampcheck.observe.script.state.other_threads import OtherThreads
 from ampcheck.observe.script.state.passes import Passes
 from ampcheck.observe.script.state.samples import Seen, seen_now
 from ampcheck.observe.script.state.untrained import sums, untrained
@@ -45,10 +45,6 @@ FEW_STEPS = 4
 MOST_STEPS = 512
 #: Memory is looked through for new tensors again after so many times what that has taken, and after as many steps.
 _RARELY = 20
-#: What writes a tensor in a thread of the script's own, beside the functions of torch for several tensors at once.
-_WRITES = (
-    """add_ sub_ mul_ div_ lerp_ addcmul_ addcdiv_ copy_ __iadd__ __isub__ __imul__ __itruediv__""".split()
-)
 
 
 class HalfAverages:
@@ -69,6 +65,8 @@ class HalfAverages:
         self._look_at = self._pass_at = 0.0  #: times from which on memory is looked through again
         self._twice = 0  #: the step from which on it is in any case
         self._seen: dict[int, Seen] = {}
+        self._new: list[torch.Tensor] = []  #: made since memory was looked through, and not written
+        self._new_at = 0  #: the step from which on such are followed again
         #: By state of an optimizer of the script's own, the parameter.
         self._optimizers: dict[int, weakref.ref[torch.Tensor]] = {}
         #: By parameter in half precision that an optimizer of the script's own steps, the class of that.
@@ -80,7 +78,7 @@ class HalfAverages:
         self.passes = Passes()
         self._of_pass = False  #: a pass is followed, not the steps
         self._at_pass: list[Seen] = []  #: tensors as they were in it: what steps change is remembered apart
-        self._patches = Patches()  #: of what other threads call
+        self._others = OtherThreads(thread, lambda: self.following)
         self._hears = False  #: other threads, as something was written that nobody has seen
 
     def begin(self) -> None:
@@ -146,6 +144,8 @@ class HalfAverages:
             if unheard or not following.active or following.steps >= MOST_STEPS:
                 self._stop()
                 self.due = steps + steps // 2
+                if not any(state.perhaps and state.writes for state in following.states):
+                    self._new_at = 4 * steps
             return
         self.due = steps + max(2, steps // 2)
         self._among_ranks = self._among_ranks or among_ranks()
@@ -162,14 +162,15 @@ class HalfAverages:
                 self._look_at, self._twice = now + _RARELY * (now - began), 2 * steps
             else:
                 found |= {id(tensor): tensor for tensor in self._changed(steps, self._known_ones())}
-            self._start(steps, found.values())
+            new, self._new = self._new, []
+            self._start(steps, found.values(), new if steps >= self._new_at else ())
 
     def _known_ones(self) -> list[torch.Tensor]:
         return [tensor for seen in self._seen.values() if (tensor := seen.tensor()) is not None]
 
     def _changed(self, steps: int, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return what was written in every step, or since it was looked at, or holds other numbers."""
-        found, seen = [], {}
+        found, seen, self._new = [], {}, []
         for tensor in tensors:
             held = self._seen.get(id(tensor))
             now = seen[id(tensor)] = seen_now(tensor)
@@ -177,6 +178,8 @@ class HalfAverages:
                 # Another thread may be about to write it in this step; what is new may have been made after some.
                 often = steps - 1 if tensor in self._before else min(steps - 1, FEW_STEPS)
                 changed = tensor._version - self._before.get(tensor, 0) >= often
+                if not changed and self._seen and tensor not in self._before:
+                    self._new.append(tensor)
                 self._any = self._any or (steps >= FEW_STEPS and tensor not in self._before)
             else:
                 changed = held.differs(now)
@@ -186,23 +189,28 @@ class HalfAverages:
         self._seen = seen
         return found
 
-    def _start(self, steps: int, tensors: Iterable[torch.Tensor]) -> None:
-        held, elements = [], 0
-        for tensor in tensors:
-            known = self._known(tensor)
+    def _start(self, steps: int, tensors: Iterable[torch.Tensor], new: Sequence[torch.Tensor] = ()) -> None:
+        """Follow tensors, and some that are `new`: they may take the place of others, and others theirs."""
+        every = [*tensors, *new] if steps >= FEW_STEPS else []
+        names = names_of(every) if every else {}
+        perhaps = {id(one) for one in new if not names.get(id(one), NAMELESS).startswith(NAMELESS)}
+        unnamed = {id(one) for one in new} - perhaps
+        gone = {state.name: state for state in self._states.values() if state.tensor() is None}
+        held, before, elements = [], [], 0
+        for tensor in (one for one in every if id(one) not in unnamed):
+            known = self._known(tensor) or gone.get(names[id(tensor)])
             size = tensor.untyped_storage().nbytes() // tensor.element_size()
-            if (known is None or not known.losses) and elements + size <= MOST and steps >= FEW_STEPS:
+            if (known is None or not known.losses) and elements + size <= MOST:
                 held.append(tensor)
+                before.append(known)
                 elements += size
         if not held:
             return
-        names = names_of(held)
-        pairs = [(names[id(tensor)], tensor) for tensor in held]
         self._hears = self._hears or _missed(self._states.values())
-        self.following = Following(pairs)
+        self.following = Following(((names[id(tensor)], tensor) for tensor in held), perhaps)
         self.due = 0
-        for tensor, state in zip(held, self.following.states, strict=True):
-            known, state.parameter = self._known(tensor), self._optimizers.get(id(tensor))
+        for tensor, known, state in zip(held, before, self.following.states, strict=True):
+            state.parameter = self._optimizers.get(id(tensor))
             state.stepped = id(tensor) in self._stepped
             state.losses = self._lost(tensor, state.name)
             if known is not None:
@@ -210,32 +218,21 @@ class HalfAverages:
                 state.read, state.overflown = known.read, known.overflown
         self._keep(self.following)
         if self._hears:
-            self._hear_threads()
+            self._others.hear()
 
     def _keep(self, following: Following) -> None:
         """Take note of the last state of each tensor."""
-        for state in following.states:
-            tensor = state.tensor()
-            if tensor is not None:
-                self._states[id(tensor)] = state
-
-    def _hear_threads(self) -> None:
-        """Hear of what other threads write."""
-        each = [name for name in vars(torch) if name.startswith("_foreach_") and name.endswith("_")]
-        for owner, names in ((torch.Tensor, _WRITES), (torch, each)):
-            for name in names:
-                self._patches.put(owner, name, self._writes)
-
-    def _writes(self, original: Original, *args: Any, **kwargs: Any) -> Any:
-        following = self.following
-        if following is None or self._thread.runs:
-            return original(*args, **kwargs)
-        with following.elsewhere():
-            return original(*args, **kwargs)
+        kept = [state for state in following.states if state.writes or not state.perhaps]
+        now = {id(tensor): state for state in kept if (tensor := state.tensor()) is not None}
+        if now:
+            names, same = {state.name for state in now.values()}, set(map(id, now.values()))
+            old = {key: state for key, state in self._states.items() if id(state) not in same}
+            old = {key: one for key, one in old.items() if one.tensor() is not None or one.name not in names}
+            self._states = old | now
 
     def _stop(self) -> None:
         following, self.following, self._of_pass = self.following, None, False
-        self._patches.restore()
+        self._others.leave()
         if following is not None:
             following.end()
 

@@ -1,9 +1,4 @@
-"""What half precision keeps of the changes to a tensor, beside what FP32 has there.
-
-And what stands still, known before FP32 is far away: how long a state remembers, and how it moves in FP32. An average
-that forgets quickly may stand still a little away from the truth, and no further. One that forgets a part r of itself
-in each step stands still until the truth is 1/(2r) units in the last place away; a counter does for ever.
-"""
+"""What half precision keeps of the changes to a tensor, beside what FP32 has there."""
 
 import weakref
 from collections.abc import Iterator
@@ -33,12 +28,8 @@ FEW_NUMBERS = 16
 
 #: Steps that a second copy runs beside the first one.
 LONG_ENOUGH = 64
-#: Steps within which a state would have come far enough at its pace.
-_SOON = 512
-#: How much further it has come in twice the time: where it moves in one direction, and where ever faster.
-_STEADY, _FASTER = 1.5, 2.5
-#: Of a unit, a change that is kept, and one that shows in any case.
-_KEPT, _SEEN = 0.5, 1.5
+#: Of a unit, a change that shows in any case.
+_SEEN = 1.5
 #: Of the largest number, what is near it.
 _NEAR = 2.0**-3
 #: Units on average that FP32 has moved a state that lasts, in so many steps that write it, and what it kept of that.
@@ -46,11 +37,7 @@ _MOVED, _WRITTEN, _HALF = 2.0, 16, 0.5
 #: What it keeps at least of what is added up where nothing is forgotten, or of a very long way.
 _MOST_OF = 0.75
 #: As many writes, where a loop of the script's own goes on within one of these steps.
-_OFTEN_WRITTEN = 64
-#: Of a state, what counts as nothing forgotten in all, and of a unit, as nothing moved.
-_NOTHING = 1e-3
-#: A second copy begins this far off, as a part of the largest number.
-_BESIDE = 2.0**-6
+OFTEN_WRITTEN = 64
 
 
 @dataclass(slots=True)
@@ -68,6 +55,9 @@ class State:
     kept: bool = False  #: and it was enough to tell: not all that FP32 changes is small
     fine_here: bool = False  #: as it was when that was looked at last, since it is followed
     rounds: int = 0  #: steps that wrote it
+    began: tuple[torch.Tensor, int] | None = (
+        None  #: what it remembered after the first of them, and when that was
+    )
     counted: int = 0  #: its writes at the end of the last of them
     forgets: bool = False  #: each step that writes it writes all of it anew
     before: torch.Tensor | None = None  #: how far FP32 had come when that was looked at last
@@ -82,6 +72,7 @@ class State:
     stepped: bool = False  #: it is a parameter, which an optimizer of the script's own steps
     read: bool = False  #: something is computed from it
     underflows: bool = False  #: what changes it has become zero in float16
+    perhaps: bool = False  #: it is new, and no state unless another takes its place
     overflown: bool = False  #: numbers that were near the largest one have become infinite
 
     @property
@@ -200,7 +191,7 @@ def _is_behind(state: State, changed: int, some: int, ways: tuple[torch.Tensor, 
 
     What forgets may be some units behind, and follows from there; near 0 it moves by many, however little that is.
     """
-    often = state.rounds >= _WRITTEN or state.writes >= _OFTEN_WRITTEN
+    often = state.rounds >= _WRITTEN or state.writes >= OFTEN_WRITTEN
     far_enough = state.lasts or 2 * some >= changed
     units = _MOVED if state.lasts else 2 * UNITS
     return often and far_enough and falls_behind(*ways, moved=units, part=_part(state, ways))
@@ -293,45 +284,3 @@ def makes_up(tensor: torch.Tensor, rest: torch.Tensor, wide: torch.Tensor) -> to
     """Tell of each number whether what is kept aside of it is what it lacks: then it is added some time."""
     lacks = wide.float() - tensor.float()
     return (lacks - rest.float()).abs() <= torch.maximum(lacks.abs() / 2, unit_of(tensor) / 8)
-
-
-def beside_of(tensor: torch.Tensor) -> float:
-    """Return how far off the second copy of a tensor begins."""
-    largest = float(tensor.detach().abs().amax()) if tensor.numel() else 0.0
-    return _BESIDE * largest if 0.0 < largest < float("inf") else 1.0
-
-
-def stays(state: State, wide: torch.Tensor, probe: torch.Tensor | None, steps: int) -> torch.Tensor:
-    """Tell of each number whether no change to it will be kept until FP32 is as far away as counts.
-
-    `probe` is the second copy, which began beside it. Not before it was written as many times as it has to move units.
-    It is taken for an average that forgets a part r of itself each time. Of something that stays where it is: changes
-    of less than half a unit, c, get no larger, and FP32 ends c/r units away. Of something that moves by d units each
-    time: this is 1/(2r) units away after 1/(2rd) times, when the first change is kept; and FP32 has come
-    (d/r) (y - 1 + exp(-y)) units far after y/r times. That must be twice as far as needed.
-    """
-    nothing = torch.zeros_like(wide, dtype=torch.bool)
-    if probe is None or probe.shape != state.first.shape:
-        return nothing
-    way = wide.float() - state.first.float()
-    left = (probe.float() - wide.float()) / beside_of(state.first)
-    before, state.before, rounds = state.before, way, state.rounds
-    state.forgets = rounds > 0 and not bool(left.any())
-    often = rounds > 1 or state.writes >= _OFTEN_WRITTEN
-    state.lasts = often and bool((1.0 - left).clamp_min(0.0).mean() * _SOON < _HALF * steps)
-    need = need_of(state.first)
-    if before is None or before.shape != way.shape or rounds < need:
-        return nothing
-    units = way.abs() / unit_of(state.first)
-    forgets = (1.0 - left.clamp(0.0, 1.0) ** (1.0 / rounds)).clamp_min(_NOTHING / rounds)
-    moves = units * forgets / _behind(rounds * forgets)
-    first_kept = moves / forgets * _behind(_KEPT / moves.clamp_min(_NOTHING))
-    change, further, later = units / rounds, way / before, _SOON / steps
-    faster = further >= _FASTER
-    first_kept = torch.where(~faster & (change < _KEPT), change / forgets, first_kept)
-    soon = units * torch.where(faster, later**2, later) >= need
-    return (further >= _STEADY) & (first_kept >= 2 * need) & soon
-
-
-def _behind(y: torch.Tensor) -> torch.Tensor:
-    return y + torch.expm1(-y)

@@ -7,9 +7,10 @@ is left tells how long a state remembers, so that one which stands still need no
 Nothing else is repeated: no product, nothing that a gradient flows through, nothing of a backward or an optimizer.
 """
 
+import functools
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,18 +19,21 @@ from ampcheck.observe.execution import Args, Execute, Kwargs, run_op
 from ampcheck.observe.modes import OwnMode
 from ampcheck.observe.reference.beside_mode import BesideMode
 from ampcheck.observe.reference.effects import Effects, written
+from ampcheck.observe.reference.picks import CONVERTS
 from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.reference.storage import Reference
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_judged import (
     LONG_ENOUGH,
     State,
-    beside_of,
     compare,
     is_remainder,
     makes_up,
-    stays,
 )
+from ampcheck.observe.script.state.operations import fills, is_models
+from ampcheck.observe.script.state.remade import Remade
+from ampcheck.observe.script.state.standing_still import beside_of, stays
+from ampcheck.observe.script.state.storages import fp32_memory, key_of, whole
 from ampcheck.observe.script.state.underflow import keeps_small
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
@@ -44,11 +48,6 @@ _SHOWS = "_local_scalar_dense"
 _NUMBER = re.compile(r"\d+")
 _current_node = torch._C._current_autograd_node
 _FIRST, _OFTEN = 4, 64  #: steps after which everything is judged for the first time, and again
-#: Operations whose results are no state any more: what they cost, and what enters them, is the model's.
-_PRODUCTS = frozenset("mm addmm bmm baddbmm mv dot convolution linear native_layer_norm embedding".split())
-
-#: Operations that put weights together, as one vector of them all: what is read from that is no model's.
-_COPIES = frozenset({"cat", "stack", "clone"})
 
 
 class _References(Shadow):
@@ -61,16 +60,18 @@ class _References(Shadow):
         #: how far FP32's numbers are from these. Whatever an optimizer adds, it adds to both.
         self._apart: dict[int, tuple[StorageWeakRef, torch.Tensor]] = {}
         self.shapes: set[torch.Size] = set()  #: of what is followed
+        self._remade = Remade()
         self.underflows: dict[
             torch.Size, torch.Tensor
         ] = {}  #: by shape, whether numbers became zero in float16
 
     def hold(self, tensor: torch.Tensor, state: State, beside: float = 0.0) -> None:
         """Follow a tensor from what it holds now, or from that far beside it."""
-        self.held.setdefault(_key(tensor), []).append(state)
+        self.held.setdefault(key_of(tensor), []).append(state)
         self.shapes.add(tensor.shape)
         if self.of(tensor) is None:
             self._adopt(tensor).add_(beside)
+        self._remade.begins(state, beside)
 
     def alone(self) -> None:
         """Run operations without what ran beside them so far."""
@@ -83,6 +84,7 @@ class _References(Shadow):
                 states.remove(state)
             if not states:
                 del self.held[key]
+        self._remade.step_ends()
         self.part()
 
     def part(self) -> None:
@@ -90,31 +92,36 @@ class _References(Shadow):
         with unseen():
             references = dict(self._references)  # other threads add to it meanwhile
             for key, reference in references.items():
-                if key not in self.held and (memory := _memory(reference)) is not None:
+                if not self._is_kept(key) and (memory := fp32_memory(reference)) is not None:
                     self._apart[key] = reference.storage, reference.flat - memory
-        self._references = {key: one for key, one in references.items() if key in self.held}
+        self._references = {key: one for key, one in references.items() if self._is_kept(key)}
         self._apart = {key: kept for key, kept in list(self._apart.items()) if not kept[0].expired()}
+
+    def _is_kept(self, key: int) -> bool:
+        return key in self.held or self._remade.holds(key)
 
     def _still_there(self, state: State, key: int) -> bool:
         tensor = state.tensor()
+        if tensor is None and not state.done:
+            tensor = self._remade.takes_over(state)
         if tensor is None or state.done:
             return False
         state.missed |= tensor._version - state.version > state.writes
         state.rounds += state.writes > state.counted
         state.counted = state.writes
-        if _key(tensor) != key and not state.missed:  # its data were given other memory
+        if key_of(tensor) != key and not state.missed:  # its data were given other memory
             state.missed = self.of(tensor) is None
-            self.held.setdefault(_key(tensor), []).append(state)
+            self.held.setdefault(key_of(tensor), []).append(state)
             return False
         return not state.missed
 
     def _beside(self, tensor: torch.Tensor) -> Reference | None:
         if not tensor.is_floating_point():
             return None
-        if self._apart and readable(tensor) and (kept := self._apart.pop(_key(tensor), None)) is not None:
+        if self._apart and readable(tensor) and (kept := self._apart.pop(key_of(tensor), None)) is not None:
             storage = tensor.untyped_storage()
             with unseen():
-                self._hold(Reference(storage, kept[1].add_(_whole(storage))))
+                self._hold(Reference(storage, kept[1].add_(whole(storage))))
         return super()._beside(tensor)
 
     def _differs(self, args: Any, kwargs: Any) -> bool:
@@ -123,43 +130,60 @@ class _References(Shadow):
 
     def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
         if not self._differs(args, kwargs):
-            return keeps_small(self, rule.name, func, args, kwargs)
+            return self._may_begin(rule, args) or keeps_small(self, rule.name, func, args, kwargs)
         targets = [tensor for tensor in tensors_of(written(rule, args, kwargs)) if readable(tensor)]
-        states = [state for tensor in targets for state in self.held.get(_key(tensor), ())]
+        states = [state for tensor in targets for state in self.held.get(key_of(tensor), ())]
         self._note_reads(rule, states, (*args, *kwargs.values()))
         for state in states:
             state.writes += 1
             if not state.place[1] and rule.name not in _RESETS:
                 state.place = running_line()
             state.missed = state.missed or rule.message or rule.once
-        passing = [tensor for tensor in targets if self.of(tensor) is None and not _fills(rule, tensor)]
-        if (not states and (passing or _is_models(rule, args))) or rule.message:
+        passing = [tensor for tensor in targets if self.of(tensor) is None and not fills(rule, tensor)]
+        if (not states and (passing or is_models(rule, args))) or rule.message:
             for tensor in targets:
-                if _key(tensor) not in self.held:
+                if key_of(tensor) not in self.held:
                     self.forget(tensor)
             return None
-        follow = super()._follow(rule, func, args, kwargs)
+        follow, origin = super()._follow(rule, func, args, kwargs), self._origin(args)
 
         def and_forget(out: Any) -> None:
             if follow is not None:
                 follow(out)
+                self._remade.note(origin, (out, targets))
             for tensor in passing:
                 self.forget(tensor)
 
         return and_forget
+
+    def _may_begin(self, rule: Effects, args: Args) -> Follow | None:
+        new = self._remade.next_new(args[0].shape) if rule.name == CONVERTS else None
+        return None if new is None else functools.partial(self._begin_new, *new)
+
+    def _begin_new(self, state: State, beside: float, out: torch.Tensor) -> None:
+        """Follow what is cast to what a new state may be next, from what that holds."""
+        if out.dtype is state.first.dtype and readable(out):
+            self._adopt(out).add_(beside)
+            self._remade.note(state, out)
+
+    def _origin(self, args: Args) -> State | None:
+        """Return the state that an operation computes from."""
+        given = [tensor for tensor in tensors_of(args) if readable(tensor)]
+        held = next((self.held[key_of(one)] for one in given if key_of(one) in self.held), None)
+        return held[0] if held else self._remade.origin(given)
 
     def _note_reads(self, rule: Effects, written: list[State], values: Args) -> None:
         """Take note of what is computed from; to change a state reads it, too, and does not count."""
         if written or rule.name == _SHOWS:
             return
         for tensor in tensors_of(values):
-            for state in self.held.get(_key(tensor), ()) if tensor.is_floating_point() else ():
+            for state in self.held.get(key_of(tensor), ()) if tensor.is_floating_point() else ():
                 state.read = True
 
     def _take(self, out: Any, factor: float = 1.0) -> None:  # noqa: ARG002  # no backward is followed
         for tensor in tensors_of((out,)):
             if readable(tensor):
-                for state in self.held.get(_key(tensor), ()):
+                for state in self.held.get(key_of(tensor), ()):
                     state.missed = True
                 self.forget(tensor)
 
@@ -167,7 +191,8 @@ class _References(Shadow):
 class Following:
     """Follows some tensors for some steps."""
 
-    def __init__(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def __init__(self, tensors: Iterable[tuple[str, torch.Tensor]], new: Container[int] = ()) -> None:
+        """Begin with tensors by their names; some are `new`, and no states unless others take their places."""
         self._probe = _References()
         self._references = _References(self._probe.run)
         self._references.gave_way = self._probe.gave_way = self._gives_way
@@ -177,6 +202,7 @@ class Following:
         for name, tensor in tensors:
             first, beside = tensor.detach().clone(), beside_of(tensor)
             state, other = (State(weakref.ref(tensor), name, first, tensor._version) for _ in range(2))
+            state.perhaps = other.perhaps = id(tensor) in new
             self._references.hold(tensor, state)
             self._probe.hold(tensor, other, beside)
             self.states.append(state)
@@ -217,6 +243,8 @@ class Following:
             if self.active:
                 self._renew()
         if self.steps == LONG_ENOUGH:
+            for state in self.states:
+                state.done = state.done or (state.perhaps and not state.writes)
             self._references.alone()
             self._probe.clear()
             self._probe.held.clear()
@@ -294,43 +322,3 @@ class Following:
 def _kind(name: str) -> str:
     """Return a name without its numbers: states of one kind are called alike."""
     return _NUMBER.sub("#", name)
-
-
-def _memory(reference: Reference) -> torch.Tensor | None:
-    """Return what stands in FP32 memory beside a reference; None where that is gone, or not known in full."""
-    size = reference.flat.numel()
-    if reference.known is not None and len(reference.known) < size:
-        return None
-    storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(reference.storage.cdata)
-    if storage is None or storage.nbytes() != 4 * size:
-        return None
-    return _whole(storage)
-
-
-def _whole(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.float32, device=storage.device).set_(storage)
-
-
-def _fills(rule: Effects, tensor: torch.Tensor) -> bool:
-    """Tell whether an operation gives numbers to a weight, which is trained from there."""
-    return (
-        rule.name == "copy_" and tensor.dtype is torch.float32 and tensor.requires_grad and _is_whole(tensor)
-    )
-
-
-def _is_whole(tensor: torch.Tensor) -> bool:
-    return tensor.is_contiguous() and tensor.untyped_storage().nbytes() == 4 * tensor.numel()
-
-
-def _key(tensor: torch.Tensor) -> int:
-    place: int = tensor.untyped_storage()._cdata
-    return place
-
-
-def _is_models(rule: Effects, args: Args) -> bool:
-    """Tell whether an operation is part of a model's computing rather than of a change to a state."""
-    if rule.name in _PRODUCTS or rule.name.startswith("_scaled_dot_product"):
-        return True
-    if rule.name in _COPIES:
-        return False
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_of(args))

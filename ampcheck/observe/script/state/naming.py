@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ampcheck.observe.model.state import is_plain
-from ampcheck.observe.source import frames, is_user_file
+from ampcheck.observe.source import frames, is_user_file, locals_of
 from ampcheck.observe.statistics.memory import readable
 
 #: From a parameter to its layer and its full name.
@@ -107,5 +107,5 @@ def _variables() -> list[tuple[str, Any]]:
     for frame in frames():
         if is_user_file(frame.f_code.co_filename):
             of_module = [item for item in [*frame.f_globals.items()] if not item[0].startswith("__")]
-            found = [*of_module, *frame.f_locals.items(), *found]
+            found = [*of_module, *locals_of(frame).items(), *found]
     return found
