@@ -1,11 +1,13 @@
 """Which line is the user's."""
 
+import sys
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
-from ampcheck.observe.source import is_user_file, shown_path
+from ampcheck.observe.source import is_user_file, locals_of, shown_path
 
 
 def test_what_wraps_torchs_deprecated_functions_is_passed_over():
@@ -31,3 +33,28 @@ def test_an_installed_file_reads_the_same_where_its_environment_lies_in_the_fold
     site = Path(torch.__file__).parents[1]
     monkeypatch.chdir(site.parents[2] if inside else tmp_path)
     assert shown_path(str(site / "torch" / "nn" / "functional.py")) == "torch/nn/functional.py"
+
+
+def test_variables_that_were_looked_at_are_let_go():
+    """Before Python 3.13 a frame keeps what it was asked for, and with it tensors that the script has let go."""
+
+    def step():
+        held = torch.ones(4)
+        seen = weakref.ref(held)
+        frame = sys._getframe()
+        names = set(locals_of(frame))
+        del held
+        return names, seen()
+
+    names, left = step()
+    assert {"held", "seen"} <= names
+    assert left is None
+
+
+def test_what_the_script_itself_has_of_its_variables_stays():
+    def step(number):
+        mine = locals()
+        locals_of(sys._getframe())
+        return mine["number"]
+
+    assert step(3) == 3
