@@ -67,6 +67,13 @@ def only_buffers(state, dtype):
     return shrunk(state, dtype) if "0.running_var" in state else copy.deepcopy(state)
 
 
+def tiny_buffers(state, dtype):
+    """Cast what a model that measures in volts squared has: far below the smallest number of float16."""
+    if "0.running_var" not in state:
+        return copy.deepcopy(state)
+    return shrunk({**state, "0.running_var": 1e-10 * state["0.running_var"]}, dtype)
+
+
 def only_squares(state, dtype):
     return shrunk(state, dtype) if "param_groups" in state else copy.deepcopy(state)
 
@@ -83,6 +90,32 @@ def test_buffers_that_a_checkpoint_made_infinite_are_an_error_where_they_are_loa
             "0.running_var was saved in half precision: 100 % of its numbers are infinite here"
             in error.message
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_buffers_that_a_checkpoint_made_zero_are_an_error_where_they_are_loaded(dtype):
+    errors, _ = errors_of(resumes, dtype, 1.0, tiny_buffers)
+    own = [one for one in errors if "0.running_var was saved" in one.message]
+    assert bool(own) is (dtype is torch.float16)
+    for error in own:
+        assert error.origin.line == line_of(resumes, "again.load_state_dict")
+        assert "100 % of its numbers are zero here" in error.message
+
+
+def annealed(name, value):
+    """Load a model's halves, among them a buffer that its training has brought to zero."""
+    torch.manual_seed(0)
+    model = net()
+    model.register_buffer(name, torch.ones(()) if name == "share" else torch.zeros(8))
+    state = shrunk(model.state_dict(), torch.float16)
+    state[name].fill_(value)
+    model.load_state_dict(state)
+    fit(model, torch.optim.Adam(model.parameters(), 1e-3), torch.amp.GradScaler("cuda"), 1.0)
+
+
+@pytest.mark.parametrize("name", ["share", "offsets"])
+def test_a_number_that_came_to_zero_and_buffers_that_begin_there_are_no_loss(name):
+    assert errors_of(annealed, name, 0.0)[0] == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -75,29 +75,38 @@ def _throws(mean: torch.Tensor, squares: torch.Tensor, eps: Any) -> bool:
     return longest > _FAR * eps
 
 
-def not_finite(model: torch.nn.Module) -> dict[str, int]:
-    """Return by name how many numbers of a model are not finite, where some are."""
+def odd_numbers(model: torch.nn.Module) -> dict[str, tuple[int, int]]:
+    """Return by name how many numbers of a model are not finite, and how many are zero, where some are."""
     with unseen():
-        counts = {name: int((~tensor.isfinite()).sum()) for name, tensor in tensors_of_model(model)}
-    return {name: count for name, count in counts.items() if count}
+        counts = {
+            name: (int((~tensor.isfinite()).sum()), int((tensor == 0).sum()))
+            for name, tensor in tensors_of_model(model)
+        }
+    return {name: both for name, both in counts.items() if any(both)}
 
 
-def overflowed_in_saving(
-    model: torch.nn.Module, before: Mapping[str, int], place: tuple[str, int]
+def lost_in_saving(
+    model: torch.nn.Module, before: Mapping[str, tuple[int, int]], place: tuple[str, int]
 ) -> Iterator[UpdateLoss]:
-    """Yield what of a model is infinite now that it was loaded, and was finite `before`.
+    """Yield what of a model is infinite now that it was loaded, and was finite `before`; and buffers that became zero.
 
     Where the other numbers that were loaded are such as float16 has: else the checkpoint is not known to be the cause.
     """
-    held = dict(tensors_of_model(model))
-    fresh = {name: count for name, count in not_finite(model).items() if name not in before}
+    held, now, none = dict(tensors_of_model(model)), odd_numbers(model), (0, 0)
+    infinite = {name: bad for name, (bad, _) in now.items() if bad and not before.get(name, none)[0]}
+    buffers = {name: one.numel() for name, one in tensors_of_model(model, ("_buffers",))}
+    zero = {name: size for name, size in buffers.items() if now.get(name) == (0, size) and name not in before}
+    fresh = infinite | {
+        name: size for name, size in zero.items() if size > 1
+    }  # a single one may have come to zero
     with unseen():
         rest = [one for name, one in held.items() if name not in fresh and one.numel() > 1]
         cast = 2 * sum(torch.equal(one.half().to(one.dtype), one) for one in rest) > len(rest)
         known = {name: count for name, count in fresh.items() if cast and not held[name].isnan().any()}
     for name, count in known.items():
-        share, numbers = count / held[name].numel(), (held[name].numel(), 0, count)
-        yield UpdateLoss(name, *numbers, *place, infinite=count, before=share, loaded=True, in_fp32=True)
+        bad, share = infinite.get(name, 0), count / held[name].numel()
+        numbers = held[name].numel(), count - bad, bad
+        yield UpdateLoss(name, *numbers, *place, infinite=bad, before=share, loaded=True, in_fp32=True)
 
 
 def is_still_half(optimizer: torch.optim.Optimizer, name: str) -> bool:

@@ -24,8 +24,8 @@ from ampcheck.observe.script.state.drifts import Drifts
 from ampcheck.observe.script.state.loaded import (
     is_still_half,
     lost_in_loading,
-    not_finite,
-    overflowed_in_saving,
+    lost_in_saving,
+    odd_numbers,
     squares_lost_in_saving,
 )
 from ampcheck.observe.script.state.naming import Named
@@ -72,7 +72,7 @@ class UpdateWatch:
         self._loads: dict[int, tuple[UpdateLoss, ...]] = {}  #: by optimizer that has not stepped since
         self._loaded: list[UpdateLoss] = []
         self._models: dict[int, weakref.ref[torch.nn.Module]] = {}  #: that have loaded something
-        self._before: dict[int, dict[str, int]] = {}  #: what is not finite in those that are loading
+        self._before: dict[int, dict[str, tuple[int, int]]] = {}  #: odd numbers of those that load
         self.untried: dict[str, str] = {}  #: by optimizer, its class: its updates could not be taken in FP32
 
     def loads(self, optimizer: torch.optim.Optimizer, saved: Any) -> None:
@@ -85,12 +85,12 @@ class UpdateWatch:
         known = self._models.get(id(model))
         if known is None or known() is not model:
             self._models[id(model)] = weakref.ref(model)
-            self._before[id(model)] = not_finite(model)
+            self._before[id(model)] = odd_numbers(model)
 
     def model_loads(self, model: torch.nn.Module) -> None:
         """Look at what it has loaded."""
         if (before := self._before.pop(id(model), None)) is not None:
-            self._loaded += overflowed_in_saving(model, before, running_line())
+            self._loaded += lost_in_saving(model, before, running_line())
 
     @property
     def still(self) -> list[str]:
