@@ -7,6 +7,7 @@ from ampcheck.diagnose.rules.loop_state import last_step
 from ampcheck.diagnose.rules.makers import held_in_fp32, made_anew_at, maker_of, module_cast, only_cast
 from ampcheck.diagnose.rules.optimizer_eps import vanishing_eps
 from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.loop import Kind
 from ampcheck.values.modules import within
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site, UpdateLoss
@@ -82,7 +83,7 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     if first.loaded:
         return _loaded(report, bad)
     if first.in_fp32:
-        return _added(bad)
+        return _added(report, bad)
     own = _by_script(first)
     many = report.cast == "weights" or own  # changes, of which some may have been kept
     moved = sum(loss.moved for loss in bad)
@@ -139,14 +140,25 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     )
 
 
-def _added(bad: list[UpdateLoss]) -> Finding:
+def _added(report: Report, bad: list[UpdateLoss]) -> Finding:
     """Return what to say of tensors in FP32 that are behind: what is added, or rounds them, is in half precision."""
     first, lost = bad[0], sum(loss.stuck + loss.wrong for loss in bad)
     why = "what is added to it is computed in half precision"
     fix = "# compute in FP32 what is added here: .float() on what it is made of, before it is squared or divided"
+    file, line = first.file, first.line
     if first.stepped:
         why = "it is filled from half precision before the next step"
         fix = "# fill it from a copy in FP32: .float().clone() in place of the cast to half precision"
+    cast = module_cast(report)
+    if (
+        first.stepped and cast is not None and _steps_at(report, location(file, line))
+    ):  # nothing has written it
+        why, file, line = (
+            "its module is cast to half precision and back before the next step",
+            cast.file,
+            cast.line,
+        )
+        fix = "# here: cast a copy of the module, copy.deepcopy(...), and leave in FP32 what is trained"
     place = Site(
         first.name.rpartition(".")[0], "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, "float32"
     )
@@ -157,13 +169,19 @@ def _added(bad: list[UpdateLoss]) -> Finding:
         Severity.ERROR,
         f"{clean(first.name)} is held in FP32, and {why}: {percent(lost / sum(loss.moved for loss in bad))} of the "
         "changes are lost",
-        (place._replace(file=first.file, line=first.line),),
+        (place._replace(file=file, line=line),),
         {
             "lost_fraction": lost / sum(loss.moved for loss in bad),
             "tensors": len({loss.name for loss in bad}),
         },
         fix=(fix,),
     )
+
+
+def _steps_at(report: Report, place: str) -> bool:
+    """Tell whether an optimizer steps at a line."""
+    events = () if report.loop is None else (event for _, event in report.loop.sequence(1))
+    return any(event.kind in {Kind.STEP, Kind.SCALER_STEP} and event.location == place for event in events)
 
 
 def _loaded(report: Report, bad: list[UpdateLoss]) -> Finding:
