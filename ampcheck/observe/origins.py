@@ -19,6 +19,7 @@ class Origins:
         """Begin with none; `tracker` names modules, and `where` tells which one is running."""
         self._tracker, self._where, self._source = tracker, where, source
         self._made: dict[Any, Origin] = {}
+        self._ran: set[Spot | None] = set()  #: lines of the forward
 
     def of(self, spot: Spot | None, phase: Phase) -> Origin:
         """Return the origin at the running module and a line."""
@@ -27,7 +28,13 @@ class Origins:
         if origin is None:
             module = self._tracker.path(self._where.current)
             origin = self._made[key] = Origin(module, phase, *self._source.line(spot))
+            if phase is Phase.FORWARD:
+                self._ran.add(spot)
         return origin
+
+    def ran(self, spot: Spot | None) -> bool:
+        """Tell whether a line has run in the forward."""
+        return spot is not None and spot in self._ran
 
     def again(self, around: Origin, spot: Spot | None) -> Origin:
         """Return the origin of a line that a backward runs again outside of any module call.

@@ -123,11 +123,17 @@ def error_jumps(
     """
     found: list[ErrorJump] = []
     level: dict[Site, float] = {}
+    begun: dict[Site, float] = {}  #: how far off a line was before it, by what it has made
     for site, made_of in sources.items():
         before = max((level.get(source, 0.0) for source in made_of), default=0.0)
+        if site.op in _SCALES:  # of a difference in the same line
+            same = [begun[one] for one in made_of if one in begun and one.location == site.location]
+            before = max(same, default=before)
         # A cast has no counterpart in the FP32 run: what it holds is as far off as what it was made of.
         level[site] = errors[site].relative_rms if site in errors else before
         leapt = level[site] > max(LEAP_ERROR, LEAP_FACTOR * before) and not _arbitrary(level[site], dtype)
+        if not leapt:
+            begun[site] = before
         of_scaler = site.op.startswith("_amp_")
         if leapt and not of_scaler and (site.phase is Phase.FORWARD or _only_saved(site, sources)):
             exact = {one for one, pair in errors.items() if pair.is_exact}
