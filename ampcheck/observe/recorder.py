@@ -224,7 +224,9 @@ class Recorder(modes.OwnMode):
             phase, origin = _FORWARD, self._here(_FORWARD)
         elif self._where.recomputing:
             phase, origin = _RECOMPUTE, self._here(_RECOMPUTE)
-        elif _grad_enabled() and (frames_match(_CHECKPOINT) or self.origins.ran(self.source.spot_in_backward())):
+        elif _grad_enabled() and (
+            frames_match(_CHECKPOINT) or self.origins.ran(self.source.spot_in_backward())
+        ):
             phase, origin = _RECOMPUTE, self.origins.again(self.whose(node), self.source.spot())
         else:
             if node._sequence_nr() == _ACCUMULATE:

@@ -17,7 +17,7 @@ from ampcheck.values.settings import Schedule
 from ampcheck.values.verdict import Health
 
 
-def rounds(factor, dtype, *, returned, drops=True):
+def rounds(factor, dtype, *, returned, drops=True, within=torch.bfloat16, times=12):
     """Let a worker send the gradients of a loss times a factor in a precision; return what was sent."""
     torch.manual_seed(0)
     server, worker = nn.Linear(8, 1), nn.Linear(8, 1)
@@ -26,7 +26,7 @@ def rounds(factor, dtype, *, returned, drops=True):
     def work():
         worker.load_state_dict(server.state_dict())
         x = torch.randn(64, 8)
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast("cuda", within):
             loss = factor * F.mse_loss(worker(x).float(), 5 + x.sum(1, keepdim=True))
         if returned:
             grads = torch.autograd.grad(loss, list(worker.parameters()))
@@ -36,7 +36,7 @@ def rounds(factor, dtype, *, returned, drops=True):
             grads = [one.grad for one in worker.parameters()]
         box.append([grad.to(dtype) for grad in grads])
 
-    for _ in range(12):
+    for _ in range(times):
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
@@ -174,3 +174,19 @@ def test_gradients_that_another_thread_adds_meanwhile_break_nothing(monkeypatch)
         seen.computed([last])
         seen.sends(sent_gradients._CAST, (last,), last.half(), told.append)
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("returned", [True, False])
+@pytest.mark.parametrize(
+    ("factor", "within", "gone"),
+    [(1e-9, torch.float16, True), (1e-9, torch.bfloat16, False), (1.0, torch.float16, False)],
+)
+def test_gradients_that_autocast_makes_zero_before_they_are_computed(factor, within, gone, returned):
+    """What is sent is zero and FP32: the casts within the backward have done it."""
+    report, sent = watched(factor, torch.float32, returned=returned, drops=False, within=within, times=24)
+    assert all(bool(one.any()) for one in sent) is not gone
+    assert not gone or not any(bool(one.any()) for one in sent)
+    errors = [one for one in report.findings if one.code == "AMP421"]
+    assert bool(errors) is gone
+    for error in errors:
+        assert error.origin.line == line_of(rounds, "torch.autograd.grad" if returned else "loss.backward()")

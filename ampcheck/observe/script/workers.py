@@ -42,11 +42,17 @@ COMPUTED_ELSEWHERE = "half-precision numbers computed in threads of the script's
 
 def _sends(watcher: Any, func: Any, args: Args, out: Any) -> None:
     """Look at an operation that may make a gradient, or half precision of one, for another thread."""
-    if _current_node() is not None:
-        watcher.thread.sent.computed(tensors_of((out,)))
-    else:
-        thread, journal = watcher.thread, watcher.journal
-        thread.sent.sends(func, args, out, lambda name: journal.note(Kind.SENT_GRAD, name=name))
+    sent = watcher.thread.sent
+
+    def tell(name: str) -> None:
+        watcher.journal.note(Kind.SENT_GRAD, name=name)
+
+    if _current_node() is None:
+        sent.sends(func, args, out, tell)
+        return
+    sent.computed(tensors_of((out,)))
+    if func is _CAST and not watcher.thread.runs:
+        sent.casts_within(args[0], out, tell)
 
 
 class _Listener(BesideMode):

@@ -69,6 +69,30 @@ class SentGradients:
                 self._said.add(place)
                 tell(f"{found} {place[0]}:{place[1]}")
 
+    def casts_within(self, tensor: torch.Tensor, low: torch.Tensor, tell: Callable[[str], object]) -> None:
+        """Look at a cast of a gradient within a backward; `tell` hears of a line where all of those become zero.
+
+        So it is without a loss scale where that is needed: what is computed and sent then is zero as well.
+        """
+        place = running_line()
+        key = (*place, _CAST, torch.Size())
+        wide = tensor.dtype is torch.float32 and low.dtype in HALVES
+        if not wide or self._casts[key] >= _LOOKS or self.ruined[key] < self._casts[key]:
+            return
+        size, left = _size(tensor), _size(low)
+        if not 0.0 < size < float("inf"):
+            return
+        self._casts[key] += 1
+        self.ruined[key] += left == 0.0
+        if self.ruined[key] == _LOOKS:
+            self._said.add(place)
+            tell(f"{MADE_ZERO} {place[0]}:{place[1]}")
+
+
+@modes.unseen
+def _size(tensor: torch.Tensor) -> float:
+    return float(tensor.detach().float().norm())
+
 
 @modes.unseen
 def _made_of(func: Any, args: Args, low: torch.Tensor) -> str:
