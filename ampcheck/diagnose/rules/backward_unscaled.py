@@ -137,12 +137,13 @@ def _lost_moves(report: Report) -> Iterator[Finding]:
             lost.setdefault(event.name, "the script takes another branch than in FP32")
     for place, what in lost.items():
         file, _, line = place.rpartition(":")
+        others = [f"# and the same at {other}" for other in lost if other != place]
         yield loop_finding(
             "AMP408 unscaled-backward",
             Severity.ERROR,
             f"most of the float16 gradients that autograd.grad returns here are zero, and FP32's are not: {what}",
             [Event(Kind.BACKWARD, name=RETURNED, file=file, line=int(line))],
-            _multiplied_first(file, int(line)),
+            [*_multiplied_first(file, int(line)), *others],
         )
 
 

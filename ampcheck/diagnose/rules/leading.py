@@ -20,6 +20,8 @@ _AGAIN = frozenset(
         ("AMP504", "AMP101"),
     }
 )
+#: What scripts take the size of gradients by.
+_NORMS = frozenset({"linalg_vector_norm", "norm", "_foreach_norm"})
 
 
 def first_ones_first(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -68,7 +70,11 @@ def leads_to(report: Report, cause: Finding, other: Finding) -> bool:
         ("AMP417", "AMP202"): infinite,
         # A later operation hides the overflow, and a small part has its gradient; or what is infinite is off.
         ("AMP202", "AMP501"): (settled is not None and settled.finite and bool(settled.faint))
-        or (infinite and shows is not None and shows.phase is Phase.BACKWARD),
+        or (
+            infinite
+            and shows is not None
+            and (shows.phase is Phase.BACKWARD or _is_of_gradients(report, shows))
+        ),
         # At a scale that has collapsed.
         ("AMP206", "AMP201"): settled is not None and settled.log2_scale < 0 and at_line,
         # Without a scale, at no line of its own.
@@ -110,6 +116,13 @@ def _holds_infinity(report: Report, lost: Finding, other: Finding) -> bool:
         return False
     fits = 0.0 < other.numbers.get("largest_fp32_value", 0.0) < BY_DTYPE[shows.dtype].max
     return fits and begins.module == shows.module and begins.module in bad
+
+
+def _is_of_gradients(report: Report, shows: Site) -> bool:
+    """Tell whether a place is a norm that the script computes after its backward."""
+    sites = [*report.low.sites]
+    backward = next((at for at, site in enumerate(sites) if site.phase is Phase.BACKWARD), len(sites))
+    return shows.op in _NORMS and not shows.module and shows in sites[backward:]
 
 
 def _is_clip(report: Report, cause: Finding) -> bool:

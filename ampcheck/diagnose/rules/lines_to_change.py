@@ -33,8 +33,12 @@ _OF_NUMBERS = frozenset(
 )
 #: Layers whose inputs autocast casts.
 _LAYERS = frozenset("Linear Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d".split())
+#: Functions of large numbers that turn on their last bits, as differences do.
+_PERIODIC = frozenset({"sin", "cos", "tan"})
 #: How many lines before a difference its numbers are computed.
 _CLOSE = 8
+#: Lines of products that are named.
+_FEW = 3
 
 
 def with_lines(report: Report, finding: Finding) -> Finding:
@@ -62,6 +66,8 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         until = f" to {location(after.file, after.line)}" if after and together else ""
         without = ", without its casts to half precision" if casts_at(origin.file, origin.line) else ""
         first = _first_line(report, finding)
+        if until and first != "this line":
+            first = first.removesuffix(" to this line")
         what = f"{first}{until}, with .float() on what is read{without}"
         if origin.op in CASTS and _is_layer(report, origin.module) and first == "this line":
             what = f"{clean(origin.module)} in FP32: its inputs as .float()"
@@ -72,6 +78,11 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         made = tuple(held_in_fp32(report, name) for name in _written_to(report, origin) if in_place)
         made = made or ((made_in_fp32(report, origin.location),) if in_place else ())
         return made if made and alone else (*made, *lines)
+    return _uncast(report, finding, origin, after)
+
+
+def _uncast(report: Report, finding: Finding, origin: Site, after: Site | None) -> tuple[str, ...]:
+    """Return how a cast that a script has written is left out, and where autocast may cast again."""
     held = SHORT_DTYPE[origin.dtype] if origin.dtype in HALVES else clean(report.precision)
     cast = f"# .float() here in place of the cast to {held}"
     if finding.code == "AMP101" and held == "fp16":
@@ -79,10 +90,24 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
     states = [held_in_fp32(report, name) for name in _written_to(report, origin)]
     if changed_at(report, origin.location) is not None:  # it is cast again as it is written
         states = states or [made_in_fp32(report, origin.location)]
-    if after is None or states:
+    there = location(after.file, after.line) if after is not None else _products(report, origin)
+    if states or not there:
         return (cast, *states)
-    again = f"{cast}; if autocast casts again at {location(after.file, after.line)}:"
+    again = f"{cast}; if autocast casts again at {there}:"
+    region = f"with torch.autocast({device_of(report)}, enabled=False):"
     return again, region, "    ...  # that line, with .float() on what is read"
+
+
+def _products(report: Report, origin: Site) -> str:
+    """Return the lines behind a cast at which autocast may cast again: those of products, '' for none."""
+    near = {
+        site.line
+        for site in report.low.sites
+        if site.phase is Phase.FORWARD and rounds_inputs(site.op) and _one_function(origin, site)
+        if (site.file, site.module) == (origin.file, origin.module)
+        if origin.line < site.line <= origin.line + _CLOSE
+    }
+    return " and ".join(location(origin.file, line) for line in sorted(near)[:_FEW])
 
 
 def _is_layer(report: Report, path: str) -> bool:
@@ -133,7 +158,7 @@ def in_fp32(call: ast.Call) -> str:
 def _first_line(report: Report, finding: Finding) -> str:
     """Return from which line on FP32 is needed: what nearly equal numbers are computed from must not be rounded."""
     place, shows = finding.sites[0], finding.sites[1:2]
-    difference = bool(shows) and shows[0].op in DIFFERENCES
+    difference = bool(shows) and shows[0].op in DIFFERENCES | _PERIODIC
     near = [
         site
         for site in report.low.sites
