@@ -238,7 +238,7 @@ class HalfAverages:
 
     def abandon(self) -> None:
         """Judge nothing: what runs cannot be followed, as compiled code and CUDA graphs cannot."""
-        self._abandoned = True
+        self._abandoned, self._new = True, []
         self.due = sys.maxsize
         for state in self._states.values():
             state.missed, state.fine = True, False

@@ -28,7 +28,8 @@ class Remade:
 
     def begins(self, state: State, beside: float) -> None:
         """Take note of a state that is followed from that far `beside` it."""
-        self._new[id(state)] = state, beside
+        if state.perhaps:
+            self._new[id(state)] = state, beside
 
     def next_new(self, shape: torch.Size) -> tuple[State, float] | None:
         """Return a new state of some shape of which nothing was made: what is cast may be what it will be next.
@@ -39,7 +40,7 @@ class Remade:
             (
                 (state, beside)
                 for state, beside in self._new.values()
-                if state.perhaps and state.first.shape == shape and id(state) not in self._made
+                if state.first.shape == shape and id(state) not in self._made
             ),
             None,
         )
