@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 
-from ampcheck.observe.source import SourceFinder, Spot
+from ampcheck.observe.source import SourceFinder, Spot, frames_match
 from ampcheck.observe.tally import Origin
 from ampcheck.values.trace import Phase
+
+#: Functions of torch.utils.checkpoint that run a forward again inside the backward.
+_CHECKPOINT = {"utils/checkpoint.py": frozenset({"backward", "unpack_hook"})}
 
 
 class Origins:
@@ -28,13 +31,13 @@ class Origins:
         if origin is None:
             module = self._tracker.path(self._where.current)
             origin = self._made[key] = Origin(module, phase, *self._source.line(spot))
-            if phase is Phase.FORWARD:
+            if phase is Phase.FORWARD and spot is not None:
                 self._ran.add(spot)
         return origin
 
-    def ran(self, spot: Spot | None) -> bool:
-        """Tell whether a line has run in the forward."""
-        return spot is not None and spot in self._ran
+    def runs_again(self) -> bool:
+        """Tell whether a backward that makes a graph runs a line of the forward again, as checkpoints do."""
+        return frames_match(_CHECKPOINT) or self._source.spot_in_backward() in self._ran
 
     def again(self, around: Origin, spot: Spot | None) -> Origin:
         """Return the origin of a line that a backward runs again outside of any module call.

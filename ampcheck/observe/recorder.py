@@ -26,8 +26,6 @@ from ampcheck.observe.tally import Origin, Tally
 from ampcheck.observe.threads import THREADS, OtherThreads
 from ampcheck.values.trace import Phase, Site, Trace
 
-#: Functions of torch.utils.checkpoint that run a forward again inside the backward.
-_CHECKPOINT = {"utils/checkpoint.py": frozenset({"backward", "unpack_hook"})}
 #: Nodes whose backward the program has written: it has lines of its own.
 _BY_HAND = torch.autograd.function.BackwardCFunction
 #: What was run backward and could not be attributed.
@@ -224,9 +222,7 @@ class Recorder(modes.OwnMode):
             phase, origin = _FORWARD, self._here(_FORWARD)
         elif self._where.recomputing:
             phase, origin = _RECOMPUTE, self._here(_RECOMPUTE)
-        elif _grad_enabled() and (
-            frames_match(_CHECKPOINT) or self.origins.ran(self.source.spot_in_backward())
-        ):
+        elif _grad_enabled() and self.origins.runs_again():
             phase, origin = _RECOMPUTE, self.origins.again(self.whose(node), self.source.spot())
         else:
             if node._sequence_nr() == _ACCUMULATE:

@@ -164,7 +164,7 @@ class _References(Shadow):
         """Follow what is cast to what a new state may be next, from what that holds."""
         if out.dtype is state.first.dtype and readable(out):
             self._adopt(out).add_(beside)
-            self._remade.note(state, out)
+            self._remade.note(state, out, known=False)
 
     def _origin(self, args: Args) -> State | None:
         """Return the state that an operation computes from."""

@@ -10,8 +10,8 @@ from ampcheck.observe.script.state.half_judged import State
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 
-#: A tensor that was computed from a state, and the line.
-_Made = tuple[weakref.ref[torch.Tensor], tuple[str, int]]
+#: A tensor that may take the place of a state, the line, and whether it was computed from that.
+_Made = tuple[weakref.ref[torch.Tensor], tuple[str, int], bool]
 
 
 class Remade:
@@ -45,8 +45,8 @@ class Remade:
             None,
         )
 
-    def note(self, state: State | None, out: object) -> None:
-        """Take note of what an operation has made of a state, or of what was made of it before."""
+    def note(self, state: State | None, out: object, *, known: bool = True) -> None:
+        """Take note of what an operation has made of a state, or of what was made of it before, as far as `known`."""
         if state is None:
             return
         for tensor in tensors_of((out,)):
@@ -55,7 +55,7 @@ class Remade:
                 self._from[storage._cdata] = StorageWeakRef(storage), state
                 if tensor.dtype is state.first.dtype:
                     self._storages.add(storage._cdata)
-                    self._made.setdefault(id(state), []).append((weakref.ref(tensor), running_line()))
+                    self._made.setdefault(id(state), []).append((weakref.ref(tensor), running_line(), known))
 
     def origin(self, tensors: Iterable[torch.Tensor]) -> State | None:
         """Return the state that the first of some tensors was made of that was."""
@@ -71,19 +71,26 @@ class Remade:
         return storage in self._storages
 
     def takes_over(self, state: State) -> torch.Tensor | None:
-        """Return what has taken the place of a state that is gone, and follow that as the state."""
+        """Return what has taken the place of a state that is gone, and follow that as the state.
+
+        Where it is not known to be made of the state, it is followed from there, and that is no change.
+        """
         made = [
-            (tensor, line) for one, line in self._made.get(id(state), ()) if (tensor := one()) is not None
+            (tensor, line, known)
+            for one, line, known in self._made.get(id(state), ())
+            if (tensor := one()) is not None
         ]
         if not made:
             return None
         self._new.pop(id(state), None)
         first = state.first.float()
-        tensor, line = min(made, key=lambda one: float((one[0].detach().float() - first).norm()))
-        state.tensor, state.writes = weakref.ref(tensor), state.writes + 1
-        state.version = tensor._version - state.writes
-        if not state.place[1]:
-            state.place = line
+        tensor, line, known = min(made, key=lambda one: float((one[0].detach().float() - first).norm()))
+        if known:
+            state.writes += 1
+            state.place = state.place if state.place[1] else line
+        else:
+            state.first = tensor.detach().clone()
+        state.tensor, state.version = weakref.ref(tensor), tensor._version - state.writes
         return tensor
 
     def step_ends(self) -> None:

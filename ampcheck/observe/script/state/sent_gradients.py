@@ -5,6 +5,7 @@ What becomes of them is in no recorded step: what a cast or a division does to e
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any
 
 import torch
@@ -37,6 +38,9 @@ class SentGradients:
         self._casts: Counter[tuple[str, int, Any, torch.Size]] = Counter()
         self.ruined: Counter[tuple[str, int, Any, torch.Size]] = Counter()
         self._said: set[tuple[str, int]] = set()
+        #: By line that runs a backward: how many of its casts have made a gradient zero, and whether one has not.
+        self._gone: Counter[tuple[str, int]] = Counter()
+        self._kept: set[tuple[str, int]] = set()
 
     def computed(self, tensors: Iterable[Any]) -> None:
         """Take note of what a backward has computed."""
@@ -75,16 +79,15 @@ class SentGradients:
         So it is without a loss scale where that is needed: what is computed and sent then is zero as well.
         """
         place = running_line()
-        key = (*place, _CAST, torch.Size())
         wide = tensor.dtype is torch.float32 and low.dtype in HALVES
-        if not wide or self._casts[key] >= _LOOKS or self.ruined[key] < self._casts[key]:
+        if not wide or place in self._kept or self._gone[place] >= _LOOKS or not 0.0 < _size(tensor) < inf:
             return
-        size, left = _size(tensor), _size(low)
-        if not 0.0 < size < float("inf"):
+        if _size(low):
+            self._kept.add(place)
             return
-        self._casts[key] += 1
-        self.ruined[key] += left == 0.0
-        if self.ruined[key] == _LOOKS:
+        self._gone[place] += 1
+        if self._gone[place] == _LOOKS:
+            self.ruined[(*place, _CAST, torch.Size())] += _LOOKS
             self._said.add(place)
             tell(f"{MADE_ZERO} {place[0]}:{place[1]}")
 
