@@ -216,12 +216,14 @@ def locals_of(frame: FrameType) -> dict[str, Any]:
     """Return a copy of a frame's variables.
 
     Before 3.13 a function's frame keeps what `f_locals` returns, and with it what the variables held then: asked of a
-    frame that holds frames, neither ever ends. So it is emptied, unless somebody else has it.
+    frame that holds frames, neither ever ends. So it is emptied, unless somebody else has it, or a debugger or a
+    profiler runs: behind their functions Python writes it back into the variables.
     """
     held = frame.f_locals
     copy = dict(held)
     if (
         _KEEPS_LOCALS
+        and (sys.gettrace() or sys.getprofile()) is None
         and frame.f_code.co_flags & inspect.CO_OPTIMIZED
         and sys.getrefcount(held) <= _OWN_REFERENCES
     ):

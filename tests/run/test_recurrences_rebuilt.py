@@ -1,5 +1,6 @@
 """A backward that computes the states of a long recurrence again: what it loses shows in late calls only."""
 
+import pytest
 import torch
 from code_lines import line_of
 from torch import nn
@@ -140,3 +141,23 @@ def test_a_sum_that_loses_what_is_added_is_said_and_not_the_cast_of_what_that_is
         {part: [], total: [part, total], single: [part]}, {total: off, single: off}, "bfloat16"
     )
     assert [(one.site.line, one.dropped.line) for one in jumps] == [(2, 2), (3, 1)]
+
+
+@pytest.mark.parametrize(("other", "lines"), [(0.0, [2]), (0.1, [1])])
+def test_an_error_that_grows_over_a_difference_and_its_division_begins_in_their_line(other, lines):
+    """Each grows it by less than a jump; a division by a number that is off itself adds nothing of its own."""
+    kept, spacing, difference, slope = (
+        Site("", op, "output", Phase.FORWARD, dtype, "net.py", line)
+        for op, dtype, line in (
+            ("mm", "float16", 1),
+            ("mul", "float32", 1),
+            ("sub", "float32", 2),
+            ("div", "float32", 2),
+        )
+    )
+    sources = {kept: [], spacing: [], difference: [kept], slope: [difference, spacing]}
+    errors = {
+        site: PairError(64, 64, 0, 64.0 * level**2, 0.0, 64.0, 32.0, 0)
+        for site, level in ((kept, 0.01), (spacing, other), (difference, 0.04), (slope, 0.16))
+    }
+    assert [one.site.line for one in error_jumps(sources, errors, "float16")] == lines

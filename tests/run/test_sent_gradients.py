@@ -190,3 +190,15 @@ def test_gradients_that_autocast_makes_zero_before_they_are_computed(factor, wit
     assert bool(errors) is gone
     for error in errors:
         assert error.origin.line == line_of(rounds, "torch.autograd.grad" if returned else "loss.backward()")
+
+
+def test_casts_of_zeros_within_a_backward_are_not_looked_at_for_ever(monkeypatch):
+    """Each look waits for a GPU: a gradient that is zero in every step says nothing, and there are many."""
+    looks, seen, told = [], SentGradients(), []
+    size = sent_gradients._size
+    monkeypatch.setattr(sent_gradients, "_size", lambda tensor: looks.append(tensor) or size(tensor))
+    zeros = torch.zeros(4)
+    for _ in range(2000):
+        seen.casts_within(zeros, zeros.half(), told.append)
+    assert 0 < len(looks) < 300
+    assert told == []

@@ -127,8 +127,8 @@ def error_jumps(
     for site, made_of in sources.items():
         before = max((level.get(source, 0.0) for source in made_of), default=0.0)
         if site.op in _SCALES:  # of a difference in the same line
-            same = [begun[one] for one in made_of if one in begun and one.location == site.location]
-            before = max(same, default=before)
+            same = {one for one in made_of if one in begun and one.location == site.location}
+            before = max((begun[one] if one in same else level.get(one, 0.0) for one in made_of), default=0.0)
         # A cast has no counterpart in the FP32 run: what it holds is as far off as what it was made of.
         level[site] = errors[site].relative_rms if site in errors else before
         leapt = level[site] > max(LEAP_ERROR, LEAP_FACTOR * before) and not _arbitrary(level[site], dtype)

@@ -195,10 +195,11 @@ class HalfAverages:
         names = names_of(every) if every else {}
         perhaps = {id(one) for one in new if not names.get(id(one), NAMELESS).startswith(NAMELESS)}
         unnamed = {id(one) for one in new} - perhaps
-        gone = {state.name: state for state in self._states.values() if state.tensor() is None}
+        gone = {one.role: one for one in self._states.values() if one.perhaps and one.tensor() is None}
         held, before, elements = [], [], 0
         for tensor in (one for one in every if id(one) not in unnamed):
-            known = self._known(tensor) or gone.get(names[id(tensor)])
+            role = names[id(tensor)], tensor.dtype, tensor.shape
+            known = self._known(tensor) or (gone.get(role) if id(tensor) in perhaps else None)
             size = tensor.untyped_storage().nbytes() // tensor.element_size()
             if (known is None or not known.losses) and elements + size <= MOST:
                 held.append(tensor)
@@ -225,10 +226,10 @@ class HalfAverages:
         kept = [state for state in following.states if state.writes or not state.perhaps]
         now = {id(tensor): state for state in kept if (tensor := state.tensor()) is not None}
         if now:
-            names, same = {state.name for state in now.values()}, set(map(id, now.values()))
-            old = {key: state for key, state in self._states.items() if id(state) not in same}
-            old = {key: one for key, one in old.items() if one.tensor() is not None or one.name not in names}
-            self._states = old | now
+            same, again = set(map(id, now.values())), {one.role for one in now.values() if one.perhaps}
+            old = {key: one for key, one in self._states.items() if id(one) not in same}
+            stay = {key: one for key, one in old.items() if one.tensor() is not None or one.role not in again}
+            self._states = stay | now
 
     def _stop(self) -> None:
         following, self.following, self._of_pass = self.following, None, False

@@ -76,6 +76,11 @@ class State:
     overflown: bool = False  #: numbers that were near the largest one have become infinite
 
     @property
+    def role(self) -> tuple[str, torch.dtype, torch.Size]:
+        """Return what another tensor must have in common with it to take its place."""
+        return self.name, self.first.dtype, self.first.shape
+
+    @property
     def judged(self) -> bool:
         """Tell whether it is known what half precision makes of its changes."""
         return bool(self.losses) or (self.fine and not self.overflown)

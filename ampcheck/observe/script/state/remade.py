@@ -22,9 +22,8 @@ class Remade:
         self._from: dict[int, tuple[StorageWeakRef, State]] = {}  #: by storage
         self._made: dict[int, list[_Made]] = {}  #: by state
         self._storages: set[int] = set()  #: of what was made in half precision
-        self._new: dict[
-            int, tuple[State, float]
-        ] = {}  #: of which nothing was made so far, and how far beside them
+        #: New states whose place nothing has taken, and how far beside them they are followed.
+        self._new: dict[int, tuple[State, float]] = {}
 
     def begins(self, state: State, beside: float) -> None:
         """Take note of a state that is followed from that far `beside` it."""
@@ -32,18 +31,12 @@ class Remade:
             self._new[id(state)] = state, beside
 
     def next_new(self, shape: torch.Size) -> tuple[State, float] | None:
-        """Return a new state of some shape of which nothing was made: what is cast may be what it will be next.
+        """Return a new state of some shape of which nothing is there: what is cast may be what it will be next.
 
         What that is computed from was there before the state was followed.
         """
-        return next(
-            (
-                (state, beside)
-                for state, beside in self._new.values()
-                if state.first.shape == shape and id(state) not in self._made
-            ),
-            None,
-        )
+        new = (one for one in self._new.values() if one[0].first.shape == shape)
+        return next((one for one in new if not self._alive(one[0])), None)
 
     def note(self, state: State | None, out: object, *, known: bool = True) -> None:
         """Take note of what an operation has made of a state, or of what was made of it before, as far as `known`."""
@@ -75,11 +68,7 @@ class Remade:
 
         Where it is not known to be made of the state, it is followed from there, and that is no change.
         """
-        made = [
-            (tensor, line, known)
-            for one, line, known in self._made.get(id(state), ())
-            if (tensor := one()) is not None
-        ]
+        made = self._alive(state)
         if not made:
             return None
         self._new.pop(id(state), None)
@@ -92,6 +81,11 @@ class Remade:
             state.first = tensor.detach().clone()
         state.tensor, state.version = weakref.ref(tensor), tensor._version - state.writes
         return tensor
+
+    def _alive(self, state: State) -> list[tuple[torch.Tensor, tuple[str, int], bool]]:
+        """Return what was made of a state and is still there."""
+        made = self._made.get(id(state), ())
+        return [(tensor, line, known) for one, line, known in made if (tensor := one()) is not None]
 
     def step_ends(self) -> None:
         """Forget what was made in a step, and what is gone."""

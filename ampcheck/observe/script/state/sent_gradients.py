@@ -25,6 +25,8 @@ _CAST = torch.ops.aten._to_copy.default
 _SENDS = frozenset({_CAST, torch.ops.aten.div.Tensor, torch.ops.aten.mul.Tensor})
 #: How many of one line and shape are looked at; and of them, those that ruin the gradient before that is said.
 _LOOKS, _FEW = 16, 4
+#: Casts within backwards that are looked at, of one shape.
+_MOST_LOOKS = 256
 #: Gradients that are kept in mind before those that are gone are forgotten.
 _HELD = 4096
 
@@ -41,6 +43,7 @@ class SentGradients:
         #: By line that runs a backward: how many of its casts have made a gradient zero, and whether one has not.
         self._gone: Counter[tuple[str, int]] = Counter()
         self._kept: set[tuple[str, int]] = set()
+        self._looked: Counter[torch.Size] = Counter()
 
     def computed(self, tensors: Iterable[Any]) -> None:
         """Take note of what a backward has computed."""
@@ -78,9 +81,13 @@ class SentGradients:
 
         So it is without a loss scale where that is needed: what is computed and sent then is zero as well.
         """
+        if tensor.dtype is not torch.float32 or low.dtype not in HALVES:
+            return
         place = running_line()
-        wide = tensor.dtype is torch.float32 and low.dtype in HALVES
-        if not wide or place in self._kept or self._gone[place] >= _LOOKS or not 0.0 < _size(tensor) < inf:
+        if place in self._kept or self._gone[place] >= _LOOKS or self._looked[low.shape] >= _MOST_LOOKS:
+            return
+        self._looked[low.shape] += 1
+        if not 0.0 < _size(tensor) < inf:
             return
         if _size(low):
             self._kept.add(place)
