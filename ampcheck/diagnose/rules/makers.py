@@ -25,11 +25,8 @@ def casts_at(file: str, line: int) -> bool:
 
 def made_anew_at(file: str, line: int) -> str:
     """Return a line that casts what it makes to half precision, '' for one that writes in place, or casts nothing."""
-    return (
-        location(file, line)
-        if casts_at(file, line) and not _WRITES.search(linecache.getline(file, line))
-        else ""
-    )
+    writes = _WRITES.search(linecache.getline(file, line))
+    return location(file, line) if casts_at(file, line) and not writes else ""
 
 
 def only_cast(file: str) -> int:

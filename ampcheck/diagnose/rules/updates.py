@@ -25,12 +25,13 @@ def lost_update(report: Report) -> list[Finding]:
     What it finds: tensors in half precision of which more than half of the elements that FP32 would change in
     the first optimizer steps keep their old value or move more than twice as far, or any become infinite or NaN; or
     most of the eighth step is lost, while gradients are about as large. What a script changes beside its training,
-    averages, counters, banks and buffers, and weights that an optimizer of its own steps, is followed in FP32 over many
-    steps: there an element counts once FP32 has moved it by eight units in the last place, or has moved steadily while
-    all of its changes are rounded away and will be for so long, and is lost if most of that is missing; so is a sum
-    that grows infinite. FP32 weights that a script fills from half-precision copies before a step lose what the step
-    before added; so do weights that a thread trains and sends in half precision, where it is given back what it has
-    sent.
+    averages, counters, banks and buffers, and weights that an optimizer of its own steps, in place or by making them
+    anew, is followed in FP32 over many steps: there an element counts once FP32 has moved it by eight units in the last
+    place, or has moved steadily while all of its changes are rounded away and will be for so long, and is lost if most
+    of that is missing; so is a sum that grows infinite. FP32 weights that a script fills from half-precision copies
+    before a step lose what the step before added; so do weights that a thread trains and sends in half precision, where
+    it is given back what it has sent. Numbers that a checkpoint in half precision brings back as zero or infinite are
+    lost, too.
 
     Why it matters: a change below half a unit in the last place is rounded away every time, so it never adds
     up; training stands still, or an averaged copy never follows. A second moment or an eps that is zero in half
@@ -149,19 +150,13 @@ def _added(report: Report, bad: list[UpdateLoss]) -> Finding:
     if first.stepped:
         why = "it is filled from half precision before the next step"
         fix = "# fill it from a copy in FP32: .float().clone() in place of the cast to half precision"
-    cast = module_cast(report)
-    if (
-        first.stepped and cast is not None and _steps_at(report, location(file, line))
-    ):  # nothing has written it
-        why, file, line = (
-            "its module is cast to half precision and back before the next step",
-            cast.file,
-            cast.line,
-        )
+    cast, unwritten = module_cast(report), _steps_at(report, location(file, line))
+    if first.stepped and cast is not None and unwritten:
+        why = "its module is cast to half precision and back before the next step"
+        file, line = cast.file, cast.line
         fix = "# here: cast a copy of the module, copy.deepcopy(...), and leave in FP32 what is trained"
-    place = Site(
-        first.name.rpartition(".")[0], "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, "float32"
-    )
+    module, _, name = first.name.rpartition(".")
+    place = Site(module, "", f"param[{name}]", Phase.STATE, "float32")
     return Finding(
         "AMP504",
         "lost-update",
