@@ -648,3 +648,19 @@ def test_a_tensor_in_the_place_of_one_that_is_gone_was_not_there_before_training
     averages.end(4)
     assert following is not None
     assert there[0] in [state.tensor() for state in following.states]
+
+
+def test_numbers_that_are_nan_and_stay_so_have_not_changed():
+    """A NaN is no number's equal, its own neither: such a table was taken for one that changes in each step."""
+    torch.manual_seed(0)
+    model, table = nn.Linear(8, 1), torch.full((64,), float("nan")).half()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    with ampcheck.watch(model, optimizer) as watching:
+        for _ in range(24):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = (model(torch.randn(32, 8)).float() - 1).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert table.isnan().all()
+    assert watching.report().verdict.word is Health.SAFE

@@ -20,7 +20,11 @@ class Seen(NamedTuple):
         """Tell whether it was written since, or holds other numbers."""
         if now.version != self.version:
             return True
-        return now.sample is not None and self.sample is not None and not torch.equal(now.sample, self.sample)
+        if now.sample is None or self.sample is None:
+            return False
+        return not torch.equal(
+            *(one.view(torch.int32) for one in (now.sample, self.sample))
+        )  # a NaN is itself
 
 
 def seen_now(tensor: torch.Tensor) -> Seen:
