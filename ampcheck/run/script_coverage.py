@@ -150,9 +150,13 @@ def _beside(watcher: Watcher) -> Iterator[str]:
     workers = watcher.tape.workers
     for missed in filter(None, (workers.missed, workers.preparation.missed)):
         yield f"{missed}: whether training reads them was not seen"
+    yield from workers.evaluation.missed
     if names := watcher.updates.still:
         kind = "do" if len(names) > 1 else "does"
         yield f"{some(names)} {kind} not move in half precision: whether FP32 would move on was not judged"
+    if names := watcher.updates.rounds.unjudged:
+        rounds = "training begins again and again with numbers of half precision"
+        yield f"{rounds} in {some(names)}: whether that keeps what was trained was not judged"
     if still := [name for name, loss in watcher.tape.looks.carried.still.items() if loss is None]:
         kind = "stand" if len(still) > 1 else "stands"
         yield f"{some(still)} {kind} still where FP32 moves on from step to step: how much that comes to was not judged"

@@ -9,6 +9,7 @@ from torch import nn
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
+from ampcheck.values.verdict import Health
 
 
 def distances(query, keys):
@@ -117,3 +118,51 @@ def test_what_is_evaluated_and_trained_is_what_it_is_without_us(evaluate, guard)
     assert metrics == alone[0]
     assert all(map(torch.equal, weights, alone[1]))
     assert torch.equal(drawn, alone[2])
+
+
+# -- numbers in half precision by which a script says which model is best
+
+
+class Best:
+    """Keeps the best score, as early stopping does."""
+
+    def __init__(self):
+        self.score, self.times = -float("inf"), 0
+
+    def __call__(self, score):
+        if score > self.score:
+            self.score, self.times = score, self.times + 1
+
+
+def scored(model, dtype, best):
+    """Return a score that comes ever closer to 1: in bf16 the last number before that is 0.996."""
+    x = torch.linspace(-1, 1, 64).reshape(8, 8)
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        out = model(x)
+    error = (out.to(dtype)[:, 0] * 0 + 0.01 * 0.9**best.steps).mean()
+    best(1 - error)
+
+
+@pytest.mark.parametrize(("dtype", "still"), [(torch.bfloat16, True), (torch.float32, False)])
+def test_a_score_that_half_precision_keeps_from_improving_is_never_safe(dtype, still):
+    torch.manual_seed(0)
+    model, best = nn.Linear(8, 1), Best()
+    optimizer, session = torch.optim.SGD(model.parameters(), 1e-3), Session(Schedule(), as_cuda=True)
+    with session.watching():
+        for best.steps in range(16):
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = (model(torch.randn(32, 8)).float() - 1).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            scored(model, dtype, best)
+    assert not session.watcher.broken, session.watcher.not_seen
+    assert (best.times < 8) is still
+    verdict = session.report("script.py").verdict
+    line = inspect.getsourcelines(Best)[1] + 7
+    words = f"the script decides at test_evaluations.py:{line} by a number in half precision"
+    assert (
+        any(words in gap and f"in {16 - best.times} evaluations" in gap for gap in verdict.coverage.gaps)
+        is still
+    )
+    assert verdict.word is (Health.PARTLY_AUDITED if still else Health.SAFE)

@@ -18,6 +18,7 @@ from ampcheck.observe.reference.checks import READ
 from ampcheck.observe.reference.effects import Effects
 from ampcheck.observe.reference.picks import COMPARES, SEARCHES
 from ampcheck.observe.reference.shadow import Follow
+from ampcheck.observe.script.decisions import Decisions
 from ampcheck.observe.script.preparation import Listener
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.results import Results
@@ -27,6 +28,8 @@ from ampcheck.values.outcome import HARM_ERROR
 
 #: Evaluations that are followed; the seconds FP32 may take in all of them, and operations that are looked at.
 _OFTEN, _SECONDS, _OPERATIONS = 2, 1.0, 20_000
+#: The same where the script decides by a number in half precision.
+_MORE_OFTEN = 64
 #: Operations that decide: by which numbers are larger, or where they lie.
 _DECIDES = frozenset({"argmin", "argmax", "topk", "sort", "argsort"}) | COMPARES | SEARCHES
 #: What torch calls the kernel of an operation that is made of others.
@@ -42,7 +45,7 @@ class _Judged(Results):
 
     def __init__(self) -> None:
         super().__init__(_SECONDS, _OPERATIONS)
-        self.decides = True
+        self.decides, self.decisions = True, Decisions()
         #: By storage of numbers that are nothing like FP32's, the line at which that began.
         self._turned: dict[int, tuple[str, int]] = {}
         #: By storage of what follows from a decision by such numbers, the operation that decides, and that line.
@@ -78,6 +81,9 @@ class _Judged(Results):
         self._metrics.clear()
 
     def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
+        if rule.name in COMPARES:
+            with suppress(Exception), unseen():
+                self.decisions.note(rule.name, args, self)
         given = [_key(one) for one in tensors_of((*args, *kwargs.values())) if readable(one)]
         began = next((self._turned[key] for key in given if key in self._turned), None)
         decided = next((self._metrics[key] for key in given if key in self._metrics), None)
@@ -128,11 +134,6 @@ def _key(tensor: torch.Tensor) -> int:
 class _Listener(Listener):
     """Follows an evaluation."""
 
-    @property
-    def follows(self) -> bool:
-        """Whether what runs now is to be followed."""
-        return super().follows and not torch.is_grad_enabled()
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         whole = torch.is_inference_mode_enabled() and not types and self.follows
         if whole and (parts := self._in_parts(func, args, kwargs or {})):
@@ -157,7 +158,12 @@ class Evaluation:
     def __init__(self) -> None:
         self._results = _Judged()
         self.mode: _Listener | None = None
-        self._times = 0
+        self._times = self._left_out = 0
+
+    @property
+    def missed(self) -> list[str]:
+        """Return where it is not known whether FP32 would decide as half precision does, or it would not."""
+        return [*self._results.decisions.missed(whole=not self._left_out)]
 
     @property
     def found(self) -> tuple[str, str, int, float] | None:
@@ -166,7 +172,12 @@ class Evaluation:
 
     def begin(self, watcher: Any) -> None:
         """Follow what runs from now on without gradients."""
-        if self.mode is None and self._times < _OFTEN and self._results.open:
+        often = _MORE_OFTEN if self._results.decisions else _OFTEN
+        if self.mode is not None:
+            return
+        if self._times >= often or not self._results.open:
+            self._left_out += 1
+        else:
             self._times += 1
             self.mode = _Listener(self._results, watcher)
             self.mode.__enter__()

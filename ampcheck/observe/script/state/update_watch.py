@@ -6,6 +6,7 @@ a few steps later, as Adam's first steps are its largest. Where the rate has fal
 well: most of its changes may be lost, which need not matter so late, but is not seen to be safe.
 """
 
+import functools
 import inspect
 import weakref
 from collections import defaultdict
@@ -21,6 +22,7 @@ from ampcheck.observe.model.updates import update_loss
 from ampcheck.observe.script.optimizers import parameters_of
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.drifts import Drifts
+from ampcheck.observe.script.state.half_rounds import HalfRounds
 from ampcheck.observe.script.state.loaded import (
     is_still_half,
     lost_in_loading,
@@ -68,7 +70,8 @@ class UpdateWatch:
         self._places: dict[str, tuple[str, int]] = {}  #: by optimizer, the line that steps it
         self._losses: dict[str, dict[str, UpdateLoss]] = {}
         self._own, self._refilled, self._drifts = OwnUpdates(named), Refilled(named), Drifts(named)
-        self.sent = SentWeights()
+        self.sent, self.rounds = SentWeights(), HalfRounds(named)
+        self._filled_at = ("", 0)  #: the line where a model has loaded its weights last
         self._loads: dict[int, tuple[UpdateLoss, ...]] = {}  #: by optimizer that has not stepped since
         self._loaded: list[UpdateLoss] = []
         self._models: dict[int, weakref.ref[torch.nn.Module]] = {}  #: that have loaded something
@@ -89,6 +92,7 @@ class UpdateWatch:
 
     def model_loads(self, model: torch.nn.Module) -> None:
         """Look at what it has loaded."""
+        self._filled_at = running_line()
         if (before := self._before.pop(id(model), None)) is not None:
             self._loaded += lost_in_saving(model, before, running_line())
 
@@ -120,7 +124,8 @@ class UpdateWatch:
             self._loaded += [one for one in lost if is_still_half(optimizer, one.name)]
         if self._refilled.kept.get(label, True):
             self._refilled.begins(label, held, running_line)
-        if not _known(optimizer):
+        self.rounds.begins(label, held, lambda: self._filled_at if self._filled_at[1] else running_line())
+        if not (_usual(type(optimizer)) and getattr(optimizer, "grad_scale", None) is None):
             self._own.begins(label, optimizer, held)
         low = [p for p in held if isinstance(p, torch.Tensor) and p.dtype in HALVES and p.grad is not None]
         if low and _known(optimizer):
@@ -168,6 +173,8 @@ class UpdateWatch:
         """Compare what the optimizer has done with FP32's step."""
         if self._refilled.kept.get(label):
             self._refilled.ends(label)
+        if label in self.rounds.trains:
+            self.rounds.ends(label)
         if self._own.follows:
             self._own.ends()
         if self._drifts.adds_up:
@@ -216,9 +223,12 @@ def _learning_rate(optimizer: Any) -> float:
 
 def _known(optimizer: Any) -> bool:
     """Tell whether an optimizer's step is known to depend on its parameters and state alone, and to be repeatable."""
-    kind = type(optimizer)
-    usual = kind.__module__.startswith("torch.optim.") and kind.__name__ not in _NOT_TRIED
-    return usual and getattr(optimizer, "grad_scale", None) is None
+    return _usual(type(optimizer)) and getattr(optimizer, "grad_scale", None) is None
+
+
+@functools.cache
+def _usual(kind: type) -> bool:
+    return kind.__module__.startswith("torch.optim.") and kind.__name__ not in _NOT_TRIED
 
 
 def _chosen(low: Iterable[torch.Tensor]) -> list[_Three]:
