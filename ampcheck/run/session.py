@@ -170,7 +170,7 @@ class Session:
                 for layer in watcher.tape.in_use.values()
             ),
             doubts=(*script_doubts(judged), *evaluated(watcher.tape.workers.evaluation.found)),
-            updates=(*watcher.updates.losses, *_written(watcher, full), *watcher.averages.losses),
+            updates=_updates(watcher, full),
         )
         report = replace(report, makers=makers(report))
         return diagnosed(
@@ -198,6 +198,12 @@ class Session:
             gpu = "" if self._stand_in is None or self._stand_in.used else "; as it runs on a GPU: --as-cuda"
             if not self.watcher.asked:
                 yield f"audited as if mixed precision were added to it: --what-if fp16, or bf16{gpu}"
+
+
+def _updates(watcher: Watcher, full: Sequence[tuple[Recorded, Beside]]) -> tuple[UpdateLoss, ...]:
+    """Return what half precision has lost of changes; from one round to the next, where nothing else shows it."""
+    lost = (*watcher.updates.losses, *_written(watcher, full), *watcher.averages.losses)
+    return lost if any(2 * one.stuck > one.moved for one in lost) else (*lost, *watcher.updates.rounds.losses)
 
 
 def _written(watcher: Watcher, full: Sequence[tuple[Recorded, Beside]]) -> Iterable[UpdateLoss]:

@@ -21,29 +21,48 @@ from ampcheck.observe.unusual import in_memory, plain
 if TYPE_CHECKING:
     from ampcheck.values.trace import UpdateLoss
 
+#: Operations that do nothing but copy, or cast.
+_COPIES = frozenset("_to_copy clone copy_ _foreach_copy_".split())
 #: Elements that are kept of one optimizer's weights, in all.
 _MOST = 2**16
 
 
 class _Writes(OwnMode):
-    """Takes note of the lines that write weights."""
+    """Takes note of the lines that write weights, and whether they write copies of them."""
 
     over = (WideCompute,)
 
     def __init__(self, weights: Iterable[torch.Tensor]) -> None:
         super().__init__()
-        self._storages = {one.untyped_storage()._cdata for one in weights if readable(one)}
+        self._weights = {_place(one) for one in weights if readable(one)}
+        self._copies = set(self._weights)  #: storages of what holds the weights as the step has left them
         self.places: dict[int, tuple[str, int]] = {}  #: by storage
+        self._rounded: set[int] = set()  #: weights that were written from such copies
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         """Run an operation."""
         given = kwargs or {}
         out = func(*args, **given)
         if not types:
-            for tensor in tensors_of(written(effects(func), args, given)):
-                if readable(tensor) and (place := tensor.untyped_storage()._cdata) in self._storages:
-                    self.places[place] = running_line()
+            rule = effects(func)
+            targets = {_place(one) for one in tensors_of(written(rule, args, given)) if readable(one)}
+            if written_weights := targets & self._weights:
+                self.places |= dict.fromkeys(written_weights, running_line())
+            sources = {_place(one) for one in tensors_of(args[-1:] if targets else args[:1]) if readable(one)}
+            if rule.name in _COPIES and not sources.isdisjoint(self._copies):
+                self._rounded |= targets & self._weights
+                self._copies |= {_place(one) for one in tensors_of((out,)) if readable(one)}
         return out
+
+    def from_itself(self, weight: torch.Tensor) -> bool:
+        """Tell whether a weight was written from what it held, and from nothing that may hold more."""
+        place = _place(weight)
+        return place in self._rounded or (place in self._copies and place not in self._weights)
+
+
+def _place(tensor: torch.Tensor) -> int:
+    place: int = tensor.untyped_storage()._cdata
+    return place
 
 
 class Refilled:
@@ -81,9 +100,10 @@ class Refilled:
                 if not _is_half(before):
                     self.kept[label].append((parameter, now.detach().clone(), None))
                     continue
+                if writes is None or not writes.from_itself(now):
+                    continue  # a server may hold more than it sends: HalfRounds looks at that
                 loss = update_loss(self._named(parameter)[1], after - before, now.detach() - before)
-                at = {} if writes is None else writes.places
-                file, line = at.get(now.untyped_storage()._cdata) or place()
+                file, line = writes.places.get(_place(now)) or place()
                 self.losses.append(replace(loss, file=file, line=line, stepped=True, in_fp32=True))
 
     def ends(self, label: str) -> None:
