@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ampcheck.observe.execution import run_op
 from ampcheck.observe.reference.given import GIVEN
 from ampcheck.observe.reference.shadow import Shadow
-from ampcheck.observe.script.looking_again import IN_A_ROW
+from ampcheck.observe.script.rows_carried import IN_A_ROW
 from ampcheck.observe.script.state import carried
 from ampcheck.observe.script.state.carried import outgrown, paces, stands_still
 from ampcheck.run.session import Session

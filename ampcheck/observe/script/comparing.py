@@ -50,7 +50,7 @@ class Compared(Recording):
 
     compares = True
     dropped = False  #: its gradients overflowed and were cleared
-    is_first, spared = False, ""  #: no step was recorded before it; the module whose weights are not rounded
+    carries, spared = False, ""  #: keeps what it leaves; the module whose weights are not rounded
     models: Callable[[], Iterable[tuple[str, torch.nn.Module]]] = tuple  #: that the script has called so far
 
     def __init__(  # noqa: PLR0913  # keywords, each a way to compare
@@ -300,7 +300,7 @@ class Compared(Recording):
         # A scale that is applied by hand multiplies FP32's loss too, so both are compared as they are.
         errors = pair_errors(reference, fetched, 0 if kept else log2_scale) if precision != "fp32" else {}
         low_dtype, runs, old = HALF_DTYPES.get(precision, "float32"), self._shadows[::-1], self._given
-        if (asked := bool(self.carried is not None or old.found or old.beside)) or self.is_first:
+        if (asked := bool(self.carried is not None or old.found or old.beside)) or self.carries:
             held = runs, self._not_carried(), old.holds, old.carried | self._made
             self.carried = Carried(*held, asked=asked, was_read=bool(old.outside))
         self.delivery.keep(*self._left.goes_on_with(self.recorder, self._made))

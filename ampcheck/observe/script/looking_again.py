@@ -1,22 +1,19 @@
 """Which step is worth recording once more: one that has what no compared one has shown, or that casts before a call."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ampcheck.observe.dtypes import DTYPES
-from ampcheck.observe.reference.given import GIVEN
 from ampcheck.observe.script.recorded import Recorded
 from ampcheck.observe.script.recording import unseen
+from ampcheck.observe.script.rows_carried import CarriedOn, given_half, without_given
 from ampcheck.observe.script.second_run import Look
-from ampcheck.observe.script.state.carried import Numbers, Paces, outgrown, paces, stands_still
 from ampcheck.observe.statistics.memory import half_leaves, readable
 from ampcheck.observe.statistics.units import GRIDS, is_grid
 from ampcheck.observe.unusual import in_memory
 from ampcheck.values.parts import off_by_itself
-from ampcheck.values.trace import UpdateLoss
 
 #: Of a parameter's gradient, what is newly zero where a step makes the next one worth comparing.
 MORE_ZEROS = 0.1
@@ -54,12 +51,6 @@ def _zeros(recorded: Recorded) -> Iterator[tuple[str, float]]:
 
 #: Recorded steps that may all overflow before no other is looked for.
 _TRIES = 4
-#: Steps that are compared one after another where numbers in half precision are carried through them.
-IN_A_ROW = 16
-#: How many times as many steps the script must have taken before that is done again.
-LATER = 3
-#: Smaller changes are rounded away: what comes to that is compared again at once.
-HALF_A_UNIT = 0.5
 
 
 def matches_reference(recorded: list[Recorded]) -> bool:
@@ -136,7 +127,7 @@ class CloserLook:
         """Return what a step raises doubts about, None for nothing that was not tried."""
         raised = {
             Look.ROUNDED: done.far_off,
-            Look.MOVED: _given(done),
+            Look.MOVED: given_half(done),
             Look.PICKED: done.beside is not None and bool(done.beside.picks),
         }
         if (module := done.magnified_by) and Look.SPARED not in self._tried:
@@ -156,9 +147,9 @@ class CastsBefore:
 
         That is where numbers in half precision were given to this one, and where threads have made some for it.
         """
-        given = _given(done)
+        given = given_half(done)
         if self._trying and not given:  # it has shown the casts: what they cost is in this step
-            tape.recorded = [_without_given(one) for one in tape.recorded]
+            tape.recorded = [without_given(one) for one in tape.recorded]
             return False
         if self._trying:  # they are older than that
             self._trying = tape.before_calls = False
@@ -169,67 +160,6 @@ class CastsBefore:
         self._tried = self._trying = True
         tape.unheard(done.last + 1)
         return True
-
-
-class CarriedOn:
-    """Lets some steps in a row be compared where one was given numbers in half precision by the step before it."""
-
-    def __init__(self) -> None:
-        self._begun = self._next = -1  #: the first step of those in a row, and the one that goes on next
-        self._not_before = 0  #: the step from which on others may follow each other
-        self._carried: Any = None
-        self._known = False  #: all that is given has been followed before
-        self._given = False  #: the first of them was given some that FP32 does not know
-        self._asked = False  #: the first of them has a reason to be followed
-        self._first: Numbers = {}
-        self.still: dict[str, UpdateLoss | None] = {}  #: what stood still while FP32 moved on, judged or not
-        self._paces: Paces = {}  #: what moved on
-
-    @property
-    def losses(self) -> tuple[UpdateLoss, ...]:
-        """Return what has lost what FP32 has changed of it."""
-        return tuple(filter(None, self.still.values()))
-
-    def outgrown(self) -> list[str]:
-        """Return what has grown since it was compared, so that its changes may be lost by now."""
-        return [name for name in outgrown(self._paces) if name not in self.still]
-
-    def grows_out(self) -> bool:
-        """Tell whether something has come to where changes of that size are rounded away."""
-        return bool(outgrown(self._paces, HALF_A_UNIT))
-
-    def takes(self, step: int) -> Any:
-        """Return what a step is to begin with, None where it is not the next one."""
-        return self._carried if step == self._next else None
-
-    def again(self, tape: Any, done: Recorded, carried: Any) -> bool:
-        """Have the next step compared as well, and tell whether it will be."""
-        goes_on, given = done.step == self._next, _given(done)
-        self._next, self._carried = -1, None
-        was_read = carried is not None and carried.was_read
-        if goes_on and not given and (self._given or was_read):
-            self._known = True
-        if self._known:
-            tape.recorded = [_without_given(one) for one in tape.recorded]
-        if not goes_on:
-            self._begun, self._given, self._first = done.step, given, {}
-            self._asked = carried is not None and carried.asked
-        if carried and not self._first:
-            self._first = carried.numbers()
-        most = done.last + 1 - self._begun >= IN_A_ROW or len(tape.recorded) >= tape.schedule.most
-        ends = (goes_on and given) or most  # the first: they are of no step
-        if ends:
-            self._not_before = LATER * done.last
-            now: Numbers = carried.numbers() if carried else {}
-            self.still |= stands_still(self._first, now, carried.shapes) if carried else {}
-            self._paces = {**self._paces, **paces(self._first, now, done.last - self._begun)}
-        unread = goes_on and not self._asked and not was_read
-        if ends or unread or not carried:
-            return False
-        if done.step < self._not_before and not self.grows_out():
-            return False
-        self._next, self._carried = done.last + 1, carried
-        return goes_on or self._asked
 
 
 class EarlyLook:
@@ -265,6 +195,10 @@ class Looks:
         #: A step that looks closer at one which began before its calls, or may have had to.
         self._early_too = -1
         self.keeps_half = False  #: the script keeps numbers in half precision
+
+    def carries(self, recorded: list[Recorded]) -> bool:
+        """Tell whether what is there when the next step ends is kept, whatever reads it."""
+        return not recorded or self.carried.begins_again
 
     def is_early(self, step: int) -> bool:
         """Tell whether a step is recorded from where it begins, whatever its calls tell."""
@@ -307,7 +241,7 @@ class Looks:
     def _is_new(self, tape: Any, done: Recorded) -> bool:
         """Tell whether a step that was not compared has what no compared one has shown."""
         new = strange(done, tape.recorded) or self._may_read_half(tape, done)
-        return new or self.carried.grows_out()
+        return new or self.carried.grows_out(done.step)
 
     def _may_read_half(self, tape: Any, done: Recorded) -> bool:
         """Tell, ever more rarely, whether a script keeps numbers in half precision: it may have made them of late."""
@@ -316,13 +250,3 @@ class Looks:
             self.keeps_half = keeps_half()
             return self.keeps_half
         return False
-
-
-def _given(done: Recorded) -> bool:
-    return any(what.endswith(GIVEN) for what in done.low.not_audited)
-
-
-def _without_given(done: Recorded) -> Recorded:
-    """Return a step that no longer names the numbers given to it: another step shows what their cast costs."""
-    seen = {what: count for what, count in done.low.not_audited.items() if not what.endswith(GIVEN)}
-    return replace(done, low=replace(done.low, not_audited=seen))

@@ -133,7 +133,8 @@ class Tape(Models):
             given, look = (step, self._execute(), self._compare, self._used), self.looks.closer.second(step)
             compared = Compared(*given, clock=clock, look=look, keeps_scale=self._keeps_scale)
             compared.models, compared.versions = self.models, self._versions
-            compared.is_first, compared.spared = not self.recorded, self.looks.closer.spares(look)
+            compared.carries = self.looks.carries(self.recorded)
+            compared.spared = self.looks.closer.spares(look)
             self.delivery.end()
             self.delivery = compared.delivery
             if (carried := self.looks.carried.takes(step)) is not None:
@@ -296,8 +297,7 @@ class Tape(Models):
 
     def raised(self, error: BaseException) -> None:
         """Take note of what ended the script, if that was the precision of a step that was running."""
-        recording = self.now
-        if recording is None:
+        if (recording := self.now) is None:
             return
         refused = recording.autocast and is_refusal(error)
         if isinstance(error, Exception) and self.what_if is None and not refused:

@@ -140,8 +140,10 @@ def paces(before: Numbers, after: Numbers, steps: int) -> Paces:
     }
 
 
-def outgrown(known: Paces, units: float = UNITS / 2) -> list[str]:
+def outgrown(known: Paces, units: float = UNITS / 2, times: float = 1.0) -> list[str]:
     """Return what has grown since: its changes may be less by now than so many units of half precision.
+
+    A unit has to be more than so many `times` as large as it was.
 
     A script that has ended has no variables any more: what is left is known by its shape.
     """
@@ -156,7 +158,7 @@ def outgrown(known: Paces, units: float = UNITS / 2) -> list[str]:
         if last is None or pace is None or last.shape != tensor.shape or last.device != tensor.device:
             continue
         unit = unit_of(tensor.detach())
-        grown = (unit > unit_of(last)) & (pace < units * unit) & (pace > 0)
+        grown = (unit > times * unit_of(last)) & (pace < units * unit) & (pace > 0)
         found += [name] * bool(2 * grown.sum() > tensor.numel())
     return sorted(set(found))
 
