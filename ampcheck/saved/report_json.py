@@ -64,6 +64,7 @@ out of the flat objects marked *. Numbers JSON cannot write are the strings "inf
                     others, place, given} or null}]: changes of the loss scale, and skipped steps
         first_scales, steps, recorded: numbers of recorded steps, children: processes not looked into,
                     scaling: why the loss scale is not known, where it is not
+                    untrained: parameters whose gradients come in skipped steps only, where there are any
     reference, low  the FP32 and the low-precision run, each
         sites       [site* + stats*] in order of execution
         casts       [{module, source, target, phase, file, line, calls, elements, bytes, round_trips}*]

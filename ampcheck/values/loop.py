@@ -179,7 +179,7 @@ def _is_step(event: Event) -> bool:
 class Loop:
     """Everything that was seen of a training loop."""
 
-    JSON = Shape(optional=("scaling",))
+    JSON = Shape(optional=("scaling", "untrained"))
 
     rounds: tuple[Round, ...] = ()  #: the different ones, by first occurrence
     order: tuple[tuple[int, int], ...] = ()  #: (which of the rounds, how often in a row)
@@ -190,6 +190,9 @@ class Loop:
     recorded: tuple[int, ...] = ()  #: numbers of the steps whose operations were recorded
     children: int = 0  #: processes that were started and not looked into
     scaling: str = ""  #: why the loss scale is not known; '' where it is, or where there is none
+    untrained: tuple[
+        str, ...
+    ] = ()  #: parameters whose gradients come in steps that are skipped, and in no other
 
     @property
     def only_scale(self) -> float:

@@ -23,7 +23,7 @@ from ampcheck.values.loop import Cause, Event, Kind, Loop, ScaleEvent
 from ampcheck.values.maker import LOWERS_SCALE
 from ampcheck.values.op_kinds import CASTS
 from ampcheck.values.report import Report
-from ampcheck.values.wording import clean, location, plural, scale_words
+from ampcheck.values.wording import clean, location, plural, scale_words, some
 
 #: Attempts of which all were skipped that say something; GradScaler's first scale is often a few octaves too high.
 FEW = 4
@@ -41,10 +41,11 @@ def scale_collapse(report: Report) -> list[Finding]:
 
     What it finds: a scale that has fallen below 1 and has not come to rest there (no more steps have been taken since
     the last skip than were skipped), loops whose last four steps at least were all skipped, and scales that grow into
-    the next overflow so often that a twentieth of the steps is skipped, which is an error from a quarter on. And a
-    scale that comes down so slowly that more than 32 steps, and more than were taken, are skipped. A scale that the
-    script keeps by hand is judged by the steps that the script then leaves out: where it never changes, or falls no
-    further, an eighth of them is an error: they are of one kind, as a rule, which is never learned from.
+    the next overflow so often that a twentieth of the steps is skipped: an error from a quarter on, or where parameters
+    have gradients in skipped steps only. And a scale that comes down so slowly that more than 32 steps, and more than
+    were taken, are skipped. A scale that the script keeps by hand is judged by the steps that the script then leaves
+    out: where it never changes, or falls no further, an eighth of them is an error: they are of one kind, as a rule,
+    which is never learned from.
 
     Why it matters: the scaler halves its scale at each overflow. Where gradients are only large, it comes to rest; it
     goes on falling where they are not finite at any scale: a NaN or an inf comes from the forward or from the data, or
@@ -96,15 +97,14 @@ def _grows_too_often(loop: Loop, label: str, events: list[ScaleEvent]) -> Findin
     if not ends:  # by hand
         before = sum(event.skipped for event in events[:grown])
         steps, skips = loop.count(Kind.BACKWARD) - before, sum(event.skipped for event in events[grown:])
-    if skips < FEW or skips < OFTEN * steps:
+    never, times = loop.untrained, sum(event.after > event.before for event in events)
+    if skips < FEW or (skips < OFTEN * steps and not never):
         return None
-    times = sum(event.after > event.before for event in events)
-    all_of_them = plural(steps, "step" if ends else "backward")
     return loop_finding(
         "AMP206 scale-collapse",
-        Severity.ERROR if skips > TOO_OFTEN * steps else Severity.WARNING,
-        f"{skips} of {all_of_them} are skipped: the loss scale grew {times:,} times, each time until "
-        "gradients overflow again",
+        Severity.ERROR if skips > TOO_OFTEN * steps or never else Severity.WARNING,
+        f"{skips} of {plural(steps, 'step' if ends else 'backward')} are skipped: the loss scale grew {times:,} "
+        f"times, each time until gradients overflow again{f', and nothing trains {some(never, 1)}' if never else ''}",
         [_made(loop, label)],
         [
             'scaler = torch.amp.GradScaler("cuda")  # its growth_interval is 2000: one step in 2,000 is skipped'

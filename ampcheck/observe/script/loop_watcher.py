@@ -92,6 +92,7 @@ class LoopWatcher:
         self.updates.end()
         self.journal.turn()
         self.tape.end()
+        self.tape.recorded = self.tape.looks.carried.worse_off(self.tape.recorded)
         self.averages.end(self.steps)
 
     @guarded
@@ -333,4 +334,5 @@ class LoopWatcher:
             first, scales = self.hand.first(), [*self.hand.events()]
         full = tuple(recorded.step for recorded in self.tape.recorded if recorded.beside is not None)
         seen = (*self.journal.rounds(), tuple(things), tuple(scales), first, self.steps, full)
-        return Loop(*seen, children=self.children, scaling=scaling.words)
+        never = self.scales.only_in_skips(self.trained.elements())
+        return Loop(*seen, children=self.children, scaling=scaling.words, untrained=never)

@@ -4,7 +4,8 @@ A scale lies on the device, and reading it would make the program wait. So copie
 when a step is recorded, or at the end; on a CPU, where nothing waits, at once.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,8 @@ OF_ALL, MOST_OF_ALL = 4, 12
 MANY_AT_FIRST = 3
 #: Events put aside on a device before they are read after all.
 _MOST = 256
+#: Skipped steps in which a parameter has gradients, and in no other, before that is said.
+_SEVERAL = 4
 
 
 @dataclass(slots=True)
@@ -106,6 +109,9 @@ class ScaleWatch:
         self.first: dict[str, float] = {}
         self.events: list[ScaleEvent] = []
         self.spoilt = SpoiltNumbers()
+        self._in_skips: Counter[str] = (
+            Counter()
+        )  #: by parameter, in how many of the skipped steps it had a gradient
 
     @unseen
     def skipped(self, step: int, optimizer: str, parameters: Iterable[torch.Tensor]) -> None:
@@ -115,7 +121,9 @@ class ScaleWatch:
         if held:
             with torch.no_grad():
                 bad = torch.stack([_not_finite(grad) for _, grad in held])
-            self._suspects.append(_Suspect(step, optimizer, [self._named(p) for p, _ in held], bad))
+            names = [self._named(p) for p, _ in held]
+            self._in_skips.update(name.lstrip(".") for _, name in names)
+            self._suspects.append(_Suspect(step, optimizer, names, bad))
 
     @unseen
     def updated(
@@ -146,6 +154,11 @@ class ScaleWatch:
                 self.events.append(
                     ScaleEvent(step, update.scaler, before, after, skipped=any(found), cause=cause)
                 )
+
+    def only_in_skips(self, stepped: Collection[str]) -> tuple[str, ...]:
+        """Return the parameters that had gradients in several skipped steps, and were not among those `stepped`."""
+        often = (name for name, times in self._in_skips.items() if times >= _SEVERAL)
+        return tuple(name for name in often if name not in stepped) if stepped else ()
 
     @property
     def current(self) -> float | None:
