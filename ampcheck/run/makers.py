@@ -53,8 +53,12 @@ def made_in(files: Iterable[str], named: Collection[str] = ()) -> tuple[Maker, .
     cast: dict[str, set[tuple[str, int]]] = defaultdict(set)  # again, of what there was
     changed: dict[str, set[str]] = defaultdict(set)
     for file in sorted(set(files) - {""}):
-        for node in _nodes(file):
-            for name, value in _made(node):
+        nodes = [*_nodes(file)]
+        held = {name for node in nodes for name in _held(node)}
+        for node in nodes:
+            # A variable of a function may be called like what a module holds.
+            own = [one for one in _made(node) if one[0] not in held or not _is_variable(node, one[0])]
+            for name, value in own:
                 again = _writes_again(node, name) and not _calls(value, _BEGIN)
                 recast = again and _is_cast(value)
                 if not _is_half(value) and not (name in named and (_calls(value, _LIKE) or recast)):
@@ -71,6 +75,21 @@ def made_in(files: Iterable[str], named: Collection[str] = ()) -> tuple[Maker, .
         if len(places) == 1 or (name in named and not places):
             found.append(Maker(name, *min(places or cast[name]), tuple(sorted(changed[name])), casts))
     return tuple(found)
+
+
+def _held(node: ast.AST) -> Iterator[str]:
+    """Yield what a module or another object holds that is not made of a variable of the same name."""
+    for name, value in _made(node):
+        variables = {one.id for one in ast.walk(value) if isinstance(one, ast.Name)}
+        if name not in variables and not _is_variable(node, name):
+            yield name
+
+
+def _is_variable(node: ast.AST, name: str) -> bool:
+    """Tell whether a statement gives a variable a value, and no part of an object."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    parts = [part for one in targets for part in (one.elts if isinstance(one, ast.Tuple) else [one])]
+    return any(isinstance(one, ast.Name) and one.id == name for one in parts)
 
 
 def _writes_again(node: ast.AST, name: str) -> bool:

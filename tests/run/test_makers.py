@@ -1,5 +1,6 @@
 """Which line makes what a script holds in half precision, found in its source, and the errors that name it."""
 
+import ast
 import importlib.util
 import textwrap
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from ampcheck.run.makers import made_in
+from ampcheck.run.module_casts import module_casts
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
@@ -172,3 +174,33 @@ def test_gradients_that_are_made_on_the_way_are_said_where_the_script_gives_them
         assert one.fix == (
             "# copy each gradient to FP32 first, and divide that by the loss scale: grad.float() / scale",
         )
+
+
+SHADOWED = """
+    import torch
+
+    class Scaler(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(8))
+            level = torch.zeros(8).half()
+            self.register_buffer("level", level)
+
+        def observe(self, x):
+            mean = x.mean(0).to(self.mean.dtype)
+            self.mean += 0.01 * (mean - self.mean)
+
+    scaler = Scaler()
+    scaler.bfloat16()
+"""
+
+
+def test_a_variable_that_is_called_like_a_buffer_does_not_make_it(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(text := textwrap.dedent(SHADOWED))
+    at = lines_of(text, "level = torch", "scaler.bfloat16()")
+    assert [(one.name, one.line) for one in made_in([str(file)], {"mean", "level"})] == [
+        ("level", at["level = torch"])
+    ]
+    nodes = list(ast.walk(ast.parse(text)))
+    assert [*module_casts(nodes)] == [at["scaler.bfloat16()"]]

@@ -23,6 +23,8 @@ _REBUILDS = frozenset({"sub", "rsub", "div"})
 _LIMITS = frozenset({"clamp", "clamp_min", "clamp_max", "minimum", "maximum"})
 #: How many times smaller than FP32's the largest number is that such an operation has let through.
 _CUT_OFF = 2.0
+#: Share of the numbers that a cast makes zero from which on a gradient that is computed with them may be wrong.
+_MANY_ZEROS = 0.1
 #: Share of FP32's result that is rounding of its own from which on it says nothing about another precision.
 NOISE = 1 / 16
 
@@ -50,6 +52,9 @@ def lost_in_backward(report: Report) -> tuple[Site, float] | None:
             continue
         if site.phase is Phase.BACKWARD and inf > error > max(BACKWARD_ERROR, BACKWARD_FACTOR * known):
             limit = _limit_behind(report, site)
+            saved = saving_cast(report) if site.dtype not in HALVES else None
+            if saved is not None and makes_zeros(report, saved):
+                return saved, error
             return limit or _summed_before(report, site), report.errors[limit or site].relative_rms
         known = max(known, error) if error < inf else known
     return _summed_in_low_precision(report, known)
@@ -118,6 +123,12 @@ def saving_cast(report: Report) -> Site | None:
                 cast[site.location] = site
     saved = [site for at, site in cast.items() if ops[at] == {"_to_copy"}]
     return saved[0] if len(saved) == 1 else None
+
+
+def makes_zeros(report: Report, site: Site) -> bool:
+    """Tell whether many of the numbers of a result are zero, and not in FP32."""
+    pair = report.errors.get(site)
+    return pair is not None and pair.lost > _MANY_ZEROS * pair.live
 
 
 def _goes_under(report: Report, site: Site) -> bool:

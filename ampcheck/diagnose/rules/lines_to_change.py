@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
-from ampcheck.diagnose.rules.backward import is_rebuilt, saving_cast
+from ampcheck.diagnose.rules.backward import is_rebuilt, makes_zeros, saving_cast
 from ampcheck.diagnose.rules.backward_unscaled import SCALED
 from ampcheck.diagnose.rules.first_places import runs_backward_only, shared_scaler
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
@@ -68,7 +68,9 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         first = _first_line(report, finding)
         if until and first != "this line":
             first = first.removesuffix(" to this line")
-        what = f"{first}{until}, with .float() on what is read{without}"
+        cast = _cast_before(report, origin)
+        given = f", before the cast at {cast}" if cast else ""
+        what = f"{first}{until}, with .float() on what is read{given}{without}"
         if origin.op in CASTS and _is_layer(report, origin.module) and first == "this line":
             what = f"{clean(origin.module)} in FP32: its inputs as .float()"
         lines: tuple[str, ...] = (region, f"    ...  # {what}")
@@ -85,7 +87,7 @@ def _uncast(report: Report, finding: Finding, origin: Site, after: Site | None) 
     """Return how a cast that a script has written is left out, and where autocast may cast again."""
     held = SHORT_DTYPE[origin.dtype] if origin.dtype in HALVES else clean(report.precision)
     cast = f"# .float() here in place of the cast to {held}"
-    if finding.code == "AMP101" and held == "fp16":
+    if held == "fp16" and (finding.code == "AMP101" or makes_zeros(report, origin)):
         cast = f"{cast}; or .bfloat16(), which has the range of FP32"
     states = [held_in_fp32(report, name) for name in _written_to(report, origin)]
     if changed_at(report, origin.location) is not None:  # it is cast again as it is written
@@ -96,6 +98,18 @@ def _uncast(report: Report, finding: Finding, origin: Site, after: Site | None) 
     again = f"{cast}; if autocast casts again at {there}:"
     region = f"with torch.autocast({device_of(report)}, enabled=False):"
     return again, region, "    ...  # that line, with .float() on what is read"
+
+
+def _cast_before(report: Report, origin: Site) -> str:
+    """Return the line above at which a script casts to half precision what this one may read, '' for none."""
+    near = {
+        site.line
+        for site in report.low.sites
+        if site.phase is origin.phase is Phase.FORWARD and site.dtype in HALVES and _written(report, site)
+        if (site.file, site.module) == (origin.file, origin.module) and _one_function(site, origin)
+        if origin.line - _CLOSE <= site.line < origin.line and casts_at(site.file, site.line)
+    }
+    return location(origin.file, max(near)) if near else ""
 
 
 def _products(report: Report, origin: Site) -> str:

@@ -226,7 +226,7 @@ def _undefined(report: Report) -> list[Finding]:
 def _told_backward(site: Site, error: float) -> str:
     if site.phase is Phase.FORWARD:
         rounds = f"because a cast ({site.location}) rounds away bits that it needs"
-        return f"what the backward computes again is off by {percent(error)}, {rounds}"
+        return f"what the backward computes with is off by {percent(error)}, {rounds}"
     at = f" of {site.location}" if site.location else ""  # the line of the forward
     where = _in_words(site)
     return f"the bits are lost in the backward{at}: {where} is off by {percent(error)}"

@@ -5,11 +5,12 @@ from math import inf
 from ampcheck.diagnose.rules.loop_state import active_scalers, stay_infinite
 from ampcheck.diagnose.scaling.gradients import gradient_tensors
 from ampcheck.diagnose.tables import SCALES, best_scale, scale_curve
+from ampcheck.values.formats import FP16, HALVES
 from ampcheck.values.loop import Loop
 from ampcheck.values.outcome import Outcome
-from ampcheck.values.report import Report, low_backward
+from ampcheck.values.report import Report, by_place, low_backward
 from ampcheck.values.trace import Phase, Site
-from ampcheck.values.wording import plural, power, scale_words
+from ampcheck.values.wording import clean, plural, power, scale_words
 
 #: The part of steps that a scaler which goes on has skipped at most, all of them in the first half.
 _FEW = 0.05
@@ -60,6 +61,12 @@ def over_in_loop(report: Report, fit: int) -> str:
     return f"at {at}; {power(fit)} is the largest that is predicted to fit"
 
 
+#: Operations whose backward takes the slope from the result: 1 - y of a sigmoid, 1 - y**2 of a tanh.
+_SLOPES = frozenset({"sigmoid_backward", "tanh_backward"})
+#: A gradient from which on a zero of half precision is none of its range.
+_IN_RANGE = 16.0 * FP16.smallest_subnormal
+
+
 def found_below(report: Report, settled: Outcome) -> str:
     """Return why the overflow of the recorded steps says little of the scale: '' where it says enough.
 
@@ -99,8 +106,27 @@ def divided_in_half(report: Report, settled: Outcome) -> bool:
     return {dtype for name, dtype in held.items() if name in lost} == {"float16"}
 
 
+def saturated(report: Report) -> Site | None:
+    """Return what gives no gradient at any loss scale: its slope comes from a result that is rounded to its limit."""
+    wide = by_place(report.reference)
+    return next(
+        (
+            site
+            for site, stats in report.low.sites.items()
+            if site.op in _SLOPES
+            and site.dtype in HALVES
+            and stats.numel == stats.zeros
+            and site.place in wide
+            if wide[site.place].amax * 2.0**report.log2_scale > _IN_RANGE
+        ),
+        None,
+    )
+
+
 def larger_scale(report: Report, settled: Outcome) -> int | None:
     """Return log2 of the loss scale that suits a script's gradients better by their range in FP32, if one does."""
+    if saturated(report) is not None:
+        return None
     points = scale_curve(report, range(settled.log2_scale, SCALES.stop))
     best = best_scale(points)
     if best is None or best.log2_scale == settled.log2_scale:
@@ -113,6 +139,9 @@ def predicted_scale(report: Report, settled: Outcome) -> str:
     if report.loop is not None and report.loop.scaling:
         return ""
     larger = larger_scale(report, settled)
+    if (flat := saturated(report)) is not None:
+        op = clean(flat.op.removesuffix("_backward"))
+        return f"no loss scale heals it: half precision rounds what {op} gives to its limit, where the slope is zero"
     if larger is None:
         return "no larger loss scale is predicted to heal it"
     write = "" if report.loop is not None and scales_by_hand(report.loop) else f": init_scale=2.0**{larger}"

@@ -8,6 +8,7 @@ from ampcheck.diagnose.rules.makers import held_in_fp32, made_anew_at, maker_of,
 from ampcheck.diagnose.rules.optimizer_eps import vanishing_eps
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import Kind
+from ampcheck.values.maker import CASTS_MODULE, Maker
 from ampcheck.values.modules import within
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site, UpdateLoss
@@ -107,9 +108,9 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     if first.before:
         said = f"{first.name} is computed in half precision, and off by {percent(first.before)} before training begins"
     file, line = last_step(report) if trained and not first.line else (first.file, first.line)
-    maker = maker_of(report, first.name)
+    maker = maker_of(report, first.name) or (module_cast(report) if parent and not line else None)
     if maker is not None:
-        said = f"{said}; {clean(maker.name)} is made in half precision at {maker.location}"
+        said = f"{said}; {_made_by(maker)} half precision at {maker.location}"
         # That an optimizer steps it is no mistake of that line.
         file, line = (file, line) if line and not (trained or first.stepped) else (maker.file, maker.line)
     # what the script changes beside its training
@@ -139,6 +140,10 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
         {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": len(bad)},
         fix=held if beside else (*larger, *_kept(report, bad, held)),
     )
+
+
+def _made_by(maker: Maker) -> str:
+    return "a module is cast to" if maker.name == CASTS_MODULE else f"{clean(maker.name)} is made in"
 
 
 def _added(report: Report, bad: list[UpdateLoss]) -> Finding:
