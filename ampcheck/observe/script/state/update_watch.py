@@ -125,7 +125,8 @@ class UpdateWatch:
         if self._refilled.kept.get(label, True):
             self._refilled.begins(label, held, running_line)
         self.rounds.begins(label, held, lambda: self._filled_at if self._filled_at[1] else running_line())
-        if not (_usual(type(optimizer)) and getattr(optimizer, "grad_scale", None) is None):
+        kind = type(optimizer)
+        if not _usual(kind.__module__, kind.__name__) or getattr(optimizer, "grad_scale", None) is not None:
             self._own.begins(label, optimizer, held)
         low = [p for p in held if isinstance(p, torch.Tensor) and p.dtype in HALVES and p.grad is not None]
         if low and _known(optimizer):
@@ -223,12 +224,13 @@ def _learning_rate(optimizer: Any) -> float:
 
 def _known(optimizer: Any) -> bool:
     """Tell whether an optimizer's step is known to depend on its parameters and state alone, and to be repeatable."""
-    return _usual(type(optimizer)) and getattr(optimizer, "grad_scale", None) is None
+    kind = type(optimizer)
+    return _usual(kind.__module__, kind.__name__) and getattr(optimizer, "grad_scale", None) is None
 
 
 @functools.cache
-def _usual(kind: type) -> bool:
-    return kind.__module__.startswith("torch.optim.") and kind.__name__ not in _NOT_TRIED
+def _usual(module: str, name: str) -> bool:
+    return module.startswith("torch.optim.") and name not in _NOT_TRIED
 
 
 def _chosen(low: Iterable[torch.Tensor]) -> list[_Three]:
