@@ -80,16 +80,22 @@ def made_in(files: Iterable[str], named: Collection[str] = ()) -> tuple[Maker, .
 def _held(node: ast.AST) -> Iterator[str]:
     """Yield what a module or another object holds that is not made of a variable of the same name."""
     for name, value in _made(node):
+        attribute = any(isinstance(one, ast.Attribute) and one.attr == name for one in _parts(node))
         variables = {one.id for one in ast.walk(value) if isinstance(one, ast.Name)}
-        if name not in variables and not _is_variable(node, name):
+        if name not in variables and (attribute or _registers(node) is not None):
             yield name
 
 
 def _is_variable(node: ast.AST, name: str) -> bool:
     """Tell whether a statement gives a variable a value, and no part of an object."""
+    return any(isinstance(one, ast.Name) and one.id == name for one in _parts(node))
+
+
+def _parts(node: ast.AST) -> list[ast.expr]:
+    """Return what a statement gives values to, one by one."""
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     parts = [part for one in targets for part in (one.elts if isinstance(one, ast.Tuple) else [one])]
-    return any(isinstance(one, ast.Name) and one.id == name for one in parts)
+    return [one for one in parts if one is not None]
 
 
 def _writes_again(node: ast.AST, name: str) -> bool:
