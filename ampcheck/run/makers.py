@@ -56,11 +56,10 @@ def made_in(files: Iterable[str], named: Collection[str] = ()) -> tuple[Maker, .
         nodes = [*_nodes(file)]
         held = {name for node in nodes for name in _held(node)}
         for node in nodes:
-            # A variable of a function may be called like what a module holds.
-            own = [one for one in _made(node) if one[0] not in held or not _is_variable(node, one[0])]
-            for name, value in own:
+            for name, value in _made(node):
                 again = _writes_again(node, name) and not _calls(value, _BEGIN)
-                recast = again and _is_cast(value)
+                # A variable of a function may be called like what a module holds: that is not cast again.
+                recast = again and _is_cast(value) and not (name in held and _is_variable(node, name))
                 if not _is_half(value) and not (name in named and (_calls(value, _LIKE) or recast)):
                     continue
                 if recast:

@@ -217,7 +217,7 @@ def test_numbers_that_were_rounded_for_a_backward_that_computes_again_are_said_w
     assert apart > 0.5
     _, errors = watched(waves(torch.bfloat16))
     assert errors[0].code == "AMP501"
-    assert "what the backward computes again" in errors[0].message
+    assert "what the backward computes with" in errors[0].message
     assert errors[0].origin.line == line_of(WalkedAgain.forward, "save_for_backward")
     assert errors[0].fix == ("# .float() here in place of the cast to bf16",)
     _, errors = watched(waves(torch.float32))
