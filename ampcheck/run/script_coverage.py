@@ -154,7 +154,7 @@ def _beside(watcher: Watcher) -> Iterator[str]:
     if names := watcher.updates.still:
         kind = "do" if len(names) > 1 else "does"
         yield f"{some(names)} {kind} not move in half precision: whether FP32 would move on was not judged"
-    if names := watcher.updates.rounds.unjudged:
+    if names := watcher.updates.unjudged:
         rounds = "training begins again and again with numbers of half precision"
         yield f"{rounds} in {some(names)}: whether that keeps what was trained was not judged"
     if still := [name for name, loss in watcher.tape.looks.carried.still.items() if loss is None]:

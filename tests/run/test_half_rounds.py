@@ -128,3 +128,17 @@ def test_training_from_the_same_weights_again_is_no_round(tmp_path):
     report, errors = watched(by_file, torch.float16, 1e-3, tmp_path, resets=True)
     assert not errors
     assert not any("again and again" in gap for gap in report.verdict.coverage.gaps)
+
+
+def test_a_weight_that_comes_back_rounded_beside_others_that_do_not_is_never_safe():
+    torch.manual_seed(0)
+    model, truth = network(), torch.randn(8, 1)
+    optimizer, session = torch.optim.SGD(model.parameters(), 1e-3), Session(Schedule())
+    with session.watching():
+        for _ in range(20):
+            fits(model, optimizer, truth)
+            held = model[0].weight.detach().numpy().astype(np.float16)
+            with torch.no_grad():
+                model[0].weight.copy_(torch.from_numpy(held.astype(np.float32)))
+    assert not session.watcher.broken, session.watcher.not_seen
+    assert session.report("script.py").verdict.word is not Health.SAFE

@@ -163,7 +163,7 @@ class Evaluation:
     @property
     def missed(self) -> list[str]:
         """Return where it is not known whether FP32 would decide as half precision does, or it would not."""
-        return [*self._results.decisions.missed(whole=not self._left_out)]
+        return [*self._results.decisions.missed(whole=not (self._left_out or self._results.given_up))]
 
     @property
     def found(self) -> tuple[str, str, int, float] | None:

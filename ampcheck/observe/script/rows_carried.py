@@ -1,7 +1,7 @@
 """Steps in a row that are compared where FP32 goes on from its own numbers, as a script does from half precision."""
 
 from dataclasses import replace
-from math import fsum, inf
+from math import fsum, inf, isfinite
 from typing import Any
 
 from ampcheck.observe.reference.given import GIVEN
@@ -59,8 +59,10 @@ class CarriedOn:
         """
         for first, last in self._later.items():
             row = [one for one in recorded if first < one.step <= last and one.beside is not None]
+            if not all(isfinite(loss) for one in row for loss in one.losses):
+                continue
             low, wide = (fsum(one.losses[at] for one in row) for at in (0, 1))
-            if not low - wide > _WORSE * abs(wide):
+            if low - wide <= _WORSE * abs(wide):
                 recorded = [one for one in recorded if not first < one.step <= last]
         return recorded
 

@@ -126,6 +126,11 @@ class HalfRounds:
                     yield UpdateLoss(name, moved, stuck, 0, *rounds.place, stepped=True, in_fp32=True)
 
     @property
+    def compared(self) -> set[str]:
+        """Return the weights that are known to be filled so, and of which something has changed in FP32."""
+        return {name.lstrip(".") for rounds in self._rounds.values() for name, *_ in _compared(rounds)}
+
+    @property
     def unjudged(self) -> list[str]:
         """Return the weights of which it is not known whether half precision keeps what changes them.
 

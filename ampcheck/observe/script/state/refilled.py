@@ -78,6 +78,8 @@ class Refilled:
         self.kept: dict[str, list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]] = {}
         self._writes: dict[str, _Writes] = {}  #: by optimizer, what listens between its steps
         self.losses: list[UpdateLoss] = []
+        #: Weights that came back rounded, from where a server may hold more than that.
+        self.from_elsewhere: dict[str, None] = {}
 
     def begins(self, label: str, parameters: Iterable[Any], place: Callable[[], tuple[str, int]]) -> None:
         """Compare what a step finds with what the one before has left; `place` says where it is taken."""
@@ -101,6 +103,7 @@ class Refilled:
                     self.kept[label].append((parameter, now.detach().clone(), None))
                     continue
                 if writes is None or not writes.from_itself(now):
+                    self.from_elsewhere[self._named(parameter)[1].lstrip(".")] = None
                     continue  # a server may hold more than it sends: HalfRounds looks at that
                 loss = update_loss(self._named(parameter)[1], after - before, now.detach() - before)
                 file, line = writes.places.get(_place(now)) or place()

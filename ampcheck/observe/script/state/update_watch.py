@@ -103,6 +103,12 @@ class UpdateWatch:
         return [*self._drifts.still, *(name for name in self._faded if name not in known)]
 
     @property
+    def unjudged(self) -> list[str]:
+        """Return the weights that were filled from half precision, of which nobody knows what that loses."""
+        known = self.rounds.compared
+        return [*self.rounds.unjudged, *(one for one in self._refilled.from_elsewhere if one not in known)]
+
+    @property
     def losses(self) -> tuple[UpdateLoss, ...]:
         """Return what was lost, by parameter."""
         tried = (loss for held in self._losses.values() for loss in held.values())
