@@ -3,6 +3,7 @@
 import pytest
 import torch
 from code_lines import line_of
+from small_fits import fits
 from torch import nn
 
 from ampcheck.run.session import Session
@@ -34,13 +35,7 @@ def trained(dtype, rate, lr):
         meta.fills(model)
         optimizer = torch.optim.SGD(model.parameters(), lr)
         for _ in range(STEPS):
-            x = torch.randn(32, 8)
-            with torch.autocast("cpu", torch.bfloat16):
-                out = model(x)
-            loss = (out.float() - x @ truth).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            fits(model, optimizer, truth)
         meta.follows([nn.utils.parameters_to_vector(model.parameters()).detach()], rate)
     return meta.flat.float() - first
 

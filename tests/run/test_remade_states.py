@@ -3,26 +3,12 @@
 import pytest
 import torch
 from code_lines import line_of
-from torch import nn
+from small_fits import fits, network
 
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
 from ampcheck.values.verdict import Health
-
-
-def network():
-    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
-
-
-def fits(model, optimizer, truth):
-    x = torch.randn(32, 8)
-    with torch.autocast("cpu", torch.bfloat16):
-        out = model(x)
-    loss = (out.float() - x @ truth).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
 
 
 def averaged(dtype, decay):

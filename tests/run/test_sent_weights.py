@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 from code_lines import line_of
+from small_fits import fits
 from torch import nn
 
 from ampcheck.run.session import Session
@@ -38,13 +39,7 @@ def averages(sends, rate, *, kept=False):
         model.load_state_dict(given)
         optimizer = torch.optim.SGD(model.parameters(), rate)
         for _ in range(3):
-            x = torch.randn(32, 16)
-            with torch.autocast("cpu", torch.bfloat16):
-                out = model(x)
-            loss = (out.float() - x @ truth).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            fits(model, optimizer, truth)
         box.append((sends(model.state_dict(), given), in_fp32(model.state_dict(), given)))
 
     for _ in range(12):
