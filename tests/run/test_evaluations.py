@@ -166,3 +166,50 @@ def test_a_score_that_half_precision_keeps_from_improving_is_never_safe(dtype, s
         is still
     )
     assert verdict.word is (Health.PARTLY_AUDITED if still else Health.SAFE)
+
+
+def read_score(model, dtype, best):
+    """Return such a score that is read, and compared outside of torch."""
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        out = model(torch.linspace(-1, 1, 64).reshape(8, 8))
+    error = (out.to(dtype)[:, 0] * 0 + 0.01 * 0.9**best.steps).mean()
+    best((1 - error).item())
+
+
+def hits(model, dtype, best):
+    """Count by ones up to 400: in bf16 256 is as far as that comes."""
+    count = torch.zeros((), dtype=dtype)
+    model.eval()
+    with torch.no_grad():
+        for hit in (model(torch.ones(400, 8)) < torch.inf)[:, 0]:
+            count += hit
+    best(count.item())
+
+
+@pytest.mark.parametrize(("dtype", "seen"), [(torch.bfloat16, True), (torch.float32, False)])
+@pytest.mark.parametrize(
+    ("evaluate", "words", "best_of"),
+    [(read_score, "which stands still in", None), (hits, "which is 36 % off", (256.0, 400.0))],
+)
+def test_a_score_that_is_read_in_half_precision_and_off_is_never_safe(evaluate, words, best_of, dtype, seen):
+    torch.manual_seed(0)
+    model, best = nn.Linear(8, 1), Best()
+    optimizer, session = torch.optim.SGD(model.parameters(), 1e-3), Session(Schedule(), as_cuda=True)
+    with session.watching():
+        for best.steps in range(16):
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = (model(torch.randn(32, 8)).float() - 1).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            evaluate(model, dtype, best)
+    assert not session.watcher.broken, session.watcher.not_seen
+    if best_of is None:
+        assert (best.times < 8) is seen
+    else:
+        assert best.score == best_of[not seen]
+    verdict = session.report("script.py").verdict
+    line = inspect.getsourcelines(evaluate)[1] + len(inspect.getsourcelines(evaluate)[0]) - 1
+    begins = f"the script reads at test_evaluations.py:{line} a number in half precision, {words}"
+    assert any(begins in gap for gap in verdict.coverage.gaps) is seen
+    assert verdict.word is (Health.PARTLY_AUDITED if seen else Health.SAFE)

@@ -4,7 +4,7 @@ Such a number, as a score, stands still where it improves by less than half a un
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
+from math import inf
 from pathlib import Path
 
 import torch
@@ -13,23 +13,34 @@ from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import Args
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.source import running_line
-from ampcheck.values.wording import plural
+from ampcheck.values.outcome import HARM_ERROR
+from ampcheck.values.wording import percent, plural
 
 #: Comparisons that ask for the larger of two numbers, and for the smaller.
 _LARGER, _SMALLER = frozenset({"gt", "ge"}), frozenset({"lt", "le"})
 
 
+#: Evaluations in which a number that is read stands still and FP32's improves, from which on that is no chance.
+_SEVERAL = 2
+
+
 class Decisions:
-    """Comparisons of one number in half precision that an evaluation has just made with another one."""
+    """Comparisons of one number in half precision that an evaluation has just made with another one.
+
+    And the numbers in half precision that it gives to Python, which may decide by them.
+    """
 
     def __init__(self) -> None:
         """Begin with none."""
         #: By line, and whether the number is to be the larger one: what it was, and FP32's.
         self._found: dict[tuple[str, int, bool], list[tuple[float, float]]] = {}
+        self._read: dict[
+            tuple[str, int], list[tuple[float, float]]
+        ] = {}  #: the same of what is read, by line
 
     def __bool__(self) -> bool:
         """Tell whether there are any."""
-        return bool(self._found)
+        return bool(self._found or self._read)
 
     def note(self, name: str, args: Args, references: Shadow) -> None:
         """Take note of an operation, which may be a comparison."""
@@ -43,16 +54,27 @@ class Decisions:
             key = (*running_line(), (name in _LARGER) is (at == 0))
             self._found.setdefault(key, []).append((float(number), wide))
 
+    def read(self, number: object, references: Shadow) -> None:
+        """Take note of a number that is read."""
+        if _is_number(number) and (wide := _wide(number, references)) is not None:
+            self._read.setdefault(running_line(), []).append((float(number), wide))
+
     def missed(self, *, whole: bool) -> Iterator[str]:
         """Yield where FP32 would decide otherwise, or nobody knows as not the `whole` of the script was followed."""
         for (file, line, larger), numbers in self._found.items():
-            low, wide = (_improves([pair[at] for pair in numbers], larger=larger) for at in (0, 1))
-            unseen = sum(one and not other for one, other in zip(wide, low, strict=True))
             begins = f"the script decides at {Path(file).name}:{line} by a number in half precision"
-            if unseen:
-                yield f"{begins}, which stands still in {plural(unseen, 'evaluation')} in which FP32's improves"
+            if still := _still(numbers, larger=larger):
+                yield f"{begins}, which stands still in {plural(still, 'evaluation')} in which FP32's improves"
             elif not whole:
                 yield f"{begins}: whether it would by FP32's was not judged"
+        for (file, line), numbers in self._read.items():
+            begins = f"the script reads at {Path(file).name}:{line} a number in half precision"
+            still = max(_still(numbers, larger=larger) for larger in (True, False))
+            off = max(abs(low - wide) / abs(wide) if wide else 0.0 for low, wide in numbers)
+            if still >= _SEVERAL:
+                yield f"{begins}, which stands still in {plural(still, 'evaluation')} in which FP32's improves"
+            elif HARM_ERROR < off < inf:
+                yield f"{begins}, which is {percent(off)} off: whether that matters was not judged"
 
 
 def _is_number(given: object) -> bool:
@@ -64,10 +86,12 @@ def _wide(given: object, references: Shadow) -> float | None:
     return None if wide is None else float(wide)
 
 
-def _improves(numbers: list[float], *, larger: bool) -> list[bool]:
-    """Tell of each number but the first whether it is better than all before it."""
-    best = numbers[:1]
-    for number in numbers[1:]:
-        better = number > best[-1] if larger else number < best[-1]
-        best.append(number if better else best[-1])
-    return [after != before for before, after in pairwise(best)]
+def _still(numbers: list[tuple[float, float]], *, larger: bool) -> int:
+    """Return how often a number is the same as its best one, where FP32's is better than all before it."""
+    sign, still = 1 if larger else -1, 0
+    best = [-inf, -inf]
+    for pair in numbers:
+        low, wide = (sign * one for one in pair)
+        still += low == best[0] and wide > best[1]
+        best = [max(low, best[0]), max(wide, best[1])]
+    return still

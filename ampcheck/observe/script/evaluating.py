@@ -17,7 +17,7 @@ from ampcheck.observe.execution import Args, Kwargs
 from ampcheck.observe.reference.checks import READ
 from ampcheck.observe.reference.effects import Effects
 from ampcheck.observe.reference.picks import COMPARES, SEARCHES
-from ampcheck.observe.reference.shadow import Follow
+from ampcheck.observe.reference.shadow import Follow, Shadow
 from ampcheck.observe.script.decisions import Decisions
 from ampcheck.observe.script.preparation import Listener
 from ampcheck.observe.script.recording import unseen
@@ -55,14 +55,15 @@ class _Judged(Results):
 
     def run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run an operation, and its reference; compare a number that the script reads."""
-        if func is READ and self.open and self.found is None:
+        if func is READ and self.open:
             with suppress(Exception), unseen():  # of our own: then nothing is known of it
+                self.decisions.read(args[0], self)
                 self._read(args[0])
         return super().run(func, args, kwargs)
 
     def _read(self, number: torch.Tensor) -> None:
         decided, wide = self._metrics.get(_key(number)), self.of(number)
-        if wide is None:
+        if wide is None or self.found is not None:
             return
         low, high = float(number), float(wide)
         began = self._turned.get(_key(number))
@@ -81,9 +82,11 @@ class _Judged(Results):
         self._metrics.clear()
 
     def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
-        if rule.name in COMPARES:
-            with suppress(Exception), unseen():
+        with suppress(Exception), unseen():
+            if rule.name in COMPARES:
                 self.decisions.note(rule.name, args, self)
+            elif rule.name == "_to_copy":
+                self.decisions.read(args[0], self)
         given = [_key(one) for one in tensors_of((*args, *kwargs.values())) if readable(one)]
         began = next((self._turned[key] for key in given if key in self._turned), None)
         decided = next((self._metrics[key] for key in given if key in self._metrics), None)
@@ -116,9 +119,11 @@ class _Judged(Results):
 
     def _is_wrong(self, tensor: torch.Tensor) -> bool:
         """Tell whether numbers are nothing like FP32's; what is infinite in FP32 as well is left out."""
-        wide = self.of(tensor) if tensor.is_floating_point() else None
-        if wide is None:
+        # what an operation writes in place is counted as written once that is done
+        held = Shadow._beside(self, tensor) if tensor.is_floating_point() else None  # noqa: SLF001
+        if held is None:
             return False
+        wide = held.of(tensor)
         known = wide.isfinite()
         if tensor.numel() < _SEVERAL:
             return bool((known & ~tensor.isfinite()).any())

@@ -61,13 +61,18 @@ class HandWatcher(LoopWatcher):
                 self.tape.know(leaves)
             self._end_recording(leaves, leaves)
 
+    def evaluates(self) -> None:
+        """Follow what runs from now on, if it is no step."""
+        if self.steps and self.tape.now is None and self.thread.runs:
+            self.tape.workers.evaluation.begin(self)
+
     def casts_by_hand(self) -> None:
         """Take note of a region of autocast: a step begins with it, if nothing else tells of steps."""
         passes, evaluation = self.averages.passes, self.tape.workers.evaluation
         if torch.is_grad_enabled():
             evaluation.end()
-        elif self.steps and self.tape.now is None and self.thread.runs:
-            evaluation.begin(self)
+        else:
+            self.evaluates()
         passes.regions += 1
         if passes.regions >= passes.begins:
             self.averages.goes_on(passes.regions)

@@ -229,6 +229,7 @@ def _noting(watcher: Watcher, kind: Kind) -> Callable[..., Any]:
 def _trains(watcher: Watcher, _module: Any, mode: bool = True, *_: Any) -> None:  # noqa: FBT001, FBT002  # torch's
     if not mode:
         watcher.roots.listen()  # what is validated, and in which precision
+        watcher.evaluates()
 
 
 def _child(watcher: Watcher, process: Any, *_: Any) -> None:
