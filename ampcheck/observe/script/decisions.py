@@ -6,6 +6,7 @@ Such a number, as a score, stands still where it improves by less than half a un
 from collections.abc import Iterator
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -54,7 +55,7 @@ class Decisions:
             key = (*running_line(), (name in _LARGER) is (at == 0))
             self._found.setdefault(key, []).append((float(number), wide))
 
-    def read(self, number: object, references: Shadow) -> None:
+    def read(self, number: Any, references: Shadow) -> None:
         """Take note of a number that is read."""
         if _is_number(number) and (wide := _wide(number, references)) is not None:
             self._read.setdefault(running_line(), []).append((float(number), wide))

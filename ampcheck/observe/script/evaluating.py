@@ -22,6 +22,7 @@ from ampcheck.observe.script.decisions import Decisions
 from ampcheck.observe.script.preparation import Listener
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.results import Results
+from ampcheck.observe.script.state.rounded_weights import RoundedWeights
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 from ampcheck.values.outcome import HARM_ERROR
@@ -45,7 +46,7 @@ class _Judged(Results):
 
     def __init__(self) -> None:
         super().__init__(_SECONDS, _OPERATIONS)
-        self.decides, self.decisions = True, Decisions()
+        self.decides, self.decisions, self.weights = True, Decisions(), RoundedWeights()
         #: By storage of numbers that are nothing like FP32's, the line at which that began.
         self._turned: dict[int, tuple[str, int]] = {}
         #: By storage of what follows from a decision by such numbers, the operation that decides, and that line.
@@ -80,6 +81,7 @@ class _Judged(Results):
         super().clear()
         self._turned.clear()
         self._metrics.clear()
+        self.weights.knows(())
 
     def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
         with suppress(Exception), unseen():
@@ -99,6 +101,7 @@ class _Judged(Results):
                 follow(out)
             since = thread_time()
             with self.lock, unseen():
+                self.weights.look(args)
                 for tensor in filter(readable, tensors_of((out,))):
                     self._note(tensor, began, decided)
             self._spent += thread_time() - since
@@ -120,7 +123,7 @@ class _Judged(Results):
     def _is_wrong(self, tensor: torch.Tensor) -> bool:
         """Tell whether numbers are nothing like FP32's; what is infinite in FP32 as well is left out."""
         # what an operation writes in place is counted as written once that is done
-        held = Shadow._beside(self, tensor) if tensor.is_floating_point() else None  # noqa: SLF001
+        held = Shadow._beside(self, tensor) if tensor.is_floating_point() else None
         if held is None:
             return False
         wide = held.of(tensor)
@@ -168,7 +171,8 @@ class Evaluation:
     @property
     def missed(self) -> list[str]:
         """Return where it is not known whether FP32 would decide as half precision does, or it would not."""
-        return [*self._results.decisions.missed(whole=not (self._left_out or self._results.given_up))]
+        whole = not (self._left_out or self._results.given_up)
+        return [*self._results.decisions.missed(whole=whole), *self._results.weights.missed()]
 
     @property
     def found(self) -> tuple[str, str, int, float] | None:
@@ -184,6 +188,7 @@ class Evaluation:
             self._left_out += 1
         else:
             self._times += 1
+            self._results.weights.knows(watcher.updates.in_fp32())
             self.mode = _Listener(self._results, watcher)
             self.mode.__enter__()
 

@@ -61,6 +61,7 @@ class HandWatcher(LoopWatcher):
                 self.tape.know(leaves)
             self._end_recording(leaves, leaves)
 
+    @guarded
     def evaluates(self) -> None:
         """Follow what runs from now on, if it is no step."""
         if self.steps and self.tape.now is None and self.thread.runs:

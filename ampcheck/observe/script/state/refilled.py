@@ -1,5 +1,6 @@
 """FP32 weights that a script fills from half precision between steps: what rounds them takes their updates away."""
 
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,9 @@ class Refilled:
         self.losses: list[UpdateLoss] = []
         #: Weights that came back rounded, from where a server may hold more than that.
         self.from_elsewhere: dict[str, None] = {}
+        self._in_fp32: list[
+            weakref.ref[torch.Tensor]
+        ] = []  #: that came back as a step has left them, not in half
 
     def begins(self, label: str, parameters: Iterable[Any], place: Callable[[], tuple[str, int]]) -> None:
         """Compare what a step finds with what the one before has left; `place` says where it is taken."""
@@ -98,6 +102,8 @@ class Refilled:
                 now = None if now is None or not in_memory(now) else now
                 known = after is not None and now is not None and now.shape == before.shape
                 if after is None or now is None or not known or not _was_rounded(now.detach(), after):
+                    if now is not None and not _is_half(now.detach()):
+                        self._in_fp32.append(weakref.ref(parameter))
                     continue
                 if not _is_half(before):
                     self.kept[label].append((parameter, now.detach().clone(), None))
@@ -108,6 +114,11 @@ class Refilled:
                 loss = update_loss(self._named(parameter)[1], after - before, now.detach() - before)
                 file, line = writes.places.get(_place(now)) or place()
                 self.losses.append(replace(loss, file=file, line=line, stepped=True, in_fp32=True))
+
+    def in_fp32(self) -> Iterable[torch.Tensor]:
+        """Yield weights that training keeps in FP32, if it keeps all so."""
+        if not (self.losses or self.from_elsewhere or any(self.kept.values())):
+            yield from (one for known in self._in_fp32 if (one := known()) is not None)
 
     def ends(self, label: str) -> None:
         """Keep what a step has left."""

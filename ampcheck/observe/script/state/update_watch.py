@@ -121,6 +121,10 @@ class UpdateWatch:
             *self._loaded,
         )
 
+    def in_fp32(self) -> Iterable[torch.Tensor]:
+        """Return weights that training keeps in FP32."""
+        return () if self.rounds.unjudged else self._refilled.in_fp32()
+
     def begins(self, label: str, optimizer: Any, parameters: Iterable[Any]) -> None:
         """Take an optimizer's step in FP32 where that would show more than its steps before."""
         held = list(parameters)
