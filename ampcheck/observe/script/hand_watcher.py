@@ -79,7 +79,7 @@ class HandWatcher(LoopWatcher):
             self.averages.goes_on(passes.regions)
         if self.reached and self._pending and self._is_bare() and self._have_changed():
             self.stepped()
-            if self._wanted() and trains():
+            if trains():
                 self.tape.casts(self.steps, self.turns.parameters)
 
     def _is_bare(self) -> bool:

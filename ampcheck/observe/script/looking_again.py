@@ -140,24 +140,29 @@ class CastsBefore:
     """Lets recordings begin with the step, once, and from then on where that shows what was cast."""
 
     def __init__(self) -> None:
-        self._tried = self._trying = False
+        self._tried = self._guessed = self._trying = False
 
-    def again(self, tape: Any, done: Recorded) -> bool:
+    def again(self, tape: Any, done: Recorded, *, works: bool) -> bool:
         """Have the next step recorded from its beginning, and tell whether it will be.
 
-        That is where numbers in half precision were given to this one, and where threads have made some for it.
+        That is where numbers in half precision were given to this one, and where threads have made some for it. And
+        once where the script has computed some before: a step may leave nothing of them but integers. `works` says
+        that this one has, before its first call.
         """
         given = given_half(done)
-        if self._trying and not given:  # it has shown the casts: what they cost is in this step
+        if (
+            self._trying and not given and (works or self._tried)
+        ):  # it has shown the casts: what they cost is in it
             tape.recorded = [without_given(one) for one in tape.recorded]
             return False
         if self._trying:  # they are older than that
             self._trying = tape.before_calls = False
-        if not (given or done.entered or tape.workers.heard) or tape.what_if is not None:
+        asks = given or done.entered or tape.workers.heard
+        if not (asks or tape.workers.preparation.heard) or tape.what_if is not None:
             return False
-        if self._tried or tape.before_calls:
+        if (self._tried if asks else self._guessed) or tape.before_calls:
             return False
-        self._tried = self._trying = True
+        self._tried, self._guessed, self._trying = self._tried or asks, True, True
         tape.unheard(done.last + 1)
         return True
 
@@ -223,7 +228,7 @@ class Looks:
         looks = tape.what_if is None and tape.schedule.steps is None
         if not done.whole:
             self.closer.step = self.missed = done.last + 1
-        elif self._casts_before.again(tape, done):
+        elif self._casts_before.again(tape, done, works=recording.works):
             return
         elif looks and self.carried.again(tape, done, recording.carried):
             self.closer.tries(done, Look.ROUNDED)

@@ -72,6 +72,7 @@ class Recording:
         self._before_pause: list[tuple[torch.Tensor, int]] = []  #: weights and their versions
         self.before_calls = False  #: it began before a module was called
         self.called = False  #: since then one was
+        self.works = False  #: before that it has computed something, see `idle`
         self.backwards = 0
         self.given = False  #: an optimizer was given gradients of it
         self.sent = False  #: these were not computed in it
@@ -189,8 +190,8 @@ class Recording:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing was computed since that a gradient could flow through."""
-        return self.recorder.first_node == torch._C._autograd._get_sequence_nr()
+        """Whether nothing was computed since in half precision, or that a gradient could flow through."""
+        return self.recorder.first_node == torch._C._autograd._get_sequence_nr() and not any(self._shadows)
 
     def round_weights(self, *, again: bool = False) -> None:
         """Round the weights of the second run, where that is wanted; all of them `again` behind an optimizer."""
@@ -198,7 +199,7 @@ class Recording:
     def calls(self, models: Iterable[tuple[str, torch.nn.Module]]) -> None:
         """Take note of a call; what was changed before the first one, as averages are, was no part of the step."""
         if not self.called:
-            self.called = True
+            self.called, self.works = True, not self.idle
             self.remember(models)
 
     def remember(self, models: Iterable[tuple[str, torch.nn.Module]]) -> None:

@@ -45,10 +45,7 @@ class Tape(Models):
         what_if: WhatIf | None = None,
         used: Used = lambda *_: None,
     ) -> None:
-        """Begin with nothing recorded; `execute` says how the operations of a step are run.
-
-        `used` hears of operations of a recorded step that measure or limit gradients.
-        """
+        """Begin with nothing recorded; `execute` runs operations, `used` hears of those that limit gradients."""
         super().__init__()
         self._used = used
         self.what_if = what_if
@@ -61,6 +58,7 @@ class Tape(Models):
         self.delivery = Delivery(compare)  #: of the last step that was compared
         self.schedule, self._compare, self._execute = schedule, compare, execute
         self.before_calls = False  #: a recording begins with the step, as no call tells of it
+        self.by_regions = False  #: it begins with a region of autocast, which computes before its first call
         self.looks, self._versions = Looks(), dict[int, int]()
         self.workers = Workers()
         self._enough = -1  #: the step of which no more is wanted
@@ -151,8 +149,10 @@ class Tape(Models):
             self._enough = step if len(self.recorded) > 1 and self.recorded[-2].dropped else self._enough
             if not self.wants(step):
                 return
-        if self.now is not None and self.now.before_calls and self.now.idle and not self._is_early(step):
-            self.discard()  # calls tell of this step
+        if self.now is not None and self.now.before_calls and not self._is_early(step):
+            self.by_regions = not self.now.idle
+            if self.now.idle:
+                self.discard()  # calls tell of this step
         opens = self.now is None
         if self.now is None:
             self._refuse_what_if(module)

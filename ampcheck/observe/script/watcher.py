@@ -308,7 +308,7 @@ class Watcher(HandWatcher):
         self.casts_by_hand()
         if self.tape.before_calls and trains():
             self.journal.note(Kind.FORWARD)
-        elif trains() and self._owners and not (self.steps or self._heard) and self._wanted():
+        elif trains() and self._owners and not self._heard and (self.tape.by_regions or not self.steps):
             self.tape.casts(self.steps, self.turns.parameters)
 
     @guarded
