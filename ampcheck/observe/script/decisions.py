@@ -3,7 +3,7 @@
 Such a number, as a score, stands still where it improves by less than half a unit in the last place.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -28,20 +28,19 @@ _SEVERAL = 2
 class Decisions:
     """Comparisons of one number in half precision that an evaluation has just made with another one.
 
-    And the numbers in half precision that it gives to Python, which may decide by them.
+    And the numbers in half precision that it gives to Python, or keeps: the script may decide by them later.
     """
 
     def __init__(self) -> None:
         """Begin with none."""
         #: By line, and whether the number is to be the larger one: what it was, and FP32's.
         self._found: dict[tuple[str, int, bool], list[tuple[float, float]]] = {}
-        self._read: dict[
-            tuple[str, int], list[tuple[float, float]]
-        ] = {}  #: the same of what is read, by line
+        #: The same of what it reads or keeps, by line.
+        self._others: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
 
     def __bool__(self) -> bool:
         """Tell whether there are any."""
-        return bool(self._found or self._read)
+        return bool(self._found or self._others)
 
     def note(self, name: str, args: Args, references: Shadow) -> None:
         """Take note of an operation, which may be a comparison."""
@@ -55,10 +54,17 @@ class Decisions:
             key = (*running_line(), (name in _LARGER) is (at == 0))
             self._found.setdefault(key, []).append((float(number), wide))
 
-    def read(self, number: Any, references: Shadow) -> None:
+    def reads(self, number: Any, references: Shadow) -> None:
         """Take note of a number that is read."""
+        self._add("reads", running_line, number, references)
+
+    def keeps(self, number: torch.Tensor, references: Shadow, place: tuple[str, int]) -> None:
+        """Take note of a number that was made at some place, and is there when the evaluation ends."""
+        self._add("keeps", lambda: place, number, references)
+
+    def _add(self, how: str, place: Callable[[], tuple[str, int]], number: Any, references: Shadow) -> None:
         if _is_number(number) and (wide := _wide(number, references)) is not None:
-            self._read.setdefault(running_line(), []).append((float(number), wide))
+            self._others.setdefault((how, *place()), []).append((float(number), wide))
 
     def missed(self, *, whole: bool) -> Iterator[str]:
         """Yield where FP32 would decide otherwise, or nobody knows as not the `whole` of the script was followed."""
@@ -68,8 +74,8 @@ class Decisions:
                 yield f"{begins}, which stands still in {plural(still, 'evaluation')} in which FP32's improves"
             elif not whole:
                 yield f"{begins}: whether it would by FP32's was not judged"
-        for (file, line), numbers in self._read.items():
-            begins = f"the script reads at {Path(file).name}:{line} a number in half precision"
+        for (how, file, line), numbers in self._others.items():
+            begins = f"the script {how} at {Path(file).name}:{line} a number in half precision"
             still = max(_still(numbers, larger=larger) for larger in (True, False))
             off = max(abs(low - wide) / abs(wide) if wide else 0.0 for low, wide in numbers)
             if still >= _SEVERAL:

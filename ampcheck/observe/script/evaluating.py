@@ -5,6 +5,7 @@ own numbers there. A metric that comes out otherwise is no harm by itself: round
 it follows from numbers that are nothing like FP32's, or has overflown.
 """
 
+import weakref
 from contextlib import suppress
 from math import isfinite
 from time import thread_time
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
+from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import Args, Kwargs
 from ampcheck.observe.reference.checks import READ
 from ampcheck.observe.reference.effects import Effects
@@ -51,6 +53,8 @@ class _Judged(Results):
         self._turned: dict[int, tuple[str, int]] = {}
         #: By storage of what follows from a decision by such numbers, the operation that decides, and that line.
         self._metrics: dict[int, tuple[str, str, int]] = {}
+        #: Single numbers in half precision, by identity, and where each was made or written last.
+        self._numbers: dict[int, tuple[weakref.ref[torch.Tensor], tuple[str, int]]] = {}
         #: The same, and by how much a metric is off, once the script has read one; no operation where it has overflown.
         self.found: tuple[str, str, int, float] | None = None
 
@@ -58,7 +62,7 @@ class _Judged(Results):
         """Run an operation, and its reference; compare a number that the script reads."""
         if func is READ and self.open:
             with suppress(Exception), unseen():  # of our own: then nothing is known of it
-                self.decisions.read(args[0], self)
+                self.decisions.reads(args[0], self)
                 self._read(args[0])
         return super().run(func, args, kwargs)
 
@@ -77,7 +81,12 @@ class _Judged(Results):
             self.found = *decided, off
 
     def clear(self) -> None:
-        """Forget all references."""
+        """Forget all references, once it is known what the script keeps."""
+        with suppress(Exception), unseen():
+            for known, place in self._numbers.values():
+                if (number := known()) is not None:
+                    self.decisions.keeps(number, self, place)
+        self._numbers.clear()
         super().clear()
         self._turned.clear()
         self._metrics.clear()
@@ -88,7 +97,7 @@ class _Judged(Results):
             if rule.name in COMPARES:
                 self.decisions.note(rule.name, args, self)
             elif rule.name == "_to_copy":
-                self.decisions.read(args[0], self)
+                self.decisions.reads(args[0], self)
         given = [_key(one) for one in tensors_of((*args, *kwargs.values())) if readable(one)]
         began = next((self._turned[key] for key in given if key in self._turned), None)
         decided = next((self._metrics[key] for key in given if key in self._metrics), None)
@@ -113,6 +122,8 @@ class _Judged(Results):
     ) -> None:
         """Take note of what a result is: others may have been in its memory before."""
         key = _key(tensor)
+        if tensor.dtype in HALVES and not tensor.dim():
+            self._numbers[id(tensor)] = weakref.ref(tensor), running_line()
         self._metrics.pop(key, None)
         self._turned.pop(key, None)
         if decided is not None:
