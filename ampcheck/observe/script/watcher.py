@@ -150,8 +150,8 @@ class Watcher(HandWatcher):
             skips = not update.reached or overflowed(scaler, optimizer)
         if update is not None and skips:
             self.scales.skipped(self.steps, update.label, parameters_of(optimizer))
-        if self.skips.wants_next(update.label if update is not None else "", skips=skips):
-            self.tape.look_at(self.steps + 1)
+        if step := self.skips.wants_next(update.label if update is not None else "", self.steps, skips=skips):
+            self.tape.look_at(step)
         if update is not None:
             if scaler.is_enabled():
                 self.leftovers.stepped(update.label, parameters_of(optimizer))

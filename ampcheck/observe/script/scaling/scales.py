@@ -62,7 +62,8 @@ class Skips:
     """Skipped steps, and which step they make worth looking into.
 
     It is the one after the first that trains, if many did not: what was looked into before says little of it. And that
-    after a skipped step of a scaler that had found its scale: growing too far costs it one, not two in a row.
+    after a skipped step of a scaler that had found its scale: growing too far costs it one, not two in a row. Where
+    others come in between, it is the one as far away as the last skip was: every tenth batch may be the cause.
     """
 
     def __init__(self) -> None:
@@ -72,6 +73,7 @@ class Skips:
             str, int
         ] = {}  #: by optimizer that has not stepped yet, the steps that were skipped
         self._stepped: set[str] = set()
+        self._last = 0  #: step that was skipped
 
     def _trains_at_last(self, optimizer: str, *, skips: bool) -> bool:
         """Tell whether this is the first step of an optimizer after many, and no other one is still waiting."""
@@ -83,19 +85,20 @@ class Skips:
         self._stepped.add(optimizer)
         return self._first.pop(optimizer, 0) >= MANY_AT_FIRST and not self._first
 
-    def wants_next(self, optimizer: str, *, skips: bool) -> bool:
-        """Take note of a step of an optimizer; tell whether to look into the next one."""
+    def wants_next(self, optimizer: str, step: int, *, skips: bool) -> int:
+        """Take note of a step of an optimizer; return the next one to look into, or 0."""
         if self._trains_at_last(optimizer, skips=skips):
             self._found = True
-            return True
+            return step + 1
         self._found = self._found or not skips
         self._in_a_row = self._in_a_row + 1 if skips else 0
         self._of_all += skips and self._found
         wanted = self._found and self._in_a_row == IN_A_ROW and self._looks < MOST_LOOKS
         alone = self._in_a_row == 1 and self._of_all > OF_ALL
-        wanted = wanted or (alone and self._looks < MOST_OF_ALL)
-        self._looks += wanted
-        return wanted
+        far = step - self._last if alone and self._looks < MOST_OF_ALL else int(wanted)
+        self._last = step if skips else self._last
+        self._looks += far > 0
+        return step + far if far else 0
 
 
 class ScaleWatch:
