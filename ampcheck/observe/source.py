@@ -261,3 +261,13 @@ def frames_match(names: Mapping[str, frozenset[str]]) -> bool:
                 return True
         frame = frame.f_back
     return False
+
+
+def in_engine() -> bool:
+    """Tell whether autograd itself runs an operation, and no hook or backward of the script's."""
+    for frame in frames():
+        if frame.f_code.co_name in _OWN_BACKWARDS:
+            return frame.f_code.co_name == "_engine_run_backward"
+        if is_user_file(frame.f_code.co_filename):
+            return False
+    return False

@@ -25,6 +25,10 @@ class BesideMode(OwnMode):
         """Run an operation, and its reference where it has one."""
         if types and (found := way(types)) is not Way.RECORDED:
             return NotImplemented if found is Way.APART else func(*args, **(kwargs or {}))
-        if _current_node() is not None:
+        if self.skips():
             return func(*args, **(kwargs or {}))
         return self._references.run(func, args, kwargs or {})
+
+    def skips(self) -> bool:
+        """Tell whether an operation runs as it is, and nothing else."""
+        return _current_node() is not None

@@ -159,7 +159,7 @@ class LoopWatcher:
         """
         if self.tape.what_if is not None:
             self.tape.what_if.leave()
-        if self.averages.following and self.thread.runs:
+        if self.averages.following and self.thread.runs and not self.averages.of_pass:
             self.averages.pause()
         self.averages.passes.regions = 0
         first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)

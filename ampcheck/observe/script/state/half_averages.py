@@ -76,7 +76,7 @@ class HalfAverages:
         self._states: dict[int, State] = {}  #: the last of each tensor
         self._any = False  #: some change from step to step, or are made anew
         self.passes = Passes()
-        self._of_pass = False  #: a pass is followed, not the steps
+        self.of_pass = False  #: a pass is followed, not the steps
         self._at_pass: list[Seen] = []  #: tensors as they were in it: what steps change is remembered apart
         self._others = OtherThreads(thread, lambda: self.following)
         self._hears = False  #: other threads, as something was written that nobody has seen
@@ -127,7 +127,7 @@ class HalfAverages:
         """Follow what changes beside the steps, if it is time to."""
         try:
             self.passes.step_ends()
-            if self._of_pass:
+            if self.of_pass:
                 self._judge_all()
             if steps >= self.due:
                 self._step_ends(steps)
@@ -232,7 +232,7 @@ class HalfAverages:
             self._states = stay | now
 
     def _stop(self) -> None:
-        following, self.following, self._of_pass = self.following, None, False
+        following, self.following, self.of_pass = self.following, None, False
         self._others.leave()
         if following is not None:
             following.end()
@@ -266,7 +266,7 @@ class HalfAverages:
     def pass_goes_on(self, nth: int) -> None:
         """Follow what was written meanwhile."""
         with unseen():
-            if self._of_pass and self.following is not None:
+            if self.of_pass and self.following is not None:
                 self.following.step_ends()
                 self._keep(self.following)
                 if not self.following.active:
@@ -276,7 +276,7 @@ class HalfAverages:
                 self._at_pass, due = [seen_now(tensor) for _, tensor in held], self.due
                 pairs = zip(held, self._at_pass, strict=True)
                 self._start(FEW_STEPS, [tensor for (one, tensor), now in pairs if one.differs(now)])
-                self.due, self._of_pass = due, self.following is not None
+                self.due, self.of_pass = due, self.following is not None
 
     def pause(self) -> None:
         """See nothing of a backward, or of an optimizer."""

@@ -4,7 +4,7 @@ Averages of weights, counters, banks: each of their changes is small, and what h
 gone. Whether that matters shows when many add up. So the same changes are made once more to an FP32 copy, from the
 copy's own numbers, for as long as it takes FP32 to come far enough. A second copy begins a little off: how much of that
 is left tells how long a state remembers, so that one which stands still need not be watched until FP32 is far away.
-Nothing else is repeated: no product, nothing that a gradient flows through, nothing of a backward or an optimizer.
+Nothing else is repeated: no product, nothing that a gradient flows through, nothing of autograd or an optimizer.
 """
 
 import functools
@@ -35,7 +35,7 @@ from ampcheck.observe.script.state.remade import Remade
 from ampcheck.observe.script.state.standing_still import beside_of, stays
 from ampcheck.observe.script.state.storages import fp32_memory, key_of, whole
 from ampcheck.observe.script.state.underflow import keeps_small
-from ampcheck.observe.source import running_line
+from ampcheck.observe.source import in_engine, running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 
 if TYPE_CHECKING:
@@ -188,6 +188,14 @@ class _References(Shadow):
                 self.forget(tensor)
 
 
+class _Follower(BesideMode):
+    """Follows what a script computes, also in hooks that a backward calls."""
+
+    def skips(self) -> bool:
+        """Tell whether an operation is one of autograd's own."""
+        return _current_node() is not None and in_engine()
+
+
 class Following:
     """Follows some tensors for some steps."""
 
@@ -206,7 +214,7 @@ class Following:
             self._references.hold(tensor, state)
             self._probe.hold(tensor, other, beside)
             self.states.append(state)
-        self._mode = BesideMode(self._references)
+        self._mode = _Follower(self._references)
         self._mode.__enter__()
         self._paused = False
 
