@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from math import fsum, inf
 
+from ampcheck.observe.script.evaluating import Evaluation
 from ampcheck.observe.script.recorded import Beside, Recorded
 from ampcheck.observe.script.second_run import Look
 from ampcheck.run.makers import gradient_given
@@ -166,10 +167,12 @@ def script_doubts(judged: Sequence[Recorded]) -> tuple[Doubt, ...]:
     return (*found, *_by_zero(judged), *_changed(judged, tried), *_added(judged))
 
 
-def evaluated(found: tuple[str, str, int, float] | None) -> Iterator[Doubt]:
-    """Yield what overflows in an evaluation, or decides by wrong numbers, so that a metric is off."""
-    if found is not None:
-        op, file, line, off = found
+def evaluated(evaluation: Evaluation) -> Iterator[Doubt]:
+    """Yield what overflows in an evaluation, or decides by wrong numbers, so that a metric is off or stands still."""
+    for file, line, times in evaluation.unseen[:1]:
+        yield Doubt(DoubtKind.EVALUATED, (), file, line, 0.0, harms=True, times=times)
+    if evaluation.found is not None:
+        op, file, line, off = evaluation.found
         names = (op,) if op else ()
         yield Doubt(DoubtKind.EVALUATED, names, file, line, off, harms=True, overflows=not op)
 

@@ -23,7 +23,7 @@ class DoubtKind(StrEnum):
 class Doubt:
     """What was taken in one step, and by how much the gradients of another FP32 run differ."""
 
-    JSON = Shape(optional=("overflows", "by_zero"))
+    JSON = Shape(optional=("overflows", "by_zero", "times"))
 
     kind: DoubtKind
     names: tuple[str, ...]  #: what the script calls the numbers, or the operations that pick
@@ -36,6 +36,7 @@ class Doubt:
     #: a metric that is infinite
     overflows: bool = False
     by_zero: bool = False  #: comparisons of a number that is zero in float16, and is not in FP32
+    times: int = 0  #: evaluations in which a score stands still, and FP32's shows a better model
 
     @property
     def location(self) -> str:

@@ -229,3 +229,54 @@ def test_a_score_that_is_read_in_half_precision_and_off_is_never_safe(
     begins = f"the script {how} at test_evaluations.py:{line} a number in half precision, {words}"
     assert any(begins in gap for gap in verdict.coverage.gaps) is seen
     assert verdict.word is (Health.PARTLY_AUDITED if seen else Health.SAFE)
+
+
+# -- models that are kept by such a score
+
+
+def chosen(steps, dtype, *, improves, always):
+    """Train, and keep the model with the best score, or `always`; return how often that was."""
+    torch.manual_seed(0)
+    model, best, kept = nn.Linear(8, 1), -float("inf"), []
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    for step in range(steps):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = (model(torch.randn(32, 8)).float() - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        model.eval()
+        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+            out = model(torch.ones(4, 8))[:, 0]
+        error = (out.to(dtype) * 0 + 0.01 * 0.9 ** (step if improves else min(step, 4))).mean()
+        score = (1 - error).item()
+        if always or score > best:
+            best, state = max(best, score), model.state_dict()
+            kept.append({name: one.clone() for name, one in state.items()})
+    return kept
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("improves", "always", "wrong"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_a_best_model_that_a_score_in_half_precision_has_not_shown_is_an_error(
+    improves, always, wrong, dtype
+):
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        kept = chosen(20, dtype, improves=improves, always=always)
+    low = dtype is torch.bfloat16
+    assert not session.watcher.broken, session.watcher.not_seen
+    exact = 20 if always or improves else 5
+    assert len(kept) < exact if low and not always else len(kept) == exact
+    report = session.report("script.py")
+    errors = [one for one in report.findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == (["AMP510"] if wrong and low else [])
+    for error in errors:
+        code, first = inspect.getsourcelines(chosen)
+        assert error.origin.line == first + next(n for n, text in enumerate(code) if "out = model" in text)
+    if not low:
+        assert report.verdict.word is Health.SAFE
+    elif improves and always:
+        assert report.verdict.word is Health.PARTLY_AUDITED

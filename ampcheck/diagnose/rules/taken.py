@@ -9,8 +9,9 @@ from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.loop import MADE_ZERO, Event, Kind
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
-from ampcheck.values.wording import clean, percent, some
+from ampcheck.values.wording import clean, percent, plural, some
 
+_SCORED = "# the score in FP32: .float() on what it is made of, and no cast to half precision from here on"
 #: Operations that pick the best elements; others give a result for each.
 _OF_THE_BEST = frozenset({"argmin", "argmax", "topk", "min", "max"})
 
@@ -64,7 +65,8 @@ def wrong_picks(report: Report) -> list[Finding]:
     What it finds: an argmin, a topk, a comparison, a search in a table or a conversion to integers that comes out
     otherwise than by FP32's own numbers, where the gradients of a second FP32 run that picks by itself differ far more
     than rounding the weights explains. And what an evaluation between the steps decides by, where that is nothing like
-    FP32's numbers and a metric comes out otherwise; or where a metric overflows.
+    FP32's numbers and a metric comes out otherwise; or where a metric overflows; or where it is a score in half
+    precision that stands still while FP32's improves, and the script saves its model where the score is better.
 
     Why it matters: the gradients are right for what was picked, so neither the loss nor an overflow shows it: wrong
     neighbours, wrong codes of a codebook, wrong experts.
@@ -99,14 +101,18 @@ def wrong_picks(report: Report) -> list[Finding]:
             ("AMP510", "wrong-picks", some(found.names, 1)),
             found,
             _what_is_evaluated(found),
-            region,
-            "    ...  # this line, with .float() on what is read",
+            *((_SCORED,) if found.times else (region, "    ...  # this line, with .float() on what is read")),
         )
         for found in _harmful(report, DoubtKind.EVALUATED)
     ]
 
 
 def _what_is_evaluated(found: Doubt) -> str:
+    if found.times:
+        return (
+            f"the script keeps its best model by a score that is computed in half precision from here on: it stands "
+            f"still in {plural(found.times, 'evaluation')} in which FP32's shows a better model"
+        )
     if found.overflows:
         return "an evaluation overflows here, and the script reads a result that is not finite; FP32's is"
     return (
@@ -262,6 +268,6 @@ def _finding(report: Report, rule: tuple[str, str, str], found: Doubt, message: 
         Severity.ERROR if known else Severity.WARNING,
         message if known else f"{message}; ampcheck did not test whether any rounding would do the same",
         (site,),
-        {} if found.by_zero else {"error": found.error},
+        {"evaluations": found.times} if found.times else {} if found.by_zero else {"error": found.error},
         fix=fix,
     )

@@ -4,9 +4,10 @@ Such a number, as a score, stands still where it improves by less than half a un
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,12 +18,66 @@ from ampcheck.observe.source import running_line
 from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.wording import percent, plural
 
+#: A file and a line.
+Place = tuple[str, int]
 #: Comparisons that ask for the larger of two numbers, and for the smaller.
 _LARGER, _SMALLER = frozenset({"gt", "ge"}), frozenset({"lt", "le"})
-
-
+#: What a script does with a number at a line.
+_DECIDES = "decides at {} by"
+_READS, _KEEPS = "reads at {}", "keeps at {}"
 #: Evaluations in which a number that is read stands still and FP32's improves, from which on that is no chance.
 _SEVERAL = 2
+#: The same behind the last model that was kept, from which on another one would have been.
+_MANY = 4
+
+
+class Unseen(NamedTuple):
+    """A score by which a script keeps its best model, and that has not shown better ones."""
+
+    file: str  #: of the line that began to compute it in half precision
+    line: int
+    times: int
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """What a line does with one number after the other, one in each evaluation."""
+
+    larger: tuple[bool, ...]  #: whether it is to be the larger one; both where nobody knows
+    made: Place  #: where half precision begins
+    pairs: list[tuple[float, float]] = field(default_factory=list)  #: what it was, and FP32's
+    saved: set[int] = field(default_factory=set)  #: evaluations behind which the script has kept its model
+
+    def still(self) -> int:
+        """Return how often a number is the same as its best one, where FP32's is better than all before it."""
+        return max(
+            sum(low[1] and wide[0] for low, wide in self._better(larger=larger)) for larger in self.larger
+        )
+
+    def off(self) -> float:
+        """Return by how much one is off."""
+        return max(abs(low - wide) / abs(wide) if wide else 0.0 for low, wide in self.pairs)
+
+    def unseen(self) -> int:
+        """Return in how many evaluations a better model was not kept, as it has been where the number was better."""
+        for larger in self.larger:
+            better = [(low[0], wide[0]) for low, wide in self._better(larger=larger)]
+            seen = {at for at, (low, _) in enumerate(better) if low}
+            last = better[max(seen, default=-1) + 1 :]
+            times = sum(wide for _, wide in last)
+            if self.saved and self.saved <= seen and times >= _MANY and 2 * times >= len(last):
+                return times
+        return 0
+
+    def _better(self, *, larger: bool) -> list[tuple[tuple[bool, bool], tuple[bool, bool]]]:
+        """Tell of each number and of FP32's whether it is better than all before it, and the same as their best."""
+        sign, best, found = 1 if larger else -1, (-inf, -inf), []
+        for pair in self.pairs:
+            now = sign * pair[0], sign * pair[1]
+            low, wide = ((one > most, one == most) for one, most in zip(now, best, strict=True))
+            found.append((low, wide))
+            best = max(now[0], best[0]), max(now[1], best[1])
+        return found
 
 
 class Decisions:
@@ -33,54 +88,64 @@ class Decisions:
 
     def __init__(self) -> None:
         """Begin with none."""
-        #: By line, and whether the number is to be the larger one: what it was, and FP32's.
-        self._found: dict[tuple[str, int, bool], list[tuple[float, float]]] = {}
-        #: The same of what it reads or keeps, by line.
-        self._others: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
+        self._found: dict[tuple[str, Place, tuple[bool, ...]], _Numbers] = {}
 
     def __bool__(self) -> bool:
         """Tell whether there are any."""
-        return bool(self._found or self._others)
+        return bool(self._found)
 
-    def note(self, name: str, args: Args, references: Shadow) -> None:
-        """Take note of an operation, which may be a comparison."""
+    def compares(self, name: str, args: Args, references: Shadow, made: Callable[[Any], Place]) -> None:
+        """Take note of an operation, which may be a comparison; `made` says where half precision begins."""
         if name not in _LARGER | _SMALLER or not all(_is_number(one) for one in args[:2]):
             return
-        known = [
-            (at, one, wide) for at, one in enumerate(args[:2]) if (wide := _wide(one, references)) is not None
-        ]
+        known = [(at, one) for at, one in enumerate(args[:2]) if _wide(one, references) is not None]
         if len(known) == 1:  # the other one was kept
-            [(at, number, wide)] = known
-            key = (*running_line(), (name in _LARGER) is (at == 0))
-            self._found.setdefault(key, []).append((float(number), wide))
+            [(at, number)] = known
+            self._add(_DECIDES, running_line(), (number, references, made), ((name in _LARGER) is (at == 0),))
 
-    def reads(self, number: Any, references: Shadow) -> None:
+    def reads(self, number: Any, references: Shadow, made: Callable[[Any], Place]) -> None:
         """Take note of a number that is read."""
-        self._add("reads", running_line, number, references)
+        if _is_number(number):
+            self._add(_READS, running_line(), (number, references, made))
 
-    def keeps(self, number: torch.Tensor, references: Shadow, place: tuple[str, int]) -> None:
+    def keeps(self, number: torch.Tensor, references: Shadow, place: Place) -> None:
         """Take note of a number that was made at some place, and is there when the evaluation ends."""
-        self._add("keeps", lambda: place, number, references)
+        self._add(_KEEPS, place, (number, references, lambda _: place))
 
-    def _add(self, how: str, place: Callable[[], tuple[str, int]], number: Any, references: Shadow) -> None:
-        if _is_number(number) and (wide := _wide(number, references)) is not None:
-            self._others.setdefault((how, *place()), []).append((float(number), wide))
+    def _add(
+        self,
+        how: str,
+        place: Place,
+        given: tuple[Any, Shadow, Callable[[Any], Place]],
+        larger: tuple[bool, ...] = (True, False),
+    ) -> None:
+        number, references, made = given
+        if (wide := _wide(number, references)) is not None:
+            held = self._found.setdefault((how, place, larger), _Numbers(larger, made(number)))
+            held.pairs.append((float(number), wide))
+
+    def saved(self) -> None:
+        """Take note of a model that the script keeps."""
+        for (how, *_), held in self._found.items():
+            if how != _KEEPS:  # these are told of when the evaluation is over
+                held.saved.add(len(held.pairs) - 1)
+
+    def unseen(self) -> Iterator[Unseen]:
+        """Yield the scores that have not shown better models."""
+        for held in self._found.values():
+            if times := held.unseen():
+                yield Unseen(*held.made, times)
 
     def missed(self, *, whole: bool) -> Iterator[str]:
         """Yield where FP32 would decide otherwise, or nobody knows as not the `whole` of the script was followed."""
-        for (file, line, larger), numbers in self._found.items():
-            begins = f"the script decides at {Path(file).name}:{line} by a number in half precision"
-            if still := _still(numbers, larger=larger):
+        for (how, (file, line), _), held in self._found.items():
+            begins = f"the script {how.format(f'{Path(file).name}:{line}')} a number in half precision"
+            still, off = held.still(), held.off()
+            if still >= (1 if how == _DECIDES else _SEVERAL):
                 yield f"{begins}, which stands still in {plural(still, 'evaluation')} in which FP32's improves"
-            elif not whole:
+            elif how == _DECIDES and not whole:
                 yield f"{begins}: whether it would by FP32's was not judged"
-        for (how, file, line), numbers in self._others.items():
-            begins = f"the script {how} at {Path(file).name}:{line} a number in half precision"
-            still = max(_still(numbers, larger=larger) for larger in (True, False))
-            off = max(abs(low - wide) / abs(wide) if wide else 0.0 for low, wide in numbers)
-            if still >= _SEVERAL:
-                yield f"{begins}, which stands still in {plural(still, 'evaluation')} in which FP32's improves"
-            elif HARM_ERROR < off < inf:
+            elif how != _DECIDES and HARM_ERROR < off < inf:
                 yield f"{begins}, which is {percent(off)} off: whether that matters was not judged"
 
 
@@ -91,14 +156,3 @@ def _is_number(given: object) -> bool:
 def _wide(given: object, references: Shadow) -> float | None:
     wide = references.of(given) if isinstance(given, torch.Tensor) and given.dtype in HALVES else None
     return None if wide is None else float(wide)
-
-
-def _still(numbers: list[tuple[float, float]], *, larger: bool) -> int:
-    """Return how often a number is the same as its best one, where FP32's is better than all before it."""
-    sign, still = 1 if larger else -1, 0
-    best = [-inf, -inf]
-    for pair in numbers:
-        low, wide = (sign * one for one in pair)
-        still += low == best[0] and wide > best[1]
-        best = [max(low, best[0]), max(wide, best[1])]
-    return still

@@ -20,12 +20,12 @@ from ampcheck.observe.reference.checks import READ
 from ampcheck.observe.reference.effects import Effects
 from ampcheck.observe.reference.picks import COMPARES, SEARCHES
 from ampcheck.observe.reference.shadow import Follow, Shadow
-from ampcheck.observe.script.decisions import Decisions
+from ampcheck.observe.script.decisions import Decisions, Unseen
 from ampcheck.observe.script.preparation import Listener
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.results import Results
 from ampcheck.observe.script.state.rounded_weights import RoundedWeights
-from ampcheck.observe.source import running_line
+from ampcheck.observe.source import frames_match, running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 from ampcheck.values.outcome import HARM_ERROR
 
@@ -35,6 +35,8 @@ _OFTEN, _SECONDS, _OPERATIONS = 2, 1.0, 20_000
 _MORE_OFTEN = 64
 #: Operations that decide: by which numbers are larger, or where they lie.
 _DECIDES = frozenset({"argmin", "argmax", "topk", "sort", "argsort"}) | COMPARES | SEARCHES
+#: What runs a module's forward.
+_IN_MODULE = {"nn/modules/module.py": frozenset({"_call_impl"})}
 #: What torch calls the kernel of an operation that is made of others.
 _OF_OTHERS = "CompositeImplicitAutograd"
 #: Error of numbers, as a part of FP32's, from which on they are nothing like them.
@@ -53,6 +55,9 @@ class _Judged(Results):
         self._turned: dict[int, tuple[str, int]] = {}
         #: By storage of what follows from a decision by such numbers, the operation that decides, and that line.
         self._metrics: dict[int, tuple[str, str, int]] = {}
+        self._began: dict[
+            int, tuple[str, int]
+        ] = {}  #: by storage, where half precision began outside of modules
         #: Single numbers in half precision, by identity, and where each was made or written last.
         self._numbers: dict[int, tuple[weakref.ref[torch.Tensor], tuple[str, int]]] = {}
         #: The same, and by how much a metric is off, once the script has read one; no operation where it has overflown.
@@ -62,7 +67,7 @@ class _Judged(Results):
         """Run an operation, and its reference; compare a number that the script reads."""
         if func is READ and self.open:
             with suppress(Exception), unseen():  # of our own: then nothing is known of it
-                self.decisions.reads(args[0], self)
+                self.decisions.reads(args[0], self, self._began_at)
                 self._read(args[0])
         return super().run(func, args, kwargs)
 
@@ -89,20 +94,22 @@ class _Judged(Results):
         self._numbers.clear()
         super().clear()
         self._turned.clear()
+        self._began.clear()
         self._metrics.clear()
         self.weights.knows(())
 
     def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
         with suppress(Exception), unseen():
             if rule.name in COMPARES:
-                self.decisions.note(rule.name, args, self)
+                self.decisions.compares(rule.name, args, self, self._began_at)
             elif rule.name == "_to_copy":
-                self.decisions.reads(args[0], self)
+                self.decisions.reads(args[0], self, self._began_at)
         given = [_key(one) for one in tensors_of((*args, *kwargs.values())) if readable(one)]
-        began = next((self._turned[key] for key in given if key in self._turned), None)
+        turned = next((self._turned[key] for key in given if key in self._turned), None)
+        first = next((self._began[key] for key in given if key in self._began), None)
         decided = next((self._metrics[key] for key in given if key in self._metrics), None)
-        if began is not None and rule.name in _DECIDES:
-            decided = decided or (rule.name, *began)
+        if turned is not None and rule.name in _DECIDES:
+            decided = decided or (rule.name, *turned)
         follow = super()._follow(rule, func, args, kwargs)
 
         def and_compare(out: Any) -> None:
@@ -112,10 +119,22 @@ class _Judged(Results):
             with self.lock, unseen():
                 self.weights.look(args)
                 for tensor in filter(readable, tensors_of((out,))):
-                    self._note(tensor, began, decided)
+                    self._note(tensor, turned, decided)
+                    self._begins(tensor, first)
             self._spent += thread_time() - since
 
         return and_compare
+
+    def _begins(self, tensor: torch.Tensor, first: tuple[str, int] | None) -> None:
+        """Take note of where the half precision of a result has begun."""
+        self._began.pop(_key(tensor), None)
+        if first is not None:
+            self._began[_key(tensor)] = first
+        elif tensor.dtype in HALVES and not frames_match(_IN_MODULE):
+            self._began[_key(tensor)] = running_line()
+
+    def _began_at(self, tensor: torch.Tensor) -> tuple[str, int]:
+        return self._began.get(_key(tensor)) or running_line()
 
     def _note(
         self, tensor: torch.Tensor, began: tuple[str, int] | None, decided: tuple[str, str, int] | None
@@ -189,6 +208,15 @@ class Evaluation:
     def found(self) -> tuple[str, str, int, float] | None:
         """What decides by wrong numbers, the line that made these, and by how much a metric is off."""
         return self._results.found
+
+    @property
+    def unseen(self) -> list[Unseen]:
+        """The scores in half precision that have not shown better models than the one that the script keeps."""
+        return [*self._results.decisions.unseen()]
+
+    def saved(self) -> None:
+        """Take note of a model that the script keeps."""
+        self._results.decisions.saved()
 
     def begin(self, watcher: Any) -> None:
         """Follow what runs from now on without gradients."""

@@ -67,6 +67,11 @@ class HandWatcher(LoopWatcher):
         if self.steps and self.tape.now is None and self.thread.runs:
             self.tape.workers.evaluation.begin(self)
 
+    @guarded
+    def saves_model(self) -> None:
+        """Take note of the weights of a model that the script keeps."""
+        self.tape.workers.evaluation.saved()
+
     def casts_by_hand(self) -> None:
         """Take note of a region of autocast: a step begins with it, if nothing else tells of steps."""
         passes, evaluation = self.averages.passes, self.tape.workers.evaluation
