@@ -36,9 +36,16 @@ def collapse(model, batch, loss=lambda out: out.float().square().mean(), steps=2
 
 
 def test_an_input_that_is_not_finite_is_named_and_no_layer_in_fp32_is_advised():
-    found = collapse(nn.Sequential(nn.Linear(4, 4)), lambda _: (70000 * torch.ones(2, 4)).half().float())
+    given = (70000 * torch.ones(2, 4)).half().float()
+    found = collapse(nn.Sequential(nn.Linear(4, 4)), lambda _: given.clone())
     assert "the input of model is not finite already" in found.message
     assert not found.fix
+
+
+def test_an_input_that_the_step_casts_itself_is_named_at_its_cast():
+    found = collapse(nn.Sequential(nn.Linear(4, 4)), lambda _: (70000 * torch.ones(2, 4)).half().float())
+    assert "begins in _to_copy" in found.message
+    assert "without the cast to half precision" in " ".join(found.fix)
 
 
 def test_a_state_that_is_infinite_since_an_earlier_step_is_found_at_its_line():

@@ -265,10 +265,10 @@ def test_a_best_model_that_a_score_in_half_precision_has_not_shown_is_an_error(
 ):
     session = Session(Schedule(), as_cuda=True)
     with session.watching():
-        kept = chosen(20, dtype, improves=improves, always=always)
+        kept = chosen(16, dtype, improves=improves, always=always)
     low = dtype is torch.bfloat16
     assert not session.watcher.broken, session.watcher.not_seen
-    exact = 20 if always or improves else 5
+    exact = 16 if always or improves else 5
     assert len(kept) < exact if low and not always else len(kept) == exact
     report = session.report("script.py")
     errors = [one for one in report.findings if one.severity is Severity.ERROR]

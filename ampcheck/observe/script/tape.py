@@ -93,7 +93,7 @@ class Tape(Models):
 
     def casts(self, step: int, parameters: Callable[[], Iterable[Any]]) -> None:
         """Record a step from where a region of autocast begins, until a call shows that calls tell of it."""
-        if self.now is None and self.what_if is None:
+        if self.now is None and self.what_if is None and self.wants(step):
             self._open(step, parameters)
 
     def _open(self, step: int, parameters: Callable[[], Iterable[Any]] | None = None) -> None:
