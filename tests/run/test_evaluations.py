@@ -275,7 +275,7 @@ def test_a_best_model_that_a_score_in_half_precision_has_not_shown_is_an_error(
     assert [one.code for one in errors] == (["AMP510"] if wrong and low else [])
     for error in errors:
         code, first = inspect.getsourcelines(chosen)
-        assert error.origin.line == first + next(n for n, text in enumerate(code) if "out = model" in text)
+        assert error.origin.line == first + next(n for n, text in enumerate(code) if "error = (out" in text)
     if not low:
         assert report.verdict.word is Health.SAFE
     elif improves and always:
