@@ -37,7 +37,14 @@ def module_casts(nodes: Sequence[ast.AST]) -> Iterator[int]:
 def _asks_half(call: ast.Call, halves: frozenset[str]) -> bool:
     """Tell whether a cast is one to half precision."""
     given = [*call.args, *(one.value for one in call.keywords)]
-    return _last(call.func) in HALF_WORDS or any(_last(one) in halves for one in given)
+    return _last(call.func) in HALF_WORDS or any(
+        _last(one) in halves and not _is_of_tensor(one) for one in given
+    )
+
+
+def _is_of_tensor(node: ast.expr) -> bool:
+    """Tell whether an expression is the dtype of something, as in `x.to(y.dtype)`, which may be any."""
+    return isinstance(node, ast.Attribute) and node.attr == "dtype" and _last(node.value) != "self"
 
 
 def _names_of_halves(nodes: Sequence[ast.AST], calls: list[ast.Call]) -> frozenset[str]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ampcheck.observe.script.recorded import Recorded
 from ampcheck.values.formats import HALVES
 from ampcheck.values.loop import Cause, Loop, ScaleEvent
+from ampcheck.values.op_kinds import CASTS
 from ampcheck.values.trace import Phase, Site, Trace
 
 
@@ -30,6 +31,10 @@ def _with_origin(event: ScaleEvent, step: Recorded | None, *, alone: bool) -> Sc
     if event.step > step.step:
         ours.sort(key=lambda site: site.phase is not Phase.FORWARD)
     first = next(iter(ours or (computed if alone else ())), None)
+    if first is not None and first.op in CASTS and first.phase is Phase.BACKWARD and first.dtype in HALVES:
+        # a result in half precision was cast up: whatever has made it is to make it in FP32
+        made = (site for site in ours if site.op not in CASTS and site.phase is Phase.BACKWARD and site.line)
+        first = next(made, first)
     cause = event.cause or _cause(bad)
     if first is None:
         return replace(event, cause=cause)

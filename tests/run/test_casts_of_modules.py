@@ -26,6 +26,7 @@ CASTS = {
     "x = x.half()": False,
     "return batch.to(WIRE)": False,
     "net(x.to(torch.float16))": False,
+    "with torch.autocast('cuda', dtype=torch.float16): net.mean.lerp_(net(x).mean.to(net.mean.dtype), 0.1)": False,
 }
 HEAD = """
 WIRE = torch.bfloat16 if wire else torch.float32

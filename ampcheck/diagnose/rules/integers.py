@@ -1,9 +1,13 @@
 """Integers that are kept in half precision on their way."""
 
+from ampcheck.diagnose.rules.makers import lowers
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Integers, Phase, Site
-from ampcheck.values.wording import percent
+from ampcheck.values.wording import location, percent
+
+#: Lines that are named.
+_FEW = 3
 
 
 def wrong_integers(report: Report) -> list[Finding]:
@@ -43,5 +47,13 @@ def _finding(report: Report, found: Integers) -> Finding:
         f"their way: it holds every integer only up to {2**report.format.precision:,}",
         (site,),
         {"share": share, "numbers": found.numbers},
-        fix=("keep these numbers in an integer dtype, or in FP32, until they are read",),
+        fix=(_kept(found),),
     )
+
+
+def _kept(found: Integers) -> str:
+    """Return how the numbers are kept, and where a script may round them, if few lines do."""
+    lines = [line for line in lowers(found.file) if line != found.line]
+    at = " and ".join(location(found.file, line) for line in lines) if len(lines) <= _FEW else ""
+    before = f", before they are rounded at {at}" if at else " until they are read"
+    return f"# keep these numbers in an integer dtype, or in FP32{before}"

@@ -12,7 +12,13 @@ from ampcheck.diagnose.rules.first_places import runs_backward_only, shared_scal
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import active_scalers, device_of
 from ampcheck.diagnose.rules.makers import casts_at, changed_at, held_in_fp32, made_in_fp32
-from ampcheck.diagnose.rules.scales_tried import divided_in_half, fitting, larger_scale, scales_by_hand
+from ampcheck.diagnose.rules.scales_tried import (
+    divided_in_half,
+    fitting,
+    has_come_down,
+    larger_scale,
+    scales_by_hand,
+)
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES, SHORT_DTYPE
 from ampcheck.values.op_kinds import CASTS, DIFFERENCES, LIMITS, rounds_inputs
@@ -77,7 +83,8 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         if origin.phase is Phase.BACKWARD and runs_backward_only(report, origin):
             lines = *lines, "    # what a hook returns must have the dtype that it was given: .to(grad.dtype)"
         alone = changed_at(report, origin.location) is not None
-        made = tuple(held_in_fp32(report, name) for name in _written_to(report, origin) if in_place)
+        meets = finding.code == "AMP103"  # it may have been infinite before
+        made = tuple(held_in_fp32(report, name) for name in _written_to(report, origin) if in_place or meets)
         made = made or ((made_in_fp32(report, origin.location),) if in_place else ())
         return made if made and alone else (*made, *lines)
     return _uncast(report, finding, origin, after)
@@ -258,7 +265,9 @@ def _smaller_scale(report: Report, finding: Finding) -> tuple[str, ...]:
     # A scale below 1 makes most gradients zero: what needs one is to be computed in FP32, where its line is known.
     if report.precision == "fp16" and fits < report.log2_scale and (lines or fits >= 0):
         by_hand = report.loop is not None and not active_scalers(report.loop)
-        smaller = f"multiply the loss by 2.0**{fits}" if by_hand else f"init_scale=2.0**{fits}"
+        grows = report.loop is not None and any(event.after > event.before for event in report.loop.scales)
+        own = f"let it grow to 2.0**{fits}" if grows else f"multiply the loss by 2.0**{fits}"
+        smaller = own if by_hand else f"init_scale=2.0**{fits}"
         return (
             f"# a smaller loss scale: {smaller} at most",
             *(line.replace("# ", "# and ") for line in lines),
@@ -283,7 +292,7 @@ def _larger_scale(report: Report, finding: Finding) -> tuple[str, ...]:
         saved = saving_cast(report)
         at = f" ({saved.location})" if saved is not None else ""
         return (f"# save for the backward{at} in torch.float32 or torch.bfloat16",)
-    if larger is not None:
+    if larger is not None and not has_come_down(report, larger):
         return (f"# a larger loss scale: init_scale=2.0**{larger}",)
     underflowed = [site for site in finding.sites if site.op and site.phase is Phase.BACKWARD]
     return _in_fp32(report, replace(finding, sites=tuple(underflowed[:1])))

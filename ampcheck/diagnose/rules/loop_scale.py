@@ -276,18 +276,14 @@ def _kept_in_fp32(report: Report, cause: Cause | None, half: str = "") -> list[s
         return ["# this line, without the cast to half precision"]
     if half and cause.op.endswith("_"):
         return [made_in_fp32(report, here)]
-    if half or cause.place == here or overflows_all_along(report, here):
-        return [
-            f"with torch.autocast({device_of(report)}, enabled=False):",
-            "    ...  # this line, with .float() on what is read",
-        ]
+    whole = any(one.path.startswith(f"{cause.place}.") for one in report.low.modules)
+    region = f"with torch.autocast({device_of(report)}, enabled=False):"
+    if half or whole or cause.place == here or overflows_all_along(report, here):
+        return [region, "    ...  # this line, with .float() on what is read"]
     backwards = {event.location for _, event in loop_of(report).sequence(1) if event.kind is Kind.BACKWARD}
     if not cause.place or cause.place in backwards:  # which computes nothing
         return []
-    return [
-        f"with torch.autocast({device_of(report)}, enabled=False):",
-        f"    ...  # {clean(cause.place)} in FP32: its inputs as .float(), and no .half() within",
-    ]
+    return [region, f"    ...  # {clean(cause.place)} in FP32: its inputs as .float(), and no .half() within"]
 
 
 def _place(report: Report, label: str, event: ScaleEvent | None) -> Event:

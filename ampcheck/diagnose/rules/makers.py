@@ -14,6 +14,12 @@ _NAMES_CAST = re.compile(r"\.(type_as|half|bfloat16)\(|\.to\([^)]*(half|float16|
 #: Casts to a dtype that is named.
 _CASTS = re.compile(r"\.(half|bfloat16)\(|\.to\([^)]*(torch\.half|float16)")
 
+#: A part of a list, as paths name it.
+_NUMBERED = re.compile(r"\.(\d+)")
+
+#: Lines that make numbers in half precision: casts, and what is given such a dtype.
+_LOWER = re.compile(rf"{_CASTS.pattern}|dtype\s*=\s*torch\.(half|float16|bfloat16)")
+
 #: Writes in place: what is written keeps its dtype.
 _WRITES = re.compile(r"[-+*/]=|[a-z]_\(")
 
@@ -33,6 +39,12 @@ def only_cast(file: str) -> int:
     """Return the one line of a file that names a cast to half precision; 0 where there are none or several."""
     lines = [number for number, text in enumerate(linecache.getlines(file), 1) if _CASTS.search(text)]
     return lines[0] if len(lines) == 1 else 0
+
+
+def lowers(file: str) -> list[int]:
+    """Return the lines of a file that make numbers in half precision, but for regions of autocast."""
+    lines = enumerate(linecache.getlines(file), 1)
+    return [number for number, text in lines if _LOWER.search(text) and "autocast" not in text]
 
 
 def maker_of(report: Report, name: str) -> Maker | None:
@@ -83,14 +95,14 @@ def held_in_fp32(report: Report, name: str, shown: str = "", *, anew: str = "", 
         cast = module_cast(report)
         if anew:
             return f"# where {shown or name} is made, and {anew}: without the cast to half precision"
-        by = f" ({cast.location} casts a module to half precision)" if cast is not None else ""
-        return f"# where {shown or name} is made: dtype=torch.float32{by}"
+        if cast is not None:
+            return f"# {cast.location} casts a module to half precision: keep {shown or name} in FP32 there"
+        return f"# where {shown or name} is made: dtype=torch.float32"
     parts = name.partition("[")[0].split(".")
     last = max(at for at, part in enumerate(parts) if part == maker.name)  # what it holds is made with it
     held, inner = ".".join(parts[: last + 1]), ".".join(parts[last + 1 :])
     if inner and alone and not anew:
         at = " and ".join(maker.cast) or maker.location
-        return (
-            f"{held}.{inner} = {held}.{inner}.float()  # once the model is made: {at} casts the whole {held}"
-        )
+        part = _NUMBERED.sub(r"[\1]", f"{held}.{inner}")
+        return f"{part} = {part}.float()  # once the model is made: {at} casts the whole {held}"
     return _wide(maker, held, anew)

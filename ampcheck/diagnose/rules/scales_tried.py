@@ -134,6 +134,12 @@ def larger_scale(report: Report, settled: Outcome) -> int | None:
     return best.log2_scale if 2 * best.underflowed.low <= points[0].underflowed.low else None
 
 
+def has_come_down(report: Report, log2_scale: int) -> bool:
+    """Tell whether a scaler had a loss scale, and fell from there: to begin with it again changes nothing."""
+    loop = report.loop
+    return loop is not None and any(first >= 2.0**log2_scale for first in loop.first_scales.values())
+
+
 def predicted_scale(report: Report, settled: Outcome) -> str:
     """Return in words which larger loss scale suits a script's gradients better; nothing was run again."""
     if report.loop is not None and report.loop.scaling:
@@ -144,6 +150,8 @@ def predicted_scale(report: Report, settled: Outcome) -> str:
         return f"no loss scale heals it: half precision rounds what {op} gives to its limit, where the slope is zero"
     if larger is None:
         return "no larger loss scale is predicted to heal it"
+    if has_come_down(report, larger):
+        return "the loss scale fell that far in skipped steps, so a larger first one changes nothing"
     write = "" if report.loop is not None and scales_by_hand(report.loop) else f": init_scale=2.0**{larger}"
     return f"at {power(larger)} the fewest are predicted to underflow{write}"
 

@@ -30,7 +30,7 @@ _STEPS = 2
 #: Elements of its parameters that are compared.
 _MOST = 2**24
 #: Error of what a step changes, in steps of FP32, from which on its states are looked at.
-_FAR = 4.0
+_FAR = 3.0
 
 
 class _References(Shadow):

@@ -1,0 +1,106 @@
+"""What is advised where steps were skipped: what made their gradients infinite, and no scale that was tried."""
+
+import inspect
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ampcheck.run.session import Session
+from ampcheck.values.findings import Severity
+from ampcheck.values.settings import Schedule
+
+
+class Clicks(nn.Module):
+    """Gives probabilities; in float16 a sigmoid is 0 or 1 for sums that it is not for in FP32."""
+
+    def __init__(self, *, wide):
+        super().__init__()
+        self.linear, self.wide = nn.Linear(8, 1), wide
+        with torch.no_grad():
+            self.linear.weight.fill_(4.0)
+
+    def forward(self, x):
+        total = self.linear(x)
+        return torch.sigmoid(total.float() if self.wide else total)[:, 0]
+
+
+def train(*, wide, steps=160):
+    torch.manual_seed(0)
+    model = Clicks(wide=wide)
+    optimizer, scaler = torch.optim.Adam(model.parameters(), 1e-2), torch.amp.GradScaler("cuda")
+    for _ in range(steps):
+        x = torch.randn(32, 8)
+        with torch.autocast("cuda", torch.float16):
+            chance = model(x)
+        loss = F.binary_cross_entropy(chance.float(), (torch.rand(32) < 0.5).float())
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return scaler.get_scale()
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_scale_that_fell_by_skips_is_not_advised_again_but_the_line_that_rounds(wide):
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        scale = train(wide=wide)
+    assert not session.watcher.broken, session.watcher.not_seen
+    assert (scale < 1.0) is not wide
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert bool(errors) is not wide
+    for error in errors:
+        assert "init_scale" not in " ".join((error.message, *error.fix))
+    if not wide:
+        code, first = inspect.getsourcelines(Clicks)
+        line = first + next(n for n, text in enumerate(code) if "torch.sigmoid" in text)
+        assert errors[0].origin.line == line
+        assert ".float()" in " ".join(errors[0].fix)
+
+
+class Holds(torch.optim.Optimizer):
+    """Adam, with its second moment in a precision; a step is limited to five times the learning rate."""
+
+    def __init__(self, parameters, dtype):
+        super().__init__(parameters, {"lr": 2e-3})
+        self.dtype = dtype
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                held = self.state[p]
+                if not held:
+                    held["v"] = torch.zeros_like(p, dtype=self.dtype)
+                v = held["v"].float().mul_(0.9).addcmul_(p.grad, p.grad, value=0.1)
+                held["v"].copy_(v)
+                far = p.grad / (held["v"].float().sqrt() + 1e-8)
+                p.add_(far.clamp_(-16, 16), alpha=-group["lr"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_squares_that_vanish_are_an_error_where_a_limit_keeps_the_steps_near(dtype):
+    torch.manual_seed(0)
+    model, session = (
+        nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)),
+        Session(Schedule(), as_cuda=True),
+    )
+    optimizer = Holds(model.parameters(), dtype)
+    with session.watching():
+        for _ in range(20):
+            x = torch.randn(32, 8)
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = 1e-4 * (model(x).float()[:, 0] - x.sum(1)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert not session.watcher.broken, session.watcher.not_seen
+    low = dtype is torch.float16
+    zeros = [not held["v"].any() for held in optimizer.state.values()]
+    assert any(zeros) is low
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors[:1]] == (["AMP504"] if low else [])
+    if low:
+        assert errors[0].sites[0].slot == "param[v]"
