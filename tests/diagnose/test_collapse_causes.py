@@ -1,5 +1,7 @@
 """Why a loss scale falls without end: the sentence names what brought the first number that is not finite."""
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
@@ -46,6 +48,25 @@ def test_an_input_that_the_step_casts_itself_is_named_at_its_cast():
     found = collapse(nn.Sequential(nn.Linear(4, 4)), lambda _: (70000 * torch.ones(2, 4)).half().float())
     assert "begins in _to_copy" in found.message
     assert "without the cast to half precision" in " ".join(found.fix)
+
+
+class Chance(nn.Module):
+    """A probability that float16 rounds to zero, where the slope of its logarithm has no bound."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        total = self.linear(x) - 40
+        return torch.sigmoid(total)
+
+
+def test_a_gradient_that_overflows_where_a_result_is_cast_up_is_placed_where_that_is_made():
+    loss = nn.BCELoss()
+    found = collapse(Chance(), lambda _: torch.ones(2, 4), lambda out: loss(out.float(), torch.ones(2, 4)))
+    code, first = inspect.getsourcelines(Chance)
+    assert found.origin.line == first + next(n for n, text in enumerate(code) if "torch.sigmoid" in text)
 
 
 def test_a_state_that_is_infinite_since_an_earlier_step_is_found_at_its_line():

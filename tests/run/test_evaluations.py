@@ -134,6 +134,23 @@ class Best:
             self.score, self.times = score, self.times + 1
 
 
+def evaluated_often(evaluate, dtype):
+    """Train, and evaluate behind each step, under watch."""
+    torch.manual_seed(0)
+    model, best = nn.Linear(8, 1), Best()
+    optimizer, session = torch.optim.SGD(model.parameters(), 1e-3), Session(Schedule(), as_cuda=True)
+    with session.watching():
+        for best.steps in range(16):
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = (model(torch.randn(32, 8)).float() - 1).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            evaluate(model, dtype, best)
+    assert not session.watcher.broken, session.watcher.not_seen
+    return session, best
+
+
 def scored(model, dtype, best):
     """Return a score that comes ever closer to 1: in bf16 the last number before that is 0.996."""
     x = torch.linspace(-1, 1, 64).reshape(8, 8)
@@ -145,18 +162,7 @@ def scored(model, dtype, best):
 
 @pytest.mark.parametrize(("dtype", "still"), [(torch.bfloat16, True), (torch.float32, False)])
 def test_a_score_that_half_precision_keeps_from_improving_is_never_safe(dtype, still):
-    torch.manual_seed(0)
-    model, best = nn.Linear(8, 1), Best()
-    optimizer, session = torch.optim.SGD(model.parameters(), 1e-3), Session(Schedule(), as_cuda=True)
-    with session.watching():
-        for best.steps in range(16):
-            with torch.autocast("cuda", torch.bfloat16):
-                loss = (model(torch.randn(32, 8)).float() - 1).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            scored(model, dtype, best)
-    assert not session.watcher.broken, session.watcher.not_seen
+    session, best = evaluated_often(scored, dtype)
     assert (best.times < 8) is still
     verdict = session.report("script.py").verdict
     line = inspect.getsourcelines(Best)[1] + 7
@@ -206,18 +212,7 @@ def hits(model, dtype, best):
 def test_a_score_that_is_read_in_half_precision_and_off_is_never_safe(
     evaluate, how, words, best_of, dtype, seen
 ):
-    torch.manual_seed(0)
-    model, best = nn.Linear(8, 1), Best()
-    optimizer, session = torch.optim.SGD(model.parameters(), 1e-3), Session(Schedule(), as_cuda=True)
-    with session.watching():
-        for best.steps in range(16):
-            with torch.autocast("cuda", torch.bfloat16):
-                loss = (model(torch.randn(32, 8)).float() - 1).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            evaluate(model, dtype, best)
-    assert not session.watcher.broken, session.watcher.not_seen
+    session, best = evaluated_often(evaluate, dtype)
     for score in best.kept:
         best(score)
     if best_of is None:

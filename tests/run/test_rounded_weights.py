@@ -73,7 +73,7 @@ def test_weights_in_half_precision_that_nobody_has_seen_made_are_never_safe(ends
     assert stands is (dtype is np.float16)  # it has not moved by a bit since it was made
     verdict = session.report("script.py").verdict
     line = inspect.getsourcelines(loads)[1] + 1
-    words = f"the script computes at test_rounded_weights.py:{line} with weights that hold numbers of half precision"
+    words = f"the weights used at test_rounded_weights.py:{line} were rounded to half precision"
     if ends is in_its_place and unseen:
         assert any(words in gap for gap in verdict.coverage.gaps)
     assert verdict.word is (Health.PARTLY_AUDITED if unseen else Health.SAFE)

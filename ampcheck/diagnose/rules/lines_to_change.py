@@ -278,6 +278,8 @@ def _smaller_scale(report: Report, finding: Finding) -> tuple[str, ...]:
 def _larger_scale(report: Report, finding: Finding) -> tuple[str, ...]:
     settled, origin = report.outcomes["settled"], finding.origin
     larger = None if report.loop is None or report.loop.scaling else larger_scale(report, settled)
+    if larger is not None and has_come_down(report, larger):
+        larger = None
     if settled.log2_scale < 0 and shared_scaler(report):
         return (
             f"other = torch.amp.GradScaler({device_of(report)})  # one scaler for each optimizer",
@@ -292,7 +294,7 @@ def _larger_scale(report: Report, finding: Finding) -> tuple[str, ...]:
         saved = saving_cast(report)
         at = f" ({saved.location})" if saved is not None else ""
         return (f"# save for the backward{at} in torch.float32 or torch.bfloat16",)
-    if larger is not None and not has_come_down(report, larger):
+    if larger is not None:
         return (f"# a larger loss scale: init_scale=2.0**{larger}",)
     underflowed = [site for site in finding.sites if site.op and site.phase is Phase.BACKWARD]
     return _in_fp32(report, replace(finding, sites=tuple(underflowed[:1])))

@@ -42,9 +42,9 @@ def only_cast(file: str) -> int:
 
 
 def lowers(file: str) -> list[int]:
-    """Return the lines of a file that make numbers in half precision, but for regions of autocast."""
-    lines = enumerate(linecache.getlines(file), 1)
-    return [number for number, text in lines if _LOWER.search(text) and "autocast" not in text]
+    """Return the lines of a file that make numbers in half precision, but for regions of autocast, and comments."""
+    code = enumerate((text.partition("#")[0] for text in linecache.getlines(file)), 1)
+    return [number for number, text in code if _LOWER.search(text) and "autocast" not in text]
 
 
 def maker_of(report: Report, name: str) -> Maker | None:

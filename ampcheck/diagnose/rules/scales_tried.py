@@ -135,9 +135,9 @@ def larger_scale(report: Report, settled: Outcome) -> int | None:
 
 
 def has_come_down(report: Report, log2_scale: int) -> bool:
-    """Tell whether a scaler had a loss scale, and fell from there: to begin with it again changes nothing."""
-    loop = report.loop
-    return loop is not None and any(first >= 2.0**log2_scale for first in loop.first_scales.values())
+    """Tell whether all scalers had a loss scale, and fell from there: to begin with it again changes nothing."""
+    first = () if report.loop is None else report.loop.first_scales.values()
+    return min(first, default=0.0) >= 2.0**log2_scale
 
 
 def predicted_scale(report: Report, settled: Outcome) -> str:

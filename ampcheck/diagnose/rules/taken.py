@@ -11,6 +11,7 @@ from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import clean, percent, plural, some
 
+#: What to do with a score.
 _SCORED = "# the score in FP32: .float() on what it is made of, and no cast to half precision from here on"
 #: Operations that pick the best elements; others give a result for each.
 _OF_THE_BEST = frozenset({"argmin", "argmax", "topk", "min", "max"})

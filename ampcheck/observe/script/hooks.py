@@ -65,7 +65,7 @@ class Hooks:
         put(Optimizer, "load_state_dict", functools.partial(_loads, watcher))
         put(torch.nn.Module, "load_state_dict", functools.partial(_model_loads, watcher))
         before(Optimizer, "state_dict", _noting(watcher, Kind.SAVE_OPTIMIZER))
-        before(torch.nn.Module, "state_dict", lambda *_, **__: watcher.saves_model())
+        before(torch.nn.Module, "state_dict", lambda *_, **how: "destination" in how or watcher.saves_model())
         before(Optimizer, "zero_grad", _using(watcher, "zeroed", "optimizer"))
         before(torch.nn.Module, "zero_grad", _using(watcher, "zeroed", "model"))
         before(torch.nn.Module, "train", functools.partial(_trains, watcher))

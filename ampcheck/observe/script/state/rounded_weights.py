@@ -54,8 +54,8 @@ class RoundedWeights:
     def missed(self) -> Iterable[str]:
         """Yield where there were some."""
         for file, line in list(self.found)[:1]:
-            begins = f"the script computes at {Path(file).name}:{line} with weights that hold numbers of half precision"
-            yield f"{begins}, and does not train such: how they were made was not seen"
+            begins = f"the weights used at {Path(file).name}:{line} were rounded to half precision"
+            yield f"{begins}, and those that are trained were not: what has rounded them was not seen"
 
 
 def _is_rounded(tensor: torch.Tensor) -> bool:
