@@ -103,7 +103,8 @@ def _unsafe(report: Report) -> Answer | None:
         )
         return Health.UNSAFE, shown
     origin = worst.origin
-    if worst.code == "AMP101" and origin is not None and origin in report.low.sites:
+    seen = origin is not None and origin in report.low.sites and origin.phase is not Phase.STATE
+    if worst.code == "AMP101" and origin is not None and seen:
         return Health.UNSAFE, _forward_overflow(report, origin)
     return Health.UNSAFE, f"{_blamed(report, worst)} {_is(report)} not safe: {clean(worst.message)}"
 

@@ -11,7 +11,7 @@ from ampcheck.diagnose.rules import diagnose
 from ampcheck.renderers.words import measured
 from ampcheck.values.findings import Severity
 from ampcheck.values.outcome import Outcome
-from ampcheck.values.trace import Failure, Phase
+from ampcheck.values.trace import Failure, Phase, Site
 from ampcheck.values.verdict import Health
 
 SAYS = {
@@ -94,6 +94,21 @@ def test_a_nan_that_fp32_does_not_have_is_named() -> None:
     health, sentence = answer(replace(broken, findings=diagnose(broken)))
     assert health is Health.UNSAFE
     assert "mul in norm (Linear) is the first to give NaN (model.py:4)" in sentence
+
+
+def test_no_gradient_is_named_as_the_origin_of_a_loss_that_is_not_finite() -> None:
+    made = clean()
+    gradient = Site("head", "", "param_grad[weight]", Phase.STATE, "float32")
+    outcome = Outcome(16, loss_nonfinite=True, grads_nonfinite=("head.weight",))
+    broken = replace(
+        made,
+        low=replace(made.low, sites={**made.low.sites, gradient: stats([float("nan")])}),
+        outcomes={"settled": outcome},
+        findings=(),
+    )
+    health, sentence = answer(replace(broken, findings=diagnose(broken)))
+    assert health is Health.UNSAFE
+    assert sentence.endswith("is not safe: loss is not finite; where that begins was not seen")
 
 
 def test_a_step_that_autocast_stops_says_where() -> None:

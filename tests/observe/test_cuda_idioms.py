@@ -9,6 +9,7 @@ import forked
 import pytest
 import torch
 from torch.utils import _triton as triton
+from torch.utils.checkpoint import checkpoint
 
 from ampcheck.observe.cuda_on_cpu import emulation
 from ampcheck.observe.script.cuda.as_cuda import AsCuda
@@ -214,3 +215,21 @@ def test_a_model_whose_sizes_are_not_known_yet_moves_to_a_gpu():
         layer = torch.nn.LazyLinear(4).to("cuda")
         assert layer(torch.ones(2, 3)).shape == (2, 4)
     assert torch.nn.parameter.UninitializedTensorMixin._allowed_methods == allowed
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_region_of_the_cpus_own_is_none_of_cudas(reentrant):
+    """A checkpoint asks for the regions of both devices, and enters them again when it computes anew."""
+
+    def gradient() -> torch.Tensor:
+        torch.manual_seed(0)
+        layer, x = torch.nn.Linear(16, 64), torch.randn(8, 16, requires_grad=True)
+        with torch.autocast("cpu", torch.float16):
+            assert not torch.is_autocast_enabled("cuda")
+            checkpoint(lambda it: layer(it).square(), x, use_reentrant=reentrant).sum().backward()
+        return layer.weight.grad
+
+    alone = gradient()
+    with Session(Schedule(), as_cuda=True).watching():
+        assert gradient().equal(alone)
+        assert not AsCuda.now.emulating

@@ -184,8 +184,8 @@ class AsCuda:
         put = self._patches.put
         put(autocast_mode.autocast, "__init__", self._region)
         put(grad_scaler.GradScaler, "__init__", self._scaler)
-        for name in ("is_autocast_enabled", "get_autocast_dtype"):
-            put(torch, name, self._query)
+        put(torch, "is_autocast_enabled", self._enabled)
+        put(torch, "get_autocast_dtype", self._query)
         put(torch, "set_autocast_enabled", self._switch)
         put(torch, "set_autocast_dtype", self._query)
         put(autocast_mode, "_cast", self._cast)
@@ -250,6 +250,10 @@ class AsCuda:
         if not args or isinstance(args[0], (bool, torch.dtype)):
             return original("cpu", *args)
         return original("cpu" if args[0] == "cuda" else args[0], *args[1:])
+
+    def _enabled(self, original: Original, *args: Any) -> Any:
+        # A region of the CPU's own is none of CUDA's; once there was one of those, the CPU's flag is CUDA's.
+        return self._query(original, *args) if self.emulating else original(*args)
 
     def _switch(self, original: Original, *args: Any) -> Any:
         if args[-1] and (len(args) == 1 or args[0] == "cuda"):
