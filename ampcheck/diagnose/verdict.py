@@ -286,7 +286,7 @@ def _scaled(report: Report) -> str:
         return f"{report.precision} {report.cast}"
     if report.loop is not None and report.loop.scaling and not report.log2_scale:
         return f"{report.precision} with an unknown loss scale"
-    if report.loop is not None and not report.loop.first_scales and not report.log2_scale:
+    if not (report.log2_scale or (report.loop is not None and report.loop.first_scales)):
         return f"{report.precision} without a loss scale" if report.precision == "fp16" else report.precision
     if report.loop is not None and scales_by_hand(report.loop) and not report.log2_scale:
         only = report.loop.only_scale

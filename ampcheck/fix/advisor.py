@@ -221,7 +221,8 @@ class Advisor:
         settled = self.report.outcomes["settled"]
         other = self.report.outcomes[_OTHER[self.report.precision]]
         precision = "fp32" if other.harmed else _OTHER[self.report.precision]
-        scaler = ScalerPlan(2.0**other.log2_scale) if precision == "fp16" else None
+        scales = precision == "fp16" and not _half_weights(self.report)
+        scaler = ScalerPlan(2.0**other.log2_scale) if scales else None
         tried = Tried.CONFIRMED if precision != "fp32" else Tried.NOT_TRIED
         places = plural(len(found.items), "place")
         claim = f"train in {precision}: no tried set of {places} in FP32 heals {self.report.precision}"

@@ -81,7 +81,7 @@ def _audit(target: Target, settings: Settings, progress: Progress) -> Report:
         report = Report(
             target.name,
             settings.precision,
-            log2_scale=settings.first_log2_scale,
+            log2_scale=_first_scale(target.model, settings),
             reference=Trace(),
             low=Trace(),
             stand_in_loss=target.stand_in_loss,
@@ -112,6 +112,12 @@ def _audit(target: Target, settings: Settings, progress: Progress) -> Report:
                 rounded = Lab(worst.step).rounded(DTYPES[settings.precision])
             report = replace(report, outcomes={**report.outcomes, "rounded": rounded})
     return diagnosed(report, reproduced(coverage, report, worst))
+
+
+def _first_scale(model: Any, settings: Settings) -> int:
+    """Return the loss scale to begin with: none where weights are float16, whose gradients GradScaler refuses."""
+    refuses = any(p.dtype is torch.float16 and p.requires_grad for *_, p in named_parameters(model))
+    return 0 if refuses and settings.log2_scale is None else settings.first_log2_scale
 
 
 def _less(settings: Settings) -> tuple[str, ...]:

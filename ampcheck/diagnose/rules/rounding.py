@@ -17,7 +17,7 @@ from ampcheck.values.doubts import DoubtKind
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.modules import within
 from ampcheck.values.op_kinds import DIFFERENCES
-from ampcheck.values.outcome import HARM_ERROR, HARM_UNDERFLOW, magnified
+from ampcheck.values.outcome import AGREES, HARM_ERROR, HARM_UNDERFLOW, MAGNIFIES, magnified
 from ampcheck.values.plan import Tried
 from ampcheck.values.report import Report, by_place
 from ampcheck.values.trace import ErrorJump, Phase, Site
@@ -33,7 +33,8 @@ def precision_loss(report: Report) -> list[Finding]:
     What it finds: a step whose gradients or loss differ from FP32 by more than 15 %, without overflow and
     without underflow, and the few places whose promotion to FP32 heals it, tried by re-running; and the first
     operation that gives NaN because rounding moved its input outside its domain. In a script also rows of a weight that
-    get no gradient in any recorded step, and have a part of 1 % or more of it in FP32.
+    get no gradient in any recorded step, and have a part of 1 % or more of it in FP32. A gradient that is off by more
+    than 5 %, and by more than six times what rounding the FP32 weights alone does, is a warning.
 
     Why it matters: training runs, the loss falls, and the model learns something else.
 
@@ -49,7 +50,7 @@ def precision_loss(report: Report) -> list[Finding]:
     """
     settled = report.outcomes.get("settled")
     if settled is None or settled.raised or not settled.harmed or hidden_overflow(report):
-        return faint_gradient(report)
+        return faint_gradient(report) or _unexplained(report)
     if not healthy_forward(report):
         return _undefined(report)
     if settled.underflow > HARM_UNDERFLOW and not lost_in_forward(report):
@@ -86,6 +87,23 @@ def precision_loss(report: Report) -> list[Finding]:
             sites,
             numbers,
         )
+    ]
+
+
+def _unexplained(report: Report) -> list[Finding]:
+    """Return a warning where a step is no harm, and further off than rounding the weights explains."""
+    settled, rounded = report.outcomes.get("settled"), report.outcomes.get("rounded")
+    if settled is None or rounded is None or settled.harmed or settled.outputs or not settled.finite:
+        return []
+    if settled.grad_error <= max(AGREES, MAGNIFIES * rounded.error):
+        return []
+    begun = begun_by_rounding(report)
+    sites = tuple(dict.fromkeys((_place(report, begun[0]), begun[0].site))) if begun else _harmed(report)
+    where = f"; it begins at {_beginning(report, begun[0], sites[0])}" if begun else ""
+    message = f"{settled.words}; rounding only the FP32 weights moves it by {percent(rounded.error)}{where}"
+    numbers = {"grad_error": settled.grad_error, "rounded": rounded.error}
+    return [
+        Finding("AMP501", "precision-loss", "precision-loss", Severity.WARNING, message, sites, numbers)
     ]
 
 
