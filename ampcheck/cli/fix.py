@@ -141,6 +141,9 @@ def _drawn(curves: dict[str, tuple[Sequence[float], int]]) -> Iterator[str]:
     steps = max(len(losses) for losses, _ in curves.values())
     yield f"loss over {plural(steps, 'training step')}, the same seeds and batches"
     for name, (losses, skipped) in curves.items():
+        if not losses:
+            yield f"  {name:<7} autocast refuses the step"
+            continue
         shown = losses[:: max(1, len(losses) // _COLUMNS)]
         drawn = "".join(_block(loss, low, high) for loss in shown)
         more = f", {plural(skipped, 'step')} skipped" if skipped else ""

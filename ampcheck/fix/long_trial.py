@@ -10,6 +10,7 @@ import torch
 import ampcheck.fix.apply_plan  # noqa: F401  # lets plans be applied
 from ampcheck.observe.cuda_on_cpu.wide import WideCompute
 from ampcheck.observe.dtypes import DTYPES
+from ampcheck.observe.failure import is_refusal
 from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.promote import in_fp32
@@ -124,9 +125,14 @@ class TrainingCurves:
         return self._trained(Plan("fp32"))
 
     def as_it_is(self, plan: Plan, scaler: ScalerPlan | None = None) -> TrainingCurve:
-        """Return the losses in the precision of a plan, without any other change."""
+        """Return the losses in the precision of a plan, with no other change; none where autocast refuses a step."""
         start = (scaler or _START) if plan.precision == "fp16" else None
-        return self._trained(Plan(plan.precision, scaler=start))
+        try:
+            return self._trained(Plan(plan.precision, scaler=start))
+        except RuntimeError as error:
+            if not is_refusal(error):
+                raise
+            return [], 0
 
     def _trained(self, plan: Plan) -> TrainingCurve:
         with self._target.active(), seeded(0):

@@ -7,6 +7,9 @@ from pathlib import Path
 from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.plan import Plan
 
+#: Losses that autocast refuses: their two operands are floats.
+_REFUSED = frozenset({"binary_cross_entropy"})
+
 
 def written(plan: Plan, file: Path | None, kinds: dict[str, str]) -> str:
     """Return the change that a plan asks for: module name -> class name says what to look for in the file.
@@ -15,6 +18,8 @@ def written(plan: Plan, file: Path | None, kinds: dict[str, str]) -> str:
     """
     if not plan.fp32_modules and not plan.fp32_lines:
         return ""
+    if file is not None and not plan.fp32_modules:
+        return _losses_outside(file, plan.fp32_lines) or snippet(plan)
     classes = {kinds[name]: name for name in plan.fp32_modules if name in kinds}
     shared = [name for name, kind in kinds.items() if kind in classes and name not in plan.fp32_modules]
     if file is None or shared or plan.fp32_lines or len(classes) < len(plan.fp32_modules):
@@ -84,6 +89,35 @@ def diff(file: Path, classes: dict[str, str]) -> str:
             _edit(after, forward)
     if after == before:
         return ""
+    return "".join(difflib.unified_diff(before, after, f"a/{file.name}", f"b/{file.name}"))
+
+
+def _losses_outside(file: Path, places: tuple[str, ...]) -> str:
+    """Return the diff that takes refused losses out of autocast, not what they are given; '' for other places."""
+    from ampcheck.observe.source import shown_path
+
+    try:
+        text = file.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+    except (UnicodeDecodeError, SyntaxError):  # in another encoding, or a notebook
+        return ""
+    name = shown_path(str(file))
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and f"{name}:{node.lineno}" in places and node.lineno == node.end_lineno
+        if ast.unparse(node.func).rpartition(".")[2] in _REFUSED and len(node.args) == 2  # noqa: PLR2004
+    ]
+    if {f"{name}:{call.lineno}" for call in calls} != set(places):
+        return ""
+    before = text.splitlines(keepends=True)
+    after = list(before)
+    for call in calls:
+        wide = [f"{ast.unparse(ast.Attribute(operand, 'float'))}()" for operand in call.args]
+        given = ", ".join([*wide, *map(ast.unparse, call.keywords)])
+        instead = f'torch.autocast("cuda", enabled=False)({ast.unparse(call.func)})({given})'
+        line = call.lineno - 1
+        after[line] = after[line].replace(ast.get_source_segment(text, call) or "", instead)
     return "".join(difflib.unified_diff(before, after, f"a/{file.name}", f"b/{file.name}"))
 
 

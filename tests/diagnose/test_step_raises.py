@@ -6,6 +6,9 @@ from torch import nn
 from ampcheck import check
 from ampcheck.values.findings import Severity
 
+#: What torch says on CUDA, up to its advice.
+REFUSAL = "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast."
+
 
 def net(*, sigmoid):
     torch.manual_seed(0)
@@ -20,6 +23,9 @@ def test_the_code_instead_of_a_refused_loss_does_the_same_and_is_accepted():
     )
     (finding,) = [one for one in refused.findings if one.severity is Severity.ERROR]
     assert finding.code == "AMP301"
+    assert finding.message.endswith(REFUSAL)
+    assert "binary_cross_entropy_with_logits" in "\n".join(finding.fix)  # what torch says next
+    assert "" not in refused.plan.fp32_modules
     written = compile("\n".join(finding.fix), "fix", "eval")
 
     def loss(model, b):

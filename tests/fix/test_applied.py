@@ -83,6 +83,51 @@ def test_fix_changes_the_file_shows_both_and_git_undoes_it(folder, capsys):
     assert (folder / "net.py").read_text() == MODEL
 
 
+MASKED = """import torch
+from torch import nn
+
+
+class Masked(nn.Module):
+    def forward(self, x):
+        return x.masked_fill(x > 1, torch.finfo(torch.float32).min).softmax(-1)
+
+
+def model():
+    return nn.Sequential(nn.Linear(16, 64), Masked(), nn.Linear(64, 1), nn.Sigmoid())
+
+
+def batch():
+    return torch.randn(32, 16), torch.rand(32, 1)
+
+
+def loss(model, batch):
+    return nn.functional.mse_loss(model(batch[0]), batch[1])
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MASKED,
+        MASKED.replace("mse_loss", "binary_cross_entropy").replace("torch.finfo(torch.float32).min", "-1e4"),
+    ],
+    ids=["a mask", "a loss"],
+)
+def test_fix_changes_what_autocast_refuses_and_says_that_nothing_was_trained_before(folder, capsys, text):
+    (folder / "net.py").write_text(text)
+    git(folder, "commit", "-am", "refused")
+    assert main(["fix", "net.py", "--train-steps", "4"]) == 0
+    rows = dict(
+        line.strip().partition(" ")[::2] for line in capsys.readouterr().out.splitlines() if line[:2] == "  "
+    )
+    assert rows["before"].strip() == "autocast refuses the step"
+    ends = {name: float(rows[name].split(" to ")[1].split(",")[0]) for name in ("FP32", "after")}
+    assert ends["after"] == pytest.approx(ends["FP32"], rel=0.01)
+    assert main(["net.py", "-o", "r.json"]) == 0
+    git(folder, "checkout", "net.py")
+    assert main(["net.py", "-o", "r.json"]) == 1
+
+
 def test_fix_refuses_what_git_cannot_bring_back_and_writes_nothing_with_diff(folder, capsys):
     (folder / "net.py").write_text(MODEL + "\n")
     assert main(["fix", "net.py", "--no-verify"]) in {0, 1}  # without a plan there is nothing to write

@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from ampcheck import check
 from ampcheck.observe.cuda_on_cpu.emulation import cuda_casting
 from ampcheck.observe.cuda_on_cpu.wide import WideCompute
+from ampcheck.values.trace import Phase
+from ampcheck.values.verdict import Health
 
 CASES = {
     "fft": ((4, 16), {}),
@@ -77,3 +81,39 @@ def test_gradients_flow_through_a_transform_of_halves():
         grads.append(x.grad.clone())
         x.grad = None
     torch.testing.assert_close(grads[1], grads[0], rtol=1e-2, atol=1e-2)
+
+
+class Mix(nn.Module):
+    def forward(self, x):
+        return torch.fft.fft(x).real
+
+
+def audited(width):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, width), Mix(), nn.Linear(width, 4))
+    batch = torch.randn(8, 16), torch.randint(0, 4, (8,))
+    return check(model, batch, lambda model, b: nn.functional.cross_entropy(model(b[0]), b[1]))
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_a_model_that_transforms_halves_of_a_length_that_cuda_takes_is_audited_in_them():
+    report = audited(16)
+    assert not report.findings
+    assert report.verdict.word is Health.SAFE
+    forward = [s for s in report.low.sites if (s.module, s.phase) == ("1", Phase.FORWARD)]
+    assert {s.slot: s.dtype for s in forward if not s.op} == {"input[0]": "float16", "output": "float16"}
+    assert "complex32" in {s.dtype for s in forward}
+    assert report.outcomes["settled"].grad_error < 0.01
+
+
+@pytest.mark.parametrize("width", [12, 20])
+def test_a_model_that_transforms_halves_of_another_length_is_refused_as_cuda_refuses_it(width):
+    report = audited(width)
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    assert [(found.code, found.origin.module, found.origin.op) for found in errors] == [
+        ("AMP301", "1", "fft_fft")
+    ]
+    assert "cuFFT only supports dimensions whose sizes are powers of two" in errors[0].message
+    assert report.verdict.word is Health.UNSAFE
+    assert report.plan.fp32_modules == ("1",)
+    assert not report.outcomes["planned"].harmed

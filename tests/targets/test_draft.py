@@ -7,6 +7,7 @@ import torch
 
 from ampcheck.cli import main
 from ampcheck.errors import TargetError
+from ampcheck.saved.report_json import read
 from ampcheck.targets import load
 from ampcheck.targets.nested import tensors
 
@@ -158,6 +159,61 @@ def test_several_models_are_asked_for_and_parts_are_none(tmp_path, monkeypatch):
     assert type(load("two.py:B").model).__name__ == "B"
     Path("one.py").write_text(HEAD + part + one.format("A"))
     assert type(load("one.py").model).__name__ == "A"
+
+
+NEVER_BUILT = (
+    HEAD
+    + """class Net(nn.Module):
+    def __init__(self, in_dim, hidden):
+        super().__init__()
+        self.f = nn.Sequential(nn.Linear(in_dim, hidden), nn.ReLU(), nn.Linear(hidden, 3))
+    def forward(self, x): return self.f(x)
+class Other(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.f = nn.Linear(4, 4)
+    def forward(self, x): return self.f(x)
+"""
+)
+BUILT_IN_TRAIN = (
+    NEVER_BUILT
+    + """def train():
+    net, other = Net(4, 8), Other()
+    optimizer = torch.optim.SGD([*net.parameters(), *other.parameters()], 0.1)
+    for _ in range(3):
+        net(other(torch.randn(2, 4))).square().mean().backward()
+        optimizer.step()
+    open("trained", "w").close()
+if __name__ == "__main__":
+    train()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "size"),
+    [
+        (NEVER_BUILT, [], ""),
+        (NEVER_BUILT, ["--input", "2,4"], ""),
+        (BUILT_IN_TRAIN, ["--input", "2,4"], "67 parameters)"),  # of Net(4, 8)
+    ],
+    ids=["never built", "never built, a shape", "built in train(), a shape"],
+)
+def test_which_of_several_models_is_asked_for_where_an_input_has_a_shape_too(
+    tmp_path, monkeypatch, capsys, text, given, size
+):
+    monkeypatch.chdir(tmp_path)
+    Path("nets.py").write_text(text)
+    assert main(["nets.py", *given]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    question, *commands = err.splitlines()
+    assert question.startswith(f"ampcheck: error: nets.py: 2 models found: Net ({size}")
+    assert question.endswith(", Other (20 parameters); say which")
+    assert commands == ["  ampcheck nets.py:Net", "  ampcheck nets.py:Other"]
+    assert not Path("trained").exists()
+    assert main([commands[1].split()[1], *given, "-o", "r.json"]) == 0  # what it asks for is then done
+    assert [module.kind for module in read("r.json").reference.modules if not module.path] == ["Other"]
 
 
 def test_what_cannot_be_worked_out_says_so_and_names_init(tmp_path, monkeypatch):
