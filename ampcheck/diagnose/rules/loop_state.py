@@ -186,6 +186,13 @@ def last_step(report: Report) -> tuple[str, int]:
     return (file, int(line)) if file else ("", 0)
 
 
+def led_to(report: Report, place: str) -> tuple[str, int]:
+    """Return the user's line that leads to a library's; ("", 0) where that is not known."""
+    callers = (e.caller for _, e in loop_of(report).sequence(1) if e.caller and e.location == place)
+    file, _, line = next(callers, "").rpartition(":")
+    return (file, int(line)) if file else ("", 0)
+
+
 def loop_finding(
     code_and_name: str,
     severity: Severity,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ampcheck.diagnose.rules.framework_terms import under_autocast, weights_in_fp32
-from ampcheck.diagnose.rules.loop_state import last_step
+from ampcheck.diagnose.rules.loop_state import last_step, led_to
 from ampcheck.diagnose.rules.makers import held_in_fp32, made_anew_at, maker_of, module_cast, only_cast
 from ampcheck.diagnose.rules.optimizer_eps import vanishing_eps
 from ampcheck.values.findings import Finding, Severity
@@ -129,14 +129,16 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
             *held,
             f"# and {location(first.file, first.line)}: compute in FP32 what is added, with .float()",
         )
-    place = Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype)
+    place = Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype, file, line)
+    led = led_to(report, place.location)  # what a library steps is found at the user's line that led there
+    said = f"{said}; stepped at {place.location}" if led[1] else said
     return Finding(
         "AMP504",
         "lost-update",
         "stagnant-update",
         Severity.ERROR,
         said,
-        (place._replace(file=file, line=line),),
+        (place._replace(file=led[0], line=led[1]), place) if led[1] else (place,),
         {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": len(bad)},
         fix=held if beside else (*larger, *_kept(report, bad, held)),
     )
