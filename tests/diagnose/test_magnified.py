@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from ampcheck import check
+from ampcheck.diagnose.rules import diagnose
 from ampcheck.fix.verify import Lab
 from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.observe.step import Step
@@ -22,7 +23,7 @@ from ampcheck.renderers.terminal import render as terminal
 from ampcheck.targets.vision import RANDOM_WEIGHTS
 from ampcheck.values.findings import Severity
 from ampcheck.values.formats import BF16, FP16, FP32
-from ampcheck.values.outcome import HARM_ERROR, MAGNIFIES, Outcome, magnified
+from ampcheck.values.outcome import AGREES, HARM_ERROR, MAGNIFIES, Outcome, magnified
 from ampcheck.values.settings import Settings
 from ampcheck.values.trace import PairError, Phase, Site
 from ampcheck.values.verdict import Health
@@ -104,6 +105,57 @@ def test_one_place_that_loses_bits_is_no_magnification():
     assert report.outcomes["settled"].harmed
     assert not magnified(report.outcomes)
     assert answer(report)[0] is Health.UNSAFE
+
+
+class Shifted(Chaos):
+    """Turns angles near a large number, between which half precision has little: the larger, the less."""
+
+    def forward(self, x):
+        return self.head(torch.sin(self.layers[0](x) + self.stretch))
+
+
+@pytest.mark.parametrize(
+    ("shift", "health"), [(20.0, Health.SAFE), (280.0, Health.RISK), (3000.0, Health.UNSAFE)]
+)
+def test_what_rounding_the_weights_does_not_explain_is_never_safe(shift, health):
+    """A tenth of the gradient is no harm by itself, but hundreds of times what rounding alone does."""
+    torch.manual_seed(0)
+    case = Shifted(shift), (torch.randn(32, 24), torch.randint(3, (32,))), loss
+    report = check(*case)
+    settled = report.outcomes["settled"]
+    assert settled.grad_error == pytest.approx(plain_error(*case), rel=0.05)
+    assert answer(report)[0] is health
+    if health is Health.RISK:
+        assert 0.05 < settled.grad_error < HARM_ERROR
+        (found,) = report.findings
+        assert (found.code, found.severity, found.origin.op) == ("AMP501", Severity.WARNING, "add")
+        assert found.numbers["rounded"] == report.outcomes["rounded"].error < 0.001
+
+
+def plain_error(model, batch, loss):
+    """Return the gradient error of fp16 autocast by plain torch, at torch's first loss scale."""
+    grads = []
+    for low in (False, True):
+        with torch.autocast("cpu", torch.float16, enabled=low):
+            value = loss(model, batch)
+        grads.append(
+            torch.autograd.grad(value * 2.0**16, [*model.layers[0].parameters(), *model.head.parameters()])
+        )
+    wide, half = (torch.cat([one.flatten() for one in some]).double() for some in grads)
+    return float((half - wide).norm() / wide.norm())
+
+
+@given(st.floats(0, 0.2), st.floats(0, 0.2))
+def test_the_warning_is_a_comparison_with_the_baseline(error, rounded_error):
+    outcomes = {"settled": Outcome(16, grad_error=error), "rounded": Outcome(16, grad_error=rounded_error)}
+    report = replace(clean(), outcomes=outcomes, findings=())
+    explained = error <= MAGNIFIES * rounded_error
+    levels = [(one.code, one.severity) for one in diagnose(report)]
+    if error <= AGREES or (explained and error <= HARM_ERROR):
+        assert not levels
+    else:
+        severity = Severity.WARNING if explained or error <= HARM_ERROR else Severity.ERROR
+        assert levels == [("AMP501", severity)]
 
 
 errors = st.floats(0, 10)

@@ -52,7 +52,9 @@ def planned(first, second):
     """Return what a plan keeps in FP32, and whether the audited step is harmed."""
     torch.manual_seed(0)
     batch = torch.randn(16, 8)
-    case = Target("case", Net(batch, first, second), [batch], lambda model, x: model(x).float().square().mean())
+    case = Target(
+        "case", Net(batch, first, second), [batch], lambda model, x: model(x).float().square().mean()
+    )
     report = audit(case, Settings(precision="bf16"))
     return report.plan.fp32_modules, report.outcomes["settled"].harmed
 

@@ -133,7 +133,9 @@ def test_what_low_precision_leaves_behind_is_carried_on(steps):
     case = target(model, torch.randn(8, 4), lambda model, x: model(x))
     report = audit(case, Settings(precision="bf16", steps=steps))
     assert bool(codes(report)) is (steps == 13)
-    name, counted = ("carried", 7) if steps == 13 else ("settled", 1)  # the seventh step is the first that is harmed
+    name, counted = (
+        ("carried", 7) if steps == 13 else ("settled", 1)
+    )  # the seventh step is the first that is harmed
     error = 1 - 1 / (1 + 0.025 * counted)  # bfloat16 stands still
     assert report.outcomes[name].grad_error == pytest.approx(error, rel=0.01)
     assert model.total.equal(torch.tensor(256.0))
