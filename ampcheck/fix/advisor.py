@@ -191,7 +191,7 @@ class Advisor:
         if not items:
             return []
         names = ", ".join(item.name for item in items)
-        tried = Tried.REFUTED if after.harmed else Tried.CONFIRMED
+        tried = Tried.CONFIRMED if after.better_than(before) else Tried.REFUTED
         whole = Claim(f"keep {names} in FP32", tried, before.words, after.words)
         if len(items) == 1 or len(items) > FEW_PLACES:
             return [whole]

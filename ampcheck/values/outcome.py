@@ -118,8 +118,10 @@ class Outcome:
 
     def better_than(self, before: "Outcome") -> bool:
         """Tell whether a step comes out better than another by more than noise."""
-        if before.harmed or not self.finite:
-            return not self.harmed
+        if not self.finite or (before.harmed and self.harmed):
+            return False
+        if not before.finite:
+            return True
         return before.worst > BETTER * self.worst or before.underflow >= self.underflow + SHOWN_UNDERFLOW
 
     def clearly_heals(self, before: "Outcome") -> bool:

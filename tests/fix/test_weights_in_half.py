@@ -20,8 +20,7 @@ def test_weights_in_float16_are_audited_without_a_loss_scale(settings, frozen):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8).half(), nn.Linear(8, 1))
     model[0].requires_grad_(not frozen)
-    with torch.autocast("cpu", torch.float16):
-        report = check(model, torch.randn(4, 8), squares, settings=settings)
+    report = check(model, torch.randn(4, 8), squares, settings=settings)
     assert report.log2_scale == (16 if frozen else 0)
     assert ("loss scale 2^16" in terminal(report)) is frozen
     assert ("fp16 without a loss scale" in report.verdict.sentence) is not frozen

@@ -1,47 +1,60 @@
-"""A model that is cast to half precision itself for a look, and back before it is trained on."""
+"""Numbers that are put into half precision, do not fit, and are read in FP32 again: the overflow is where they are put."""
+
+import inspect
 
 import pytest
 import torch
-from code_lines import line_of
 from torch import nn
-from torch.nn import functional as F
 
-from ampcheck.run.session import Session
-from ampcheck.values.settings import Schedule
-
-
-def cast_around(rounds, rate):
-    """Cast the model itself for a look, and back before it is trained on."""
-
-    def loop():
-        torch.manual_seed(0)
-        model, rows = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)), torch.randn(64, 8)
-        optimizer = torch.optim.SGD(model.parameters(), rate)
-        for _ in range(6):
-            if rounds:
-                model.to(torch.bfloat16)
-                model(rows.bfloat16())
-                model.float()
-            with torch.autocast("cuda", torch.bfloat16):
-                loss = F.mse_loss(model(rows).float(), rows[:, :1].sin())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-
-    return loop
+from ampcheck import check
+from ampcheck.values.verdict import Health
 
 
-@pytest.mark.parametrize(
-    ("rounds", "rate", "lost"), [(True, 1e-5, True), (False, 1e-5, False), (True, 0.1, False)]
-)
-def test_a_model_that_is_cast_and_back_before_each_step_loses_them_at_the_line_that_casts_it(
-    rounds, rate, lost
-):
-    session = Session(Schedule(), as_cuda=True)
-    with session.watching():
-        cast_around(rounds, rate)()
-    found = [one for one in session.report("script.py").findings if one.code == "AMP504"]
-    assert bool(found) is lost
-    for one in found:
-        assert one.origin.line == line_of(cast_around, "model.to(torch.bfloat16)")
-        assert "its module is cast to half precision and back" in one.message
+def copied(wide, half):
+    half.copy_(wide)
+    return half
+
+
+def assigned(wide, half):
+    half[:, 2:] = wide[:, 2:]
+    return half
+
+
+def scattered(wide, half):
+    half.index_put_((torch.arange(16),), wide.to(half.dtype))
+    return half
+
+
+def cast(wide, half):
+    return wide.to(half.dtype)
+
+
+class Kept(nn.Module):
+    """Keeps large numbers in a tensor of its layer's precision, and divides them again in FP32."""
+
+    def __init__(self, put):
+        super().__init__()
+        self.put, self.a, self.b = put, nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        out = self.a(x)
+        half = self.put(out.float() * self.size, torch.zeros(16, 8, dtype=out.dtype))
+        return self.b((half.float() / self.size).to(out.dtype))
+
+
+@pytest.mark.parametrize("fits", [False, True])
+@pytest.mark.parametrize("put", [copied, assigned, scattered, cast])
+def test_the_overflow_is_where_numbers_are_put_into_half_precision(put, fits):
+    torch.manual_seed(0)
+    model = Kept(put)
+    model.size = 100.0 if fits else 1e6
+    report = check(model, torch.randn(16, 8), lambda model, x: (model(x).float() - 1).square().mean())
+    if fits:
+        assert report.verdict.word is Health.SAFE
+        return
+    _, start = inspect.getsourcelines(put)
+    (found,) = [one for one in report.findings if one.severity == "error"]
+    assert (found.code, found.origin.line) == ("AMP101", start + 1)
+    wide = model.a(torch.randn(16, 8)).float().abs() * 1e6
+    assert torch.finfo(torch.float16).max < wide.max()
+    assert f":{start + 1})" in report.verdict.sentence

@@ -102,9 +102,7 @@ def _unexplained(report: Report) -> list[Finding]:
     where = f"; it begins at {_beginning(report, begun[0], sites[0])}" if begun else ""
     message = f"{settled.words}; rounding only the FP32 weights moves it by {percent(rounded.error)}{where}"
     numbers = {"grad_error": settled.grad_error, "rounded": rounded.error}
-    return [
-        Finding("AMP501", "precision-loss", "precision-loss", Severity.WARNING, message, sites, numbers)
-    ]
+    return [Finding("AMP501", "precision-loss", "precision-loss", Severity.WARNING, message, sites, numbers)]
 
 
 def _is_added(report: Report, begun: list[ErrorJump]) -> bool:

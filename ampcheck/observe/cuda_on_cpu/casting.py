@@ -8,7 +8,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
@@ -87,6 +88,17 @@ class _WeightCasts:
         entries, self._entries = self._entries(), lambda: None
         if entries is not None:
             entries.clear()
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Begin without copies; those that there were are there again afterwards."""
+        kept, self._entries = self._entries(), lambda: None
+        try:
+            yield
+        finally:
+            self.forget()
+            if kept is not None:
+                self._entries = weakref.ref(kept)
 
     def _anchored(self) -> _Casts:
         """Return new entries that die with torch's cache, unseen by any dispatch mode."""

@@ -176,10 +176,18 @@ def overflown_casts(sources: Sources, low: Trace, reference: Trace, dtype: str) 
         ErrorJump(site, 0.0, inf, cast)
         for site, made_of in sources.items()
         if site.phase is Phase.FORWARD and bad.get(site, 0) > known.get(site.place, inf)
-        for cast in made_of
+        for cast in (_first_of(made, sources, bad) for made in made_of)
         if cast.dtype == dtype and cast in bad and cast.place not in known and not _product(site, cast)
-        if not any(source in bad for source in sources.get(cast, ()))
     )[:MOST_LEAPS]
+
+
+def _first_of(site: Site, sources: Sources, bad: Collection[Site]) -> Site:
+    """Return where the infinities of a result begin: a number that is cast down may be cast up again."""
+    seen = {site}
+    while above := [one for one in sources.get(site, ()) if one in bad and one not in seen]:
+        site = above[0]
+        seen.add(site)
+    return site
 
 
 def _product(site: Site, cast: Site) -> bool:
