@@ -30,7 +30,7 @@ def outside_of_autocast() -> Iterator[None]:
     try:
         with weight_casts.set_aside():
             for device in _DEVICES:
-                torch.set_autocast_enabled(device, False)
+                torch.set_autocast_enabled(device, False)  # noqa: FBT003  # torch's own
             yield
     finally:
         for device, was in enabled.items():

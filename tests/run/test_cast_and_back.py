@@ -1,4 +1,4 @@
-"""Numbers that are put into half precision, do not fit, and are read in FP32 again: the overflow is where they are put."""
+"""Numbers put into half precision that do not fit, and are read in FP32 again: the overflow is where they are put."""
 
 import inspect
 

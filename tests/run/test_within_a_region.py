@@ -1,4 +1,4 @@
-"""An audit that a script asks for within its region of autocast: the region is none of the audit's, nor harmed by it."""
+"""An audit that a script asks for within its region of autocast: the region is none of the audit's, nor changed."""
 
 import pytest
 import torch
