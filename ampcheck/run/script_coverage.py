@@ -61,6 +61,7 @@ def script_coverage(
     return replace(
         found,
         backwards=watcher.backwards,
+        state=max((step.beside.held for step in judged if step.beside is not None), default=0),
         judged=sum(step.beside is not None for step in judged),
         raised=type(watcher.error).__name__ if isinstance(watcher.error, Exception) else "",
         gaps=(

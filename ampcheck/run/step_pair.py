@@ -52,6 +52,7 @@ class Judged:
     outcome: Outcome
     trained: dict[str, int]  #: elements of the parameters that have a gradient in FP32, by name
     unseen: dict[str, int]  #: of these, the ones whose gradient could not be compared
+    state: int  #: tensors beside parameters that could
 
     @contextmanager
     def again(self, first: Snapshot | None) -> Iterator[None]:
@@ -114,7 +115,7 @@ def run_pair(
         outcome = Outcome(scale, raised=f"{failure.kind}: {failure.message}")
     trained = {name: grad.numel() for name, grad in wide.items()}
     unseen = {name: size for name, size in trained.items() if name not in rows and failure is None}
-    judged = Judged(step, before if settings.steps > 1 else None, outcome, trained, unseen)
+    judged = Judged(step, before if settings.steps > 1 else None, outcome, trained, unseen, len(state))
     return Pair(added, after, grads, left, judged)
 
 
@@ -127,6 +128,7 @@ def covered(report: Report, target: Target, worst: Judged) -> Coverage:
         elements=sum(worst.trained.values()),
         unseen=grouped(worst.unseen, worst.trained),
         idle=max(0, able - len(worst.trained)),
+        state=worst.state,
     )
 
 

@@ -32,6 +32,7 @@ class Coverage:
     operations: int = 0  #: that were recorded in low precision
     casts: int = 0  #: of these
     backwards: int = 0  #: losses whose backward was recorded
+    state: int = 0  #: tensors beside parameters that a step left behind and FP32 was compared with: buffers, attributes
     judged: int = 0  #: steps that were recorded in low precision and in FP32
     completed: int = 0  #: steps that changed the weights
     skipped: int = 0  #: steps that a loss scaler skipped
@@ -51,6 +52,7 @@ class Coverage:
             self.operations + other.operations,
             self.casts + other.casts,
             self.backwards + other.backwards,
+            max(self.state, other.state),
             self.judged + other.judged,
             self.completed + other.completed,
             self.skipped + other.skipped,

@@ -333,6 +333,7 @@ class Compared(Recording):
             untouched,
             *self._rows.changes(),
             self._checks.hidden(),
+            self._left.compared,
         )
         trace = replace(trace, steps=(summed_up(trace, losses[0], log2_scale, low_dtype),))
         what = self.step, trace, precision, log2_scale, losses, beside, self.scaling, self.last

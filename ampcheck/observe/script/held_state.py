@@ -34,6 +34,7 @@ class HeldState:
         self._off: dict[str, Left] = {}  #: by path, what is off
         self._ruined = Ruined(shadow)
         self.was_there = self._ruined.was_there
+        self.compared = 0  #: tensors
         self._names: list[str] = []  #: what lies outside of models, and is infinite or NaN now
         self.updates: list[UpdateLoss] = []  #: of what was written in the step
 
@@ -53,6 +54,7 @@ class HeldState:
         for path, one in held:
             reference = self._shadow.of(one.tensor)
             if reference is not None:
+                self.compared += 1
                 self._update(path, one.tensor, reference)
                 self._leave(path, one.tensor, reference, saved=one.saved)
         weights = [weight for _, model in known for weight in model.parameters()]

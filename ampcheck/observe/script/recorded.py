@@ -61,6 +61,8 @@ class Beside:
         None  #: where gradients that are not finite, and are in FP32, are made finite
     )
 
+    held: int = 0  #: tensors of models beside their parameters that were compared at its end
+
     @property
     def given(self) -> frozenset[int]:
         """Identities of the parameters whose gradient was compared when an optimizer was given it."""
