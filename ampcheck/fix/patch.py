@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+from io import StringIO
 from pathlib import Path
 
 from ampcheck.values.formats import HALF_DTYPES
@@ -9,36 +10,47 @@ from ampcheck.values.plan import Plan
 
 #: Losses that autocast refuses: their two operands are floats.
 _REFUSED = frozenset({"binary_cross_entropy"})
+#: The first line of what was not run in the form in which it is printed.
+SKETCH = "# sketch: not run as it stands\n"
+#: Where what names the user's own loss, batch and optimizer begins: nothing below it has been run.
+LOOP = "# sketch: your training loop, with your own loss_fn, batch and optimizer"
 
 
-def written(plan: Plan, file: Path | None, kinds: dict[str, str]) -> str:
-    """Return the change that a plan asks for: module name -> class name says what to look for in the file.
+def written(plan: Plan, file: Path | None, kinds: dict[str, str]) -> tuple[str, ...]:
+    """Return the forms of the change that a plan asks for, the better one first; none where it asks for none.
 
-    A diff changes a class, so it is only offered where no other module is of a class it changes.
+    Module name -> class name says what to look for in the file. A diff changes a class, so it is only offered where no
+    other module is of a class it changes.
     """
     if not plan.fp32_modules and not plan.fp32_lines:
-        return ""
+        return ()
     if file is not None and not plan.fp32_modules:
-        return _losses_outside(file, plan.fp32_lines) or snippet(plan)
+        return tuple(form for form in (_losses_outside(file, plan.fp32_lines), snippet(plan)) if form)
     classes = {kinds[name]: name for name in plan.fp32_modules if name in kinds}
     shared = [name for name, kind in kinds.items() if kind in classes and name not in plan.fp32_modules]
     if file is None or shared or plan.fp32_lines or len(classes) < len(plan.fp32_modules):
-        return snippet(plan)
-    return diff(file, classes) or snippet(plan)
+        return (snippet(plan),)
+    return tuple(form for form in (diff(file, classes), snippet(plan)) if form)
 
 
 def snippet(plan: Plan) -> str:
-    """Return the training loop of a plan, ready to paste."""
+    """Return what is to be done to a model, and then the training loop of a plan, ready to paste."""
     if plan.precision == "fp32":
         return "# no autocast: train in FP32\n"
     lines = []
     if plan.fp32_modules:
         lines += [
+            "import torch",
+            "from torch.utils._pytree import tree_map",
+            "",
+            "def wide(t):",
+            f"    return t.float() if {_in_half('t')} else t",
+            "",
             "def in_fp32(forward):",
             "    def wrapped(*args, **kwargs):",
+            "        args, kwargs = tree_map(wide, (args, kwargs))",
             '        with torch.autocast("cuda", enabled=False):',
-            "            wide = (a.float() if torch.is_tensor(a) and a.is_floating_point() else a for a in args)",
-            "            return forward(*wide, **kwargs)",
+            "            return forward(*args, **kwargs)",
             "    return wrapped",
             "",
             f"for name in {list(plan.fp32_modules)!r}:",
@@ -50,6 +62,7 @@ def snippet(plan: Plan) -> str:
         f"# sketch: the operation at {line} outside of autocast, its inputs as .float()"
         for line in plan.fp32_lines
     ]
+    lines.append(LOOP)
     if plan.scaler is not None:
         lines.append(_scaler(plan))
     lines.append(f'with torch.autocast("cuda", dtype=torch.{HALF_DTYPES[plan.precision]}):')
@@ -65,7 +78,7 @@ def snippet(plan: Plan) -> str:
 def _scaler(plan: Plan) -> str:
     scaler = plan.scaler
     assert scaler is not None
-    settings = [f"init_scale={scaler.init_scale:.0f}"]
+    settings = [f"init_scale={scaler.init_scale:{'.0f' if scaler.init_scale >= 1 else 'g'}}"]
     if scaler.growth_interval != 2000:  # noqa: PLR2004  # torch's default
         settings.append(f"growth_interval={scaler.growth_interval}")
     return f'scaler = torch.amp.GradScaler("cuda", {", ".join(settings)})'
@@ -74,22 +87,26 @@ def _scaler(plan: Plan) -> str:
 def diff(file: Path, classes: dict[str, str]) -> str:
     """Return the diff that runs the forward of these classes in FP32: class name -> module name, for the message.
 
-    Classes that the file does not define at its top level are left out; '' where none is defined.
+    '' where the file does not define each at its top level, with a forward whose inputs all have a name.
     """
-    before = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    after = list(before)
-    found = [
-        node
-        for node in ast.parse("".join(before)).body
-        if isinstance(node, ast.ClassDef) and node.name in classes
-    ]
-    for node in reversed(found):
-        forward = next((f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "forward"), None)
-        if forward is not None:
-            _edit(after, forward)
-    if after == before:
+    try:
+        before = StringIO(file.read_text(encoding="utf-8")).readlines()  # as Python counts lines
+        tree = ast.parse("".join(before))
+    except (OSError, ValueError, SyntaxError):  # it is no text of Python's in UTF-8
         return ""
-    return "".join(difflib.unified_diff(before, after, f"a/{file.name}", f"b/{file.name}"))
+    found = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in classes]
+    forwards = [
+        f for node in found for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "forward"
+    ]
+    after = list(before)
+    editable = all(_edited(after, forward) for forward in reversed(forwards))
+    if not editable or not len(forwards) == len(found) == len(classes):
+        return ""
+    _import_torch(after, tree, _first_line(found[0]))
+    made = difflib.unified_diff(before, after, f"a/{file.name}", f"b/{file.name}")
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in made
+    )
 
 
 def _losses_outside(file: Path, places: tuple[str, ...]) -> str:
@@ -121,21 +138,50 @@ def _losses_outside(file: Path, places: tuple[str, ...]) -> str:
     return "".join(difflib.unified_diff(before, after, f"a/{file.name}", f"b/{file.name}"))
 
 
-def _edit(lines: list[str], forward: ast.FunctionDef) -> None:
-    """Put the decorator above a forward and the conversion of its tensors below its signature."""
+def _import_torch(lines: list[str], tree: ast.Module, used: int) -> None:
+    """Import torch before a line that uses it, beside the file's other imports, where it is not there by its name."""
+    above = [
+        node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) and node.lineno < used
+    ]
+    names = [alias for node in above if isinstance(node, ast.Import) for alias in node.names]
+    if any(alias.asname is None and alias.name.partition(".")[0] == "torch" for alias in names):
+        return
+    first = (n for n in above if not (isinstance(n, ast.ImportFrom) and n.module == "__future__"))
+    lines.insert(next((node.lineno for node in first), used) - 1, "import torch\n")
+
+
+def _edited(lines: list[str], forward: ast.FunctionDef) -> bool:
+    """Put the decorator above a forward and its inputs' conversion below its signature; tell whether that can be.
+
+    It cannot where inputs have no name of their own, or where the body begins on the signature's line.
+    """
     documented = ast.get_docstring(forward) is not None and len(forward.body) > 1
-    body = forward.body[1 if documented else 0]
-    indent = " " * body.col_offset
-    names = [argument.arg for argument in forward.args.args[1:]]
-    if body.lineno > forward.lineno and names:
-        lines.insert(body.lineno - 1, f"{indent}{_converted(names)}\n")
-    first = min([forward.lineno, *(decorator.lineno for decorator in forward.decorator_list)])
-    lines.insert(first - 1, " " * forward.col_offset + '@torch.autocast("cuda", enabled=False)\n')
+    begins = forward.body[1 if documented else 0]
+    body, indent = _first_line(begins) - 1, _indent(lines[_first_line(begins) - 1])
+    given = forward.args
+    names = [one.arg for one in ([*given.posonlyargs, *given.args][1:] + given.kwonlyargs)]
+    if given.vararg or given.kwarg or len(indent) < begins.col_offset:
+        return False
+    lines[body:body] = [
+        text
+        for name in names
+        for text in (f"{indent}if {_in_half(name)}:\n", f"{indent}    {name} = {name}.float()\n")
+    ]
+    first = _first_line(forward) - 1
+    lines.insert(first, f'{_indent(lines[first])}@torch.autocast("cuda", enabled=False)\n')
+    return True
 
 
-def _converted(names: list[str]) -> str:
-    """Return the statement that makes floating-point inputs FP32."""
-    if len(names) == 1:
-        return f"{names[0]} = {names[0]}.float()"
-    every = ", ".join(names)
-    return f"{every} = (t.float() if torch.is_tensor(t) and t.is_floating_point() else t for t in ({every}))"
+def _first_line(node: ast.stmt) -> int:
+    """Return the number of a statement's first line, its decorators' where it has any."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
+
+def _in_half(name: str) -> str:
+    """Return the condition under which running the plan makes a value FP32."""
+    return f"torch.is_tensor({name}) and {name}.dtype in (torch.half, torch.bfloat16)"

@@ -1,7 +1,7 @@
 """Re-running a step from the identical state: what every claim of ampcheck is tried by."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -77,13 +77,19 @@ class Lab:
             return self._run(None, 0)
 
     def trial(
-        self, dtype: torch.dtype, log2_scale: int, modules: Iterable[str] = (), lines: Iterable[Line] = ()
+        self,
+        dtype: torch.dtype,
+        log2_scale: int,
+        modules: Iterable[str] = (),
+        lines: Iterable[Line] = (),
+        change: Callable[[Any], object] = lambda _: None,
     ) -> Outcome:
-        """Run in low precision with these modules and lines in FP32."""
+        """Run in low precision with these modules and lines in FP32, after a change of the model."""
         self.trials += 1
         begun = time.perf_counter()
         with self._restored(), in_fp32(self.step.model, modules, lines):
             try:
+                change(self.step.model)
                 loss = self._run(dtype, log2_scale)
             except Exception as error:  # noqa: BLE001  # the user's code may raise anything
                 return Outcome(log2_scale, raised=f"{type(error).__name__}: {error}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from ampcheck.fix.patch import SKETCH
 from ampcheck.values.formats import HALF_DTYPES
 from ampcheck.values.plan import Plan
 
@@ -17,7 +18,7 @@ def lines_to_paste(plan: Plan) -> str:
     )
     shown += _of_state(plan, dtype) if plan.keep_state else []
     shown += [f"# compute in float32: {line}" for line in plan.fp32_lines]
-    return "\n".join(shown) + "\n"
+    return "\n".join([f"{SKETCH}import torch", *shown]) + "\n"
 
 
 def _of_weights(plan: Plan, dtype: str) -> list[str]:

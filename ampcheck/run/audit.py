@@ -13,6 +13,7 @@ from ampcheck.fix.framework_terms import in_terms, in_use
 from ampcheck.fix.long_trial import TrainingSetup, trained
 from ampcheck.fix.param_groups import group_sentences
 from ampcheck.fix.patch import written
+from ampcheck.fix.printed import proved
 from ampcheck.fix.verify import Lab
 from ampcheck.inference import audit_otherwise, coverage_of, runs_otherwise, what_runs
 from ampcheck.observe.dtypes import DTYPES
@@ -142,16 +143,17 @@ def _updated(report: Report, target: Target) -> Report:
 def _tried(report: Report, target: Target, step: Step, settings: Settings, progress: Progress) -> Report:
     """Return the report with what re-runs of a step say."""
     progress(f"re-running; the search for a remedy ends after {settings.budget:g} s")
-    report = Advisor(report, Lab(step), progress).advise(settings.budget)
+    lab = Lab(step)
+    report = Advisor(report, lab, progress).advise(settings.budget)
     if target.optimizer is not None:
         sentences = group_sentences(report, target.model, target.optimizer)
         report = replace(report, advice=(*report.advice, *sentences))
     if report.plan is not None:
         kinds = {module.path: module.kind for module in report.reference.modules}
         terms = in_terms(report.plan, in_use(target.file))
-        report = replace(
-            report, patch=written(report.plan, target.file, kinds), advice=(*report.advice, *terms)
-        )
+        forms = written(report.plan, target.file, kinds)
+        patch = proved(forms, report.plan, target.file, lab)
+        report = replace(report, patch=patch, advice=(*report.advice, *terms))
     return report
 
 

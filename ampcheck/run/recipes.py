@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ampcheck.fix.patch import SKETCH
 from ampcheck.fix.recipe_course import RecipeCourse, same
 from ampcheck.fix.recipe_lab import IN_BF16, RecipeLab
 from ampcheck.fix.recipe_search import RecipeSearch
@@ -78,13 +79,19 @@ class _Audit:
             len(self._course.losses) if self._course is not None else 0,
         )
         plan, claims, advice = self._planned(self._asked[best], results[best])
-        patch = lines_to_paste(recipe(plan.recipe), plan.bf16_modules, plan.bf16_gemms) if plan.recipe else ""
+        lines = lines_to_paste(recipe(plan.recipe), plan.bf16_modules, plan.bf16_gemms) if plan.recipe else ""
         notes = tuple(
             dict.fromkeys(text for one in self._asked for text in chosen_by_frameworks(one, target.model))
         )
         notes = (*self._report.notes, *notes)
         return replace(
-            self._report, recipes=audit, plan=plan, claims=claims, advice=advice, patch=patch, notes=notes
+            self._report,
+            recipes=audit,
+            plan=plan,
+            claims=claims,
+            advice=advice,
+            patch=lines and SKETCH + lines,
+            notes=notes,
         )
 
     def _new_lab(self, batch: Any, earlier: Sequence[Any] = (), other: Any = None) -> RecipeLab:

@@ -137,7 +137,7 @@ def test_fix_refuses_what_git_cannot_bring_back_and_writes_nothing_with_diff(fol
     assert "has changes that are not committed" in error
     assert "ampcheck fix net.py --force" in error
     assert main(["fix", "net.py", "--diff"]) == 0
-    assert "+        x = x.float()" in capsys.readouterr().out
+    assert "+            x = x.float()" in capsys.readouterr().out
     assert (folder / "net.py").read_text() == MODEL + "\n"
 
 

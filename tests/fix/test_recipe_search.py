@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ampcheck.diagnose.landscape import Zone, operand_landscape
+from ampcheck.fix.patch import SKETCH
 from ampcheck.fix.recipe_lab import RecipeLab
 from ampcheck.fix.recipe_search import RecipeSearch
 from ampcheck.observe.fp8.fit import chosen_by_frameworks
@@ -149,6 +150,11 @@ def test_dimensions_are_told_before_anything_else():
     found = next(found for found in report.findings if found.code == "AMP702")
     assert {site.module for site in found.sites} == {"0", "1"}
     assert found.severity is Severity.WARNING
+
+
+def test_the_words_of_a_library_that_was_not_run_are_called_a_sketch():
+    report = audit(target(nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))), Settings("fp8:te-current"))
+    assert report.patch.startswith(f"{SKETCH}# TransformerEngine")
 
 
 class Own(nn.Linear):

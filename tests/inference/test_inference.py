@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from ampcheck.fix.patch import SKETCH
 from ampcheck.inference.optimizer_state import never_decays
 from ampcheck.inference.outputs import compare, held
 from ampcheck.inference.remedies import WAYS, stochastically
@@ -118,7 +119,8 @@ def test_the_lines_to_paste_do_what_the_plan_does():
     model, x, positions = Rotated().eval(), torch.randn(6, 8), torch.arange(6000, 6006)
     report = inferred(model, {"x": x, "positions": positions}, "bf16")
     by_hand, by_plan = copy.deepcopy(model), report.plan.apply(copy.deepcopy(model))
-    exec(report.patch, {"torch": torch, "model": by_hand})
+    assert report.patch.startswith(SKETCH)
+    exec(report.patch, {"model": by_hand})
     with torch.no_grad():
         assert torch.equal(by_hand(x.bfloat16(), positions), by_plan(x.bfloat16(), positions))
 
