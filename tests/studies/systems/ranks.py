@@ -95,6 +95,23 @@ def tensor_parallel():
     digest(train(model, optimizer, dtype=torch.bfloat16), parameters(model))
 
 
+def tensor_parallel_in_bf16():
+    """The same with weights in bfloat16, outside autocast."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2,))
+    model = parallelize_module(net().bfloat16(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, foreach=False)
+    losses = []
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss = loss_of(model(x.bfloat16()), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    digest(losses, parameters(model))
+
+
 class Stage(torch.nn.Module):
     def __init__(self, layers):
         super().__init__()
