@@ -6,6 +6,7 @@ from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 import ampcheck
+from ampcheck.values.loop import SPOILT, Kind
 
 dist = pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="needs torch.distributed")
@@ -81,6 +82,40 @@ def test_weights_in_half_precision_without_autocast_go_on_bit_for_bit(mesh):
     assert report.loop.recorded == tuple(range(STEPS))
     assert {"bfloat16"} == {site.dtype for site in report.low.sites if site.slot.startswith("param_grad")}
     assert not [why for why in report.low.not_audited if "internal" in why or "abandoned" in why]
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_a_scale_by_hand_that_falls_goes_on_bit_for_bit_and_is_known(mesh, spoilt):
+    """Whether weights have become infinite is then asked of each rank's part: torch would crash at the whole."""
+    boom, steps = 2, 6
+
+    def trained():
+        model, by = net(mesh), 2.0**14
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=False)
+        torch.manual_seed(1)
+        for step in range(steps):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                out = model(torch.randn(6, 8) * (1e6 if step == boom else 1.0))
+            (out.float().square().mean() * by).backward()
+            grads = [getattr(one.grad, "_local_tensor", one.grad) for one in model.parameters()]
+            if finite := all(bool(grad.isfinite().all()) for grad in grads):
+                for parameter in model.parameters():
+                    parameter.grad.div_(by)
+            if finite or spoilt:
+                optimizer.step()
+            by = by if finite else by / 2
+        return [getattr(one, "_local_tensor", one).detach().clone() for one in model.parameters()], by
+
+    bare, last = trained()
+    with ampcheck.watch() as watching:
+        watched, again = trained()
+    assert all(torch.allclose(a, b, 0.0, 0.0, equal_nan=True) for a, b in zip(bare, watched, strict=True))
+    loop = watching.report().loop
+    assert last == again
+    assert [(one.step, one.before, one.after) for one in loop.scales][:1] == [(boom, 2.0**14, 2.0**13)]
+    told = [event.name for one in loop.rounds for event in one if event.kind is Kind.GROWN]
+    assert (SPOILT in told) is spoilt
 
 
 @pytest.mark.parametrize("what_if", ["", "bf16"])
