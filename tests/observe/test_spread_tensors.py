@@ -118,6 +118,33 @@ def test_a_scale_by_hand_that_falls_goes_on_bit_for_bit_and_is_known(mesh, spoil
     assert (SPOILT in told) is spoilt
 
 
+def test_masters_of_weights_in_half_precision_are_told_by_each_ranks_part(mesh):
+    def trained(by=2.0**10):
+        model = net(mesh).half()
+        masters = [one.detach().float().requires_grad_() for one in model.parameters()]
+        optimizer = torch.optim.SGD(masters, 0.1, foreach=False)
+        torch.manual_seed(1)
+        for _ in range(STEPS):
+            model.zero_grad()
+            (model(torch.randn(6, 8).half()).float().square().mean() * by).backward()
+            for master, weight in zip(masters, model.parameters(), strict=True):
+                master.grad = weight.grad.float() / by
+            optimizer.step()
+            with torch.no_grad():
+                for master, weight in zip(masters, model.parameters(), strict=True):
+                    weight.copy_(master)
+        return [getattr(one, "_local_tensor", one).detach().clone() for one in model.parameters()]
+
+    bare = trained()
+    with ampcheck.watch(first=STEPS) as watching:
+        watched = trained()
+    assert all(torch.equal(a, b) for a, b in zip(bare, watched, strict=True))
+    report = watching.report()
+    assert report.loop.recorded == tuple(range(STEPS))
+    assert [*report.loop.first_scales.values()] == [2.0**10]
+    assert not [why for why in report.low.not_audited if "internal" in why or "abandoned" in why]
+
+
 @pytest.mark.parametrize("what_if", ["", "bf16"])
 def test_a_loop_over_a_class_of_someones_own_goes_on_bit_for_bit_and_is_not_safe(what_if):
     def trained():
