@@ -6,7 +6,10 @@ from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 import ampcheck
+from ampcheck.run.session import Session
+from ampcheck.run.wishes import Wishes
 from ampcheck.values.loop import SPOILT, Kind
+from ampcheck.values.settings import Schedule
 
 dist = pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="needs torch.distributed")
@@ -28,7 +31,9 @@ def net(mesh):
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
-    return parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    return (
+        parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}) if mesh else model
+    )
 
 
 def train(model, dtype, scaled):
@@ -80,6 +85,7 @@ def test_weights_in_half_precision_without_autocast_go_on_bit_for_bit(mesh):
     assert all(torch.equal(a, b) for a, b in zip(bare, watched, strict=True))
     report = watching.report()
     assert report.loop.recorded == tuple(range(STEPS))
+    assert not [why for why in report.low.not_audited if "kept from before" in why]
     assert {"bfloat16"} == {site.dtype for site in report.low.sites if site.slot.startswith("param_grad")}
     assert not [why for why in report.low.not_audited if "internal" in why or "abandoned" in why]
 
@@ -118,31 +124,43 @@ def test_a_scale_by_hand_that_falls_goes_on_bit_for_bit_and_is_known(mesh, spoil
     assert (SPOILT in told) is spoilt
 
 
-def test_masters_of_weights_in_half_precision_are_told_by_each_ranks_part(mesh):
-    def trained(by=2.0**10):
-        model = net(mesh).half()
-        masters = [one.detach().float().requires_grad_() for one in model.parameters()]
-        optimizer = torch.optim.SGD(masters, 0.1, foreach=False)
-        torch.manual_seed(1)
-        for _ in range(STEPS):
-            model.zero_grad()
-            (model(torch.randn(6, 8).half()).float().square().mean() * by).backward()
+def with_masters(mesh, by=2.0**10):
+    """Train weights in half precision by masters of the script's own."""
+    model = net(mesh).half()
+    masters = [one.detach().float().requires_grad_() for one in model.parameters()]
+    optimizer = torch.optim.SGD(masters, 0.5, foreach=False)
+    torch.manual_seed(1)
+    for _ in range(STEPS):
+        model.zero_grad()
+        (model(torch.randn(6, 8).half()).float().square().mean() * by).backward()
+        for master, weight in zip(masters, model.parameters(), strict=True):
+            master.grad = weight.grad.float() / by
+        optimizer.step()
+        with torch.no_grad():
             for master, weight in zip(masters, model.parameters(), strict=True):
-                master.grad = weight.grad.float() / by
-            optimizer.step()
-            with torch.no_grad():
-                for master, weight in zip(masters, model.parameters(), strict=True):
-                    weight.copy_(master)
-        return [getattr(one, "_local_tensor", one).detach().clone() for one in model.parameters()]
+                weight.copy_(master)
+    return [getattr(one, "_local_tensor", one).detach().clone() for one in model.parameters()]
 
-    bare = trained()
-    with ampcheck.watch(first=STEPS) as watching:
-        watched = trained()
-    assert all(torch.equal(a, b) for a, b in zip(bare, watched, strict=True))
-    report = watching.report()
-    assert report.loop.recorded == tuple(range(STEPS))
-    assert [*report.loop.first_scales.values()] == [2.0**10]
-    assert not [why for why in report.low.not_audited if "internal" in why or "abandoned" in why]
+
+def test_masters_of_weights_in_half_precision_are_told_by_each_ranks_part(mesh):
+    bare = with_masters(mesh)
+    reports = []
+    for one in (mesh, None):
+        session = Session(
+            Schedule(first=STEPS), asked=Wishes(half=True)
+        )  # as where a file names half precision
+        with session.watching():
+            watched = with_masters(one)
+        assert all(torch.equal(a, b) for a, b in zip(bare, watched, strict=True))
+        reports.append(session.report("script.py"))
+    for report in reports:
+        assert report.loop.recorded == tuple(range(STEPS))
+        assert [*report.loop.first_scales.values()] == [2.0**10]
+        assert not [why for why in report.low.not_audited if "internal" in why or "abandoned" in why]
+    # FP32 beside them has the weights of each step, as it has where nothing is spread.
+    spread, whole = (report.outcomes["settled"].grad_error for report in reports)
+    assert spread == pytest.approx(whole, rel=1e-3)
+    assert whole < 0.01
 
 
 @pytest.mark.parametrize("what_if", ["", "bf16"])
