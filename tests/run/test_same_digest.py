@@ -82,7 +82,10 @@ def test_two_ranks_train_the_same_with_ampcheck_and_without(tmp_path, name, node
     assert report.loop.steps == 6
     assert report.loop.recorded
     assert not [gap for gap in report.verdict.coverage.gaps if "beside training" in gap]
-    assert not [why for why in report.low.not_audited if "internal" in why or "abandoned" in why]
+    wrong = ["internal", "abandoned"]
+    if name != "pipeline":  # whose stages receive numbers in half precision
+        wrong.append("kept from before")
+    assert not [why for why in report.low.not_audited if any(word in why for word in wrong)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.json"]
 
 
