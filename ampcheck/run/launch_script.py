@@ -165,7 +165,10 @@ def _status(code: object) -> int:
 
 def _show(error: BaseException) -> None:
     """Print an exception as the interpreter would have, without the frames of this package."""
-    tb = _without_ours(error.__traceback__)
+    # A script that calls itself without end comes further here than alone, and the interpreter prints no more than
+    # its innermost 1000 frames: what would not have been reached hides where it began.
+    reached = sys.getrecursionlimit() if isinstance(error, RecursionError) else None
+    tb = _without_ours(error.__traceback__, reached)
     try:
         sys.excepthook(type(error), error.with_traceback(tb), tb)
     except BaseException as failed:  # noqa: BLE001  # a hook of the script's that fails itself
@@ -176,8 +179,8 @@ def _show(error: BaseException) -> None:
             traceback.print_exception(type(error), error, tb)
 
 
-def _without_ours(tb: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without what this package and the running of modules have added to it."""
+def _without_ours(tb: TracebackType | None, most: int | None = None) -> TracebackType | None:
+    """Return a traceback without what this package and the running of modules have added; its first frames at most."""
     theirs = []
     while tb is not None:
         name = tb.tb_frame.f_code.co_filename
@@ -185,7 +188,7 @@ def _without_ours(tb: TracebackType | None) -> TracebackType | None:
             theirs.append(tb)
         tb = tb.tb_next
     rest = None
-    for one in reversed(theirs):
+    for one in reversed(theirs[:most]):
         rest = TracebackType(rest, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return rest
 

@@ -16,8 +16,10 @@ from ampcheck.compare.merge import merge
 from ampcheck.diagnose.rules import RULES
 from ampcheck.errors import ReportError
 from ampcheck.saved.report_json import from_json, read, to_json, write
+from ampcheck.values.doubts import Doubt, DoubtKind
 from ampcheck.values.findings import How, Severity, Suppressed
 from ampcheck.values.loop import Loop
+from ampcheck.values.maker import Maker
 from ampcheck.values.outcome import Outcome
 from ampcheck.values.plan import Claim, Plan, ScalerPlan, Tried
 from ampcheck.values.report import Report
@@ -70,6 +72,12 @@ def part(seed: int) -> Report:
         environment={"device": draw.choice(["A", "B"]), draw.choice("xy"): "1"},
         outcomes={draw.choice(["settled", "bf16"]): outcome},
         error_jumps=tuple(ErrorJump(site, 0.1, 0.5, site) for site in some(draw, sites)),
+        doubts=tuple(
+            Doubt(kind, (name,), "n.py", 9, 0.1)
+            for kind in some(draw, [DoubtKind.GIVEN, DoubtKind.ADDED])
+            for name in "ab"
+        ),
+        makers=tuple(Maker(name, "n.py", 9) for name in some(draw, ["a", "b"])),
         updates=tuple(UpdateLoss(name, 9, draw.randint(0, 9)) for name in some(draw, ["w", "b"])),
         plan=draw.choice([None, plan, plan]),
         claims=(verdict,),

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules import module as module_hooks
 from torch.nn.utils import parametrizations
-from witness import random_bits, seed
+from witness import module_hooks_of, random_bits, seed
 
 import ampcheck
 
@@ -94,6 +94,35 @@ def test_what_a_model_does_to_itself_at_its_first_forward_is_undone():
     finally:
         module_hooks._global_forward_hooks.clear()
         del Lazy.extra
+
+
+def test_hooks_that_transformers_sets_at_the_first_forward_are_taken_away():
+    """Those that gather hidden states: set once a model, they gather nothing in a model that finds them there."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3}
+    config = LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2)
+
+    def loss(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+        hidden = model(ids, output_hidden_states=True).hidden_states
+        assert len(hidden) == 4
+        logits = [model.lm_head(one)[:, :-1].flatten(0, 1) for one in hidden[1:]]
+        return sum(F.cross_entropy(one, ids[:, 1:].flatten()) for one in logits)
+
+    def value(model: nn.Module) -> torch.Tensor:
+        return loss(model, ids).detach()
+
+    seed()
+    model, ids = LlamaForCausalLM(config), torch.randint(0, 50, (2, 8))
+    alone, before = copy.deepcopy(model), (found(model), module_hooks_of(model))
+    ampcheck.check(model, ids, loss)
+    assert (found(model), module_hooks_of(model)) == before
+    expected = value(alone)
+    assert module_hooks_of(alone) != before[1]  # it does set some
+    assert value(model).equal(expected)
+    ampcheck.check(model, ids, loss)
+    assert module_hooks_of(model) == module_hooks_of(alone)
+    assert value(model).equal(expected)
 
 
 def test_to_show_and_to_save_a_report_draws_no_random_number(tmp_path):

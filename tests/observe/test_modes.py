@@ -1,7 +1,11 @@
 """A recorded step is invisible to the script: its modes, its operators, its threads, its hooks, its random numbers."""
 
+import gc
+import importlib
+import io
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -17,6 +21,7 @@ from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script import clock
 from ampcheck.run.child_processes import WatchOptions
 from ampcheck.run.watch_loop import YIELDED
+from ampcheck.values.loop import Kind
 
 
 class CountingCalls(TorchFunctionMode):
@@ -254,17 +259,53 @@ def test_an_audit_within_a_watch_is_none_of_its_steps():
     assert watch.steps == 3
 
 
-def test_names_imported_during_a_watch_are_torchs_own_afterwards(tmp_path, monkeypatch):
+@pytest.fixture
+def later(tmp_path, monkeypatch):
+    """Return how to import a module that binds names of torch's; some of what they were is kept for good."""
     (tmp_path / "imports_while_watched.py").write_text(
-        "from torch.nn.utils import clip_grad_norm_\nfrom torch import save\nKEPT = [clip_grad_norm_]\n"
+        "from torch.nn.utils import clip_grad_norm_\n"
+        "from torch import save\n"
+        "from torch.autograd import backward, grad\n"
+        "KEPT = [clip_grad_norm_, save, backward, grad]\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    return lambda: importlib.import_module("imports_while_watched")
+
+
+def test_names_imported_during_a_watch_are_torchs_own_afterwards(later):
     with ampcheck.watch() as watch:
-        import imports_while_watched as later
-    assert later.clip_grad_norm_ is torch.nn.utils.clip_grad_norm_
-    assert later.save is torch.save
+        names = later()
+    own = [torch.nn.utils.clip_grad_norm_, torch.save, torch.autograd.backward, torch.autograd.grad]
+    assert [names.clip_grad_norm_, names.save, names.backward, names.grad] == own
+    assert not {*names.KEPT[:2]} & {*own}  # still ours, and deaf
     before = watch.steps
     parameter = nn.Parameter(torch.ones(1))
     parameter.grad = torch.ones(1)
-    later.KEPT[0]([parameter], 1.0)  # still ours, and deaf
+    names.KEPT[0]([parameter], 1.0)
     assert watch.steps == before
+
+
+def test_what_was_bound_during_a_watch_keeps_nothing_of_it_alive(later):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with ampcheck.watch(model, optimizer) as watch:
+        clip, save, backward, grad = later().KEPT
+        backward(model(torch.ones(2, 8)).sum())
+        optimizer.step()
+    assert watch.report().loop.count(Kind.BACKWARD) == 1
+    seen = [weakref.ref(watch), weakref.ref(watch.watcher)]
+    del watch
+    gc.collect()
+    assert [one() for one in seen] == [None, None]
+
+    def go_on():
+        for _ in range(50):
+            backward(model(torch.ones(2, 8)).sum())
+            grad(model(torch.ones(2, 8)).sum(), list(model.parameters()))
+            clip(model.parameters(), 1.0)
+            save(torch.ones(1), io.BytesIO())
+        gc.collect()
+        return len(gc.get_objects())
+
+    before = go_on()
+    assert go_on() - before < 50

@@ -17,6 +17,7 @@ from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.reference.effects import Effects
 from ampcheck.observe.reference.fed_back import FedBack
 from ampcheck.observe.reference.lineage import MOVES
+from ampcheck.observe.reference.sharing import local
 from ampcheck.observe.source import running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of, version_of
 from ampcheck.observe.statistics.units import GRIDS, is_grid, whole
@@ -185,7 +186,8 @@ class Given:
             return self.holds(place)
         if place in self._owned or known(tensor) is not None:
             return False
-        self._owned = {one.untyped_storage()._cdata for one in self._weights() if readable(one)}
+        weights = map(local, self._weights())
+        self._owned = {one.untyped_storage()._cdata for one in weights if readable(one)}
         return place not in self._owned
 
 

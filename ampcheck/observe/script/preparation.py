@@ -6,6 +6,7 @@ computes in half precision by itself: whoever leaves that to autocast has no suc
 """
 
 import os
+import sys
 import weakref
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import Args, Kwargs
 from ampcheck.observe.patches import Patches
 from ampcheck.observe.reference.beside_mode import BesideMode
+from ampcheck.observe.reference.sharing import local
 from ampcheck.observe.reference.storage import Reference
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.results import Results
@@ -118,6 +120,9 @@ class Preparation:
         """Take weights, and the averages of normalisations, as they are: rounding these is judged by itself."""
         held = [one for one in instances(torch.Tensor, torch.nn.Parameter) if one.requires_grad]
         held += [one for norm in instances_of(_NormBase) for one in norm.buffers()]
+        # Writes to a weight that is spread over ranks are counted at the whole, not at the part that holds numbers.
+        spread = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+        held += [local(one) for one in instances(spread) if one.requires_grad] if spread else []
         for tensor in [*held, *instances(torch.nn.Parameter)]:
             if readable(tensor):
                 self._results.forget(tensor)

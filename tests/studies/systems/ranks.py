@@ -1,5 +1,6 @@
 """Training on two ranks: `torchrun --nproc-per-node 2 ranks.py NAME`."""
 
+import json
 import sys
 
 import torch
@@ -16,14 +17,14 @@ def ddp():
     )
 
 
-def _fsdp1(dtype):
+def _fsdp1(dtype, boom=None):
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
     policy = MixedPrecision(param_dtype=dtype, reduce_dtype=dtype)
     cpu = torch.device("cpu")
     model = FullyShardedDataParallel(net(), mixed_precision=policy, use_orig_params=True, device_id=cpu)
-    _sharded(model, ShardedGradScaler("cpu", enabled=dtype is torch.float16, growth_interval=3))
+    _sharded(model, ShardedGradScaler("cpu", enabled=dtype is torch.float16, growth_interval=3), boom)
 
 
 def fsdp1_bf16():
@@ -34,7 +35,11 @@ def fsdp1_fp16():
     _fsdp1(torch.float16)
 
 
-def _fsdp2(dtype):
+def fsdp1_overflow():
+    _fsdp1(torch.float16, boom=4)
+
+
+def _fsdp2(dtype, boom=None):
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
@@ -44,7 +49,7 @@ def _fsdp2(dtype):
     for at in (0, 2, 4):
         fully_shard(model[at], mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
-    _sharded(model, ShardedGradScaler("cpu", enabled=dtype is torch.float16, growth_interval=3))
+    _sharded(model, ShardedGradScaler("cpu", enabled=dtype is torch.float16, growth_interval=3), boom)
 
 
 def fsdp2_bf16():
@@ -55,17 +60,28 @@ def fsdp2_fp16():
     _fsdp2(torch.float16)
 
 
-def _sharded(model, scaler):
+def fsdp2_overflow():
+    _fsdp2(torch.float16, boom=4)
+
+
+def _sharded(model, scaler, boom=None):
+    """Train; where a step is named, rank 1 overflows in it, and each rank prints its scales and what it skipped."""
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    losses = []
-    for x, y in batches():
+    rank, losses, scales, skipped = dist.get_rank(), [], [scaler.get_scale()], []
+    for step, (x, y) in enumerate(batches()):
+        before = [getattr(one, "_local_tensor", one).detach().clone() for one in parameters(model)]
         optimizer.zero_grad()
-        loss = loss_of(model(x + dist.get_rank()), y)
+        loss = loss_of(model((x + rank) * (1e6 if step == boom and rank == 1 else 1.0)), y)
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         scaler.step(optimizer)
         scaler.update()
         losses.append(loss.item())
+        scales.append(scaler.get_scale())
+        after = [getattr(one, "_local_tensor", one).detach() for one in parameters(model)]
+        skipped += [step] if all(map(torch.equal, before, after)) else []
+    if boom is not None:
+        sys.stdout.write(f"SCALES {json.dumps([rank, scales, skipped])}\n")
     digest(losses, parameters(model))
 
 
@@ -77,6 +93,23 @@ def tensor_parallel():
     model = parallelize_module(net(), mesh, plan)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, foreach=False)
     digest(train(model, optimizer, dtype=torch.bfloat16), parameters(model))
+
+
+def tensor_parallel_in_bf16():
+    """The same with weights in bfloat16, outside autocast."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2,))
+    model = parallelize_module(net().bfloat16(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, foreach=False)
+    losses = []
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss = loss_of(model(x.bfloat16()), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    digest(losses, parameters(model))
 
 
 class Stage(torch.nn.Module):

@@ -126,9 +126,17 @@ def _copies(held: Sequence[Probe], updated: Sequence[torch.Tensor]) -> list[Prob
     found = []
     for parameter, amax in held:
         alike = (one for one in updated if one.shape == parameter.shape and one.device == parameter.device)
-        copies = (one for one in alike if torch.equal(one.detach().to(parameter.dtype), parameter.detach()))
+        copies = (one for one in alike if _holds(one, parameter))
         found += [(copy, amax) for copy in (next(copies, None),) if copy is not None]
     return found
+
+
+def _holds(copy: torch.Tensor, parameter: torch.Tensor) -> bool:
+    """Tell whether a copy holds a parameter's numbers; of one that is spread over ranks, this rank's part is read."""
+    ours, theirs = plain(copy), plain(parameter)
+    if ours is None or theirs is None:
+        return False
+    return torch.equal(ours.detach().to(theirs.dtype), theirs.detach())
 
 
 def overflowed(held: Sequence[Probe]) -> bool:

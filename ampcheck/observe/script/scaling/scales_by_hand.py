@@ -23,6 +23,7 @@ from ampcheck.observe.script.scaling.scaled_by_hand import (
     probes,
     scaling_of,
 )
+from ampcheck.observe.unusual import in_memory, plain
 from ampcheck.values.loop import NOT_FINITE, RESCALED, SPOILT, ScaleEvent
 
 #: What a scale that is applied by hand is called where a scaler's label stands.
@@ -156,7 +157,7 @@ class ScaleByHand:
         held = [
             one for one in held if id(one) in self._behind
         ] or held  # others wait for a backward of their own
-        if falls and any(not bool(one.detach().isfinite().all()) for one in held):
+        if falls and not all(map(_finite, held)):
             self._spoilt = True
             return SPOILT
         if falls and not_finite(held):
@@ -227,3 +228,9 @@ class ScaleByHand:
 
 def _both_ends(weights: Sequence[torch.Tensor]) -> _Ends:
     return tuple(map(id, (*weights[:1], *weights[-1:])))
+
+
+def _finite(weight: torch.Tensor) -> bool:
+    """Tell whether a weight holds no inf and no NaN; of one that is spread over ranks, this rank's part."""
+    part = plain(weight)
+    return part is None or not in_memory(part) or bool(part.detach().isfinite().all())
