@@ -116,7 +116,7 @@ class Hooks:
                 for name, instead in scaler_hooks.OF_SCALERS.items():
                     if name in vars(base):
                         once = functools.partial(scaler_hooks.once, self._watcher, name, instead)
-                        self._patches.put(base, name, once)
+                        self._patches.put_under_all_names(base, name, once)
 
     def _clipping(self) -> None:
         """Wrap the functions that clip, also under the names that modules have imported them by."""
