@@ -278,9 +278,10 @@ def _recommended(report: Report, plan: Plan) -> str:
     if outcome.magnifies(rounded):
         state = "is inconclusive on these weights, which magnify any rounding"
     if not plan.fp32_modules and not plan.fp32_lines and magnified(report.outcomes):
+        trained = "audit trained ones (--weights FILE), or " if report.random_weights else ""
         return (
-            f"whether {plan.precision} harms training cannot be seen at these weights; audit trained ones "
-            "(--weights FILE), or train beside FP32: --verify-steps N"
+            f"whether {plan.precision} harms training cannot be seen at these weights; {trained}train beside "
+            "FP32: --verify-steps N"
         )
     if plan.precision != report.precision:
         return (

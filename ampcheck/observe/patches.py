@@ -25,7 +25,7 @@ class Patches:
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Replace an attribute by what `make` returns for it, its own or inherited; None where there is none."""
-        original = vars(owner).get(name, _ABSENT)
+        original = _own(owner, name)
         self._done.append((owner, name, original))
         made = make(getattr(owner, name, None) if original is _ABSENT else original)
         setattr(owner, name, made)
@@ -42,6 +42,24 @@ class Patches:
         """Replace a function by one that is called with it, and then with what it is given."""
         self.wrap(owner, name, functools.partial(put_in_place, instead))
 
+    def put_under_all_names(self, owner: Any, name: str, instead: Callable[..., Any]) -> None:
+        """Do what `put` does, also where the function is called by a name that was bound before.
+
+        A bound method is such a name. So what the function runs is replaced, and not the function.
+        """
+        function = _own(owner, name)
+        if not isinstance(function, FunctionType):
+            self.put(owner, name, instead)
+            return
+        code = function.__code__
+        original = FunctionType(
+            code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        )
+        original.__kwdefaults__ = function.__kwdefaults__
+        self.set(function, "__wrapped__", original)
+        self.set(function, "__kwdefaults__", {"_ampcheck_instead": functools.partial(instead, original)})
+        self.set(function, "__code__", _hand_on.__code__.replace(co_freevars=code.co_freevars))
+
     def before(self, owner: Any, name: str, tell: Callable[..., object]) -> None:
         """Let a function tell of a call, with what it is given, before it is made."""
         self.wrap(owner, name, functools.partial(_telling, tell))
@@ -49,7 +67,7 @@ class Patches:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Put everything back for a while."""
-        now = [(owner, name, vars(owner)[name]) for owner, name, _ in self._done]
+        now = [(owner, name, _own(owner, name)) for owner, name, _ in self._done]
         for owner, name, original in reversed(self._done):
             _put(owner, name, original)
         try:
@@ -87,6 +105,13 @@ def _is_held(pair: tuple[Any, Any]) -> bool:
     return sys.getrefcount(pair[0]) > sys.getrefcount(bare[0])
 
 
+def _own(owner: Any, name: str) -> Any:
+    """Return an attribute that is no inherited one; what a function runs is no entry of its dictionary."""
+    return (
+        getattr(owner, name, _ABSENT) if isinstance(owner, FunctionType) else vars(owner).get(name, _ABSENT)
+    )
+
+
 def _put(owner: Any, name: str, original: Any) -> None:
     if original is _ABSENT:
         delattr(owner, name)
@@ -102,6 +127,10 @@ def put_in_place(instead: Callable[..., Any], original: Callable[..., Any]) -> C
         return instead(original, *args, **kwargs)
 
     return call
+
+
+def _hand_on(*args: Any, _ampcheck_instead: Callable[..., Any], **kwargs: Any) -> Any:
+    return _ampcheck_instead(*args, **kwargs)
 
 
 def _telling(tell: Callable[..., object], original: Callable[..., Any]) -> Callable[..., Any]:

@@ -101,8 +101,8 @@ def next_step(report: Report) -> str:
 def _fixed(report: Report) -> str:
     """Return what to change in a step that is not safe, or how to find out more."""
     if report.verdict.word is Health.RISK and report.loop is None and magnified(report.outcomes):
-        random = any(note.startswith("weights are random") for note in report.notes)
-        return "audit trained weights: --weights FILE" if random else "train beside FP32: --verify-steps 100"
+        trained, beside = "audit trained weights: --weights FILE", "train beside FP32: --verify-steps 100"
+        return trained if report.random_weights else beside
     once = report.loop is None and len(report.reference.steps) == 1
     if once and report.verdict.word is Health.PARTLY_AUDITED and motionless(report):
         return f"audit the steps after the first update: ampcheck {clean(report.target)} --steps 3"

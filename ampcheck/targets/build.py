@@ -26,8 +26,9 @@ def build(spec: Spec, options: Options) -> Target:
                 raise
             with random_weights():
                 target = make(spec, options)
-            note = f"weights are random: pretrained ones could not be loaded ({type(why).__name__})"
-            target = replace(target, notes=(*target.notes, note))
+            if options.weights is None:
+                note = f"weights are random: pretrained ones could not be loaded ({type(why).__name__})"
+                target = replace(target, notes=(*target.notes, note))
         return replace(target, name=spec.text)
 
 

@@ -14,7 +14,6 @@ from ampcheck.targets.spec import Options
 GOOGLENET_AUX, INCEPTION_AUX, SEGMENTATION_AUX = 0.3, 0.4, 0.5
 #: RAFT weighs the flow after each refinement by 0.8 to the power of how many follow.
 FLOW_DECAY = 0.8
-RANDOM_WEIGHTS = "weights are random (--weights FILE loads yours)"
 
 
 def input_shape(options: Options, default: tuple[int, ...], batch: int) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ NESTS = ("state_dict", "model_state_dict", "model", "module", "net", "weights")
 #: What wrappers put before each name: DataParallel, torch.compile, Lightning.
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
 SHOWN_KEYS = 3
+RANDOM_WEIGHTS = "weights are random (--weights FILE loads yours)"
 
 
 def place(model: Any, options: Options) -> Any:
@@ -31,6 +32,11 @@ def place(model: Any, options: Options) -> Any:
             f"the model cannot be put on {options.device!r}: {str(error).splitlines()[0]}"
         ) from error
     return model if moved is None else moved
+
+
+def weights_note(options: Options) -> str:
+    """Say what weights a model of a zoo has."""
+    return RANDOM_WEIGHTS if options.weights is None else f"weights are those of {options.weights.name}"
 
 
 def load_weights(model: Any, path: Path) -> None:

@@ -124,6 +124,11 @@ class Report:
         """Return what was not seen, and how often in one run."""
         return {**self.reference.not_audited, **self.low.not_audited}
 
+    @property
+    def random_weights(self) -> bool:
+        """Tell whether the weights are known to be random."""
+        return any(note.startswith("weights are random") for note in self.notes)
+
     def save(self, path: str | Path) -> None:
         """Write this to a file in the format of its ending: .json, .html, .md, .txt, .csv, .sarif or .xml."""
         PRESENTATION.save(self, path)

@@ -20,7 +20,9 @@ from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.observe.step import Step
 from ampcheck.renderers.next_step import next_step
 from ampcheck.renderers.terminal import render as terminal
-from ampcheck.targets.vision import RANDOM_WEIGHTS
+from ampcheck.run.audit import audit
+from ampcheck.targets.spec import Target
+from ampcheck.targets.weights import RANDOM_WEIGHTS
 from ampcheck.values.findings import Severity
 from ampcheck.values.formats import BF16, FP16, FP32
 from ampcheck.values.outcome import AGREES, HARM_ERROR, MAGNIFIES, Outcome, magnified
@@ -93,6 +95,13 @@ def test_what_magnifies_rounding_is_a_risk_without_a_culprit(precision):
     random = replace(report, notes=(*report.notes, RANDOM_WEIGHTS))
     assert next_step(random) == "audit trained weights: --weights FILE"
     assert f"whether {precision} harms training cannot be seen" in report.advice[-1]
+    assert "--weights FILE" not in report.advice[-1]
+
+
+def test_other_weights_are_advised_where_these_are_random():
+    model, batch, loss_of = made(12.0)
+    report = audit(Target("chaos", model, [batch], loss_of, notes=(RANDOM_WEIGHTS,)), Settings("bf16"))
+    assert "at these weights; audit trained ones (--weights FILE), or train" in report.advice[-1]
 
 
 def test_one_place_that_loses_bits_is_no_magnification():

@@ -1,5 +1,6 @@
 """Functions that stand in for torch's are taken back from every module that bound one, and from none that did not."""
 
+import inspect
 import sys
 from types import ModuleType
 
@@ -36,3 +37,33 @@ def test_no_module_is_searched_for_what_nobody_holds(late, monkeypatch):
         mine = torch.clear_autocast_cache  # by anything at all
     assert searched == [False, True]
     assert mine is not torch.clear_autocast_cache
+
+
+class Base:
+    def value(self, by=1, *, more=0):
+        return by + more
+
+
+class Derived(Base):
+    def value(self, by=2, *, more=0):
+        return super().value(by, more=more)
+
+
+@pytest.mark.parametrize(("kind", "alone"), [(Base, 1), (Derived, 2)])
+def test_a_method_that_was_bound_before_is_replaced_as_well_until_it_is_put_back(kind, alone):
+    early, signature = kind().value, inspect.signature(kind.value)
+    before = kind.value.__code__, kind.value.__kwdefaults__, vars(kind)["value"]
+    replaced = patches.Patches()
+    replaced.put_under_all_names(
+        kind, "value", lambda original, *args, **more: ("heard", original(*args, **more))
+    )
+    assert early() == kind().value() == ("heard", alone)
+    assert early(5, more=2) == ("heard", 7)
+    assert inspect.signature(kind.value) == signature
+    with replaced.paused():
+        assert early() == alone
+    assert early() == ("heard", alone)
+    replaced.restore()
+    assert early() == alone
+    assert (kind.value.__code__, kind.value.__kwdefaults__, vars(kind)["value"]) == before
+    assert not vars(kind.value)

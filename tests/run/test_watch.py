@@ -285,3 +285,56 @@ def test_an_error_of_ours_leaves_no_scaled_gradient_behind(monkeypatch):
         watched = train()
     # One step had fp16's gradient; at a scale of 2^16 it would be off by far more.
     assert torch.allclose(bare, watched, rtol=1e-2)
+
+
+BOUND = ("scale", "unscale_", "step", "update")
+
+
+class OfItsOwn(torch.amp.GradScaler):
+    """Calls the methods that it replaces: what it runs holds its class."""
+
+    def scale(self, outputs):
+        return super().scale(outputs)
+
+    def update(self, new_scale=None):
+        super().update(new_scale)
+
+
+def heard(kind, bound):
+    """Return what is heard of a loop, its scale at the end, and the functions of the methods that were `bound`."""
+    net, optimizer, _ = made()
+    scaler = kind("cpu", init_scale=2.0**24, growth_interval=2)
+    early = {name: getattr(scaler, name) for name in bound}
+
+    def method(name):
+        return early.get(name) or getattr(scaler, name)
+
+    with ampcheck.watch(net, optimizer) as watching:
+        for _ in range(12):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                loss = nn.functional.cross_entropy(net(torch.randn(16, 8)), torch.randint(0, 4, (16,)))
+            method("scale")(loss).backward()
+            method("unscale_")(optimizer)
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            method("step")(optimizer)
+            method("update")()
+    return watching.report(), scaler.get_scale(), [one.__func__ for one in early.values()]
+
+
+@pytest.mark.parametrize("kind", [torch.amp.GradScaler, OfItsOwn])
+@pytest.mark.parametrize("bound", [*((name,) for name in BOUND), BOUND])
+def test_methods_of_a_scaler_that_were_bound_before_are_heard(kind, bound):
+    report, scale, _ = heard(kind, bound)
+    assert [finding.code for finding in report.findings if finding.severity is Severity.ERROR] == []
+    assert report.loop.scaling == ""
+    assert report.loop.first_scales == {"scaler 1": 2.0**24}
+    assert [event.after for event in report.loop.scales][-1:] == [scale]
+    assert report.loop == heard(kind, ())[0].loop
+
+
+def test_methods_of_a_scaler_are_afterwards_as_before():
+    codes = {name: vars(torch.amp.GradScaler)[name].__code__ for name in BOUND}
+    *_, functions = heard(torch.amp.GradScaler, BOUND)
+    assert [function.__code__ for function in functions] == list(codes.values())
+    assert not any(vars(function) or function.__kwdefaults__ for function in functions)

@@ -46,6 +46,9 @@ def test_a_model_without_its_download_has_random_weights(tmp_path, monkeypatch, 
     assert torch.hub.load_state_dict_from_url is refuses
     with pytest.raises(TypeError):
         nn.Linear(4, 2).load_state_dict(None)  # only while it was built
+    torch.save(target.model.state_dict(), "mine.pt")
+    given = load("net.py", Options(device="cpu", weights=Path("mine.pt")))
+    assert not [note for note in given.notes if note.startswith("weights are random")]
 
 
 def test_other_errors_stay_what_they_are(tmp_path, monkeypatch):

@@ -588,6 +588,19 @@ def test_weights_that_do_not_fit_are_listed(user_file):
     assert "fc.weight is (4, 7), expected (4, 3)" in message
 
 
+@pytest.mark.parametrize(
+    "spec", ["torchvision:squeezenet1_1", "timm:test_resnet.r160_in1k", "transformers:albert"]
+)
+def test_weights_of_a_file_are_not_called_random(user_file, spec):
+    pytest.importorskip(spec.partition(":")[0])
+    random = load(spec, Options(small=True, batch_size=2))
+    state = {key: value.clone() + 1 for key, value in random.model.state_dict().items()}
+    given = load(spec, Options(small=True, batch_size=2, weights=saved("plain", state)))
+    assert "weights are random (--weights FILE loads yours)" in random.notes
+    assert "weights are those of w.pt" in given.notes
+    assert not [note for note in given.notes if "random (" in note]
+
+
 class Trap:
     def __reduce__(self):
         return (Path.touch, (Path("trap_was_run"),))

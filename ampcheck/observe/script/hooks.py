@@ -36,6 +36,7 @@ from ampcheck.observe.script.scaling import scaler_hooks
 from ampcheck.observe.script.schedules import schedule
 from ampcheck.observe.script.watcher import Watcher
 from ampcheck.observe.script.workers import hear_workers
+from ampcheck.observe.warned import Warned
 from ampcheck.values.loop import RETURNED, UNCACHED, Kind
 
 _current_node = torch._C._current_autograd_node
@@ -54,7 +55,7 @@ class Hooks:
         self._own = watcher
         watcher = self._watcher = cast("Watcher", self._ear)
         self._patches = Patches()
-        self._handles: list[Any] = []
+        self._handles: list[Any] = [Warned()]
         self._kinds: set[type] = set()
         self.open = True  #: the watcher still hears
         put, before = self._patches.put, self._patches.before
@@ -116,7 +117,7 @@ class Hooks:
                 for name, instead in scaler_hooks.OF_SCALERS.items():
                     if name in vars(base):
                         once = functools.partial(scaler_hooks.once, self._watcher, name, instead)
-                        self._patches.put(base, name, once)
+                        self._patches.put_under_all_names(base, name, once)
 
     def _clipping(self) -> None:
         """Wrap the functions that clip, also under the names that modules have imported them by."""

@@ -10,8 +10,8 @@ from ampcheck.targets.lossfinder import STAND_IN_NOTE, probe
 from ampcheck.targets.nested import move
 from ampcheck.targets.spec import Options, Spec, Target, close
 from ampcheck.targets.userfile import explained
-from ampcheck.targets.vision import RANDOM_WEIGHTS, classification, input_shape
-from ampcheck.targets.weights import place
+from ampcheck.targets.vision import classification, input_shape
+from ampcheck.targets.weights import place, weights_note
 from ampcheck.targets.zoo import library
 
 DEFAULT_SIZES = (3, 224, 224)
@@ -31,7 +31,7 @@ def from_timm(spec: Spec, options: Options) -> Target:
     model, shape = _fitting(timm, name, sizes, options)
     model = place(model.train(), options)
     images = torch.randn(shape)
-    notes: tuple[str, ...] = (RANDOM_WEIGHTS, f"images are random, {'x'.join(map(str, shape))}")
+    notes: tuple[str, ...] = (weights_note(options), f"images are random, {'x'.join(map(str, shape))}")
     classes = getattr(model, "num_classes", 0)
     if not classes:
         batches = [move(images, options.device)]

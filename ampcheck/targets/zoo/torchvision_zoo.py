@@ -11,8 +11,8 @@ from ampcheck.errors import TargetError
 from ampcheck.targets.nested import move
 from ampcheck.targets.spec import Options, Spec, Target, close
 from ampcheck.targets.userfile import explained
-from ampcheck.targets.vision import RANDOM_WEIGHTS, classification, detection, flow, input_shape, segmentation
-from ampcheck.targets.weights import place
+from ampcheck.targets.vision import classification, detection, flow, input_shape, segmentation
+from ampcheck.targets.weights import place, weights_note
 from ampcheck.targets.zoo import library
 
 IMAGENET_CLASSES, SEGMENTATION_CLASSES, VIDEO_CLASSES, DETECTION_CLASSES, KEYPOINTS = 1000, 21, 400, 91, 17
@@ -57,7 +57,7 @@ def from_torchvision(spec: Spec, options: Options) -> Target:
         model=model,
         batches=[move(family.make_batch(shape, name), options.device)],
         loss=family.loss,
-        notes=(RANDOM_WEIGHTS, f"images are random, {'x'.join(map(str, shape))}", family.labels),
+        notes=(weights_note(options), f"images are random, {'x'.join(map(str, shape))}", family.labels),
     )
 
 

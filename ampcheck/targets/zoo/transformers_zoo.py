@@ -13,8 +13,7 @@ from ampcheck.targets.lossfinder import STAND_IN_NOTE, probe
 from ampcheck.targets.nested import input_shapes, move
 from ampcheck.targets.spec import Options, Spec, Target, close
 from ampcheck.targets.userfile import explained
-from ampcheck.targets.vision import RANDOM_WEIGHTS
-from ampcheck.targets.weights import place
+from ampcheck.targets.weights import place, weights_note
 from ampcheck.targets.zoo import library
 from ampcheck.targets.zoo.transformers_batch import candidates
 from ampcheck.targets.zoo.transformers_config import LEVELS, prepared
@@ -55,7 +54,7 @@ def from_transformers(spec: Spec, options: Options) -> Target:
     )
     notes = (
         f"{kind.__name__} of the default configuration{fit.note}",
-        RANDOM_WEIGHTS,
+        weights_note(options),
         f"inputs are random: {inputs}",
     )
     return Target(
