@@ -27,13 +27,16 @@ class Warned:
     """Gives warnings to whom they are for, until it is removed."""
 
     def __init__(self) -> None:
-        self._shows = vars(warnings)["_showwarnmsg"]
+        self._shows = vars(warnings).get("_showwarnmsg")
+        if self._shows is None:  # a Python that has no such name: lines may be ours
+            return
         vars(warnings)["_showwarnmsg"] = functools.partial(_show, self._shows)
         warnings.filters.insert(0, _ALL)  # type: ignore[attr-defined]
 
     def remove(self) -> None:
         """Leave warnings where they fall."""
-        vars(warnings)["_showwarnmsg"] = self._shows
+        if self._shows is not None:
+            vars(warnings)["_showwarnmsg"] = self._shows
         if _ALL in warnings.filters:
             warnings.filters.remove(_ALL)  # type: ignore[attr-defined]
 

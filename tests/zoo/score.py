@@ -11,13 +11,17 @@ quiet   a clean case has no error-level finding
 """
 
 import argparse
+import sys
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 import torch
 from comparing import place_is_wrong
 from running import CASES, load, run
 from truth import bound_of, still_ill
+from verdict_laws import check_the_law, check_words
 
 from ampcheck.errors import AmpcheckError
 from ampcheck.run.audit import audit
@@ -42,6 +46,8 @@ def mark(path: Path) -> dict:
             "seconds": time.perf_counter() - begun,
         }
     row["seconds"] = time.perf_counter() - begun
+    check_the_law(report)
+    check_words(report)
     errors = [finding for finding in report.findings if finding.severity == "error"]
     row["said"] = "; ".join(f"{finding.kind} {_place(finding)}" for finding in errors[:3])
     if truth["kind"] == "clean":

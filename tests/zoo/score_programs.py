@@ -17,6 +17,12 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+
+from verdict_laws import check_the_law, check_words
+
+from ampcheck.saved.report_json import read
+
 HERE = Path(__file__).parent / "programs"
 #: What this printed on a machine with a GPU.
 ON_GPU = HERE.parents[1] / "golden" / "programs.txt"
@@ -235,6 +241,9 @@ def mark(name: str, truth: dict) -> dict:
         )
         if not out.exists():
             return {"name": name, "word": "no report", "errors": [], "said": done.stderr[-200:]}
+        whole = read(str(out))
+        check_the_law(whole)
+        check_words(whole)
         report = json.loads(out.read_text(encoding="utf-8"))
     errors = [one for one in report["findings"] if one["severity"] == "error"]
     return {"name": name, "word": report["verdict"]["word"], "errors": errors, "said": ""}

@@ -20,8 +20,8 @@ from ampcheck.values.trace import Cast, CastCount, Phase, Site
 
 #: Rows kept before they are added up by site, so that memory does not grow with the length of a step.
 FLUSH_ROWS = 1024
-#: Calls of one site of which elements are sampled for comparison, and each as far again after them (32, 64, 128 ...):
-#: loops repeat themselves, and what they lose may add up.
+#: Calls of one site of which elements are sampled for comparison, and four of each as many again after them
+#: (20, 24, 28, 32, 40, 48 ...): loops repeat themselves, and what they lose may add up.
 SAMPLED_CALLS = 16
 #: The number under which the loss is kept.
 _LOSS = -1
@@ -132,7 +132,7 @@ class StepRecord:
         shelf.numbers.append(number)
         if self._wanted:
             call = self._calls[number] = self._calls[number] + 1
-            if call <= SAMPLED_CALLS or call & (call - 1) == 0:
+            if call <= SAMPLED_CALLS or not call & ((1 << call.bit_length() - 3) - 1):
                 self._samples[number].append(shelf.arena.sample(tensor, self._wanted))
         self._measured += 1
         self._rows.append((shelf, row))
