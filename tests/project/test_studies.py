@@ -13,7 +13,7 @@ from alarm_text import page as alarm_page
 from alarm_text import proved
 from failures import FAILURES, walk
 from false_alarms import Proof, Row, audited, built, remembered
-from judge import Opinion, opinion, rounded
+from judge import Opinion, Training, opinion, rounded
 from lines import lines_wide
 from minimality import CASES, smallest, study
 from ordinary import ORDINARY, REPRESENTATIVE
@@ -68,6 +68,15 @@ def test_an_alarm_is_proved_only_by_harm_in_every_draw_that_the_plan_heals():
     assert proved(Proof(row, overflow, (Opinion(0, math.inf, 0.0, 0.0),), ()))
     assert not proved(Proof(row, finding, (ill, well), (well, well)))
     assert not proved(Proof(row, finding, (ill, ill), (well, ill)))
+    worse = (
+        Training(5.374, 5.38, 5.374),
+        Training(5.3746, 5.3788, 5.3746),
+    )  # by more than a random state does
+    assert proved(Proof(row, finding, (ill, well), (well, well), worse))
+    alike = (Training(5.374, 5.375, 5.374), Training(5.3746, 5.3788, 5.3746))
+    assert not proved(Proof(row, finding, (ill, well), (well, well), alike))
+    no_help = (Training(5.374, 5.38, 5.378), Training(5.3746, 5.3788, 5.3746))
+    assert not proved(Proof(row, finding, (ill, well), (well, well), no_help))
 
 
 def test_the_page_counts_what_the_rows_hold_and_audits_are_remembered(tmp_path):

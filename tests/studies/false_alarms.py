@@ -9,6 +9,7 @@ again whose name matches a pattern, `--redo '*'` all.
 
 import argparse
 import gc
+import math
 import sys
 import tempfile
 import time
@@ -22,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from alarm_text import page
-from judge import Opinion, opinion, rounded
-from ordinary import ORDINARY, ordinary
+from judge import Opinion, Training, opinion, rounded, training
+from ordinary import ORDINARY, ordinary, redrawn
 
 from ampcheck.diagnose.rules import diagnose
 from ampcheck.diagnose.verdict import judged
@@ -39,6 +40,8 @@ PRECISIONS = ("fp16", "bf16")
 NOISY = 0.1
 #: Draws of weights and batch on which an error finding is judged a second time.
 DRAWS = 3
+#: Steps that a training goes on for.
+STEPS = 60
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Proof:
     finding: Finding
     opinions: tuple[Opinion, ...]  #: by draw
     healed: tuple[Opinion, ...]  #: the same with the modules of the plan in FP32; empty without any
+    trainings: tuple[Training, ...] = ()  #: how training goes on, by random state
 
 
 def audited(spec: str, precision: str, budget: float, trained: int = 0) -> Row:
@@ -104,7 +108,12 @@ def proof(row: Row, finding: Finding, trained: int) -> Proof:
     builds = [partial(built, row.spec, seed, trained) for seed in range(DRAWS)]
     found = tuple(opinion(build, row.precision, scale) for build in builds)
     healed = tuple(opinion(build, row.precision, scale, modules) for build in builds) if modules else ()
-    return Proof(row, finding, found, healed)
+    goes_on = trained and modules and all(math.isfinite(one.error) for one in found)
+    trainings = tuple(
+        training(builds[0], row.precision, modules, seed, redrawn, STEPS)
+        for seed in (range(DRAWS) if goes_on else ())
+    )
+    return Proof(row, finding, found, healed, trainings)
 
 
 def built(spec: str, seed: int, trained: int = 0) -> tuple[Any, Any, Any]:

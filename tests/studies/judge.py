@@ -22,6 +22,9 @@ MATTERS = 0.01  #: of a tensor's RMS: smaller gradient elements are not missed
 #: Makes a model, a batch and a loss of both; the same ones each time, and the same random state after it.
 Build = Callable[[], tuple[Any, Any, Callable[[Any, Any], torch.Tensor]]]
 
+#: Draws a batch like one.
+Redraw = Callable[[Any], Any]
+
 
 @dataclass(frozen=True)
 class Run:
@@ -88,6 +91,52 @@ def rounded(build: Build, precision: str) -> float:
         return model, batch, loss_of
 
     return against(step(build, None, 0), step(with_rounded_weights, None, 0), 0).error
+
+
+@dataclass(frozen=True)
+class Training:
+    """Mean losses of the last steps of a training that goes on: in FP32, in low precision and with a plan."""
+
+    wide: float
+    low: float
+    healed: float
+
+
+def training(
+    build: Build, precision: str, fp32: Iterable[str], seed: int, again: Redraw, steps: int
+) -> Training:
+    """Train on from the same weights with the same batches, drawn anew in each step; in fp16 at torch's first scale."""
+    found = [
+        _losses(build, dtype, kept, seed, again, steps)
+        for dtype, kept in ((None, ()), (DTYPES[precision], ()), (DTYPES[precision], fp32))
+    ]
+    return Training(*(sum(losses[-steps // 3 :]) / len(losses[-steps // 3 :]) for losses in found))
+
+
+def _losses(
+    build: Build, dtype: torch.dtype | None, fp32: Iterable[str], seed: int, again: Redraw, steps: int
+) -> list[float]:
+    model, batch, loss_of = build()
+    for name in fp32:
+        _promote(model.get_submodule(name))
+    torch.manual_seed(seed)
+    optimizer, losses = torch.optim.AdamW(model.parameters(), 3e-4), []
+    scaler = torch.amp.GradScaler("cpu", enabled=dtype is torch.float16)
+    for _ in range(steps):
+        with (
+            cuda_casting(),
+            WideCompute(),
+            torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None),
+        ):
+            loss = loss_of(model, again(batch))
+            scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    return losses
 
 
 def against(reference: Run, low: Run, log2_scale: int) -> Opinion:

@@ -1,5 +1,7 @@
 """Ordinary models, as people train them: by name, at random initialisation, small enough for one core."""
 
+from typing import Any
+
 import torch
 from torch.utils._pytree import tree_map_only
 
@@ -60,11 +62,16 @@ def ordinary(spec: str, seed: int = 0, trained: int = 0) -> Target:
     optimizer = torch.optim.AdamW(target.model.parameters(), 3e-4) if trained else None
     for _ in range(trained):
         assert optimizer is not None
-        target.loss(target.model, tree_map_only(torch.Tensor, _drawn, target.batch(0))).backward()
+        target.loss(target.model, redrawn(target.batch(0))).backward()
         torch.nn.utils.clip_grad_norm_(target.model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
     return target
+
+
+def redrawn(batch: Any) -> Any:
+    """Return another batch of the same kind."""
+    return tree_map_only(torch.Tensor, _drawn, batch)
 
 
 def _drawn(tensor: torch.Tensor) -> torch.Tensor:
