@@ -8,6 +8,7 @@ it follows from numbers that are nothing like FP32's, or has overflown.
 import weakref
 from contextlib import suppress
 from math import isfinite
+from pathlib import Path
 from time import thread_time
 from typing import Any
 
@@ -33,8 +34,11 @@ from ampcheck.values.outcome import HARM_ERROR
 _OFTEN, _SECONDS, _OPERATIONS = 2, 1.0, 20_000
 #: The same where the script decides by a number in half precision.
 _MORE_OFTEN = 64
+_LONG = "too many to follow, so whether FP32's are others was not judged"
 #: Operations that decide: by which numbers are larger, or where they lie.
 _DECIDES = frozenset({"argmin", "argmax", "topk", "sort", "argsort"}) | COMPARES | SEARCHES
+#: Operations that add to a number.
+_SUMS = frozenset("add add_ sub sub_ index_add_ scatter_add_".split())
 #: What runs a module's forward.
 _IN_MODULE = {"nn/modules/module.py": frozenset({"_call_impl"})}
 #: What torch calls the kernel of an operation that is made of others.
@@ -60,11 +64,17 @@ class _Judged(Results):
         ] = {}  #: by storage, where half precision began outside of modules
         #: Single numbers in half precision, by identity, and where each was made or written last.
         self._numbers: dict[int, tuple[weakref.ref[torch.Tensor], tuple[str, int]]] = {}
+        self._lines: dict[
+            int, tuple[str, int]
+        ] = {}  #: by storage of a sum in half precision, the line that adds
+        self.adds_up: set[tuple[str, int]] = set()  #: lines that add to what they have made themselves
+        self.asks = False  #: this evaluation decides by numbers, or reads them
         #: The same, and by how much a metric is off, once the script has read one; no operation where it has overflown.
         self.found: tuple[str, str, int, float] | None = None
 
     def run(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run an operation, and its reference; compare a number that the script reads."""
+        self.asks |= func is READ
         if func is READ and self.open:
             with suppress(Exception), unseen():  # of our own: then nothing is known of it
                 self.decisions.reads(args[0], self, self._began_at)
@@ -92,6 +102,8 @@ class _Judged(Results):
                 if (number := known()) is not None:
                     self.decisions.keeps(number, self, place)
         self._numbers.clear()
+        self._lines.clear()
+        self.asks = False
         super().clear()
         self._turned.clear()
         self._began.clear()
@@ -104,6 +116,8 @@ class _Judged(Results):
                 self.decisions.compares(rule.name, args, self, self._began_at)
             elif rule.name == "_to_copy":
                 self.decisions.reads(args[0], self, self._began_at)
+        self.asks |= rule.name in _DECIDES
+        adds = self._adds(rule, args)
         given = [_key(one) for one in tensors_of((*args, *kwargs.values())) if readable(one)]
         turned = next((self._turned[key] for key in given if key in self._turned), None)
         first = next((self._began[key] for key in given if key in self._began), None)
@@ -118,12 +132,24 @@ class _Judged(Results):
             since = thread_time()
             with self.lock, unseen():
                 self.weights.look(args)
+                if adds is not None:
+                    self._lines |= {_key(one): adds for one in tensors_of((out,)) if readable(one)}
                 for tensor in filter(readable, tensors_of((out,))):
                     self._note(tensor, turned, decided)
                     self._begins(tensor, first)
             self._spent += thread_time() - since
 
         return and_compare
+
+    def _adds(self, rule: Effects, args: Args) -> tuple[str, int] | None:
+        """Return the line that adds to a sum in half precision, and take note of one that goes on with its own."""
+        if rule.name not in _SUMS or frames_match(_IN_MODULE):
+            return None
+        held = [one for one in tensors_of(args) if readable(one) and one.dtype in HALVES]
+        line = running_line() if held else None
+        if line is not None and line in [self._lines.get(_key(one)) for one in held]:
+            self.adds_up.add(line)
+        return line
 
     def _begins(self, tensor: torch.Tensor, first: tuple[str, int] | None) -> None:
         """Take note of where the half precision of a result has begun."""
@@ -201,8 +227,16 @@ class Evaluation:
     @property
     def missed(self) -> list[str]:
         """Return where it is not known whether FP32 would decide as half precision does, or it would not."""
-        whole = not (self._left_out or self._results.given_up)
-        return [*self._results.decisions.missed(whole=whole), *self._results.weights.missed()]
+        results, (whole, cut) = self._results, (not self._left_out, self._results.given_up)
+        sums = sorted(results.adds_up) if cut else []
+        return [
+            *results.decisions.missed(whole=whole and not cut),
+            *results.weights.missed(),
+            *(
+                f"an evaluation adds up numbers in half precision at {Path(file).name}:{line}: {_LONG}"
+                for file, line in sums
+            ),
+        ]
 
     @property
     def found(self) -> tuple[str, str, int, float] | None:
@@ -236,6 +270,7 @@ class Evaluation:
         mode, self.mode = self.mode, None
         if mode is not None:
             mode.__exit__()
+            self._times -= not self._results.asks  # a step's own forward without gradients, as of a teacher
             self._results.clear()
 
     def close(self) -> None:
