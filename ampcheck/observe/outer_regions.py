@@ -15,7 +15,7 @@ _DEVICES = ("cpu", "cuda")
 def outside_of_autocast() -> Iterator[None]:
     """Run as where no region is in force; then regions go on as they were, with the casts of weights that they keep.
 
-    Where there is a GPU they cast again: torch's own casts there cannot be told from those of the audit.
+    Where there is a GPU they cast again: nothing there separates torch's own casts from those of the audit.
     """
     torch.autocast_increment_nesting()
     depth = torch.autocast_decrement_nesting()

@@ -60,9 +60,12 @@ def wishes(source: str, file: str, arguments: Sequence[str] = ()) -> Wishes:
     >>> wishes('def never(): Trainer(precision="16-mixed")', "a.py").one()
     """
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return _wishes_in(ast.parse(source), file, arguments)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # Python may read what we go through in vain
         return NO_WISHES
+
+
+def _wishes_in(tree: ast.Module, file: str, arguments: Sequence[str]) -> Wishes:
     sure = surely_called(tree)
     inside = {name: calls for name, calls in functions(tree).items() if name not in sure}
     certain = [call for calls in sure.values() for call in calls]

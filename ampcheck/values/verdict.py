@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ampcheck.values.codec import Shape
+
 
 class Health(StrEnum):
     """The verdict in a word. The first four get worse in this order; the last says nothing."""
@@ -22,6 +24,8 @@ class Health(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """How much of a program was seen. What is missing here keeps a report from being called safe."""
+
+    JSON = Shape(optional=("state",))
 
     parameters: int = 0  #: that were trained
     elements: int = 0  #: of these parameters

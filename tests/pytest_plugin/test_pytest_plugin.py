@@ -102,7 +102,7 @@ def test_the_sample_passes_fails_for_the_right_reason_when_a_layer_breaks_and_pa
     assert text.count("error[AMP101] forward-overflow  model.py:9") == 3
     assert text.count("9 | return x / (x * x).mean(-1, keepdim=True).sqrt()") == 3
     assert text.count("- keep norm in FP32") == 3
-    assert text.count("+        x = x.float()") == 3
+    assert text.count("+            x = x.float()") == 3
     assert "E       AssertionError: AMP101 forward-overflow in fp16" in text
     assert "E       AssertionError: 1 dtype not as expected" in text
     assert "E         norm  expected fp32, got fp16" in text

@@ -30,17 +30,16 @@ FEW_PLACES = 4
 def precision_loss(report: Report) -> list[Finding]:
     """Results that are far off, or undefined: rounding which one place magnifies.
 
-    What it finds: a step whose gradients or loss differ from FP32 by more than 15 %, without overflow and
-    without underflow, and the few places whose promotion to FP32 heals it, tried by re-running; and the first
-    operation that gives NaN because rounding moved its input outside its domain. In a script also rows of a weight that
-    get no gradient in any recorded step, and have a part of 1 % or more of it in FP32. A gradient that is off by more
-    than 5 %, and by more than six times what rounding the FP32 weights alone does, is a warning.
+    What it finds: a step whose gradients or loss differ from FP32 by more than 15 %, without overflow and without
+    underflow, and the few places whose promotion to FP32 heals it, tried by re-running; the first operation that gives
+    NaN because rounding moved its input outside its domain; in a script also rows of a weight that get no gradient in any
+    recorded step, and have a part of 1 % or more of it in FP32. A warning from 5 % on, and six times what rounding the
+    FP32 weights alone does.
 
     Why it matters: training runs, the loss falls, and the model learns something else.
 
-    What to do: keep the named place in FP32. It is where coordinates, positions, angles, differences of nearly
-    equal numbers or long sums are held in too few bits. Where no place causes it, audit weights that have been
-    trained (--weights FILE).
+    What to do: keep the named place in FP32. It is where coordinates, positions, angles, differences of nearly equal
+    numbers or long sums are held in too few bits. Where there is none, audit trained weights (--weights FILE).
 
     Example: positions above 2048 in fp16, or above 256 in bf16, which cannot be told apart.
 
