@@ -61,7 +61,12 @@ def wishes(source: str, file: str, arguments: Sequence[str] = ()) -> Wishes:
     """
     try:
         return _wishes_in(ast.parse(source), file, arguments)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # Python may read what we go through in vain
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ):  # Python may read what we go through in vain
         return NO_WISHES
 
 

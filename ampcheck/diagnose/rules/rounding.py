@@ -32,8 +32,8 @@ def precision_loss(report: Report) -> list[Finding]:
 
     What it finds: a step whose gradients or loss differ from FP32 by more than 15 %, without overflow and without
     underflow, and the few places whose promotion to FP32 heals it, tried by re-running; the first operation that gives
-    NaN because rounding moved its input outside its domain; in a script also rows of a weight that get no gradient in any
-    recorded step, and have a part of 1 % or more of it in FP32. A warning from 5 % on, and six times what rounding the
+    NaN because rounding moved its input outside its domain; in a script also rows of a weight that get no gradient in
+    any recorded step, and have a part of 1 % or more of it in FP32. A warning from 5 % and six times what rounding the
     FP32 weights alone does.
 
     Why it matters: training runs, the loss falls, and the model learns something else.

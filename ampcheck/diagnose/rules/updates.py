@@ -80,6 +80,15 @@ def _is_placed(loss: UpdateLoss, placed: set[str]) -> bool:
     return any(name == loss.name or name.endswith(f".{loss.name}") for name in placed)
 
 
+def _what_became(stuck: int, wrong: int, bad: int, *, many: bool) -> tuple[str, str]:
+    """Return what became of changes, and of the numbers that were to change."""
+    if stuck >= wrong:
+        kept = "fall short of the values that FP32 gives them" if many else "stay as they were"
+        return "are rounded away", kept
+    far = "" if bad >= wrong else ", or more than twice as large as in FP32"
+    return f"are not finite{far}", "moved wrongly"
+
+
 def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     first = bad[0]
     if first.loaded:
@@ -93,12 +102,7 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     share, tensors = percent(max(stuck, wrong) / moved), len({loss.name for loss in bad})
     parent = _common([loss.name.rpartition(".")[0] for loss in bad])
     bad_ones = sum(loss.infinite for loss in bad)
-    effect = (
-        "are not finite" if bad_ones >= wrong else "are not finite, or more than twice as large as in FP32"
-    )
-    effect = "are rounded away" if stuck >= wrong else effect
-    kept = "stay as they were" if stuck >= wrong else "moved wrongly"
-    kept = "fall short of the values that FP32 gives them" if many and stuck >= wrong else kept
+    effect, kept = _what_became(stuck, wrong, bad_ones, many=many)
     trained = _trained(report, first.name)
     why, larger = vanishing_eps(report) if trained and wrong > stuck else ("", ())
     said = (
