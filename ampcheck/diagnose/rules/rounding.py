@@ -39,7 +39,7 @@ def precision_loss(report: Report) -> list[Finding]:
     Why it matters: training runs, the loss falls, and the model learns something else.
 
     What to do: keep the named place in FP32. It is where coordinates, positions, angles, differences of nearly equal
-    numbers or long sums are held in too few bits. Where there is none, audit trained weights (--weights FILE).
+    numbers or long sums are held in too few bits. Without one, audit weights after training (--weights FILE).
 
     Example: positions above 2048 in fp16, or above 256 in bf16, which cannot be told apart.
 
