@@ -1,5 +1,7 @@
 """Harm by part, in what a step leaves behind, in later steps and in training."""
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
@@ -299,6 +301,8 @@ def test_bits_that_only_the_backward_loses_are_placed():
     report = audit(case, Settings(precision="bf16"))
     (found,) = [finding for finding in report.findings if finding.code == "AMP501"]
     assert (found.origin.module, found.origin.op, found.origin.phase) == ("1", "add", Phase.BACKWARD)
+    lines, start = inspect.getsourcelines(Recurrent)
+    assert "torch.tanh(x @ weight)" in lines[found.origin.line - start]
     assert "lost in the backward" in found.message
 
 
