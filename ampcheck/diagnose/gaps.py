@@ -30,6 +30,8 @@ def told_gaps(report: Report) -> list[str]:
         shown.append(
             f"the script ended with {clean(coverage.raised)} after {plural(coverage.completed, 'step')}"
         )
+    if not coverage.judged:
+        shown.append("no step was compared with FP32")
     shown += _in_eight_bits(report)
     return shown + unjudged(report) + motionless(report) + _too_small(report) + _own_limits(report)
 

@@ -21,7 +21,7 @@ from ampcheck.diagnose.tables import (
 from ampcheck.values.formats import FP16
 from ampcheck.values.report import Report
 from ampcheck.values.stats import Bounds, TensorStats, merge
-from ampcheck.values.trace import Phase, Site, Trace
+from ampcheck.values.trace import Phase, Site, StepSummary, Trace
 
 
 def paired(gradients: dict[str, list[float]], log2_scale: int = 0, phase: Phase = Phase.BACKWARD) -> Report:
@@ -31,7 +31,8 @@ def paired(gradients: dict[str, list[float]], log2_scale: int = 0, phase: Phase 
         site = Site(module, "mm", "output", phase, "float16")
         reference[site._replace(dtype="float32")] = stats(values)
         low[site] = stats([rounded(v * 2.0**log2_scale, FP16) for v in values])
-    return Report("t", "fp16", log2_scale, Trace(reference), Trace(low))
+    steps = StepSummary(0.5, 0, 1.0, nonfinite=False), StepSummary(0.5, log2_scale, 1.0, nonfinite=False)
+    return Report("t", "fp16", log2_scale, Trace(reference, steps=steps[:1]), Trace(low, steps=steps[1:]))
 
 
 #: No ties and nothing in the top binade: counts are then exact.

@@ -39,6 +39,7 @@ def check_that_it_was_seen(report: Report) -> None:
     assert (coverage.unseen, coverage.raised, coverage.asked, coverage.gaps) == ({}, "", "", ())
     assert report.loop is None or coverage.completed
     assert report.judgeable
+    assert coverage.judged
     assert not report.dry
     assert all(held.finding.severity is not Severity.ERROR for held in report.suppressed)
     assert all(finding.severity is Severity.INFO for finding in report.findings)
