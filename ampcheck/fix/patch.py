@@ -89,11 +89,8 @@ def diff(file: Path, classes: dict[str, str]) -> str:
 
     '' where the file does not define each at its top level, with a forward whose inputs all have a name.
     """
-    try:
-        before = StringIO(file.read_text(encoding="utf-8")).readlines()  # as Python counts lines
-        tree = ast.parse("".join(before))
-    except (OSError, ValueError, SyntaxError):  # it is no text of Python's in UTF-8
-        return ""
+    text, tree = _read(file)
+    before = StringIO(text).readlines()  # as Python counts lines
     found = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in classes]
     forwards = [
         f for node in found for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "forward"
@@ -109,15 +106,23 @@ def diff(file: Path, classes: dict[str, str]) -> str:
     )
 
 
+def _read(file: Path) -> tuple[str, ast.Module]:
+    """Return a file's text, and what Python reads in it; nothing where a diff of it would not apply."""
+    try:
+        held = file.read_bytes()
+        text = (
+            "" if b"\r" in held else held.decode("utf-8")
+        )  # lines that end otherwise are not those of a diff
+        return text, ast.parse(text)
+    except (OSError, ValueError, SyntaxError):  # in another encoding, or a notebook
+        return "", ast.Module([], [])
+
+
 def _losses_outside(file: Path, places: tuple[str, ...]) -> str:
     """Return the diff that takes refused losses out of autocast, not what they are given; '' for other places."""
     from ampcheck.observe.source import shown_path
 
-    try:
-        text = file.read_text(encoding="utf-8")
-        tree = ast.parse(text)
-    except (UnicodeDecodeError, SyntaxError):  # in another encoding, or a notebook
-        return ""
+    text, tree = _read(file)
     name = shown_path(str(file))
     calls = [
         node

@@ -11,6 +11,8 @@ from typing import Any
 #: A function of torch's, or of the script's, that is replaced.
 Original = Callable[..., Any]
 _ABSENT = object()
+#: Stands in code for what is called.
+_INSTEAD = "_ampcheck_instead"
 #: Where functions of ours lie.
 _OURS = str(Path(__file__).parents[1])
 
@@ -55,10 +57,15 @@ class Patches:
         original = FunctionType(
             code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
-        original.__kwdefaults__ = function.__kwdefaults__
+        for known in ("__kwdefaults__", "__annotations__", "__qualname__", "__doc__", "__module__"):
+            setattr(original, known, getattr(function, known))
         self.set(function, "__wrapped__", original)
-        self.set(function, "__kwdefaults__", {"_ampcheck_instead": functools.partial(instead, original)})
-        self.set(function, "__code__", _hand_on.__code__.replace(co_freevars=code.co_freevars))
+        # What is called lies in the code itself, which goes with the function wherever that is copied.
+        call = functools.partial(instead, original)
+        held = tuple(call if one == _INSTEAD else one for one in _hand_on.__code__.co_consts)
+        self.set(
+            function, "__code__", _hand_on.__code__.replace(co_freevars=code.co_freevars, co_consts=held)
+        )
 
     def before(self, owner: Any, name: str, tell: Callable[..., object]) -> None:
         """Let a function tell of a call, with what it is given, before it is made."""
@@ -129,8 +136,9 @@ def put_in_place(instead: Callable[..., Any], original: Callable[..., Any]) -> C
     return call
 
 
-def _hand_on(*args: Any, _ampcheck_instead: Callable[..., Any], **kwargs: Any) -> Any:
-    return _ampcheck_instead(*args, **kwargs)
+def _hand_on(*args: Any, **kwargs: Any) -> Any:
+    instead: Any = "_ampcheck_instead"
+    return instead(*args, **kwargs)
 
 
 def _telling(tell: Callable[..., object], original: Callable[..., Any]) -> Callable[..., Any]:

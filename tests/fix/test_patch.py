@@ -259,3 +259,15 @@ def test_what_is_no_text_in_utf_8_gets_the_lines_to_paste(tmp_path):
     file = tmp_path / "net.py"
     file.write_bytes("# -*- coding: latin-1 -*-\nclass Größe: pass\n".encode("latin-1"))
     assert diff(file, {"Größe": "0"}) == ""
+
+
+def test_a_file_whose_lines_end_otherwise_gets_no_diff_that_would_not_apply(tmp_path):
+    file = tmp_path / "net.py"
+    file.write_bytes(SOURCE.replace("\n", "\r\n").encode())
+    assert diff(file, {"Norm": "1"}) == ""
+    assert diff(_as_it_is(file), {"Norm": "1"}).startswith("---")
+
+
+def _as_it_is(file):
+    file.write_text(SOURCE, encoding="utf-8")
+    return file

@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import pytest
 import torch
@@ -67,3 +67,22 @@ def test_a_method_that_was_bound_before_is_replaced_as_well_until_it_is_put_back
     assert early() == alone
     assert (kind.value.__code__, kind.value.__kwdefaults__, vars(kind)["value"]) == before
     assert not vars(kind.value)
+
+
+def test_a_function_that_is_copied_while_it_is_replaced_does_what_it_does():
+    """A script may copy a function of torch's, and read its signature."""
+
+    class Owner:
+        def add(self, one: int, two: int = 2) -> int:
+            """Add."""
+            return one + two
+
+    called, before = [], inspect.signature(Owner.add)
+    done = patches.Patches()
+    done.put_under_all_names(Owner, "add", lambda original, *args: called.append(args) or original(*args))
+    held = Owner.add
+    copy = FunctionType(held.__code__, held.__globals__, held.__name__, held.__defaults__, held.__closure__)
+    assert (Owner().add(1), copy(Owner(), 1), inspect.signature(Owner.add)) == (3, 3, before)
+    assert len(called) == 2
+    done.restore()
+    assert (Owner().add(1), len(called)) == (3, 2)

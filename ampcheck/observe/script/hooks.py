@@ -8,7 +8,7 @@ import multiprocessing.process
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, cast
 
 import torch
@@ -54,9 +54,8 @@ class Hooks:
         self._ear = _Ear(watcher)
         self._own = watcher
         watcher = self._watcher = cast("Watcher", self._ear)
-        self._patches = Patches()
+        self._patches, self._kinds = Patches(), set[type]()
         self._handles: list[Any] = [Warned()]
-        self._kinds: set[type] = set()
         self.open = True  #: the watcher still hears
         put, before = self._patches.put, self._patches.before
         self._handles.append(register_optimizer_step_pre_hook(_using(watcher, "step_begins")))
@@ -111,13 +110,14 @@ class Hooks:
 
     def _scaler_kind(self, kind: type) -> None:
         """Wrap what a class of scalers does itself, and the classes that it is made of."""
-        for base in kind.__mro__:
-            if issubclass(base, grad_scaler.GradScaler) and base not in self._kinds:
+        for base in (one for one in kind.__mro__ if issubclass(one, grad_scaler.GradScaler)):
+            if base not in self._kinds:
                 self._kinds.add(base)
+                torchs = base.__module__[:6] == "torch."  # a script's function may have several names
+                put = self._patches.put_under_all_names if torchs else self._patches.put
                 for name, instead in scaler_hooks.OF_SCALERS.items():
-                    if name in vars(base):
-                        once = functools.partial(scaler_hooks.once, self._watcher, name, instead)
-                        self._patches.put_under_all_names(base, name, once)
+                    if isinstance(vars(base).get(name), FunctionType):
+                        put(base, name, functools.partial(scaler_hooks.once, self._watcher, name, instead))
 
     def _clipping(self) -> None:
         """Wrap the functions that clip, also under the names that modules have imported them by."""
