@@ -61,12 +61,8 @@ def wishes(source: str, file: str, arguments: Sequence[str] = ()) -> Wishes:
     """
     try:
         return _wishes_in(ast.parse(source), file, arguments)
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ):  # Python may read what we go through in vain
+    # Python may read what is nested too deep for us.
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return NO_WISHES
 
 

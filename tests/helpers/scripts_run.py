@@ -32,19 +32,20 @@ class Ran:
 
 def alone(script, *words, **environment):
     """Run a script by itself."""
-    return _ran([script.name], words, script.parent, environment)
+    return ran_in([script.name], words, script.parent, environment)
 
 
 def watched(script, *words, options=(), **environment):
     """Run a script under `ampcheck run`."""
     place = script.parent / f"report-of-{'-'.join(words) or 'none'}.json"
     run = ["-m", "ampcheck", "run", *options, "-o", str(place), script.name]
-    ran = _ran(run, words, script.parent, environment)
+    ran = ran_in(run, words, script.parent, environment)
     ran.report = read(place)
     return ran
 
 
-def _ran(command, words, folder, environment):
+def ran_in(command, words, folder, environment):
+    """Return what a process printed that ended well."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(

@@ -9,6 +9,7 @@ from pathlib import Path
 import forked
 import pytest
 from builders import answer
+from scripts_run import ran_in
 
 from ampcheck.saved.report_json import read
 from ampcheck.values.trace import Phase
@@ -21,17 +22,7 @@ def trained(folder, name, package, **environment):
     """Train in a process of its own: frameworks warn, set hooks and hold on to devices."""
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    paths = os.pathsep.join(filter(None, [str(SCRIPT.parent.parent), os.environ.get("PYTHONPATH", "")]))
-    done = subprocess.run(
-        [*forked.python(), str(SCRIPT), name, str(folder)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": paths, "TOKENIZERS_PARALLELISM": "false", **environment},
-    )
-    assert done.returncode == 0, done.stderr
+    ran_in([str(SCRIPT)], [name, str(folder)], folder, environment)
     assert json.loads((folder / f"{name}.json").read_text())["same"]
     return read(folder / f"{name}.report.json")
 

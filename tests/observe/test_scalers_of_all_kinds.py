@@ -50,7 +50,7 @@ class OwnStep(torch.amp.GradScaler):
         return None if any(float(value) for value in found) else optimizer.step()
 
 
-def is_that_of(scaler):
+def assert_it_is_that_of(scaler):
     """Assert that a watch tells the scale before and after every step, and the skip, as the scaler does."""
     report, scales = trained(scaler)
     known = [next(iter(report.loop.first_scales.values()))] * len(scales)
@@ -63,11 +63,11 @@ def is_that_of(scaler):
 
 @pytest.mark.parametrize("kind", [torch.amp.GradScaler, Capped, OwnStep])
 def test_the_history_is_that_of_the_scaler_whatever_it_overrides(kind):
-    is_that_of(kind("cpu", init_scale=2.0**8, growth_interval=3))
+    assert_it_is_that_of(kind("cpu", init_scale=2.0**8, growth_interval=3))
 
 
 @pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="needs gloo")
 def test_the_history_is_that_of_a_sharded_scaler(one_rank):
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
-    is_that_of(ShardedGradScaler("cpu", init_scale=2.0**8, growth_interval=3))
+    assert_it_is_that_of(ShardedGradScaler("cpu", init_scale=2.0**8, growth_interval=3))
