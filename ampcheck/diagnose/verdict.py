@@ -237,11 +237,9 @@ def _risk(report: Report) -> Answer | None:
             why = magnification(report.outcomes, report.precision)
             shown = f"is inconclusive on these weights: {clean(settled.words)}, but {why}"
             return Health.RISK, f"{_setting(report)} {shown}"
-        shown = f"differs from FP32 here: {clean(settled.words)}"
-        return (
-            Health.RISK,
-            f"{_setting(report)} {shown}; ampcheck did not test whether any rounding would do the same",
-        )
+        tested = "rounded" in report.outcomes
+        but = "" if tested else "; ampcheck did not test whether any rounding would do the same"
+        return Health.RISK, f"{_setting(report)} differs from FP32 here: {clean(settled.words)}{but}"
     warnings = _warnings(report)
     shown = f"works here, with {plural(warnings, 'warning')}: {_figures(report)}"
     return (Health.RISK, f"{_setting(report)} {shown}") if warnings else None

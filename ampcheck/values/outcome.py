@@ -11,6 +11,8 @@ from ampcheck.values.wording import percent, plural, power
 #: Relative L2 error of all gradients, or of the loss, from which on a step is called harmed. Rounding alone
 #: gives a few hundredths at most where no operation magnifies it, and an error this large turns the update.
 HARM_ERROR = 0.15
+#: Error of the gradients up to which a step along them lowers the loss by 85 % of what it should, or more.
+STILL_DESCENDS = (1.0 - (1.0 - HARM_ERROR) ** 2) ** 0.5
 #: Relative error of one part's gradient from which on the part is called harmed, where rounding explains less.
 PART_ERROR = 0.3
 #: Share of a part's gradient that becomes zero from which on the part is called dead, whatever the others do.

@@ -1,5 +1,6 @@
 """Ordinary models, as people train them: by name, at random initialisation, small enough for one core."""
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -54,19 +55,33 @@ REPRESENTATIVE = ["torchvision:squeezenet1_1", "timm:mobilevit_xxs", "transforme
 
 def ordinary(spec: str, seed: int = 0, trained: int = 0) -> Target:
     """Return an ordinary model with its batch and loss, after so many steps in FP32; the same seed gives the same."""
+    target = _untrained(spec, seed)
+    if trained:
+        target.model.load_state_dict(_state_after(spec, seed, trained))
+    torch.manual_seed(seed)  # for dropout, which has no seed in the target
+    return target
+
+
+def _untrained(spec: str, seed: int) -> Target:
     zoo, _, name = spec.partition(":")
     fixed = zoo == "transformers" or name in _FIXED_SIZE
     shape = None if fixed else (3, SIDE, SIDE)
-    target = load(spec, Options(batch_size=BATCH, input_shape=shape, small=True, seed=seed))
-    torch.manual_seed(seed)  # for dropout, which has no seed in the target
-    optimizer = torch.optim.AdamW(target.model.parameters(), 3e-4) if trained else None
-    for _ in range(trained):
-        assert optimizer is not None
+    return load(spec, Options(batch_size=BATCH, input_shape=shape, small=True, seed=seed))
+
+
+@lru_cache(maxsize=3)
+def _state_after(spec: str, seed: int, steps: int) -> dict[str, torch.Tensor]:
+    """Return the model's state after so many steps; both precisions and all draws begin at the same."""
+    target = _untrained(spec, seed)
+    torch.manual_seed(seed)
+    optimizer = torch.optim.AdamW(target.model.parameters(), 3e-4)
+    for _ in range(steps):
         target.loss(target.model, redrawn(target.batch(0))).backward()
         torch.nn.utils.clip_grad_norm_(target.model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    return target
+    state: dict[str, torch.Tensor] = target.model.state_dict()
+    return state
 
 
 def redrawn(batch: Any) -> Any:

@@ -17,7 +17,14 @@ from ampcheck.values.doubts import DoubtKind
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.modules import within
 from ampcheck.values.op_kinds import DIFFERENCES
-from ampcheck.values.outcome import AGREES, HARM_ERROR, HARM_UNDERFLOW, MAGNIFIES, magnified
+from ampcheck.values.outcome import (
+    AGREES,
+    HARM_ERROR,
+    HARM_UNDERFLOW,
+    MAGNIFIES,
+    STILL_DESCENDS,
+    magnified,
+)
 from ampcheck.values.plan import Tried
 from ampcheck.values.report import Report, by_place
 from ampcheck.values.trace import ErrorJump, Phase, Site
@@ -45,7 +52,9 @@ def precision_loss(report: Report) -> list[Finding]:
 
     When to ignore it: where FP32 with nothing but its weights rounded is off by a sixth as much or more. Then it is a
     warning: the model magnifies any rounding, as deep networks can at random initialisation. In a script, where that
-    was not tried, it is a warning at most; so is a part with 0.012 % of the gradient, but where Adam steps it.
+    was not tried, it is a warning at most; so is a part with 0.012 % of the gradient, but where Adam steps it. In an
+    audit it is a warning where the forward agrees and no gradient is off by 53 %: they still point where
+    FP32's do, and a step lowers the loss by 85 % or more of what it should.
     """
     settled = report.outcomes.get("settled")
     if settled is None or settled.raised or not settled.harmed or hidden_overflow(report):
@@ -75,18 +84,27 @@ def precision_loss(report: Report) -> list[Finding]:
     elif report.loop is not None and unscaled_backward(report):
         return []  # nothing else is known of it, and AMP408 says it
     remedy = _remedy(report, healing) if few else _unhealed(report)
+    worst = max(settled.worst, numbers.get("error", 0.0))
+    descends = report.loop is None and bool(where) and not begun and worst < STILL_DESCENDS
+    if descends:
+        remedy += f"; a step as long still lowers the loss by {percent(_descent(settled.grad_error))} of FP32's"
     return [
         limited
         or Finding(
             "AMP501",
             "precision-loss",
             "precision-loss",
-            _severity(report, proved=few, placed=bool(where)),
+            Severity.WARNING if descends else _severity(report, proved=few, placed=bool(where)),
             f"{settled.words}{where}{remedy}",
             sites,
             numbers,
         )
     ]
+
+
+def _descent(error: float) -> float:
+    """Return how much of FP32's descent a step of the same length has at least, along a gradient with this error."""
+    return (1.0 - error**2) ** 0.5
 
 
 def _unexplained(report: Report) -> list[Finding]:
