@@ -1,7 +1,7 @@
-"""Regions of autocast that a script has entered when it asks for an audit: they are none of the audit's."""
+"""Regions that a script has entered when it asks for an audit, as autocast's: they are none of the audit's."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 
@@ -9,6 +9,13 @@ from ampcheck.observe.cuda_on_cpu.casting import weight_casts
 from ampcheck.observe.patches import Patches
 
 _DEVICES = ("cpu", "cuda")
+
+
+@contextmanager
+def outside_of_inference() -> Iterator[None]:
+    """Run as where `torch.inference_mode` is not in force: a step's tensors have a backward."""
+    with torch.inference_mode(mode=False) if torch.is_inference_mode_enabled() else nullcontext():
+        yield
 
 
 @contextmanager

@@ -155,7 +155,7 @@ def run(step: Step, recorder: Recorder, dtype: torch.dtype | None, log2_scale: i
     with users_code(recorder), casting_rules(device, dtype), recorder, torch.enable_grad():
         with autocast:
             loss = step.loss(step.model, step.batch)
-        _check(loss)
+        _check(loss, step.model)
         recorder.step_record.keep_loss(loss)
         # As GradScaler does it: a loss in half precision becomes FP32 by the product.
         (loss * torch.tensor(2.0**log2_scale, device=loss.device) if log2_scale else loss).backward()
@@ -170,7 +170,7 @@ def _state(model: Any) -> Iterator[State]:
         yield module, f"param[{name}]", parameter
 
 
-def _check(loss: Any) -> None:
+def _check(loss: Any, model: Any) -> None:
     if not isinstance(loss, torch.Tensor):
         raise StepError(
             f"expected loss(model, batch) to return a tensor, got {type(loss).__name__}; return the loss"
@@ -181,9 +181,14 @@ def _check(loss: Any) -> None:
             "use .mean()"
         )
     if not loss.requires_grad:
+        made = any(parameter.is_inference() for _, _, parameter in named_parameters(model))
+        why = (
+            "its weights were made under torch.inference_mode; make the model outside of it"
+            if made
+            else "is the model frozen? to audit forwards alone: --mode infer"
+        )
         raise StepError(
-            "expected a loss that depends on trainable parameters, got one without a gradient; "
-            "is the model frozen? to audit forwards alone: --mode infer"
+            f"expected a loss that depends on trainable parameters, got one without a gradient; {why}"
         )
 
 

@@ -22,7 +22,7 @@ from ampcheck.observe.model.prepare import compiled, shape_lazy_parameters
 from ampcheck.observe.model.state import Snapshot
 from ampcheck.observe.model.structure import named_parameters
 from ampcheck.observe.model.updates import lost_updates
-from ampcheck.observe.outer_regions import outside_of_autocast
+from ampcheck.observe.outer_regions import outside_of_autocast, outside_of_inference
 from ampcheck.observe.script import open_watches
 from ampcheck.observe.statistics.measure import Arena
 from ampcheck.observe.statistics.sampling import words
@@ -42,7 +42,7 @@ def audit(target: Target, settings: Settings, progress: Progress = lambda _: Non
 
     Whatever happens, the model, the batches and all random generators are left as they were.
     """
-    with open_watches.audit(), outside_of_autocast():
+    with open_watches.audit(), outside_of_autocast(), outside_of_inference():
         report = _alone(target, settings, progress)
     stored = _stored_in_half(target.model)
     return replace(report, low=replace(report.low, not_audited={**report.low.not_audited, **stored}))

@@ -50,7 +50,7 @@ def lowered(common, gradients, length):
     before = loss(model, batch)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter -= length * gradients[name] / norm
+            parameter.sub_(gradients[name], alpha=length / norm)
     return float((before - loss(model, batch)).detach())
 
 
@@ -93,11 +93,7 @@ def test_from_the_limit_on_it_is_an_error(whole, place, severity):
     origin = next(one for one in report.findings if one.code == "AMP501").origin
     settled = replace(report.outcomes["settled"], grad_error=whole)
     pair = report.errors[origin]
-    found = diagnose(
-        replace(
-            report,
-            outcomes={**report.outcomes, "settled": settled},
-            errors={**report.errors, origin: replace(pair, error_squares=pair.error_squares * (place / pair.relative_rms) ** 2)},
-        )
-    )
+    pair = replace(pair, error_squares=pair.error_squares * (place / pair.relative_rms) ** 2)
+    outcomes, errors = {**report.outcomes, "settled": settled}, {**report.errors, origin: pair}
+    found = diagnose(replace(report, outcomes=outcomes, errors=errors))
     assert next(one for one in found if one.code == "AMP501").severity is severity

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from ampcheck import check
+from ampcheck.errors import StepError
 from ampcheck.values.settings import Settings
 from ampcheck.values.verdict import Health
 
@@ -36,6 +37,23 @@ def test_fp32_is_fp32_within_a_region(dtype):
     assert within.verdict == alone.verdict
     assert within.outcomes == alone.outcomes
     assert within.verdict.word is Health.UNSAFE
+
+
+def test_a_model_is_audited_where_inference_mode_is_in_force():
+    model, x = made()
+    with torch.inference_mode():
+        within = check(model, x, loss)
+        assert torch.is_inference_mode_enabled()
+    alone = check(*made(), loss)
+    assert within.outcomes == alone.outcomes
+    assert within.verdict == alone.verdict
+
+
+def test_weights_made_in_inference_mode_are_not_called_frozen():
+    with torch.inference_mode():
+        model = nn.Linear(8, 1)
+    with pytest.raises(StepError, match=r"made under torch\.inference_mode; make the model outside of it"):
+        check(model, torch.randn(16, 8), lambda model, x: model(x).sum())
 
 
 def gradients(model, x, between):

@@ -1,5 +1,7 @@
 """Results that are finite and wrong: rounding that an operation magnifies, updates that rounding swallows."""
 
+import math
+
 from ampcheck.diagnose.rules.backward import ALL_LOST, is_rebuilt, limited_scaled, lost_in_backward
 from ampcheck.diagnose.rules.backward_unscaled import unscaled_backward
 from ampcheck.diagnose.rules.causes import begun_by_rounding, lost_in_forward
@@ -87,7 +89,9 @@ def precision_loss(report: Report) -> list[Finding]:
     worst = max(settled.worst, numbers.get("error", 0.0))
     descends = report.loop is None and bool(where) and not begun and worst < STILL_DESCENDS
     if descends:
-        remedy += f"; a step as long still lowers the loss by {percent(_descent(settled.grad_error))} of FP32's"
+        remedy += (
+            f"; a step as long still lowers the loss by {percent(_descent(settled.grad_error))} of FP32's"
+        )
     return [
         limited
         or Finding(
@@ -104,7 +108,7 @@ def precision_loss(report: Report) -> list[Finding]:
 
 def _descent(error: float) -> float:
     """Return how much of FP32's descent a step of the same length has at least, along a gradient with this error."""
-    return (1.0 - error**2) ** 0.5
+    return math.sqrt(1.0 - error**2)
 
 
 def _unexplained(report: Report) -> list[Finding]:
