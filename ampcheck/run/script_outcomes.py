@@ -169,8 +169,8 @@ def script_doubts(judged: Sequence[Recorded]) -> tuple[Doubt, ...]:
 
 def evaluated(evaluation: Evaluation) -> Iterator[Doubt]:
     """Yield what overflows in an evaluation, or decides by wrong numbers, so that a metric is off or stands still."""
-    for file, line, times in evaluation.unseen[:1]:
-        yield Doubt(DoubtKind.EVALUATED, (), file, line, 0.0, harms=True, times=times)
+    for file, line, times, off in evaluation.misled[:1]:
+        yield Doubt(DoubtKind.EVALUATED, (), file, line, off, harms=True, times=times)
     if evaluation.found is not None:
         op, file, line, off = evaluation.found
         names = (op,) if op else ()

@@ -36,7 +36,7 @@ class Doubt:
     #: a metric that is infinite
     overflows: bool = False
     by_zero: bool = False  #: comparisons of a number that is zero in float16, and is not in FP32
-    times: int = 0  #: evaluations in which a score stands still, and FP32's shows a better model
+    times: int = 0  #: evaluations in which a score stands still and FP32's shows a better model, or is off by the error
 
     @property
     def location(self) -> str:

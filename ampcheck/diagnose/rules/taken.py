@@ -67,7 +67,8 @@ def wrong_picks(report: Report) -> list[Finding]:
     otherwise than by FP32's own numbers, where the gradients of a second FP32 run that picks by itself differ far more
     than rounding the weights explains. And what an evaluation between the steps decides by, where that is nothing like
     FP32's numbers and a metric comes out otherwise; or where a metric overflows; or where it is a score in half
-    precision that stands still while FP32's improves, and the script saves its model where the score is better.
+    precision that stands still while FP32's improves, and the script saves its model where the score is better; or a
+    number that is off by 30 % or more where the script saves its model.
 
     Why it matters: the gradients are right for what was picked, so neither the loss nor an overflow shows it: wrong
     neighbours, wrong codes of a codebook, wrong experts.
@@ -109,6 +110,11 @@ def wrong_picks(report: Report) -> list[Finding]:
 
 
 def _what_is_evaluated(found: Doubt) -> str:
+    if found.times and found.error:
+        return (
+            f"the script keeps its best model by a number that is off by {percent(found.error)} from FP32's: what it "
+            f"is made of is computed in half precision from here on"
+        )
     if found.times:
         return (
             f"the script keeps its best model by a score that is computed in half precision from here on: it stands "

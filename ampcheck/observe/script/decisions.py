@@ -5,7 +5,7 @@ Such a number, as a score, stands still where it improves by less than half a un
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,15 +28,18 @@ _READS, _KEEPS = "reads at {}", "keeps at {}"
 #: Evaluations in which a number that is read stands still and FP32's improves, from which on that is no chance.
 _SEVERAL = 2
 #: The same behind the last model that was kept, from which on another one would have been.
-_MANY = 4
+_MANY = 3
+#: Error of a score in FP32, made of numbers in half precision, from which on it is no chance of a few answers.
+_FAR_OFF = 0.3
 
 
-class Unseen(NamedTuple):
-    """A score by which a script keeps its best model, and that has not shown better ones."""
+class Misled(NamedTuple):
+    """A score by which a script keeps its best model, and that has not shown better ones or is far off."""
 
     file: str  #: of the line that began to compute it in half precision
     line: int
-    times: int
+    times: int  #: evaluations in which FP32's shows a better model, or in which it is far off
+    off: float = 0.0  #: by how much, as a part of FP32's
 
 
 @dataclass(slots=True)
@@ -69,6 +72,15 @@ class _Numbers:
                 return times
         return 0
 
+    def misleads(self) -> list[float]:
+        """Return by how much it was far off in evaluations behind which the script kept the model that it shows."""
+        best = [{at for at, (low, _) in enumerate(self._better(larger=one)) if low[0]} for one in self.larger]
+        if not any(self.saved <= seen for seen in best):
+            return []
+        kept = (self.pairs[at] for at in self.saved)
+        errors = [abs(low - wide) / abs(wide) for low, wide in kept if wide and isfinite(low - wide)]
+        return [one for one in errors if one > _FAR_OFF]
+
     def _better(self, *, larger: bool) -> list[tuple[tuple[bool, bool], tuple[bool, bool]]]:
         """Tell of each number and of FP32's whether it is better than all before it, and the same as their best."""
         sign, best, found = 1 if larger else -1, (-inf, -inf), []
@@ -89,6 +101,7 @@ class Decisions:
     def __init__(self) -> None:
         """Begin with none."""
         self._found: dict[tuple[str, Place, tuple[bool, ...]], _Numbers] = {}
+        self._scores: dict[Place, _Numbers] = {}  #: numbers in FP32 that are read, and made of half precision
 
     def __bool__(self) -> bool:
         """Tell whether there are any."""
@@ -107,6 +120,11 @@ class Decisions:
         """Take note of a number that is read."""
         if _is_number(number):
             self._add(_READS, running_line(), (number, references, made))
+
+    def scores(self, low: float, wide: float, made: Place) -> None:
+        """Take note of a number in FP32 that is read, and of FP32's own; half precision began at some place."""
+        held = self._scores.setdefault(running_line(), _Numbers((True, False), made))
+        held.pairs.append((low, wide))
 
     def keeps(self, number: torch.Tensor, references: Shadow, place: Place) -> None:
         """Take note of a number that was made at some place, and is there when the evaluation ends."""
@@ -129,12 +147,17 @@ class Decisions:
         for (how, *_), held in self._found.items():
             if how != _KEEPS:  # these are told of when the evaluation is over
                 held.saved.add(len(held.pairs) - 1)
+        for held in self._scores.values():
+            held.saved.add(len(held.pairs) - 1)
 
-    def unseen(self) -> Iterator[Unseen]:
-        """Yield the scores that have not shown better models."""
+    def misled(self, *, chooses: bool) -> Iterator[Misled]:
+        """Yield the scores that have not shown better models, or are far off where the script `chooses` by them."""
         for held in self._found.values():
             if times := held.unseen():
-                yield Unseen(*held.made, times)
+                yield Misled(*held.made, times)
+        for held in self._scores.values() if chooses else ():
+            if off := held.misleads():
+                yield Misled(*held.made, len(off), max(off))
 
     def missed(self, *, whole: bool) -> Iterator[str]:
         """Yield where FP32 would decide otherwise, or nobody knows as not the `whole` of the script was followed."""

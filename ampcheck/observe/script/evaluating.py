@@ -21,7 +21,7 @@ from ampcheck.observe.reference.checks import READ
 from ampcheck.observe.reference.effects import Effects
 from ampcheck.observe.reference.picks import COMPARES, SEARCHES
 from ampcheck.observe.reference.shadow import Follow, Shadow
-from ampcheck.observe.script.decisions import Decisions, Unseen
+from ampcheck.observe.script.decisions import Decisions, Misled
 from ampcheck.observe.script.preparation import Listener
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.results import Results
@@ -83,16 +83,18 @@ class _Judged(Results):
 
     def _read(self, number: torch.Tensor) -> None:
         decided, wide = self._metrics.get(_key(number)), self.of(number)
-        if wide is None or self.found is not None:
+        if wide is None:
             return
         low, high = float(number), float(wide)
+        if number.dtype not in HALVES and (made := self._began.get(_key(number))) is not None:
+            self.decisions.scores(low, high, made)
         began = self._turned.get(_key(number))
         if decided is None and began is not None and not isfinite(low) and isfinite(high):
             decided = "", *began
         if decided is None:
             return
         off = abs(low - high) / max(abs(high), 1e-12) if isfinite(low) else 1.0
-        if isfinite(high) and high and off > HARM_ERROR:
+        if isfinite(high) and high and off > HARM_ERROR and self.found is None:
             self.found = *decided, off
 
     def clear(self) -> None:
@@ -222,7 +224,10 @@ class Evaluation:
     def __init__(self) -> None:
         self._results = _Judged()
         self.mode: _Listener | None = None
+        self._begun: dict[int, int] = {}  #: evaluations so far, the last one by the steps that were done before it
         self._times = self._left_out = 0
+        self._at = -1  #: the steps that were done before the last evaluation that was followed
+        self._saved: set[int] = set()  #: the steps that were done before the script kept a model
 
     @property
     def missed(self) -> list[str]:
@@ -244,23 +249,29 @@ class Evaluation:
         return self._results.found
 
     @property
-    def unseen(self) -> list[Unseen]:
-        """The scores in half precision that have not shown better models than the one that the script keeps."""
-        return [*self._results.decisions.unseen()]
+    def misled(self) -> list[Misled]:
+        """The scores that have not shown better models than the one that the script keeps, or are far off."""
+        chooses = len(self._saved) < max(self._begun.values(), default=0)
+        return [*self._results.decisions.misled(chooses=chooses)]
 
-    def saved(self) -> None:
-        """Take note of a model that the script keeps."""
-        self._results.decisions.saved()
+    def saved(self, steps: int) -> None:
+        """Take note of a model that the script keeps after so many steps."""
+        self._saved.add(steps)
+        if steps == self._at:
+            self._results.decisions.saved()
 
     def begin(self, watcher: Any) -> None:
         """Follow what runs from now on without gradients."""
         often = _MORE_OFTEN if self._results.decisions else _OFTEN
         if self.mode is not None:
             return
-        if self._times >= often or not self._results.open:
+        count = self._begun.get(watcher.steps) or 1 + max(self._begun.values(), default=0)
+        self._begun = {watcher.steps: count}
+        power = count & (count - 1) == 0
+        if (self._times >= often and not power) or not self._results.open:
             self._left_out += 1
         else:
-            self._times += 1
+            self._times, self._at = self._times + 1, watcher.steps
             self._results.weights.knows(watcher.updates.in_fp32())
             self.mode = _Listener(self._results, watcher)
             self.mode.__enter__()

@@ -70,7 +70,7 @@ class HandWatcher(LoopWatcher):
     @guarded
     def saves_model(self) -> None:
         """Take note of the weights of a model that the script keeps."""
-        self.tape.workers.evaluation.saved()
+        self.tape.workers.evaluation.saved(self.steps)
 
     def casts_by_hand(self) -> None:
         """Take note of a region of autocast: a step begins with it, if nothing else tells of steps."""
