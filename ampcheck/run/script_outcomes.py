@@ -7,6 +7,7 @@ from math import fsum, inf
 from ampcheck.observe.script.evaluating import Evaluation
 from ampcheck.observe.script.recorded import Beside, Recorded
 from ampcheck.observe.script.second_run import Look
+from ampcheck.observe.script.state.left_behind import LeftBehind
 from ampcheck.run.makers import gradient_given
 from ampcheck.values.doubts import Doubt, DoubtKind
 from ampcheck.values.outcome import DEAD_SHARE, HARM_ERROR, HARM_UNDERFLOW, MAGNIFIES, Outcome
@@ -37,12 +38,13 @@ def script_outcomes(judged: Sequence[Recorded]) -> dict[str, Outcome]:
 
 
 def with_ruined(
-    outcomes: dict[str, Outcome], recorded: Sequence[Recorded], ruined: Collection[str]
+    outcomes: dict[str, Outcome], recorded: Sequence[Recorded], left: LeftBehind
 ) -> dict[str, Outcome]:
-    """Add what is `ruined` at the end, and what a step has made so that the scaler skipped: it did nothing else."""
+    """Add what is ruined at the end, and a step has made so that the scaler skipped; or any step, in float16 alone."""
     besides = [step.beside for step in recorded if step.beside is not None]
     each = (item for beside in besides for item in beside.state.items())
-    lost = {name: inf for name, left in each if left.error == inf and left.saved and name in ruined}
+    lost = {name: inf for name, one in each if one.error == inf and one.saved and name in left.ruined}
+    lost |= dict.fromkeys(left.overflown, inf)
     settled = outcomes.get("settled")
     if not lost or settled is None:
         return outcomes

@@ -131,7 +131,7 @@ class Session:
         counted, judged = _comparable(watcher.tape.recorded, loop)
         judged = without_one(judged)
         outcomes = script_outcomes(_used(judged, loop) or judged)
-        outcomes = with_ruined(outcomes, watcher.tape.recorded, watcher.tape.left_behind.ruined)
+        outcomes = with_ruined(outcomes, watcher.tape.recorded, watcher.tape.left_behind)
         full = [(recorded, recorded.beside) for recorded in counted if recorded.beside is not None]
         low, reference = Trace(), Trace()
         errors: dict[Site, PairError] = {}

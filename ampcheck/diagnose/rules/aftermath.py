@@ -1,5 +1,8 @@
 """Harm that shows after the step: in what it leaves behind, and in what training comes to."""
 
+from dataclasses import replace
+
+from ampcheck.diagnose.rules.makers import held_in_fp32, maker_of
 from ampcheck.diagnose.suspects import newly_nonfinite
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.outcome import HARM_ERROR
@@ -48,8 +51,14 @@ def _left(report: Report, state: dict[str, float], error: float) -> Finding:
     )
     module, _, slot = name.rpartition(".")
     file, line = _where_it_begins(report) if worst == float("inf") else ("", 0)
+    fix: tuple[str, ...] = ()
+    if not line and worst == float("inf") and (maker := maker_of(report, name)) is not None:
+        written = next(iter(maker.changed), maker.location)
+        file, line = written.rpartition(":")[0], int(written.rpartition(":")[2])
+        fix = (held_in_fp32(report, name),)
     site = Site(module, "", f"param[{slot}]", Phase.STATE, report.dtype, file, line)
-    return _finding(f"{name}{others} {what} after the step: {then}", (site,), {"tensors": len(state)})
+    found = _finding(f"{name}{others} {what} after the step: {then}", (site,), {"tensors": len(state)})
+    return replace(found, fix=fix)
 
 
 def _where_it_begins(report: Report) -> tuple[str, int]:

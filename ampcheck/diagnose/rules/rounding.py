@@ -1,6 +1,7 @@
 """Results that are finite and wrong: rounding that an operation magnifies, updates that rounding swallows."""
 
-import math
+from dataclasses import replace
+from math import isfinite, sqrt
 
 from ampcheck.diagnose.rules.backward import ALL_LOST, is_rebuilt, limited_scaled, lost_in_backward
 from ampcheck.diagnose.rules.backward_unscaled import unscaled_backward
@@ -25,6 +26,7 @@ from ampcheck.values.outcome import (
     HARM_UNDERFLOW,
     MAGNIFIES,
     STILL_DESCENDS,
+    Outcome,
     magnified,
 )
 from ampcheck.values.plan import Tried
@@ -59,7 +61,7 @@ def precision_loss(report: Report) -> list[Finding]:
     FP32's do, and a step lowers the loss by 85 % or more of what it should.
     """
     settled = report.outcomes.get("settled")
-    if settled is None or settled.raised or not settled.harmed or hidden_overflow(report):
+    if settled is None or settled.raised or not _is_off(settled) or hidden_overflow(report):
         return faint_gradient(report) or _unexplained(report)
     if not healthy_forward(report):
         return _undefined(report)
@@ -106,9 +108,15 @@ def precision_loss(report: Report) -> list[Finding]:
     ]
 
 
+def _is_off(settled: Outcome) -> bool:
+    """Tell whether a step is harmed by more than an overflow that it leaves behind."""
+    left = settled if isfinite(settled.next_error) else replace(settled, next_error=0.0)
+    return left.harmed
+
+
 def _descent(error: float) -> float:
     """Return how much of FP32's descent a step of the same length has at least, along a gradient with this error."""
-    return math.sqrt(1.0 - error**2)
+    return sqrt(1.0 - error**2)
 
 
 def _unexplained(report: Report) -> list[Finding]:

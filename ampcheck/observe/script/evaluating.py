@@ -224,7 +224,9 @@ class Evaluation:
     def __init__(self) -> None:
         self._results = _Judged()
         self.mode: _Listener | None = None
-        self._begun: dict[int, int] = {}  #: evaluations so far, the last one by the steps that were done before it
+        self._begun: dict[
+            int, int
+        ] = {}  #: evaluations so far, the last one by the steps that were done before it
         self._times = self._left_out = 0
         self._at = -1  #: the steps that were done before the last evaluation that was followed
         self._saved: set[int] = set()  #: the steps that were done before the script kept a model

@@ -18,6 +18,8 @@ class LeftBehind:
         self._models: list[tuple[weakref.ref[torch.nn.Module], str, dict[str, int]]] = []
         #: Names of tensors that were finite at first, and are not at the end.
         self.ruined: tuple[str, ...] = ()
+        #: The same where all of them are buffers in float16: FP32 has 2^112 times the range.
+        self.overflown: tuple[str, ...] = ()
 
     def first_seen(self, model: torch.nn.Module, name: str) -> None:
         """Take note of a model, and of its buffers that are not finite from the start: masks are never written."""
@@ -27,17 +29,19 @@ class LeftBehind:
 
     def end(self) -> None:
         """Look at what is there now."""
-        found: dict[str, None] = {}
+        found: dict[str, bool] = {}
         for known, name, before in self._models:
             model = known()
             now = () if model is None else _not_finite(model, ("_parameters", "_buffers"))
-            written = (
-                {}
-                if model is None
-                else {at: version_of(one) for at, one in tensors_of_model(model, ("_buffers",))}
-            )
-            found |= {f"{name}.{at}": None for at in now if at not in before or written[at] != before[at]}
+            held = {} if model is None else dict(tensors_of_model(model))
+            buffers = set() if model is None else {at for at, _ in tensors_of_model(model, ("_buffers",))}
+            found |= {
+                f"{name}.{at}": at in buffers and held[at].dtype is torch.float16
+                for at in now
+                if at not in before or version_of(held[at]) != before[at]
+            }
         self.ruined = tuple(found)
+        self.overflown = self.ruined if all(found.values()) else ()
 
 
 def _not_finite(model: torch.nn.Module, tables: tuple[str, ...]) -> list[str]:
