@@ -1,9 +1,9 @@
 """What goes wrong in loops that scale their loss by hand, or divide by the scale where they should not."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import isclose
+from math import inf, isclose
 
 from ampcheck.diagnose.rules.loop_state import (
     first_by_place,
@@ -12,9 +12,21 @@ from ampcheck.diagnose.rules.loop_state import (
     rounds_of,
     stay_infinite,
 )
-from ampcheck.diagnose.rules.makers import held_in_fp32, maker_of
+from ampcheck.diagnose.rules.makers import held_in_fp32, maker_of, module_cast
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import IN_SCALE, NOT_FINITE, RESCALED, RETURNED, SPOILT, Event, Kind, Loop
+from ampcheck.values.formats import FP16
+from ampcheck.values.loop import (
+    IN_SCALE,
+    NOT_FINITE,
+    RESCALED,
+    RETURNED,
+    SPOILT,
+    Event,
+    Kind,
+    Loop,
+    ScaleEvent,
+)
+from ampcheck.values.maker import BEGINS_SCALE
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean, scale_words
 
@@ -22,6 +34,20 @@ from ampcheck.values.wording import clean, scale_words
 _IGNORE_SIZE = frozenset({"Rprop", "Lion", "SignSGD"})
 #: How far a divisor may be off, relatively, and still be the scale.
 _CLOSE = 1e-3
+
+
+def scale_in_half(report: Report, events: Sequence[ScaleEvent]) -> tuple[list[Event], str, list[str]] | None:
+    """Return where a loss scale that became infinite is put in float16, why it did, and what to do; None if it is not.
+
+    It has grown to what float16 does not hold, and FP32 does.
+    """
+    last = next((one.before for one in events if one.before < one.after == inf), inf)
+    place = maker_of(report, BEGINS_SCALE) or module_cast(report)
+    if last > FP16.max or place is None:
+        return None
+    why = f"; it is held in float16, which ends at {FP16.max:g}, and grew from {scale_words(last)}"
+    made = Event(Kind.SCALE, name="scale", file=place.file, line=place.line)
+    return [made], why, [f"# {place.location}: leave the loss scale in FP32"]
 
 
 def clipped_by_hand(loop: Loop) -> list[Finding]:

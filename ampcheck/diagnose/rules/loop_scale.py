@@ -5,14 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ampcheck.diagnose.rules.gradients import no_scale_fits
-from ampcheck.diagnose.rules.loop_by_hand import never_stepped
-from ampcheck.diagnose.rules.loop_state import (
-    device_of,
-    line_of,
-    loop_finding,
-    loop_of,
-    stay_infinite,
-)
+from ampcheck.diagnose.rules.loop_by_hand import never_stepped, scale_in_half
+from ampcheck.diagnose.rules.loop_state import device_of, line_of, loop_finding, loop_of, stay_infinite
 from ampcheck.diagnose.rules.makers import casts_at, made_in_fp32, maker_of
 from ampcheck.diagnose.rules.scalers_anew import made_again
 from ampcheck.diagnose.rules.scales_tried import fitting, overflows_all_along
@@ -165,6 +159,12 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
         half = _carried_half(report, cause)
         why, fix = f"{_why(cause, half)}{fits}", _kept_in_fp32(report, cause, half)
         places = [_place(report, label, told_of)]
+    if stays:
+        places, why, fix = scale_in_half(report, events) or (
+            [_updated(report, label)],
+            why,
+            _lowered(report, label),
+        )
     seldom = 0.0 < _left_out(loop, label, events) <= OFTEN_BY_HAND and loop.settled(label) is not None
     fell = f"fell from {scale_words(loop.first_scales[label])} to {scale_words(lowest)}"
     of = f" of {steps}" if (steps := loop.count(Kind.SCALER_STEP)) else ""
@@ -174,8 +174,8 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
         if lowest < 1 or (stays and not seldom) or kept or _wastes(loop, events)
         else Severity.WARNING,
         f"the loss scale {stays or fell}: {plural(len(skips), 'step')}{of} skipped{why}",
-        [_updated(report, label)] if stays else places,
-        _lowered(report, label) if stays else fix,
+        places,
+        fix,
         {"skipped": len(skips), "lowest": lowest},
     )
 

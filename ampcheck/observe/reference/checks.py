@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ampcheck.observe import modes
-from ampcheck.observe.source import running_line
+from ampcheck.observe.source import in_engine, running_line
 from ampcheck.observe.statistics.memory import readable
 from ampcheck.values.wording import location
 
@@ -61,7 +61,9 @@ class Checks:
         self._found[key] = self._found[key] | differs if key in self._found else differs
 
     def _hides(self, args: tuple[Any, ...], of: _Of) -> None:
-        """Take note of gradients that are not finite, and are in FP32."""
+        """Take note of gradients that are not finite, and are in FP32; a backward of torch's hides nothing."""
+        if self.backward and in_engine():
+            return
         for number in args if self.backward else ():
             is_float = isinstance(number, torch.Tensor) and number.is_floating_point()
             wide = of(number) if is_float and readable(number) else None

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ampcheck.observe.script.comparing import Compared
 from ampcheck.observe.script.guard import guarded
 from ampcheck.observe.script.loop_watcher import LoopWatcher
 from ampcheck.observe.script.recording import unseen
@@ -23,6 +24,17 @@ class HandWatcher(LoopWatcher):
     #: What the last backward has left gradients in, and how often that had been written.
     reached: tuple[tuple[weakref.ref[torch.Tensor], int], ...] = ()
     _made_anew = False  #: they are others than those of the backward before
+
+    @guarded
+    def end(self) -> None:
+        """Stop watching; of a script whose optimizer never stepped its forwards are kept, if none had a backward."""
+        recording, whole = self.tape.now, not (self.steps or self.tape.recorded or self.tape.what_if)
+        forwards = isinstance(recording, Compared) and not (recording.backwards or recording.left)
+        if recording is not None and forwards and self._owners and whole:
+            self.tape.now = None
+            recording.close()
+            self.tape.recorded.append(recording.finish())
+        super().end()
 
     def reaches(self, tensors: Any, _: Any = (), name: str = "") -> None:
         """Take note of the bare tensors that a backward is about to reach."""
