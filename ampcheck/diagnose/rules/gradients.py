@@ -1,10 +1,12 @@
 """Gradients that low precision cannot hold, and what a loss scale does for them."""
 
 from ampcheck.diagnose.rules import first_places
+from ampcheck.diagnose.rules.backward import makes_zeros, saving_cast
 from ampcheck.diagnose.rules.causes import lost_in_forward
 from ampcheck.diagnose.rules.first_places import at_the_scale, first_flushed
 from ampcheck.diagnose.rules.hidden import at_what_hides, hidden_by
 from ampcheck.diagnose.rules.loop_order import step_beside_scaler
+from ampcheck.diagnose.rules.makers import maker_of
 from ampcheck.diagnose.rules.scales_tried import (
     divided_in_half,
     fitting,
@@ -19,6 +21,7 @@ from ampcheck.diagnose.scaling.window import ScaleLimits, scale_window
 from ampcheck.diagnose.suspects import healthy_forward, hidden_overflow, newly_nonfinite, origin_first
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES
+from ampcheck.values.maker import LOWERS_SCALE
 from ampcheck.values.outcome import HARM_UNDERFLOW, Outcome
 from ampcheck.values.report import Report, by_place
 from ampcheck.values.trace import Phase, Site
@@ -133,7 +136,9 @@ def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Find
     elif code == "AMP201" and (small := first_places.small_scale(report)) and larger_scale(report, outcome):
         zeroed = small
     elif zeroed and zeroed[0].dtype not in HALVES:
-        remedy = "what this line saves for its backward is zero in half precision: save it in FP32 or bf16"
+        saved = saving_cast(report)
+        zeroed = (saved, *zeroed) if saved is not None and makes_zeros(report, saved) else zeroed
+        remedy = "what is saved for the backward here is zero in half precision: save it in FP32 or bf16"
     return Finding(
         code,
         "gradient-underflow" if code == "AMP201" else "scaler-missing",
@@ -270,6 +275,8 @@ def _overflow(bad: list[Site], severity: Severity, where: str, report: Report) -
     )
     by_hand = report.loop is not None and bool(report.loop.scaling)
     lower = "# where a gradient is not finite: clear the gradients, skip the step and halve the scale, without a limit"
+    if by_hand and (falls := maker_of(report, LOWERS_SCALE)) is not None:
+        bad = [Site("", "", "output", Phase.BACKWARD, "float32", falls.file, falls.line), *bad]
     return Finding(
         "AMP202",
         "gradient-overflow",

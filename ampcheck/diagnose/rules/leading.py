@@ -15,6 +15,7 @@ from ampcheck.values.trace import Phase, Site
 _AGAIN = frozenset(
     {
         ("AMP403", "AMP206"),
+        ("AMP404", "AMP206"),
         ("AMP206", "AMP201"),
         ("AMP421", "AMP103"),
         ("AMP504", "AMP101"),
@@ -62,6 +63,7 @@ def leads_to(report: Report, cause: Finding, other: Finding) -> bool:
         ("AMP404", "AMP403"): True,
         # Weights that are NaN, in all steps that come after.
         ("AMP403", "AMP206"): _is_clip(report, cause),
+        ("AMP404", "AMP206"): True,  # of a backward that no check sees
         # A number that is lost makes gradients infinite at every scale, in its line.
         ("AMP104", "AMP501"): infinite,
         ("AMP104", "AMP206"): infinite,

@@ -290,9 +290,10 @@ def _larger_scale(report: Report, finding: Finding) -> tuple[str, ...]:
         return weights_in_fp32(report)
     if larger is not None and report.loop is not None and scales_by_hand(report.loop):
         return (f"# a larger loss scale: 2.0**{larger}, here and where the gradients are divided by it",)
-    if origin is not None and origin.phase is Phase.BACKWARD and origin.dtype not in HALVES:
-        saved = saving_cast(report)
-        at = f" ({saved.location})" if saved is not None else ""
+    saved = saving_cast(report)
+    here = origin is not None and origin == saved
+    if here or (origin is not None and origin.phase is Phase.BACKWARD and origin.dtype not in HALVES):
+        at = " here" if here else f" ({saved.location})" if saved is not None else ""
         return (f"# save for the backward{at} in torch.float32 or torch.bfloat16",)
     if larger is not None:
         return (f"# a larger loss scale: init_scale=2.0**{larger}",)

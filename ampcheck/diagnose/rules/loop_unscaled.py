@@ -57,17 +57,31 @@ def unscaled_twice(report: Report) -> list[Finding]:
                 Severity.ERROR,
                 message,
                 [event],
-                [
-                    "if last_micro_batch:",
-                    f"    {unscaling(loop, event.targets)}",
-                    f"    {line_of(loop, Kind.SCALER_STEP, 'scaler.step(optimizer)')}",
-                    f"    {line_of(loop, Kind.UPDATE, 'scaler.update()')}",
-                ],
+                _behind_the_last_backward(loop, event),
             )
             for message, events in said.items()
             for event in first_by_place(events)
         ),
     ]
+
+
+def _behind_the_last_backward(loop: Loop, unscale: Event) -> list[str]:
+    """Return the lines that unscale once: behind the backward of another loss, or in the last micro-batch."""
+    unscaled, step = (
+        unscaling(loop, unscale.targets),
+        line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
+    )
+    found = [event for _, event in loop.sequence(1) if event.kind in {Kind.BACKWARD, Kind.UNSCALE}]
+    at = next((at for at, event in enumerate(found) if event.location == unscale.location), len(found))
+    around = [event.location for event in found[max(0, at - 1) : at + 2] if event.kind is Kind.BACKWARD]
+    if len(set(around)) > 1:
+        return [
+            f"# here no more: behind the backward in {around[-1]}, before anything is clipped",
+            unscaled,
+            step,
+        ]
+    update = line_of(loop, Kind.UPDATE, "scaler.update()")
+    return ["if last_micro_batch:", *(f"    {line}" for line in (unscaled, step, update))]
 
 
 def unscaled_in_part(report: Report) -> list[Finding]:
