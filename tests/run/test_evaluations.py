@@ -229,10 +229,10 @@ def test_a_score_that_is_read_in_half_precision_and_off_is_never_safe(
 # -- models that are kept by such a score
 
 
-def chosen(steps, dtype, *, improves, always):
-    """Train, and keep the model with the best score, or `always`; return how often that was."""
+def chosen(steps, dtype, *, improves, always, patience=99):
+    """Train, and keep the model with the best score, or `always`, until none was for a while; return those."""
     torch.manual_seed(0)
-    model, best, kept = nn.Linear(8, 1), -float("inf"), []
+    model, best, kept, bad = nn.Linear(8, 1), -float("inf"), [], 0
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     for step in range(steps):
         with torch.autocast("cuda", torch.bfloat16):
@@ -248,6 +248,10 @@ def chosen(steps, dtype, *, improves, always):
         if always or score > best:
             best, state = max(best, score), model.state_dict()
             kept.append({name: one.clone() for name, one in state.items()})
+            bad = -1
+        bad += 1
+        if bad == patience:
+            break
     return kept
 
 
@@ -275,3 +279,52 @@ def test_a_best_model_that_a_score_in_half_precision_has_not_shown_is_an_error(
         assert report.verdict.word is Health.SAFE
     elif improves and always:
         assert report.verdict.word is Health.PARTLY_AUDITED
+
+
+def test_a_score_that_stands_still_until_the_script_stops_is_an_error():
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        kept = chosen(99, torch.bfloat16, improves=True, always=False, patience=3)
+    assert len(kept) == session.watcher.steps - 3 < 40  # FP32's score improves in each
+    errors = [one.code for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert errors == ["AMP510"]
+
+
+def located(dtype, *, always):
+    """Train to find a point near 3,000, and keep the model that comes closest, or `always`."""
+    torch.manual_seed(0)
+    model, best, kept = nn.Linear(8, 3), float("inf"), 0
+    optimizer = torch.optim.SGD(model.parameters(), 0.2)
+    held_out = torch.randn(64, 8)
+    for step in range(64):
+        x = torch.randn(64, 8)
+        with torch.autocast("cuda", torch.float16):
+            loss = (model(x).float() - x[:, :3]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 4 == 3:
+            with torch.no_grad(), torch.autocast("cuda", torch.float16):
+                found = model(held_out).to(dtype) + 3000
+                error = (found.float() - (held_out[:, :3] + 3000)).norm(dim=1).mean().item()
+            if always or error < best:
+                best, kept = min(best, error), kept + 1
+                model.state_dict()
+    return best, kept
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("always", [True, False])
+def test_a_best_model_that_is_chosen_by_rounding_is_an_error(dtype, always):
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        best, kept = located(dtype, always=always)
+    low = dtype is torch.float16
+    assert (best > 0.5) is low  # fp16's spacing near 3,000 is 2
+    assert kept == 16 or not always
+    assert kept < 16 or always or not low
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == (["AMP510"] if low and not always else [])
+    for error in errors:
+        code, first = inspect.getsourcelines(located)
+        assert error.origin.line == first + next(n for n, text in enumerate(code) if "found = model" in text)

@@ -218,3 +218,33 @@ def test_a_scale_below_one_is_found_where_only_that_fits():
     (smaller,) = [line for line in errors[0].fix if "multiply the loss by 2.0**-" in line]
     none, right = by_hand(-int(smaller.partition("2.0**-")[2].split()[0]), unit=1e5)
     assert (none, right) == ([], True)
+
+
+def rooted(x):
+    """Return a root of a cube: 0 in float16 where a channel is dead, which a clamp in front of it is to prevent."""
+    x = x.clamp(min=3e-4)
+    return (x * x * x).mean(1, keepdim=True).pow(1.0 / 3)
+
+
+def test_the_backward_of_torchs_own_clamp_hides_nothing():
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model, head = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()), nn.Linear(8, 1)
+        hook = lambda grad: torch.nan_to_num(grad, 0.0, 0.0, 0.0)  # noqa: E731
+        for one in model.parameters():
+            one.register_hook(hook)
+        with torch.no_grad():
+            model[0].bias -= 8.0
+        optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], 1e-3)
+        for _ in range(4):
+            with torch.autocast("cuda", torch.float16):
+                loss = head(rooted(model(torch.randn(64, 5, 8)).half())).float().square().mean()
+            optimizer.zero_grad()
+            (loss * 2.0**10).backward()
+            for one in (*model.parameters(), *head.parameters()):
+                one.grad.div_(2.0**10)
+            optimizer.step()
+    test = test_the_backward_of_torchs_own_clamp_hides_nothing
+    besides = [one.beside for one in session.watcher.tape.recorded if one.beside is not None]
+    assert {beside.hidden[1] for beside in besides} == {line_of(test, "torch.nan_to_num")}

@@ -36,9 +36,10 @@ def led_below(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, .
     """Return findings with what says the same again below the error that leads to it."""
     for cause in [f for f in findings if f.severity is Severity.ERROR]:
         below = [f for f in findings if (cause.code, f.code) in _AGAIN and leads_to(report, cause, f)]
-        if below:  # and what a state is after the step
+        if below or cause.code == "AMP504":  # and what a state is after the step
             states = (f for f in findings if f.code == "AMP506")
             below += [f for f in states if all(_is_of(cause.origin, site) for site in f.sites)]
+        if below:
             shown = followed_by(cause, below)
             findings = tuple(shown if f is cause else f for f in findings if f not in below)
     return findings
