@@ -1,9 +1,12 @@
 """What a script computes between its steps, without gradients: by which numbers an evaluation decides."""
 
 import inspect
+from copy import deepcopy
+from math import isfinite
 
 import pytest
 import torch
+from code_lines import line_of
 from torch import nn
 
 from ampcheck.run.session import Session
@@ -328,3 +331,46 @@ def test_a_best_model_that_is_chosen_by_rounding_is_an_error(dtype, always):
     for error in errors:
         code, first = inspect.getsourcelines(located)
         assert error.origin.line == first + next(n for n, text in enumerate(code) if "found = model" in text)
+
+
+def halved(model, x):
+    """Return the score of a copy in float16, which may not hold what the model was made for."""
+    copied = deepcopy(model).half().eval()
+    return (copied(x.half()).float() - 1).square().mean().item()
+
+
+class Centred(nn.Module):
+    """Takes off a mean first."""
+
+    def __init__(self, mean):
+        super().__init__()
+        self.register_buffer("mean", torch.full((8,), mean))
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.layer(x - self.mean)
+
+
+@pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("mean", [98_000.0, 9_800.0])
+def test_a_score_of_a_copy_whose_numbers_are_infinite_in_float16_is_an_error(mean, guard):
+    torch.manual_seed(0)
+    session, scores = Session(Schedule(), as_cuda=True), []
+    with session.watching():
+        model = Centred(mean)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+        for step in range(12):
+            x = mean + torch.randn(32, 8)
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = (model(x).float() - 1).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if step % 4 == 3:
+                with guard():
+                    scores.append(halved(model, x))
+    assert all(map(isfinite, scores)) is (mean < 65504)
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == ([] if mean < 65504 else ["AMP510"])
+    for error in errors:
+        assert error.origin.line == line_of(halved, "copied(x.half())")

@@ -91,6 +91,8 @@ def redrawn(batch: Any) -> Any:
 
 def _drawn(tensor: torch.Tensor) -> torch.Tensor:
     """Return other numbers of the same kind: a batch that repeats is learnt by heart, and its gradients vanish."""
+    if tensor.dim() == 2 and tensor.shape[1] == 4 and (tensor[:, 2:] > tensor[:, :2]).all():
+        return tensor  # boxes, which have a left and a right side
     if tensor.is_floating_point():
         return torch.randn_like(tensor) * tensor.std() + tensor.mean()
     return tensor.flatten()[torch.randperm(tensor.numel())].view(tensor.shape)

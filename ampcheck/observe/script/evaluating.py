@@ -26,7 +26,7 @@ from ampcheck.observe.script.preparation import Listener
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.results import Results
 from ampcheck.observe.script.state.rounded_weights import RoundedWeights
-from ampcheck.observe.source import frames_match, running_line
+from ampcheck.observe.source import frames, frames_match, is_user_file, running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of
 from ampcheck.values.outcome import HARM_ERROR
 
@@ -67,6 +67,8 @@ class _Judged(Results):
         self._lines: dict[
             int, tuple[str, int]
         ] = {}  #: by storage of a sum in half precision, the line that adds
+        #: By storage of what follows from infinite numbers in float16 that nobody saw made, the line that gives these.
+        self._lost: dict[int, tuple[str, int]] = {}
         self.adds_up: set[tuple[str, int]] = set()  #: lines that add to what they have made themselves
         self.asks = False  #: this evaluation decides by numbers, or reads them
         #: The same, and by how much a metric is off, once the script has read one; no operation where it has overflown.
@@ -86,6 +88,8 @@ class _Judged(Results):
         if wide is None:
             return
         low, high = float(number), float(wide)
+        if (given := self._lost.get(_key(number))) is not None and not isfinite(low) and self.found is None:
+            self.found = "", *given, 1.0
         if number.dtype not in HALVES and (made := self._began.get(_key(number))) is not None:
             self.decisions.scores(low, high, made)
         began = self._turned.get(_key(number))
@@ -110,6 +114,7 @@ class _Judged(Results):
         self._turned.clear()
         self._began.clear()
         self._metrics.clear()
+        self._lost.clear()
         self.weights.knows(())
 
     def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
@@ -126,6 +131,7 @@ class _Judged(Results):
         decided = next((self._metrics[key] for key in given if key in self._metrics), None)
         if turned is not None and rule.name in _DECIDES:
             decided = decided or (rule.name, *turned)
+        lost = next((self._lost[key] for key in given if key in self._lost), None) or self._is_given(args)
         follow = super()._follow(rule, func, args, kwargs)
 
         def and_compare(out: Any) -> None:
@@ -138,10 +144,24 @@ class _Judged(Results):
                     self._lines |= {_key(one): adds for one in tensors_of((out,)) if readable(one)}
                 for tensor in filter(readable, tensors_of((out,))):
                     self._note(tensor, turned, decided)
+                    self._lost.pop(_key(tensor), None)
+                    if lost is not None:
+                        self._lost[_key(tensor)] = lost
                     self._begins(tensor, first)
             self._spent += thread_time() - since
 
         return and_compare
+
+    def _is_given(self, args: Args) -> tuple[str, int] | None:
+        """Return the line that gives infinite numbers in float16 which were made before anything was followed."""
+        with suppress(Exception), unseen():
+            halves = (
+                one for one in tensors_of(args) if one.dtype is torch.float16 and one.dim() and readable(one)
+            )
+            unknown = (one for one in halves if self.of(one) is None and _key(one) not in self._began)
+            if any(bool(one.isinf().any()) for one in unknown):
+                return _line_outside_of_modules()
+        return None
 
     def _adds(self, rule: Effects, args: Args) -> tuple[str, int] | None:
         """Return the line that adds to a sum in half precision, and take note of one that goes on with its own."""
@@ -190,6 +210,20 @@ class _Judged(Results):
             return bool((known & ~tensor.isfinite()).any())
         off = (tensor.to(wide.dtype) - wide).where(known, 0.0).nan_to_num(nan=torch.inf).norm()
         return bool(off > _NOTHING_LIKE * wide.where(known, 0.0).norm())
+
+
+def _line_outside_of_modules() -> tuple[str, int]:
+    """Return the running line, or that which calls the outermost module."""
+    inside, last = False, running_line()
+    for frame in frames():
+        code = frame.f_code
+        if code.co_name in _IN_MODULE["nn/modules/module.py"] and code.co_filename.endswith(
+            "nn/modules/module.py"
+        ):
+            inside = True
+        elif inside and is_user_file(code.co_filename):
+            inside, last = False, (code.co_filename, frame.f_lineno)
+    return last
 
 
 def _key(tensor: torch.Tensor) -> int:
