@@ -140,3 +140,40 @@ def test_a_collapse_after_a_backward_that_no_check_saw_comes_of_the_early_unscal
         )
         assert any("AMP206" in one for one in found[0].follows)
         assert any(f":{second}, before anything is clipped" in line for line in found[0].fix)
+
+
+def grown(*, looks_at_gradients, steps=80):
+    """Train at a scale that grows, and leave out steps by the gradients, or by the loss, which shows no overflow."""
+    torch.manual_seed(0)
+    session, scale = Session(Schedule(), as_cuda=True), 2.0**14
+    with session.watching():
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+        optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+        for step in range(steps):
+            with torch.autocast("cuda", torch.float16):
+                loss = model(torch.randn(32, 8)).float().square().mean()
+            optimizer.zero_grad()
+            if not torch.isfinite(loss * scale):
+                continue
+            (loss * scale).backward()
+            if looks_at_gradients and not all(torch.isfinite(one.grad).all() for one in model.parameters()):
+                scale /= 2
+                continue
+            for one in model.parameters():
+                one.grad.div_(scale)
+            optimizer.step()
+            scale *= 2 if step % 4 == 3 else 1
+    return errors_of(session), all(bool(torch.isfinite(one).all()) for one in model.parameters())
+
+
+def test_weights_that_overflowed_gradients_have_spoilt_are_an_error_though_no_backward_follows():
+    found, fine = grown(looks_at_gradients=False)
+    assert not fine
+    assert [one.code for one in found] == ["AMP403"]
+    assert found[0].origin.line == line_of(grown, "optimizer.step()")
+
+
+def test_steps_that_are_left_out_by_their_gradients_spoil_nothing():
+    found, fine = grown(looks_at_gradients=True)
+    assert fine
+    assert found == []

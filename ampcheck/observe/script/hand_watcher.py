@@ -13,6 +13,7 @@ from ampcheck.observe.script.roots import trains
 from ampcheck.observe.script.scaling.losses import leaves_of
 from ampcheck.observe.statistics.memory import version_of
 from ampcheck.observe.unusual import unwrapped
+from ampcheck.values.loop import SPOILT, Kind
 
 #: What is not seen of a step, behind how many they are: its recording ends with the first one.
 LATER_BACKWARDS = "backwards after the first of a step: what they add to bare tensors was not seen"
@@ -34,6 +35,8 @@ class HandWatcher(LoopWatcher):
             self.tape.now = None
             recording.close()
             self.tape.recorded.append(recording.finish())
+        if self.steps and self.hand.has_spoilt():  # and no backward follows that would show it
+            self.journal.note(Kind.GROWN, name=SPOILT)
         super().end()
 
     def reaches(self, tensors: Any, _: Any = (), name: str = "") -> None:

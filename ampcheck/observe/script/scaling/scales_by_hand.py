@@ -164,6 +164,11 @@ class ScaleByHand:
             return NOT_FINITE
         return RESCALED if goes_on and any(size for _, size in all_sizes(held)) else ""
 
+    @modes.unseen
+    def has_spoilt(self) -> bool:
+        """Tell whether weights that a multiplied loss has reached are not finite any more."""
+        return not self._spoilt and not all(map(_finite, self._behind.values()))
+
     def _tell_apart(self, weights: Sequence[torch.Tensor]) -> None:
         """Tell heads on one trunk apart: one has another scale in the same step as the one before."""
         before, now = self._head, _both_ends(weights)
