@@ -156,7 +156,8 @@ def test_a_scale_that_is_too_large_is_said_with_one_that_fits():
     report, errors = watched(plain, init=2.0**24, repairs=forgive)
     assert errors[0].code == "AMP202"
     smaller, hides = errors[0].fix
-    assert hides == "# and without nan_to_num_ here: a step whose gradients overflow must be skipped"
+    skips = "a step whose gradients overflow must be skipped, and the scale halved"
+    assert hides == f"# and without nan_to_num_ here: {skips}"
     advised = float(eval(smaller.partition("init_scale=")[2].removesuffix(" at most")))
     assert advised < 2.0**report.log2_scale
     _, errors = watched(plain, init=advised)

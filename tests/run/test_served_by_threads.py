@@ -107,3 +107,45 @@ def test_weights_of_a_server_that_stand_still_are_an_error_at_its_line(serve, dt
         assert [(one.code, one.origin.line) for one in lost] == [
             ("AMP504", line_of(Server.update, "one.sub_"))
         ]
+
+
+def learned_elsewhere(scale):
+    """Compute losses here and step in another thread, which multiplies them by a scale; return the report."""
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True, follows=True)
+    inbox, outbox = queue.Queue(), queue.Queue()
+    with session.watching():
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+
+        def learn():
+            while (loss := inbox.get()) is not None:
+                optimizer.zero_grad()
+                (loss * scale).backward()
+                for one in model.parameters():
+                    one.grad.div_(scale)
+                optimizer.step()
+                outbox.put(True)
+
+        learner = threading.Thread(target=learn)
+        learner.start()
+        for _ in range(6):
+            with torch.autocast("cuda", torch.float16):
+                loss = 1e-6 * model(torch.randn(64, 8)).float().square().mean()
+            inbox.put(loss)
+            outbox.get()
+        inbox.put(None)
+        learner.join()
+    assert not session.watcher.broken, session.watcher.not_seen
+    return session.report("script.py")
+
+
+def test_a_loss_without_a_scale_is_said_where_another_thread_calls_its_backward():
+    report = learned_elsewhere(1.0)
+    first = next(one for one in report.findings if one.severity is Severity.ERROR)
+    assert (first.code, first.origin.line) == ("AMP408", line_of(learned_elsewhere, ".backward()"))
+
+
+def test_the_same_loss_with_a_scale_is_no_error():
+    report = learned_elsewhere(2.0**20)
+    assert not [one for one in report.findings if one.severity is Severity.ERROR]

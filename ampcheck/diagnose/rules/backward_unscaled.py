@@ -51,12 +51,14 @@ def unscaled_backward(report: Report) -> list[Finding]:
     by_hand = {
         event.location for _, event in loop.sequence() if event.kind is Kind.BACKWARD and event.by_hand
     }
+    # Where forwards run in another thread, the recorded step tells the precision.
+    unheard = report.precision == "fp16" and not any(e.kind is Kind.FORWARD for _, e in loop.sequence(1))
     for events in rounds_of(loop).values():
         forwards = [e for e in events if e.kind is Kind.FORWARD]
         if (
             forwards or len(label(loop, "optimizer")) == 1 or not _dead(report)
         ):  # else another's round has them
-            half = any(e.autocast == "float16" and e.grad for e in forwards)
+            half = unheard or any(e.autocast == "float16" and e.grad for e in forwards)
         backwards = [event for event in uncleared(loop, events) if event.kind is Kind.BACKWARD]
         steps = [e for e in events if e.kind is Kind.SCALER_STEP and e.thing in active_scalers(loop)]
         plain = [e for e in backwards if not e.scaled and (steps or e.location not in by_hand)]

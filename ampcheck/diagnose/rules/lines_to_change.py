@@ -260,7 +260,8 @@ def _smaller_scale(report: Report, finding: Finding) -> tuple[str, ...]:
     if (
         origin is not None and origin.op and origin.phase is not Phase.BACKWARD
     ):  # it makes finite what has overflowed
-        lines = (f"# without {clean(origin.op)} here: a step whose gradients overflow must be skipped",)
+        skips = "a step whose gradients overflow must be skipped, and the scale halved"
+        lines = (f"# without {clean(origin.op)} here: {skips}",)
     fits = max(fitting(report), default=report.log2_scale)
     # A scale below 1 makes most gradients zero: what needs one is to be computed in FP32, where its line is known.
     if report.precision == "fp16" and fits < report.log2_scale and (lines or fits >= 0):

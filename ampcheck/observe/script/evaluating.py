@@ -33,7 +33,7 @@ from ampcheck.values.outcome import HARM_ERROR
 #: Evaluations that are followed; the seconds FP32 may take in all of them, and operations that are looked at.
 _OFTEN, _SECONDS, _OPERATIONS = 2, 1.0, 20_000
 #: The same where the script decides by a number in half precision.
-_MORE_OFTEN = 64
+_MORE_OFTEN = 256
 _LONG = "too many to follow, so whether FP32's are others was not judged"
 #: Operations that decide: by which numbers are larger, or where they lie.
 _DECIDES = frozenset({"argmin", "argmax", "topk", "sort", "argsort"}) | COMPARES | SEARCHES
