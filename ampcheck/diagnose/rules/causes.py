@@ -85,8 +85,8 @@ def _hidden_there(report: Report, findings: tuple[Finding, ...]) -> tuple[Findin
     says = f"{over.message}; {clean(hides.op)} here makes {what} finite, so that no step is skipped"
     named = replace(over, message=says, sites=(hides, *over.sites))
     if over.fix:  # a check behind it would find nothing
-        skips = "a step whose gradients overflow must be skipped, and the scale halved"
-        last = f"# and without {clean(hides.op)} here: {skips}"
+        then = "a step whose gradients overflow must be skipped, and the scale halved"
+        last = f"# and without {clean(hides.op)} here: {then}"
         named = replace(named, fix=(*over.fix, last))
     lost = [f for f in findings if f.code == "AMP501" and f.origin in behind]
     return tuple(named if f is over else f for f in findings if f not in lost)

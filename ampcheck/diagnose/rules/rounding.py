@@ -88,23 +88,11 @@ def precision_loss(report: Report) -> list[Finding]:
     elif report.loop is not None and unscaled_backward(report):
         return []  # nothing else is known of it, and AMP408 says it
     remedy = _remedy(report, healing) if few else _unhealed(report)
-    worst = max(settled.worst, numbers.get("error", 0.0))
-    descends = report.loop is None and bool(where) and not begun and worst < STILL_DESCENDS
-    if descends:
-        remedy += (
-            f"; a step as long still lowers the loss by {percent(_descent(settled.grad_error))} of FP32's"
-        )
+    gentle = "" if begun or not where else _still_descends(report, numbers.get("error", 0.0))
+    severity = Severity.WARNING if gentle else _severity(report, proved=few, placed=bool(where))
+    message = f"{settled.words}{where}{remedy}{gentle}"
     return [
-        limited
-        or Finding(
-            "AMP501",
-            "precision-loss",
-            "precision-loss",
-            Severity.WARNING if descends else _severity(report, proved=few, placed=bool(where)),
-            f"{settled.words}{where}{remedy}",
-            sites,
-            numbers,
-        )
+        limited or Finding("AMP501", "precision-loss", "precision-loss", severity, message, sites, numbers)
     ]
 
 
@@ -117,6 +105,14 @@ def _is_off(settled: Outcome) -> bool:
 def _descent(error: float) -> float:
     """Return how much of FP32's descent a step of the same length has at least, along a gradient with this error."""
     return sqrt(1.0 - error**2)
+
+
+def _still_descends(report: Report, error: float) -> str:
+    """Return how far a step of an audit still goes down, though its gradients are off by an error in some place."""
+    settled = report.outcomes["settled"]
+    if report.loop is not None or max(settled.worst, error) >= STILL_DESCENDS:
+        return ""
+    return f"; a step as long still lowers the loss by {percent(_descent(settled.grad_error))} of FP32's"
 
 
 def _unexplained(report: Report) -> list[Finding]:
