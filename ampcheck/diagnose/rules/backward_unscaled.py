@@ -51,8 +51,9 @@ def unscaled_backward(report: Report) -> list[Finding]:
     by_hand = {
         event.location for _, event in loop.sequence() if event.kind is Kind.BACKWARD and event.by_hand
     }
-    # Where forwards run in another thread, the recorded step tells the precision.
-    unheard = report.precision == "fp16" and not any(e.kind is Kind.FORWARD for _, e in loop.sequence(1))
+    # Where forwards run in another thread, the recorded step tells the precision; what is sent is judged by itself.
+    known = any(e.kind in {Kind.FORWARD, Kind.SENT_GRAD} for _, e in loop.sequence(1))
+    unheard = report.precision == "fp16" and not known
     for events in rounds_of(loop).values():
         forwards = [e for e in events if e.kind is Kind.FORWARD]
         if (

@@ -29,7 +29,8 @@ class HandWatcher(LoopWatcher):
     @guarded
     def end(self) -> None:
         """Stop watching; of a script whose optimizer never stepped its forwards are kept, if none had a backward."""
-        trained = self.steps or self.thread.not_seen(self.backwards)  # here, or in other threads
+        thread = self.thread
+        trained = self.steps or self.backwards or thread.backwards or thread.asked or thread.not_seen(0)
         recording, whole = self.tape.now, not (trained or self.tape.recorded or self.tape.what_if)
         forwards = isinstance(recording, Compared) and not (recording.backwards or recording.left)
         if recording is not None and forwards and self._owners and whole:

@@ -166,8 +166,9 @@ class ScaleByHand:
 
     @modes.unseen
     def has_spoilt(self) -> bool:
-        """Tell whether weights that a multiplied loss has reached are not finite any more."""
-        return not self._spoilt and not all(map(_finite, self._behind.values()))
+        """Tell whether weights that a loss with a changing scale has reached are not finite any more."""
+        changed = any(len({by for _, by, _ in loss.changes}) > 1 for loss in self._losses.values())
+        return changed and not self._spoilt and not all(map(_finite, self._behind.values()))
 
     def _tell_apart(self, weights: Sequence[torch.Tensor]) -> None:
         """Tell heads on one trunk apart: one has another scale in the same step as the one before."""
