@@ -139,7 +139,7 @@ def test_a_collapse_after_a_backward_that_no_check_saw_comes_of_the_early_unscal
             test_a_collapse_after_a_backward_that_no_check_saw_comes_of_the_early_unscale, "scale(10 *"
         )
         assert any("AMP206" in one for one in found[0].follows)
-        assert any(f":{second}, before anything is clipped" in line for line in found[0].fix)
+        assert any(f":{second}, and clip after it" in line for line in found[0].fix)
 
 
 def grown(*, looks_at_gradients, steps=80):

@@ -51,9 +51,7 @@ def unscaled_backward(report: Report) -> list[Finding]:
     by_hand = {
         event.location for _, event in loop.sequence() if event.kind is Kind.BACKWARD and event.by_hand
     }
-    # Where forwards run in another thread, the recorded step tells the precision; what is sent is judged by itself.
-    known = any(e.kind in {Kind.FORWARD, Kind.SENT_GRAD} for _, e in loop.sequence(1))
-    unheard = report.precision == "fp16" and not known
+    unheard = _forwards_elsewhere(report)
     for events in rounds_of(loop).values():
         forwards = [e for e in events if e.kind is Kind.FORWARD]
         if (
@@ -206,6 +204,12 @@ def _switched_off(loop: Loop) -> LoopObject | None:
     idle = () if active_scalers(loop) else loop.things
     scalers = (one for one in idle if one.family == "scaler" and one.line)
     return next((one for one in scalers if one.settings.get("enabled") is False), None)
+
+
+def _forwards_elsewhere(report: Report) -> bool:
+    """Tell whether the forwards in float16 run in another thread, which sends no gradients: those are judged there."""
+    known = {event.kind for _, event in loop_of(report).sequence(1)}
+    return report.precision == "fp16" and known.isdisjoint({Kind.FORWARD, Kind.SENT_GRAD})
 
 
 def _dead(report: Report) -> str:

@@ -292,9 +292,10 @@ def _larger_scale(report: Report, finding: Finding) -> tuple[str, ...]:
     if larger is not None and report.loop is not None and scales_by_hand(report.loop):
         return (f"# a larger loss scale: 2.0**{larger}, here and where the gradients are divided by it",)
     saved = saving_cast(report)
-    here = origin is not None and origin == saved
-    if here or (origin is not None and origin.phase is Phase.BACKWARD and origin.dtype not in HALVES):
-        at = " here" if here else f" ({saved.location})" if saved is not None else ""
+    if origin is not None and (
+        origin == saved or (origin.phase is Phase.BACKWARD and origin.dtype not in HALVES)
+    ):
+        at = " here" if origin == saved else f" ({saved.location})" if saved is not None else ""
         return (f"# save for the backward{at} in torch.float32 or torch.bfloat16",)
     if larger is not None:
         return (f"# a larger loss scale: init_scale=2.0**{larger}",)

@@ -76,7 +76,7 @@ def _behind_the_last_backward(loop: Loop, unscale: Event) -> list[str]:
     around = [event.location for event in found[max(0, at - 1) : at + 2] if event.kind is Kind.BACKWARD]
     if len(set(around)) > 1:
         return [
-            f"# here no more: behind the backward in {around[-1]}, before anything is clipped",
+            f"# move this behind the backward in {around[-1]}, and clip after it",
             unscaled,
             step,
         ]

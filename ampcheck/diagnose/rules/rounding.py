@@ -57,7 +57,7 @@ def precision_loss(report: Report) -> list[Finding]:
     When to ignore it: where FP32 with nothing but its weights rounded is off by a sixth as much or more. Then it is a
     warning: the model magnifies any rounding, as deep networks can at random initialisation. In a script, where that
     was not tried, it is a warning at most; so is a part with 0.012 % of the gradient, but where Adam steps it. In an
-    audit it is a warning where the forward agrees and no gradient is off by 53 %: they still point where
+    audit it is a warning where the forward agrees and no gradient is off by 53 % or more: they still point where
     FP32's do, and a step lowers the loss by 85 % or more of what it should.
     """
     settled = report.outcomes.get("settled")
@@ -112,7 +112,8 @@ def _still_descends(report: Report, error: float) -> str:
     settled = report.outcomes["settled"]
     if report.loop is not None or max(settled.worst, error) >= STILL_DESCENDS:
         return ""
-    return f"; a step as long still lowers the loss by {percent(_descent(settled.grad_error))} of FP32's"
+    kept = percent(_descent(settled.grad_error))
+    return f"; a step of the same length still lowers the loss by at least {kept} of what FP32's does"
 
 
 def _unexplained(report: Report) -> list[Finding]:

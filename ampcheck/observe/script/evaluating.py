@@ -69,6 +69,7 @@ class _Judged(Results):
         ] = {}  #: by storage of a sum in half precision, the line that adds
         #: By storage of what follows from infinite numbers in float16 that nobody saw made, the line that gives these.
         self._lost: dict[int, tuple[str, int]] = {}
+        self._looked: set[int] = set()  #: storages that were looked at for such numbers
         self.adds_up: set[tuple[str, int]] = set()  #: lines that add to what they have made themselves
         self.asks = False  #: this evaluation decides by numbers, or reads them
         #: The same, and by how much a metric is off, once the script has read one; no operation where it has overflown.
@@ -115,6 +116,7 @@ class _Judged(Results):
         self._began.clear()
         self._metrics.clear()
         self._lost.clear()
+        self._looked.clear()
         self.weights.knows(())
 
     def _follow(self, rule: Effects, func: Any, args: Args, kwargs: Kwargs) -> Follow | None:
@@ -131,7 +133,8 @@ class _Judged(Results):
         decided = next((self._metrics[key] for key in given if key in self._metrics), None)
         if turned is not None and rule.name in _DECIDES:
             decided = decided or (rule.name, *turned)
-        lost = next((self._lost[key] for key in given if key in self._lost), None) or self._is_given(args)
+        self._looks_at_given(args)
+        lost = next((self._lost[key] for key in given if key in self._lost), None)
         follow = super()._follow(rule, func, args, kwargs)
 
         def and_compare(out: Any) -> None:
@@ -152,16 +155,17 @@ class _Judged(Results):
 
         return and_compare
 
-    def _is_given(self, args: Args) -> tuple[str, int] | None:
-        """Return the line that gives infinite numbers in float16 which were made before anything was followed."""
+    def _looks_at_given(self, args: Args) -> None:
+        """Take note of infinite numbers in float16 that were made before anything was followed; masks hold -inf."""
+        since = thread_time()
         with suppress(Exception), unseen():
-            halves = (
-                one for one in tensors_of(args) if one.dtype is torch.float16 and one.dim() and readable(one)
-            )
-            unknown = (one for one in halves if self.of(one) is None and _key(one) not in self._began)
-            if any(bool(one.isinf().any()) for one in unknown):
-                return _line_outside_of_modules()
-        return None
+            halves = [one for one in tensors_of(args) if one.dtype is torch.float16 and one.dim()]
+            for one in (one for one in halves if readable(one) and _key(one) not in self._looked):
+                self._looked.add(_key(one))
+                made = _key(one) in self._began or self.of(one) is not None
+                if not made and bool(one.isposinf().any()):
+                    self._lost[_key(one)] = _line_outside_of_modules()
+        self._spent += thread_time() - since
 
     def _adds(self, rule: Effects, args: Args) -> tuple[str, int] | None:
         """Return the line that adds to a sum in half precision, and take note of one that goes on with its own."""
