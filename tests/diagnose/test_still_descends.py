@@ -21,13 +21,14 @@ from ampcheck.values.settings import Settings
 from ampcheck.values.verdict import Health
 
 
-def made(common, seed=2):
+def made(common, seed=2, own=0.1, *, bias=True):
     """Return a head whose rows are nearly equal: what it sends back is a small difference, as in settled networks."""
     torch.manual_seed(seed)
-    head = nn.Linear(32, 4)
+    head = nn.Linear(32, 4, bias=bias)
     with torch.no_grad():
-        head.weight.mul_(0.1).add_(common * torch.randn(32))
-        head.bias.zero_()
+        head.weight.mul_(own).add_(common * torch.randn(32))
+        if bias:
+            head.bias.zero_()
     model = nn.Sequential(nn.Linear(8, 32), nn.LayerNorm(32), head)
     return model, (torch.randn(4, 8), torch.arange(4)), loss
 
@@ -36,8 +37,8 @@ def loss(model, batch):
     return functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def audited(common):
-    model, batch, _ = made(common)
+def audited(common, *given, **how):
+    model, batch, _ = made(common, *given, **how)
     return audit(Target("settled", model, [batch], loss), Settings("bf16"))
 
 
@@ -83,6 +84,17 @@ def test_a_small_error_of_the_backward_is_a_warning_and_the_step_goes_down_as_fa
     assert lowered(6, low, 1e-4) >= _descent(settled.grad_error) * lowered(6, wide, 1e-4) > 0
 
 
+def with_errors(report, whole, place):
+    """Return a report with other errors, of all gradients and of what its finding names, and what is found then."""
+    origin = next(one for one in report.findings if one.code == "AMP501").origin
+    pair = report.errors[origin]
+    pair = replace(pair, error_squares=pair.error_squares * (place / pair.relative_rms) ** 2)
+    settled = replace(report.outcomes["settled"], grad_error=whole)
+    outcomes, errors = {**report.outcomes, "settled": settled}, {**report.errors, origin: pair}
+    found = diagnose(replace(report, outcomes=outcomes, errors=errors))
+    return origin, next(one for one in found if one.code == "AMP501")
+
+
 @pytest.mark.parametrize(
     ("whole", "place", "severity"),
     [
@@ -92,11 +104,14 @@ def test_a_small_error_of_the_backward_is_a_warning_and_the_step_goes_down_as_fa
     ],
 )
 def test_from_the_limit_on_it_is_an_error(whole, place, severity):
-    report = audited(6)
-    origin = next(one for one in report.findings if one.code == "AMP501").origin
-    settled = replace(report.outcomes["settled"], grad_error=whole)
-    pair = report.errors[origin]
-    pair = replace(pair, error_squares=pair.error_squares * (place / pair.relative_rms) ** 2)
-    outcomes, errors = {**report.outcomes, "settled": settled}, {**report.errors, origin: pair}
-    found = diagnose(replace(report, outcomes=outcomes, errors=errors))
-    assert next(one for one in found if one.code == "AMP501").severity is severity
+    report = audited(12, 5, 0.3, bias=False)
+    assert report.verdict.word is Health.UNSAFE  # as it is, half of what goes back is lost
+    origin, found = with_errors(report, whole, place)
+    assert origin.op == "native_layer_norm_backward"
+    assert found.severity is severity
+
+
+def test_a_sum_that_is_the_gradient_of_a_bias_sends_nothing_back():
+    origin, found = with_errors(audited(6), 0.23, 0.9)
+    assert (origin.op, origin.module) == ("sum", "2")
+    assert found.severity is Severity.WARNING

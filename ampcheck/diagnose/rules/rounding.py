@@ -36,6 +36,8 @@ from ampcheck.values.wording import clean, percent
 
 #: Places in FP32 up to which a plan points at a culprit; a longer list says that rounding is everywhere.
 FEW_PLACES = 4
+#: Where the gradient of a bias is kept.
+_BIAS = "param_grad[bias]"
 
 
 def precision_loss(report: Report) -> list[Finding]:
@@ -88,7 +90,7 @@ def precision_loss(report: Report) -> list[Finding]:
     elif report.loop is not None and unscaled_backward(report):
         return []  # nothing else is known of it, and AMP408 says it
     remedy = _remedy(report, healing) if few else _unhealed(report)
-    gentle = "" if begun or not where else _still_descends(report, numbers.get("error", 0.0))
+    gentle = "" if begun or not where else _still_descends(report, sites[0], numbers["error"])
     severity = Severity.WARNING if gentle else _severity(report, proved=few, placed=bool(where))
     message = f"{settled.words}{where}{remedy}{gentle}"
     return [
@@ -107,10 +109,16 @@ def _descent(error: float) -> float:
     return sqrt(1.0 - error**2)
 
 
-def _still_descends(report: Report, error: float) -> str:
-    """Return how far a step of an audit still goes down, though its gradients are off by an error in some place."""
+def _still_descends(report: Report, site: Site, error: float) -> str:
+    """Return how far a step of an audit still goes down, though gradients are off, and what goes back from a place.
+
+    From a sum that is the gradient of a bias nothing goes back.
+    """
     settled = report.outcomes["settled"]
-    if report.loop is not None or max(settled.worst, error) >= STILL_DESCENDS:
+    ends = site.op == "sum" and any(
+        (one.module, one.slot) == (site.module, _BIAS) for one in report.low.sites
+    )
+    if report.loop is not None or max(settled.worst, 0.0 if ends else error) >= STILL_DESCENDS:
         return ""
     kept = percent(_descent(settled.grad_error))
     return f"; a step of the same length still lowers the loss by at least {kept} of what FP32's does"
