@@ -85,12 +85,14 @@ def test_a_small_error_of_the_backward_is_a_warning_and_the_step_goes_down_as_fa
 
 
 def with_errors(report, whole, place):
-    """Return a report with other errors, of all gradients and of what its finding names, and what is found then."""
+    """Return where a report places an error, and what is found with other errors, there and of all gradients."""
     origin = next(one for one in report.findings if one.code == "AMP501").origin
-    pair = report.errors[origin]
-    pair = replace(pair, error_squares=pair.error_squares * (place / pair.relative_rms) ** 2)
+    times = (place / report.errors[origin].relative_rms) ** 2
+    errors = {
+        site: replace(pair, error_squares=pair.error_squares * times) for site, pair in report.errors.items()
+    }
     settled = replace(report.outcomes["settled"], grad_error=whole)
-    outcomes, errors = {**report.outcomes, "settled": settled}, {**report.errors, origin: pair}
+    outcomes = {**report.outcomes, "settled": settled}
     found = diagnose(replace(report, outcomes=outcomes, errors=errors))
     return origin, next(one for one in found if one.code == "AMP501")
 
