@@ -23,7 +23,8 @@ class LeftBehind:
 
     def first_seen(self, model: torch.nn.Module, name: str) -> None:
         """Take note of a model, and of its buffers that are not finite from the start: masks are never written."""
-        written = {at: version_of(tensor) for at, tensor in tensors_of_model(model, ("_buffers",))}
+        with unseen():
+            written = {at: version_of(tensor) for at, tensor in tensors_of_model(model, ("_buffers",))}
         masks = {at: written[at] for at in _not_finite(model, ("_buffers",))}
         self._models.append((weakref.ref(model), name, masks))
 
@@ -31,15 +32,16 @@ class LeftBehind:
         """Look at what is there now."""
         found: dict[str, bool] = {}
         for known, name, before in self._models:
-            model = known()
-            now = () if model is None else _not_finite(model, ("_parameters", "_buffers"))
-            held = {} if model is None else dict(tensors_of_model(model))
-            buffers = set() if model is None else {at for at, _ in tensors_of_model(model, ("_buffers",))}
-            found |= {
-                f"{name}.{at}": at in buffers and held[at].dtype is torch.float16
-                for at in now
-                if at not in before or version_of(held[at]) != before[at]
-            }
+            if (model := known()) is not None:
+                now = _not_finite(model, ("_parameters", "_buffers"))
+                with unseen():
+                    held = dict(tensors_of_model(model))
+                    buffers = {at for at, _ in tensors_of_model(model, ("_buffers",))}
+                found |= {
+                    f"{name}.{at}": at in buffers and held[at].dtype is torch.float16
+                    for at in now
+                    if at not in before or version_of(held[at]) != before[at]
+                }
         self.ruined = tuple(found)
         self.overflown = self.ruined if all(found.values()) else ()
 
