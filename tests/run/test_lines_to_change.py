@@ -121,12 +121,48 @@ def kept_by(packs):
     return lambda: torch.autograd.graph.saved_tensors_hooks(packs, unpack)
 
 
+SAVED = "# save for the backward here in torch.bfloat16, which has the range of FP32, or torch.float32"
+
+
 def test_tensors_that_are_zero_where_they_are_saved_for_the_backward_are_said_with_the_line_that_saves():
     _, errors = watched(rates, around=kept_by(pack))
     assert (errors[0].code, errors[0].origin.line) == ("AMP201", line_of(pack, "return"))
-    assert errors[0].fix[0].startswith("# save for the backward here in ")
-    assert "torch.bfloat16" in errors[0].fix[0]
+    assert errors[0].fix == (SAVED,)
     _, errors = watched(rates, around=kept_by(pack_wide))
+    assert errors == []
+
+
+def pressures(model, x):
+    """Square numbers that FP32 holds and float16 does not."""
+    return ((model(x).float() * 1e6).square() * 1e-12).mean()
+
+
+def test_tensors_that_are_infinite_where_they_are_saved_are_said_with_the_shorter_precision_first():
+    _, errors = watched(pressures, around=kept_by(pack))
+    assert (errors[0].code, errors[0].origin.line) == ("AMP101", line_of(pack, "return"))
+    assert errors[0].fix == (SAVED,)
+    _, errors = watched(pressures, around=kept_by(pack_wide))
+    assert errors == []
+
+
+def hours(model, x):
+    """Read one of two numbers that are cast together by an angle."""
+    kept = [number.half() for number in (x[:, :4] * 8192.0 + 20000.0, x[:, 4:])]
+    return (model(x).float() * torch.sin(kept[0].float()) + kept[1]).square().mean()
+
+
+def hours_as_advised(model, x):
+    kept = [x[:, :4] * 8192.0 + 20000.0, x[:, 4:].half()]
+    return (model(x).float() * torch.sin(kept[0].float()) + kept[1]).square().mean()
+
+
+def test_of_several_tensors_that_are_cast_together_the_one_that_loses_is_said_by_the_line_that_reads_it():
+    _, errors = watched(hours)
+    assert errors[0].origin.line == line_of(hours, "number.half()")
+    reads = f"test_lines_to_change.py:{line_of(hours, 'torch.sin')}"
+    assert errors[0].fix[0].startswith("# .float() here in place of the cast to fp16: at least for what ")
+    assert reads in errors[0].fix[0]
+    _, errors = watched(hours_as_advised)
     assert errors == []
 
 
@@ -138,7 +174,7 @@ def spectra(model, x):
 def test_what_is_zero_where_it_is_saved_and_divided_by_is_said_with_the_line_that_saves():
     _, errors = watched(spectra, around=kept_by(pack))
     assert (errors[0].code, errors[0].origin.line) == ("AMP202", line_of(pack, "return"))
-    assert errors[0].fix == ("# save for the backward here in torch.float32 or torch.bfloat16",)
+    assert errors[0].fix == (SAVED,)
     _, errors = watched(spectra, around=kept_by(pack_wide))
     assert errors == []
 

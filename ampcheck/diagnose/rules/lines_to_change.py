@@ -93,18 +93,31 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
 def _uncast(report: Report, finding: Finding, origin: Site, after: Site | None) -> tuple[str, ...]:
     """Return how a cast that a script has written is left out, and where autocast may cast again."""
     held = SHORT_DTYPE[origin.dtype] if origin.dtype in HALVES else clean(report.precision)
+    range_fails = held == "fp16" and (finding.code == "AMP101" or makes_zeros(report, origin))
+    if range_fails and saving_cast(report) == origin and not finding.numbers.get("spreads_to"):
+        return (_saved_in(report, origin, " here", range_fails=True),)  # it is read in the backward alone
     cast = f"# .float() here in place of the cast to {held}"
-    if held == "fp16" and (finding.code == "AMP101" or makes_zeros(report, origin)):
+    if range_fails:
         cast = f"{cast}; or .bfloat16(), which has the range of FP32"
+    elif after is not None:
+        cast = f"{cast}: at least for what {location(after.file, after.line)} reads"
     states = [held_in_fp32(report, name) for name in _written_to(report, origin)]
     if changed_at(report, origin.location) is not None:  # it is cast again as it is written
         states = states or [made_in_fp32(report, origin.location)]
-    there = location(after.file, after.line) if after is not None else _products(report, origin)
+    product = after is not None and rounds_inputs(after.op)
+    there = location(after.file, after.line) if after and product else _products(report, origin)
     if states or not there:
         return (cast, *states)
     again = f"{cast}; if autocast casts again at {there}:"
     region = f"with torch.autocast({device_of(report)}, enabled=False):"
     return again, region, "    ...  # that line, with .float() on what is read"
+
+
+def _saved_in(report: Report, saved: Site, at: str, *, range_fails: bool) -> str:
+    """Return in which precision to save for the backward: in as few bits as will do."""
+    short = (saved.dtype == "float16" or report.precision == "fp16") and range_fails
+    kind = "torch.bfloat16, which has the range of FP32, or torch.float32" if short else "torch.float32"
+    return f"# save for the backward{at} in {kind}"
 
 
 def _cast_before(report: Report, origin: Site) -> str:
@@ -206,7 +219,7 @@ def _change_there(report: Report, origin: Site) -> str:
         return f"# rebuilt here from {held}: hold them in FP32 where the forward makes them"
     saved = saving_cast(report) if origin.phase is Phase.BACKWARD else None
     if saved is not None and saved.location == origin.location:
-        return "# save for the backward here in torch.float32 or torch.bfloat16"
+        return _saved_in(report, saved, " here", range_fails=makes_zeros(report, saved))
     if origin.op in LIMITS and any(jump.site == jump.dropped == origin for jump in report.error_jumps):
         return f"# {clean(origin.op)} cuts off here what {clean(report.precision)} cannot hold: keep that in FP32"
     return ""
@@ -296,7 +309,7 @@ def _larger_scale(report: Report, finding: Finding) -> tuple[str, ...]:
         origin == saved or (origin.phase is Phase.BACKWARD and origin.dtype not in HALVES)
     ):
         at = " here" if origin == saved else f" ({saved.location})" if saved is not None else ""
-        return (f"# save for the backward{at} in torch.float32 or torch.bfloat16",)
+        return (_saved_in(report, origin, at, range_fails=True),)
     if larger is not None:
         return (f"# a larger loss scale: init_scale=2.0**{larger}",)
     underflowed = [site for site in finding.sites if site.op and site.phase is Phase.BACKWARD]
