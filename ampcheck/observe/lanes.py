@@ -31,6 +31,8 @@ _NO_FUNCTIONS = torch._C.DisableTorchFunction
 _MARK = "ampcheck"
 #: Seconds that a thread waits for its turn, before the step is given up: an operation may itself wait for threads.
 _PATIENCE = 10.0
+#: Threads that may join a step later: with the first of their operations that makes a node.
+LATER: set[int] = set()
 
 
 class Lane(OwnMode):
@@ -41,23 +43,27 @@ class Lane(OwnMode):
     def __init__(self, lanes: "Lanes") -> None:
         """Prepare; the first node is the thread's next one."""
         super().__init__()
-        self._lanes = lanes
+        self.lanes = lanes
         self.nodes = Nodes()
         self.nodes.begin(_sequence())
 
     def __enter__(self) -> Self:
         """Begin to record this thread."""
-        self._lanes.running[threading.get_ident()] = self
+        self.lanes.running[threading.get_ident()] = self
         return super().__enter__()
 
     def __exit__(self, *raised: object) -> None:
         """Stop recording this thread."""
         super().__exit__(*raised)
-        self._lanes.running.pop(threading.get_ident(), None)
+        self.lanes.running.pop(threading.get_ident(), None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         """Run an operation as it would have run, and note what came out."""
-        return self._lanes.run(self, func, types, args, kwargs or {})
+        return self.lanes.run(self, func, types, args, kwargs or {})
+
+    def goes_on(self) -> None:
+        """Begin with the node that is being made: an operation of this thread is running, and was not followed."""
+        self.nodes.begin(_sequence() - 1)
 
     def mark(self, node: Any) -> None:
         """Mark the nodes of this lane behind one, with where they come from."""
@@ -80,6 +86,10 @@ class Lanes:
         self.used = False  #: a thread was followed
         self.running: dict[int, Lane] = {}  #: by thread
         self._made: dict[int, tuple[weakref.ref[torch.Tensor], Lane]] = {}  #: what lanes made, by tensor
+
+    def __contains__(self, thread: object) -> bool:
+        """Tell whether what a thread runs of the step is recorded."""
+        return thread in self.running or thread in LATER
 
     def close(self) -> None:
         """Let every operation of other threads pass from here on, unseen."""

@@ -105,12 +105,17 @@ class Recorder(modes.OwnMode):
         """Record what threads of the program's own run, too, where Python sees every operation."""
         if self.path is None:
             self.lanes = self._threads.lanes = Lanes(self)
-            self.tracker.followed = self.lanes.running
+            self.tracker.followed = self.lanes
 
     @property
     def heard_threads(self) -> bool:
         """Whether threads of the program's own have run a part of what was recorded, seen or not."""
         return bool(self._threads.ranges) or (self.lanes is not None and self.lanes.used)
+
+    def made(self, tensor: torch.Tensor) -> bool:
+        """Tell whether the thread that is recorded has made a tensor in this step."""
+        node = tensor.grad_fn
+        return node is not None and self._nodes.get(node._sequence_nr()) is not None
 
     def turn(self) -> AbstractContextManager[bool] | None:
         """Return what the running thread has to wait for, None where it is not followed."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ampcheck.observe.execution import Args, Kwargs
+from ampcheck.observe.lanes import LATER
 from ampcheck.observe.model.gradients import others_begin, thread_ends
 from ampcheck.observe.modes import OwnMode
 from ampcheck.observe.patches import Original, Patches
@@ -30,6 +31,7 @@ from ampcheck.values.loop import ELSEWHERE, Kind
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ampcheck.observe.lanes import Lane
     from ampcheck.observe.reference.joined import Sends
     from ampcheck.observe.script.comparing import Compared
     from ampcheck.observe.script.recording import Recording
@@ -62,11 +64,15 @@ class _Listener(BesideMode):
         super().__init__(results)
         self._results, self._watcher = results, watcher
         self._kept: KeptCasts | None = KeptCasts()
+        self._lane: Lane | None = None  #: what this thread runs of the step that is recorded
+        self._trains = False  #: this thread has had a backward of its own
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         if self._watcher.thread.runs:  # it trains, after all
             self._results.computed = None
             self.step_aside()
+        elif (lane := self._joins(args)) is not None:
+            return lane.lanes.run(lane, func, types, args, kwargs or {})
         elif self._results.open and not self._watcher.capturing:
             self._results.steps = self._watcher.steps
             out = super().__torch_dispatch__(func, types, args, kwargs)
@@ -76,6 +82,31 @@ class _Listener(BesideMode):
                 self._watcher.abandon(error)
             return out
         return func(*args, **(kwargs or {}))
+
+    def _joins(self, args: Args) -> "Lane | None":
+        """Return the lane in which an operation is part of the recorded step: it goes on with the graph of that step.
+
+        Or it begins with a parameter that is known to be trained. A thread that has a backward of its own is apart.
+        """
+        self._trains = self._trains or _current_node() is not None
+        try:
+            return self._lane_for(args)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the thread
+            self._watcher.abandon(error)
+            return None
+
+    def _lane_for(self, args: Args) -> "Lane | None":
+        now = self._watcher.tape.now
+        lanes = None if now is None or not torch.is_grad_enabled() else now.recorder.lanes
+        if lanes is None or not lanes.open or threading.get_ident() in lanes.running:
+            return None  # a job that has a lane of its own needs no other one
+        if self._lane is None or self._lane.lanes is not lanes:
+            given = [one for one in tensors_of(args) if one.requires_grad]
+            joins = any(one in self._watcher.trained or now.recorder.made(one) for one in given)
+            self._lane = lanes.begins() if joins and not self._trains else None
+            if self._lane is not None:
+                self._lane.goes_on()
+        return self._lane
 
     def _looks_at(self, func: Any, args: Args, out: Any) -> None:
         """Look at weights that are given and sent, at casts that outlast them, and at those of gradients."""
@@ -173,8 +204,11 @@ def hear_workers(patches: Patches, watcher: Any) -> None:
 def _followed(watcher: Any, original: Original, self: threading.Thread) -> Any:
     mode = watcher.tape.workers.begins(watcher)
     others_begin(watcher.thread.ident)
+    if mode is not None:
+        LATER.add(threading.get_ident())
     try:
         with nullcontext() if mode is None else mode:
             return original(self)
     finally:
+        LATER.discard(threading.get_ident())
         thread_ends()
