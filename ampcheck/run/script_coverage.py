@@ -131,11 +131,11 @@ def _ruined(watcher: Watcher) -> Iterator[str]:
 
 
 def _never_finite(report: Report) -> Iterator[str]:
-    """Yield gradients that the script has asked for to its end, and that no step follows."""
+    """Yield gradients that the script computes to its end, and that no step follows."""
     for _, event in report.loop.sequence(1) if report.loop is not None else ():
         if event.kind is Kind.NEVER_FINITE:
             times = event.name.partition(" ")[0]
-            yield f"the last {times} calls of autograd.grad gave no finite gradients: why was not judged"
+            yield f"the last {times} backwards gave no finite gradients: why was not judged"
 
 
 def _spoilt_numbers(watcher: Watcher) -> Iterator[str]:

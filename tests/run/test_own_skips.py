@@ -300,15 +300,21 @@ class InHalf:
             self.value = self.value / 2
 
 
-def grows(most, steps=96):
-    """Train copies in FP32 by gradients that are asked for; return how many steps were taken."""
+def grows(most, steps=96, *, asks=True):
+    """Train copies in FP32 by gradients that are asked for, or by a backward; return how many steps were taken."""
     torch.manual_seed(0)
     model, taken = nn.Linear(8, 4).half(), 0
     masters = [one.detach().float() for one in model.parameters()]
     optimizer, scale = torch.optim.SGD(masters, 1e-3), InHalf(most)
     for _ in range(steps):
         loss = model(torch.randn(16, 8).half()).float().square().mean()
-        grads = torch.autograd.grad(loss * scale.value, list(model.parameters()))
+        if asks:
+            grads = torch.autograd.grad(loss * scale.value, list(model.parameters()))
+        else:
+            for one in model.parameters():
+                one.grad = None
+            (loss * scale.value).backward()
+            grads = [one.grad for one in model.parameters()]
         finite = all(bool(grad.isfinite().all()) for grad in grads)
         if finite:
             for master, grad in zip(masters, grads, strict=True):
@@ -322,11 +328,12 @@ def grows(most, steps=96):
     return taken
 
 
+@pytest.mark.parametrize("asks", [True, False])
 @pytest.mark.parametrize("most", [torch.inf, 2.0**14])
-def test_gradients_that_are_asked_for_and_never_finite_again_are_an_error(most):
+def test_gradients_that_are_never_finite_again_are_an_error(most, asks):
     session = Session(Schedule(), as_cuda=True)
     with session.watching():
-        taken = grows(most)
+        taken = grows(most, asks=asks)
     ends = taken < 96
     assert ends is (most == torch.inf)
     errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
@@ -334,7 +341,49 @@ def test_gradients_that_are_asked_for_and_never_finite_again_are_an_error(most):
     for error in errors:
         assert error.origin.line == line_of(InHalf.__init__, "torch.tensor(2.0**12")
         assert "scale.value, made in half precision, is infinite" in error.message
-        assert f"no step follows the last {96 - taken} calls of autograd.grad" in error.message
+        assert f"no step follows the last {96 - taken} backwards: their gradients" in error.message
+
+
+def towers(clears, steps=120):
+    """Train two towers with two optimizers, from a scale on that is too large; a skip may leave the gradients."""
+    torch.manual_seed(0)
+    left, right = (nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8)) for _ in range(2))
+    optimizers = [torch.optim.AdamW(one.parameters(), 1e-3) for one in (left, right)]
+    parameters, scale, taken = [*left.parameters(), *right.parameters()], 2.0**20, 0
+    for _ in range(steps):
+        if clears:
+            for one in optimizers:
+                one.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            x = torch.randn(32, 8)
+            logits = left(x) @ right(x).t()
+            loss = nn.functional.cross_entropy(logits, torch.arange(32), reduction="sum")
+        (loss * scale).backward()
+        for one in parameters:
+            one.grad.div_(scale)
+        if not torch.isfinite(nn.utils.clip_grad_norm_(parameters, 20.0)):
+            scale /= 2
+            continue
+        taken += 1
+        for one in optimizers:
+            one.step()
+        for one in optimizers:
+            one.zero_grad()
+    return taken
+
+
+@pytest.mark.parametrize("clears", [True, False])
+def test_gradients_that_a_skip_of_the_first_step_leaves_are_an_error_where_no_step_ever_follows(clears):
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        taken = towers(clears)
+    assert bool(taken) is clears
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == ([] if clears else ["AMP206"])
+    for error in errors:
+        assert error.origin.line == line_of(towers, ".backward()")
+        assert "never cleared" in error.message
+        assert error.fix == ("optimizer.zero_grad()  # where a step is skipped, too",)
 
 
 @pytest.mark.parametrize("divides", [True, False])
@@ -378,4 +427,4 @@ def test_gradients_that_are_never_finite_in_fp32_are_no_error_of_half_precision_
     report = session.report("script.py")
     assert not [one for one in report.findings if one.severity is Severity.ERROR]
     assert report.verdict.word is Health.PARTLY_AUDITED
-    assert "the last 50 calls of autograd.grad gave no finite gradients" in report.verdict.sentence
+    assert "the last 50 backwards gave no finite gradients" in report.verdict.sentence

@@ -243,11 +243,14 @@ def _name(event: Event) -> str:
 
 def never_stepped(report: Report, loop: Loop) -> Iterator[Finding]:
     """Yield lines that ask for gradients again and again that are not finite, and that no step follows any more."""
-    for event in (event for _, event in loop.sequence(1) if event.kind is Kind.NEVER_FINITE):
+    events = [event for _, event in loop.sequence(1)]
+    if any(event.name == SPOILT for event in events):  # weights are not finite, which says more
+        return
+    for event in (event for event in events if event.kind is Kind.NEVER_FINITE):
         times, _, scale = event.name.partition(" ")
         if report.precision != "fp16" and not scale:  # nothing tells that half precision has made them so
             continue
-        said = f"no step follows the last {times} calls of autograd.grad: their gradients are not finite"
+        said = f"no step follows the last {times} backwards: their gradients are not finite"
         at = replace(event, name=RETURNED)
         fix = [
             "# where the loss scale grows: keep it in FP32, or as a number",
@@ -256,5 +259,8 @@ def never_stepped(report: Report, loop: Loop) -> Iterator[Finding]:
         if (maker := maker_of(report, scale)) is not None:
             said = f"{said}; {clean(scale)}, made in half precision, is infinite"
             fix, at = [held_in_fp32(report, scale)], replace(at, file=maker.file, line=maker.line)
+        elif event.by_hand and not any(one.kind is Kind.ZERO_GRAD for one in events):
+            said = f"{said}, and they are never cleared, so they stay infinite"
+            fix = ["optimizer.zero_grad()  # where a step is skipped, too"]
         numbers = {"skipped": float(times)}
         yield loop_finding("AMP206 scale-collapse", Severity.ERROR, said, [at], fix, numbers)

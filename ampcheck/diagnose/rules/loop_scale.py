@@ -68,7 +68,7 @@ def scale_collapse(report: Report) -> list[Finding]:
             one = _grows_too_often(loop, label, events)
         if one is not None and (label not in again or one.severity is Severity.ERROR):
             found.append(one)
-    return [*_once_a_line(found), *never_stepped(report, loop)]
+    return _once_a_line(found) if found else [*never_stepped(report, loop)]
 
 
 def _once_a_line(found: list[Finding]) -> list[Finding]:

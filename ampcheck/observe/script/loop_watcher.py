@@ -201,6 +201,8 @@ class LoopWatcher:
         if grown := self.leftovers.backward_ends():
             self.journal.note(Kind.GROWN, targets=grown)
         self.tape.backward_ends()
+        if self.unstepped.ran(self.tape.left_gradients):
+            self._end_recording()  # nothing finite comes of this step any more
         if self._stepped_within:
             self._stepped_within = False
             self.turns.end()  # these do not step in turn

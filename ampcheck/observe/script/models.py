@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ampcheck.observe.fp8.in_use import in_use
+from ampcheck.observe.model.gradients import gradient_of
 from ampcheck.observe.model.structure import named_modules, own_parameters
 from ampcheck.observe.script.recording import Recording
 from ampcheck.observe.script.roots import holder_in_script, name_in_script
@@ -92,6 +93,10 @@ class Models:
             module = root.module()
             if module is not None:
                 yield root.name, module
+
+    def left_gradients(self) -> Iterator[torch.Tensor | None]:
+        """Yield what parameters have for gradients."""
+        return (gradient_of(one) for _, model in self.models() for one in model.parameters())
 
     def name(self, parameter: torch.Tensor) -> tuple[str, str]:
         """Return the layer that owns a parameter, and the parameter's full name."""

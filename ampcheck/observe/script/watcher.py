@@ -247,7 +247,7 @@ class Watcher(HandWatcher):
         """Take note of gradients that the script asked for, in a step that FP32 runs beside."""
         if isinstance(self.tape.now, Compared):
             self.tape.now.returned(grads, inputs, used=not self._owners)
-        self.unstepped.note(grads)
+        self.unstepped.asked(grads)
 
     @guarded
     def backward(self, *given: Any, **named: Any) -> torch.Tensor | None:

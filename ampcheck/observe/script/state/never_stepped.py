@@ -1,10 +1,10 @@
-"""Gradients that a script asks autograd for again and again, that are not finite, and that no step follows.
+"""Gradients of one backward after the other that are not finite, and that no step follows any more.
 
-A script with a scaler of its own leaves out the steps whose gradients are not. Where it asks torch for them without a
-backward, nothing else tells of that.
+A script with a scaler of its own leaves out the steps whose gradients are not. Nothing else tells of that.
 """
 
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,41 +19,58 @@ from ampcheck.values.loop import Kind
 if TYPE_CHECKING:
     from ampcheck.observe.source import Spot
 
-#: Calls without a step from which on, and the part of all calls from which on, that is no accident.
+#: Backwards without a step from which on, and the part of all from which on, that is no accident.
 _MANY, _PART = 16, 0.1
 
 
 class NeverStepped:
-    """Looks at the gradients of ever later calls since the last step: the 16th, the 32nd, the 64th."""
+    """Looks at the gradients of ever later backwards since the last step: the 16th, the 32nd, the 64th."""
 
     def __init__(self, averages: HalfAverages, journal: Journal) -> None:
         self._averages, self._journal = averages, journal
-        self._since = self._all = 0  #: calls since the last step, and in all
+        self._since = self._all = 0  #: backwards since the last step, and in all
         self._place: Spot | None = None
         self._scale = ""  #: a number in half precision that is infinite
-        self._found: list[list[torch.Tensor]] = []  #: whether each of a call was not finite, on its device
+        self._first: weakref.ref[torch.Tensor] | None = None  #: a gradient, when they were looked at first
+        self._adds_up = False  #: it was there at the last look
+        self._found: list[
+            list[torch.Tensor]
+        ] = []  #: whether each of a backward was not finite, on its device
 
-    def note(self, grads: Iterable[object]) -> None:
-        """Take note of a call: it is part of a pass, as a backward is."""
+    def asked(self, grads: Iterable[object]) -> None:
+        """Take note of gradients that were asked for: it is part of a pass, as a backward is."""
         passes = self._averages.passes
         passes.backwards += 1
         if passes.backwards >= passes.begins:
             self._averages.goes_on(passes.backwards)
-        self._all, self._since, since = self._all + 1, passes.backwards, passes.backwards
+        self.ran(lambda: grads)
+
+    def ran(self, grads: Callable[[], Iterable[object]]) -> bool:
+        """Take note of a backward; tell whether it is one of many and its gradients were looked at, and not finite."""
+        since = self._averages.passes.backwards
+        self._all, self._since = self._all + 1, since
         if since < _MANY:
             self._found = []
-        elif since.bit_count() == 1:
-            held = [one for one in grads if isinstance(one, torch.Tensor) and readable(one)]
-            with unseen():
-                flags = [~one.detach().isfinite().all() for one in held if one.is_floating_point()]
-                self._found += [flags] if flags else []
-                scales = [one for one in half_leaves() if one.numel() == 1 and bool(one.isinf())]
-            self._scale = min(names_of(scales).values(), default="") if scales else ""
-            self._place = self._journal.spot()
+            return False
+        self._place = self._journal.spot()
+        if since.bit_count() != 1:
+            return False
+        held = [one for one in grads() if isinstance(one, torch.Tensor) and readable(one)]
+        first = None if self._first is None or not self._found else self._first()
+        self._adds_up = any(one is first for one in held)
+        self._first = weakref.ref(held[0]) if held and first is None else self._first
+        with unseen():
+            flags = [~one.detach().isfinite().all() for one in held if one.is_floating_point()]
+            self._found += [flags] if flags else []
+            scales = [one for one in half_leaves() if one.numel() == 1 and bool(one.isinf())]
+        self._scale = min(names_of(scales).values(), default="") if scales else ""
+        return any(map(bool, flags))
 
     def end(self) -> None:
-        """Tell of calls whose gradients were never finite, if many came after the last step."""
+        """Tell of backwards whose gradients were never finite, if many came after the last step."""
         since = self._averages.passes.backwards
         never = bool(self._found) and all(any(map(bool, flags)) for flags in self._found)
         if never and since == self._since and since > _PART * self._all:
-            self._journal.note_at(self._place, Kind.NEVER_FINITE, name=f"{since} {self._scale}".strip())
+            self._journal.note_at(
+                self._place, Kind.NEVER_FINITE, name=f"{since} {self._scale}".strip(), by_hand=self._adds_up
+            )
