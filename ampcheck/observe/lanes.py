@@ -89,7 +89,7 @@ class Lanes:
 
     def __contains__(self, thread: object) -> bool:
         """Tell whether what a thread runs of the step is recorded."""
-        return thread in self.running or thread in LATER
+        return thread in self.running or (thread in LATER and torch.is_grad_enabled())
 
     def close(self) -> None:
         """Let every operation of other threads pass from here on, unseen."""

@@ -86,7 +86,10 @@ def _cuts_off(report: Report, site: Site, wide: TensorStats) -> bool:
 def is_rebuilt(report: Report, site: Site) -> bool:
     """Tell whether a backward of the script's own computes numbers again from others, as reversible layers do."""
     forward = {one.location for one in report.low.sites if one.phase is Phase.FORWARD and one.op}
-    return site.phase is Phase.BACKWARD and site.op in _REBUILDS and site.location not in forward
+    if site.phase is not Phase.BACKWARD or site.op not in _REBUILDS or site.location in forward:
+        return False
+    there = [stats for one, stats in report.low.sites.items() if one.location == site.location]
+    return not any(stats.nonfinite for stats in there)  # what overflows is no number that is rebuilt
 
 
 def _first_rebuilt(report: Report, noise: float) -> Site | None:
@@ -121,7 +124,8 @@ def saving_cast(report: Report) -> Site | None:
             ops.setdefault(site.location, set()).add(site.op)
             if site.dtype in HALVES:
                 cast[site.location] = site
-    saved = [site for at, site in cast.items() if ops[at] == {"_to_copy"}]
+    rounds = {site for site, pair in report.errors.items() if pair.relative_rms}  # and not what was a bool
+    saved = [site for at, site in cast.items() if ops[at] == {"_to_copy"} and site in rounds]
     return saved[0] if len(saved) == 1 else None
 
 

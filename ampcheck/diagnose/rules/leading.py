@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from ampcheck.diagnose.rules.loop_state import active_scalers
 from ampcheck.diagnose.rules.taken import sent_events
+from ampcheck.values.doubts import DoubtKind
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import BY_DTYPE
 from ampcheck.values.loop import RETURNED, Kind
@@ -21,8 +22,8 @@ _AGAIN = frozenset(
         ("AMP504", "AMP101"),
     }
 )
-#: What scripts take the size of gradients by.
-_NORMS = frozenset({"linalg_vector_norm", "norm", "_foreach_norm"})
+#: What scripts take the size of gradients by, look at them with, and divide them by.
+_OF_GRADIENTS = frozenset({"linalg_vector_norm", "norm", "_foreach_norm", "abs", "div_", "mul_"})
 
 
 def first_ones_first(report: Report, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -86,7 +87,7 @@ def leads_to(report: Report, cause: Finding, other: Finding) -> bool:
         # A forward with other weights than the optimizer has.
         ("AMP419", "AMP501"): True,
         # What is wrong where it arrives is what was sent.
-        ("AMP421", "AMP201"): sent,
+        ("AMP421", "AMP201"): sent or _are_changed(report),
         ("AMP421", "AMP501"): sent,
         # Picks that are wrong at a known line, and gradients that are off at none.
         ("AMP510", "AMP501"): at_line and not (shows is not None and shows.line),
@@ -95,7 +96,7 @@ def leads_to(report: Report, cause: Finding, other: Finding) -> bool:
         ("AMP504", "AMP101"): cast_up or _holds_infinity(report, cause, other),
         ("AMP504", "AMP103"): cast_up,
         # Gradients that become zero in the line that changes them.
-        ("AMP421", "AMP103"): same_line,
+        ("AMP421", "AMP103"): same_line or (shows is not None and _is_of_gradients(report, shows)),
         # Gradients that begin to be off where a state has lost what was added to it.
         ("AMP504", "AMP501"): same_line and at_line,
     }
@@ -122,10 +123,15 @@ def _holds_infinity(report: Report, lost: Finding, other: Finding) -> bool:
 
 
 def _is_of_gradients(report: Report, shows: Site) -> bool:
-    """Tell whether a place is a norm that the script computes after its backward."""
+    """Tell whether a place is what the script does with its gradients after the backward."""
     sites = [*report.low.sites]
     backward = next((at for at, site in enumerate(sites) if site.phase is Phase.BACKWARD), len(sites))
-    return shows.op in _NORMS and not shows.module and shows in sites[backward:]
+    return shows.op in _OF_GRADIENTS and not shows.module and shows in sites[backward:]
+
+
+def _are_changed(report: Report) -> bool:
+    """Tell whether gradients are right after the backward, and wrong when the optimizer is given them."""
+    return any(one.kind is DoubtKind.CHANGED and one.harms for one in report.doubts)
 
 
 def _is_clip(report: Report, cause: Finding) -> bool:

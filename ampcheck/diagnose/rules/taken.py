@@ -121,7 +121,8 @@ def _what_is_evaluated(found: Doubt) -> str:
             f"still in {plural(found.times, 'evaluation')} in which FP32's shows a better model"
         )
     if found.overflows:
-        return "an evaluation overflows here, and the script reads a result that is not finite; FP32's is"
+        reads = "is not finite; FP32's is" if found.error == 1.0 else "is nothing like FP32's"
+        return f"an evaluation overflows here, and the script reads a result that {reads}"
     return (
         f"the numbers of this line are nothing like FP32's, and an evaluation decides by them "
         f"({clean(found.names[0])}): its metric is off by {percent(found.error)}"

@@ -31,10 +31,11 @@ from ampcheck.observe.statistics.memory import readable, tensors_of
 from ampcheck.values.outcome import HARM_ERROR
 
 #: Evaluations that are followed; the seconds FP32 may take in all of them, and operations that are looked at.
-_OFTEN, _SECONDS, _OPERATIONS = 2, 1.0, 20_000
+_OFTEN, _SECONDS, _OPERATIONS = 2, 2.0, 20_000
 #: The same where the script decides by a number in half precision.
 _MORE_OFTEN = 256
 _LONG = "too many to follow, so whether FP32's are others was not judged"
+_USE = "what the script does with it was not seen"
 #: Operations that decide: by which numbers are larger, or where they lie.
 _DECIDES = frozenset({"argmin", "argmax", "topk", "sort", "argsort"}) | COMPARES | SEARCHES
 #: Operations that add to a number.
@@ -59,18 +60,19 @@ class _Judged(Results):
         self._turned: dict[int, tuple[str, int]] = {}
         #: By storage of what follows from a decision by such numbers, the operation that decides, and that line.
         self._metrics: dict[int, tuple[str, str, int]] = {}
-        self._began: dict[
-            int, tuple[str, int]
-        ] = {}  #: by storage, where half precision began outside of modules
+        #: By storage, where half precision began outside of modules.
+        self._began: dict[int, tuple[str, int]] = {}
         #: Single numbers in half precision, by identity, and where each was made or written last.
         self._numbers: dict[int, tuple[weakref.ref[torch.Tensor], tuple[str, int]]] = {}
-        self._lines: dict[
-            int, tuple[str, int]
-        ] = {}  #: by storage of a sum in half precision, the line that adds
+        #: By storage of a sum in half precision, the line that adds.
+        self._lines: dict[int, tuple[str, int]] = {}
         #: By storage of what follows from infinite numbers in float16 that nobody saw made, the line that gives these.
         self._lost: dict[int, tuple[str, int]] = {}
         self._looked: set[int] = set()  #: storages that were looked at for such numbers
         self.adds_up: set[tuple[str, int]] = set()  #: lines that add to what they have made themselves
+        self.unlike: set[tuple[str, int]] = (
+            set()
+        )  #: lines from which on a number that is read is nothing like FP32's
         self.asks = False  #: this evaluation decides by numbers, or reads them
         #: The same, and by how much a metric is off, once the script has read one; no operation where it has overflown.
         self.found: tuple[str, str, int, float] | None = None
@@ -89,18 +91,16 @@ class _Judged(Results):
         if wide is None:
             return
         low, high = float(number), float(wide)
-        if (given := self._lost.get(_key(number))) is not None and not isfinite(low) and self.found is None:
-            self.found = "", *given, 1.0
+        off = abs(low - high) / max(abs(high), 1e-12) if isfinite(low) else 1.0
         if number.dtype not in HALVES and (made := self._began.get(_key(number))) is not None:
             self.decisions.scores(low, high, made)
-        began = self._turned.get(_key(number))
-        if decided is None and began is not None and not isfinite(low) and isfinite(high):
-            decided = "", *began
-        if decided is None:
-            return
-        off = abs(low - high) / max(abs(high), 1e-12) if isfinite(low) else 1.0
-        if isfinite(high) and high and off > HARM_ERROR and self.found is None:
-            self.found = *decided, off
+        lost, began = self._lost.get(_key(number)), self._turned.get(_key(number))
+        if lost is not None and (not isfinite(low) or (isfinite(high) and off > _NOTHING_LIKE)):
+            self.found = self.found or ("", *lost, off)
+        elif decided is not None and isfinite(high) and high and off > HARM_ERROR:
+            self.found = self.found or (*decided, off)
+        elif began is not None and isfinite(high) and off > _NOTHING_LIKE:
+            self.unlike.add(began)
 
     def clear(self) -> None:
         """Forget all references, once it is known what the script keeps."""
@@ -146,10 +146,10 @@ class _Judged(Results):
                 if adds is not None:
                     self._lines |= {_key(one): adds for one in tensors_of((out,)) if readable(one)}
                 for tensor in filter(readable, tensors_of((out,))):
-                    self._note(tensor, turned, decided)
                     self._lost.pop(_key(tensor), None)
                     if lost is not None:
                         self._lost[_key(tensor)] = lost
+                    self._note(tensor, turned, decided)
                     self._begins(tensor, first)
             self._spent += thread_time() - since
 
@@ -199,18 +199,23 @@ class _Judged(Results):
         self._turned.pop(key, None)
         if decided is not None:
             self._metrics[key] = decided
-        elif self._is_wrong(tensor) and (place := began or running_line())[1]:
+        elif self._is_wrong(tensor, began) and (place := began or running_line())[1]:
             self._turned[key] = place
+            if not bool(tensor.isfinite().all()):
+                self._lost.setdefault(key, place)
 
-    def _is_wrong(self, tensor: torch.Tensor) -> bool:
-        """Tell whether numbers are nothing like FP32's; what is infinite in FP32 as well is left out."""
+    def _is_wrong(self, tensor: torch.Tensor, began: tuple[str, int] | None) -> bool:
+        """Tell whether numbers are nothing like FP32's; what is infinite in FP32 as well is left out.
+
+        So are finite numbers that are few and follow from none that are so.
+        """
         # what an operation writes in place is counted as written once that is done
         held = Shadow._beside(self, tensor) if tensor.is_floating_point() else None
         if held is None:
             return False
         wide = held.of(tensor)
         known = wide.isfinite()
-        if tensor.numel() < _SEVERAL:
+        if tensor.numel() < _SEVERAL and began is None:
             return bool((known & ~tensor.isfinite()).any())
         off = (tensor.to(wide.dtype) - wide).where(known, 0.0).nan_to_num(nan=torch.inf).norm()
         return bool(off > _NOTHING_LIKE * wide.where(known, 0.0).norm())
@@ -262,9 +267,8 @@ class Evaluation:
     def __init__(self) -> None:
         self._results = _Judged()
         self.mode: _Listener | None = None
-        self._begun: dict[
-            int, int
-        ] = {}  #: evaluations so far, the last one by the steps that were done before it
+        #: Evaluations so far, the last one by the steps that were done before it.
+        self._begun: dict[int, int] = {}
         self._times = self._left_out = 0
         self._at = -1  #: the steps that were done before the last evaluation that was followed
         self._saved: set[int] = set()  #: the steps that were done before the script kept a model
@@ -277,6 +281,10 @@ class Evaluation:
         return [
             *results.decisions.missed(whole=whole and not cut),
             *results.weights.missed(),
+            *(
+                f"a number that an evaluation reads is nothing like FP32's from {Path(file).name}:{line} on: {_USE}"
+                for file, line in sorted(results.unlike)
+            ),
             *(
                 f"an evaluation adds up numbers in half precision at {Path(file).name}:{line}: {_LONG}"
                 for file, line in sums

@@ -71,17 +71,21 @@ class _Listener(BesideMode):
         if self._watcher.thread.runs:  # it trains, after all
             self._results.computed = None
             self.step_aside()
-        elif (lane := self._joins(args)) is not None:
-            return lane.lanes.run(lane, func, types, args, kwargs or {})
-        elif self._results.open and not self._watcher.capturing:
-            self._results.steps = self._watcher.steps
-            out = super().__torch_dispatch__(func, types, args, kwargs)
-            try:
-                self._looks_at(func, args, out)
-            except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the thread
-                self._watcher.abandon(error)
-            return out
+        elif not self._watcher.capturing:
+            lane = self._joins(args)
+            if lane is not None:
+                return self._seen(func, args, lane.lanes.run(lane, func, types, args, kwargs or {}))
+            if self._results.open:
+                self._results.steps = self._watcher.steps
+                return self._seen(func, args, super().__torch_dispatch__(func, types, args, kwargs))
         return func(*args, **(kwargs or {}))
+
+    def _seen(self, func: Any, args: Args, out: Any) -> Any:
+        try:
+            self._looks_at(func, args, out)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it must not end the thread
+            self._watcher.abandon(error)
+        return out
 
     def _joins(self, args: Args) -> "Lane | None":
         """Return the lane in which an operation is part of the recorded step: it goes on with the graph of that step.
