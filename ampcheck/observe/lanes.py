@@ -31,8 +31,6 @@ _NO_FUNCTIONS = torch._C.DisableTorchFunction
 _MARK = "ampcheck"
 #: Seconds that a thread waits for its turn, before the step is given up: an operation may itself wait for threads.
 _PATIENCE = 10.0
-#: Threads that may join a step later: with the first of their operations that makes a node.
-LATER: set[int] = set()
 
 
 class Lane(OwnMode):
@@ -86,10 +84,6 @@ class Lanes:
         self.used = False  #: a thread was followed
         self.running: dict[int, Lane] = {}  #: by thread
         self._made: dict[int, tuple[weakref.ref[torch.Tensor], Lane]] = {}  #: what lanes made, by tensor
-
-    def __contains__(self, thread: object) -> bool:
-        """Tell whether what a thread runs of the step is recorded."""
-        return thread in self.running or (thread in LATER and torch.is_grad_enabled())
 
     def close(self) -> None:
         """Let every operation of other threads pass from here on, unseen."""

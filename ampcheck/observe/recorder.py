@@ -105,7 +105,7 @@ class Recorder(modes.OwnMode):
         """Record what threads of the program's own run, too, where Python sees every operation."""
         if self.path is None:
             self.lanes = self._threads.lanes = Lanes(self)
-            self.tracker.followed = self.lanes
+            self.tracker.followed = self.lanes.running
 
     @property
     def heard_threads(self) -> bool:

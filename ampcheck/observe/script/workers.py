@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ampcheck.observe.execution import Args, Kwargs
-from ampcheck.observe.lanes import LATER
 from ampcheck.observe.model.gradients import others_begin, thread_ends
 from ampcheck.observe.modes import OwnMode
 from ampcheck.observe.patches import Original, Patches
@@ -90,7 +89,7 @@ class _Listener(BesideMode):
     def _joins(self, args: Args) -> "Lane | None":
         """Return the lane in which an operation is part of the recorded step: it goes on with the graph of that step.
 
-        Or it begins with a parameter that is known to be trained. A thread that has a backward of its own is apart.
+        A thread that has a backward of its own is apart.
         """
         self._trains = self._trains or _current_node() is not None
         try:
@@ -105,8 +104,7 @@ class _Listener(BesideMode):
         if lanes is None or not lanes.open or threading.get_ident() in lanes.running:
             return None  # a job that has a lane of its own needs no other one
         if self._lane is None or self._lane.lanes is not lanes:
-            given = [one for one in tensors_of(args) if one.requires_grad]
-            joins = any(one in self._watcher.trained or now.recorder.made(one) for one in given)
+            joins = any(one.requires_grad and now.recorder.made(one) for one in tensors_of(args))
             self._lane = lanes.begins() if joins and not self._trains else None
             if self._lane is not None:
                 self._lane.goes_on()
@@ -208,11 +206,8 @@ def hear_workers(patches: Patches, watcher: Any) -> None:
 def _followed(watcher: Any, original: Original, self: threading.Thread) -> Any:
     mode = watcher.tape.workers.begins(watcher)
     others_begin(watcher.thread.ident)
-    if mode is not None:
-        LATER.add(threading.get_ident())
     try:
         with nullcontext() if mode is None else mode:
             return original(self)
     finally:
-        LATER.discard(threading.get_ident())
         thread_ends()
