@@ -1,6 +1,7 @@
 """What half precision has done to a script's numbers before the step, or to its choices: FP32 cannot tell by itself."""
 
 from dataclasses import replace
+from math import inf
 
 from ampcheck.diagnose.rules.loop_state import active_scalers, device_of, loop_finding
 from ampcheck.diagnose.rules.makers import held_in_fp32, maker_of
@@ -121,7 +122,7 @@ def _what_is_evaluated(found: Doubt) -> str:
             f"still in {plural(found.times, 'evaluation')} in which FP32's shows a better model"
         )
     if found.overflows:
-        reads = "is not finite; FP32's is" if found.error == 1.0 else "is nothing like FP32's"
+        reads = "is not finite; FP32's is" if found.error == inf else "is nothing like FP32's"
         return f"an evaluation overflows here, and the script reads a result that {reads}"
     return (
         f"the numbers of this line are nothing like FP32's, and an evaluation decides by them "
@@ -276,6 +277,10 @@ def _finding(report: Report, rule: tuple[str, str, str], found: Doubt, message: 
         Severity.ERROR if known else Severity.WARNING,
         message if known else f"{message}; ampcheck did not test whether any rounding would do the same",
         (site,),
-        {"evaluations": found.times} if found.times else {} if found.by_zero else {"error": found.error},
+        {"evaluations": found.times}
+        if found.times
+        else {}
+        if found.by_zero or found.error == inf
+        else {"error": found.error},
         fix=fix,
     )

@@ -7,7 +7,7 @@ it follows from numbers that are nothing like FP32's, or has overflown.
 
 import weakref
 from contextlib import suppress
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from time import thread_time
 from typing import Any
@@ -96,7 +96,7 @@ class _Judged(Results):
             self.decisions.scores(low, high, made)
         lost, began = self._lost.get(_key(number)), self._turned.get(_key(number))
         if lost is not None and (not isfinite(low) or (isfinite(high) and off > _NOTHING_LIKE)):
-            self.found = self.found or ("", *lost, off)
+            self.found = self.found or ("", *lost, off if isfinite(low) else inf)
         elif decided is not None and isfinite(high) and high and off > HARM_ERROR:
             self.found = self.found or (*decided, off)
         elif began is not None and isfinite(high) and off > _NOTHING_LIKE:
