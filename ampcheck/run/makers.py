@@ -10,7 +10,7 @@ from ampcheck.observe.source import in_library
 from ampcheck.run.module_casts import CASTS, HALF_WORDS, module_casts
 from ampcheck.values.formats import HALVES
 from ampcheck.values.loop import Kind
-from ampcheck.values.maker import BEGINS_SCALE, CASTS_MODULE, LOWERS_SCALE, Maker
+from ampcheck.values.maker import BEGINS_SCALE, CASTS_MODULE, LOWERS_SCALE, MAKES_SCALE, Maker
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase
 from ampcheck.values.wording import location
@@ -127,11 +127,13 @@ def _scale_by_hand(report: Report) -> Iterator[Maker]:
     scales = factors & {_name(target) for node in falls for target in _assigned(node)}
     made = [node for node in written if scales & set(map(_name, _assigned(node)))]
     begins = {node.lineno for node in made if not _reads_what_it_writes(node, scales)}
+    makes = set(begins)
     for kind in nodes:  # what a class makes is made where the class is called
         if isinstance(kind, ast.ClassDef) and begins <= _lines_that_construct(kind):
             calls = [one for one in nodes if isinstance(one, ast.Call) and _name(one.func) == kind.name]
             begins = {one.lineno for one in calls} if begins else set()
-    for name, lines in ((BEGINS_SCALE, begins), (LOWERS_SCALE, {node.lineno for node in falls})):
+    falling = {node.lineno for node in falls}
+    for name, lines in ((BEGINS_SCALE, begins), (MAKES_SCALE, makes), (LOWERS_SCALE, falling)):
         if len(lines) == 1:
             yield Maker(name, file, lines.pop())
 

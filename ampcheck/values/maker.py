@@ -7,6 +7,8 @@ from ampcheck.values.wording import location
 
 #: Names of the lines that make a loss scale the script keeps itself, and that lower it.
 BEGINS_SCALE, LOWERS_SCALE = "the loss scale begins", "the loss scale falls"
+#: Name of the line that makes it a tensor, which may be in a class.
+MAKES_SCALE = "the loss scale is made"
 #: Name of the line that casts a module to half precision.
 CASTS_MODULE = "a module is cast"
 

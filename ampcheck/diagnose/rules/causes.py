@@ -54,7 +54,8 @@ def by_cause(report: Report, found: Iterable[Finding]) -> tuple[Finding, ...]:
     errors = [
         f for f in errors if f.code != "AMP206" or f.numbers.get("lowest", 1.0) >= 1
     ]  # else it follows itself
-    errors = [f for f in errors if not any(leads_to(report, other, f) for other in errors)]
+    all_errors = [f for f in findings if f.severity is Severity.ERROR]
+    errors = [f for f in errors if not any(leads_to(report, other, f) for other in all_errors)]
     if not errors:
         return findings
     cause = errors[0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import inf
 
 from ampcheck.diagnose.rules.loop_state import active_scalers
 from ampcheck.diagnose.rules.taken import sent_events
@@ -61,10 +62,12 @@ def leads_to(report: Report, cause: Finding, other: Finding) -> bool:
     same_line = begins is not None and shows is not None and begins.location == shows.location
     cast_up = shows is not None and (shows.op, shows.dtype) == ("_to_copy", "float32")
     leads = {
+        # A loss scale that is a number in float16.
+        ("AMP504", "AMP206"): _is_infinite_scale(report),
         # What is divided again and again is no part that was left multiplied.
         ("AMP404", "AMP403"): True,
         # Weights that are NaN, in all steps that come after.
-        ("AMP403", "AMP206"): _is_clip(report, cause),
+        ("AMP403", "AMP206"): _is_clip(report, cause) or cause.name == "step-beside-scaler",
         ("AMP404", "AMP206"): True,  # of a backward that no check sees
         # A number that is lost makes gradients infinite at every scale, in its line.
         ("AMP104", "AMP501"): infinite,
@@ -101,6 +104,14 @@ def leads_to(report: Report, cause: Finding, other: Finding) -> bool:
         ("AMP504", "AMP501"): same_line and at_line,
     }
     return leads.get((cause.code, other.code), False)
+
+
+def _is_infinite_scale(report: Report) -> bool:
+    """Tell whether the loss scale has become infinite, as a single number in half precision has."""
+    scales = report.loop.scales if report.loop is not None else ()
+    return any(one.after == inf for one in scales) and any(
+        one.infinite == one.moved == 1 for one in report.updates
+    )
 
 
 def _is_of(number: Site | None, tensor: Site) -> bool:

@@ -1,5 +1,6 @@
 """What goes wrong in loops that scale their loss by hand, or divide by the scale where they should not."""
 
+import linecache
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,7 +27,7 @@ from ampcheck.values.loop import (
     Loop,
     ScaleEvent,
 )
-from ampcheck.values.maker import BEGINS_SCALE
+from ampcheck.values.maker import BEGINS_SCALE, MAKES_SCALE
 from ampcheck.values.report import Report
 from ampcheck.values.wording import clean, scale_words
 
@@ -42,7 +43,9 @@ def scale_in_half(report: Report, events: Sequence[ScaleEvent]) -> tuple[list[Ev
     It has grown to what float16 does not hold, and FP32 does.
     """
     last = next((one.before for one in events if one.before < one.after == inf), inf)
-    place = maker_of(report, BEGINS_SCALE) or module_cast(report)
+    maker = maker_of(report, MAKES_SCALE)
+    typed = maker is not None and "dtype" in linecache.getline(maker.file, maker.line)
+    place = (maker if typed else maker_of(report, BEGINS_SCALE)) or module_cast(report)
     if last > FP16.max or place is None:
         return None
     why = f"; it is held in float16, which ends at {FP16.max:g}, and grew from {scale_words(last)}"

@@ -24,6 +24,7 @@ Place = tuple[str, int]
 _LARGER, _SMALLER = frozenset({"gt", "ge"}), frozenset({"lt", "le"})
 #: What a script does with a number at a line.
 _DECIDES = "decides at {} by"
+_NOT_JUDGED = "whether that matters was not judged"
 _READS, _KEEPS = "reads at {}", "keeps at {}"
 #: Evaluations in which a number that is read stands still and FP32's improves, from which on that is no chance.
 _SEVERAL = 2
@@ -169,7 +170,11 @@ class Decisions:
             elif how == _DECIDES and not whole:
                 yield f"{begins}: whether it would by FP32's was not judged"
             elif how != _DECIDES and HARM_ERROR < off < inf:
-                yield f"{begins}, which is {percent(off)} off: whether that matters was not judged"
+                yield f"{begins}, which is {percent(off)} off: {_NOT_JUDGED}"
+        for (file, line), held in self._scores.items():
+            if HARM_ERROR < (off := held.off()) < inf:
+                reads = _READS.format(f"{Path(file).name}:{line}")
+                yield f"the script {reads} a number made in half precision, which is {percent(off)} off: {_NOT_JUDGED}"
 
 
 def _is_number(given: object) -> bool:

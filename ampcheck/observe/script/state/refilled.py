@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _COPIES = frozenset("_to_copy clone copy_ _foreach_copy_".split())
 #: Elements that are kept of one optimizer's weights, in all.
 _MOST = 2**16
+#: Optimizers between whose steps is listened, at most: a script may make one after the other.
+_LISTENERS = 4
 
 
 class _Writes(OwnMode):
@@ -126,6 +128,8 @@ class Refilled:
             again = any(_is_half(before) for _, before, _ in self.kept[label])
             self.kept[label] = [(one, before, _copy(one)) for one, before, _ in self.kept[label]]
         if again:
+            while len(self._writes) >= _LISTENERS:  # each costs every operation of the thread
+                self._writes.pop(next(iter(self._writes))).__exit__()
             self._writes[label] = _Writes(one for one, _, _ in self.kept[label])
             self._writes[label].__enter__()
 
