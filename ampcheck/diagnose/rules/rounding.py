@@ -84,7 +84,7 @@ def precision_loss(report: Report) -> list[Finding]:
     if report.mode == "infer":
         numbers = {"output_error": settled.error}
         sites = _kept_site(report) if not begun else sites
-    elif not (_from_saved(begun) or _vanishes(report, begun)) and (backward := lost_in_backward(report)):
+    elif not _is_forward(report, begun) and (backward := lost_in_backward(report)):
         limited = limited_scaled(report, *backward)
         (sites, where), numbers["error"] = _in_backward(report, begun, *backward), backward[1]
     elif report.loop is not None and unscaled_backward(report):
@@ -96,6 +96,12 @@ def precision_loss(report: Report) -> list[Finding]:
     return [
         limited or Finding("AMP501", "precision-loss", "precision-loss", severity, message, sites, numbers)
     ]
+
+
+def _is_forward(report: Report, begun: list[ErrorJump]) -> bool:
+    """Tell whether bits are lost in the forward, wherever else it shows: the loss itself is far off."""
+    off = bool(begun) and report.outcomes["settled"].loss_error > HARM_ERROR
+    return off or _from_saved(begun) or _vanishes(report, begun)
 
 
 def _is_off(settled: Outcome) -> bool:
