@@ -34,7 +34,7 @@ class Checks:
         """Begin with nothing seen; `gave_way` is given an error of our own."""
         self._gave_way = gave_way
         #: by place and whether it was asked for: whether it differs, of looks before the first backward and after it
-        self._found: dict[tuple[str, bool, bool], torch.Tensor] = {}
+        self._found: dict[tuple[tuple[str, int], bool, bool], torch.Tensor] = {}
         self._hidden: dict[tuple[str, int], torch.Tensor] = {}  #: by place, whether it has hidden an overflow
         self.backward = False  #: a backward has begun: gradients may be looked at
 
@@ -56,7 +56,7 @@ class Checks:
         wide = of(number) if readable(number) else None
         if wide is None or (func is _ATEN.ne.Scalar and args[1] != inf):
             return
-        key = location(*running_line()), func is not READ, self.backward
+        key = running_line(), func is not READ, self.backward
         differs = (~number.isfinite() & wide.isfinite()).reshape(())
         self._found[key] = self._found[key] | differs if key in self._found else differs
 
@@ -76,6 +76,11 @@ class Checks:
         """Return the line that makes finite numbers of gradients that are not, and are in FP32."""
         return next((place for place, hides in self._hidden.items() if place[1] and hides), None)
 
+    def read_behind(self) -> tuple[str, int]:
+        """Return the line that reads such a number behind the backward, as it does the size of gradients."""
+        looks = ((key, differs) for key, differs in self._found.items() if key[2] and not key[1])
+        return next((place for (place, *_), differs in looks if place[1] and differs), ("", 0))
+
     def fetch(self, *, overflowed: bool) -> tuple[bool, dict[str, int]]:
         """Return whether a loss that was asked about is infinite in low precision only, and what is not audited.
 
@@ -83,7 +88,7 @@ class Checks:
         """
         found = {key for key, differs in self._found.items() if differs and not (overflowed and key[2])}
         return any(asked for _, asked, _ in found), {
-            f"{READS} at {place}: what the script does with it was not judged": 1
+            f"{READS} at {location(*place)}: what the script does with it was not judged": 1
             for place, asked, _ in found
             if not asked
         }

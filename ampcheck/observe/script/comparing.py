@@ -303,7 +303,7 @@ class Compared(Recording):
         if (asked := bool(self.carried is not None or old.found or old.beside)) or self.carries:
             held = runs, self._not_carried(), old.holds, old.carried | self._made
             self.carried = Carried(*held, asked=asked, was_read=bool(old.outside))
-        self.delivery.keep(*self._left.goes_on_with(self.recorder, self._made))
+        self.delivery.keep(*self._left.goes_on_with(self.recorder, self._made), self._checks.read_behind())
         outside: dict[tuple[str, int], Site | None] = {**self._shadow.outside, **old.outside}
         for shadow in self._shadows:
             shadow.clear()

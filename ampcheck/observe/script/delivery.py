@@ -117,14 +117,20 @@ class Delivery:
         self.compared: set[int] = set()  #: identities of the parameters that were compared
         #: All gradients are zero after the script has read a number of them that is infinite: the line that made it so.
         self.zeroed_at = ("", 0)
+        self._read_before = ("", 0)  #: the line that has read such a number before all this began
 
     def keep(
-        self, parameters: Sequence[torch.Tensor], others: Sequence[tuple[torch.Tensor, tuple[str, int]]] = ()
+        self,
+        parameters: Sequence[torch.Tensor],
+        others: Sequence[tuple[torch.Tensor, tuple[str, int]]] = (),
+        read_before: tuple[str, int] = ("", 0),
     ) -> None:
         """Keep what FP32 has as the gradients of some parameters, in order to follow that from here on.
 
-        And what it has of `others` that gradients may be computed with, each with the line that has rounded it.
+        And what it has of `others` that gradients may be computed with, each with the line that has rounded it. An
+        infinite number may have been read already.
         """
+        self._read_before = read_before
         followed: list[_Followed] = []
         self._others = {line: weakref.ref(tensor) for tensor, line in others}
         for run in self.runs:
@@ -166,7 +172,8 @@ class Delivery:
             if grad is not None and wide is not None and grad.layout is torch.strided:
                 pairs.append((name, parameter, in_parts(grad.detach()), in_parts(wide)))
         if pairs and not any(bool(grad.any()) for _, _, grad, _ in pairs):
-            self.zeroed_at = getattr(self.runs[0], "spoilt", ("", 0))
+            spoilt = getattr(self.runs[0], "spoilt", ("", 0))
+            self.zeroed_at = spoilt if spoilt[1] else self._read_before
         length = _length([one[2:] for one in pairs]) if self.shortened else 1.0
         for name, parameter, grad, wide in pairs:
             scale, again = self._scale() or 1.0, id(parameter) in self.compared
