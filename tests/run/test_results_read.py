@@ -66,3 +66,45 @@ def test_a_result_that_rounding_makes_is_never_safe(dtype):
     assert not [one for one in report.findings if one.severity is Severity.ERROR]
     if dtype is torch.float16:
         assert "nothing like FP32's" in report.verdict.sentence
+
+
+def norm_of(grads, dtype):
+    """Return the norm of gradients as a sum of squares."""
+    total = 0.0
+    for grad in grads:
+        total = total + (grad.to(dtype) * grad.to(dtype)).sum()
+    return float(total.sqrt())
+
+
+def clipped(dtype, steps=12):
+    """Train FP32 copies of half weights by gradients that are clipped by their norm; return how far a weight came."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 4)).half()
+    masters = [one.detach().float().requires_grad_() for one in model.parameters()]
+    optimizer, scale, first = torch.optim.SGD(masters, 0.1), 2.0**10, masters[0].detach().clone()
+    for _ in range(steps):
+        model.zero_grad(set_to_none=True)
+        loss = (model(torch.randn(16, 8).half()).float() - 3.0).square().mean()
+        (loss * scale).backward()
+        grads = [one.grad for one in model.parameters()]
+        assert all(bool(one.isfinite().all()) for one in grads)
+        share = min(1.0, 1.0 / (norm_of(grads, dtype) / scale + 1e-6))
+        for master, grad in zip(masters, grads, strict=True):
+            master.grad = grad.float() * (share / scale)
+        optimizer.step()
+        with torch.no_grad():
+            for one, master in zip(model.parameters(), masters, strict=True):
+                one.copy_(master)
+    return float((masters[0].detach() - first).norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_norm_of_gradients_that_overflows_before_they_are_used_is_an_error_where_it_is_read(dtype):
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        came = clipped(dtype)
+    assert (came == 0.0) is (dtype is torch.float16)
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == (["AMP421"] if dtype is torch.float16 else [])
+    for one in errors:
+        assert one.origin.line == line_of(norm_of, "return float")
