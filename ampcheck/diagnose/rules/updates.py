@@ -12,7 +12,7 @@ from ampcheck.values.maker import CASTS_MODULE, Maker
 from ampcheck.values.modules import within
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site, UpdateLoss
-from ampcheck.values.wording import clean, location, percent, plural
+from ampcheck.values.wording import clean, location, percent, plural, some
 
 #: Share of the elements FP32 would move that may stay where they are before updates count as lost.
 STUCK_SHARE = 0.5
@@ -194,7 +194,7 @@ def _loaded(report: Report, bad: list[UpdateLoss]) -> Finding:
     first, keys = bad[0], [loss.name.rpartition(".")[2] for loss in bad if loss.loaded]
     gone = "zero" if first.stuck >= first.wrong else "infinite"
     if first.in_fp32:
-        return _saved(first, gone)
+        return _saved([loss for loss in bad if loss.loaded and loss.in_fp32], gone)
     gives = "; ".join(f'optimizer.state[p]["{key}"] = was["{key}"].clone()' for key in keys)
     place = Site(first.name.rpartition(".")[0], "", f"param[{keys[0]}]", Phase.STATE, report.dtype)
     return Finding(
@@ -215,8 +215,9 @@ def _loaded(report: Report, bad: list[UpdateLoss]) -> Finding:
     )
 
 
-def _saved(first: UpdateLoss, gone: str) -> Finding:
+def _saved(bad: list[UpdateLoss], gone: str) -> Finding:
     """Return what to say of numbers that come back from a checkpoint in half precision."""
+    first, names = bad[0], some([loss.name.rpartition(".")[2] for loss in bad])
     module, _, name = first.name.rpartition(".")
     loaded = Site(module, "", f"param[{name}]", Phase.STATE, "float32", first.file, first.line)
     casts = only_cast(first.file)  # else nobody knows which of them was for the checkpoint
@@ -230,8 +231,8 @@ def _saved(first: UpdateLoss, gone: str) -> Finding:
         Severity.ERROR,
         f"{clean(first.name)} was saved in half precision: {percent(first.before)} of its numbers are {gone} {here}",
         sites,
-        {"lost_fraction": first.before, "tensors": 1},
-        fix=(f"# {saves}: {name} in FP32, without a cast to half precision",),
+        {"lost_fraction": first.before, "tensors": len(bad)},
+        fix=(f"# {saves}: {names} in FP32, without a cast to half precision",),
     )
 
 
