@@ -228,6 +228,17 @@ Who wrote the programs had not looked at ampcheck's code, and each round was sco
   look-alike. Five others did what is advised for the 39: it heals 38, 31 of them as it is printed and 7 by a sensible
   reading of it; two of the changes put more in FP32 than need be (hc04, whose error had no line, and hd05). Three
   programs are here (hc04, hd05, he08).
+- Forty-fourth round, of 40 failures and 20 look-alikes from the same brief (five writers), all scored at one commit
+  (0a86b5f) before anything was changed for them: 36 of 40 found, 32 with the first error in the right place, 4 PARTLY
+  AUDITED (ia05, ib05, ic01, ie08), none called SAFE; no error on a look-alike. Nobody did what is advised. Seven
+  programs are here (ia05 to ie08): those that were missed or wrongly placed; ie08, whose score stands still twice, is
+  left as it is.
+- Forty-fifth round, of 40 failures and 20 look-alikes from the same brief (five writers), written while the round
+  before was worked through, all scored at one commit (93f0be5) before anything was changed for them: 36 of 40 found, 30
+  with the first error in the right place, 3 PARTLY AUDITED (jd04, jd05, je03), **1 called SAFE** (je08: a metric of
+  ranks, off by 18 %); no error on a look-alike. Four others did what is advised for 30 of the 36: it heals 28, 24 of
+  them as it is printed, 2 by a sensible reading and 2 by the second error; one of the changes puts more in FP32 than
+  need be. Ten programs are here (jb06 to je08): those that were missed or wrongly placed.
 
 What was missed was then fixed by kinds of failure, so the table below is not a blind score.
 """
