@@ -108,10 +108,12 @@ def leads_to(report: Report, cause: Finding, other: Finding) -> bool:
 
 def _is_infinite_scale(report: Report) -> bool:
     """Tell whether the loss scale has become infinite, as a single number in half precision has."""
-    scales = report.loop.scales if report.loop is not None else ()
-    return any(one.after == inf for one in scales) and any(
-        one.infinite == one.moved == 1 for one in report.updates
+    loop = report.loop
+    known = loop is not None and (
+        any(one.after == inf for one in loop.scales)
+        or any(event.kind is Kind.NEVER_FINITE for _, event in loop.sequence(1))
     )
+    return known and any(one.wrong == one.moved == 1 for one in report.updates)
 
 
 def _is_of(number: Site | None, tensor: Site) -> bool:

@@ -123,7 +123,7 @@ class Compared(Recording):
         self._before(func, args)
         within = _current_node() is not None
         if within or self._has_returned:
-            self.takes_scale = self.takes_scale or takes_scale(args, self.scale, divides=not within)
+            self.takes_scale |= takes_scale(args, self.scale, divides=not within, part=self.scale_read)
         if self._rows.touches(func, args, kwargs):
             with unseen():
                 self._rows.keep(self.recorder.tracker.parameters())

@@ -29,6 +29,8 @@ SEVERAL_SCALES = "which of several loss scales the divided gradients were multip
 _MANY_ROWS, _FAR_FROM_ZERO = 0.25, 1e-4
 #: What losses are multiplied by for other reasons: such a number in a backward need not be the loss scale.
 _FACTORS = frozenset({0.0, 0.25, 0.5, 1.0, 2.0, 4.0})
+#: What of a scale is large: smaller numbers are factors of another kind.
+_LARGE_PART = 1e-3
 _current_node = torch._C._current_autograd_node
 #: Operations that divide by the loss scale, or multiply by its inverse; those that add something to gradients.
 _SCALES, _ADDS = frozenset({"div", "mul"}), frozenset({"add", "sub", "_foreach_add", "_foreach_sub"})
@@ -242,7 +244,13 @@ def times_as_large(
     return math.sqrt(low / wide) if 0 < low < math.inf and wide > 0 else 0.0
 
 
-def takes_scale(args: Iterable[Any], scale: float, *, divides: bool) -> bool:
-    """Tell whether an operation is given the loss scale as a number, or what divides by it."""
+def takes_scale(args: Iterable[Any], scale: float, *, divides: bool, part: bool = False) -> bool:
+    """Tell whether an operation is given the loss scale as a number, or what divides by it.
+
+    Or a large `part` of it, or many times it, where the script has read it before this backward.
+    """
     by = (scale, 1.0 / scale) if divides and scale else (scale,)
-    return scale not in _FACTORS and any(type(one) is float and one in by for one in args)
+    given = [one for one in args if type(one) is float]
+    if part and any(_LARGE_PART * scale <= one < math.inf for one in given):
+        return scale not in _FACTORS
+    return scale not in _FACTORS and any(one in by for one in given)

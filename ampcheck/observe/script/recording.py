@@ -86,6 +86,7 @@ class Recording:
         self.clock = clock or Clock()
         self._execute = self.clock.timed(execute)
         self.left = ""  #: why it was abandoned, if it was
+        self.scale_read = False  #: the script has read the loss scale before a backward
         self._uses_seen: set[str] = set()  #: parameters whose gradients were measured
         self.recorder = self._recorder()
         self.recorder.spared = self.gave_way

@@ -264,12 +264,12 @@ class Watcher(HandWatcher):
 
     def _multiplied(self, tensors: Any, seeds: Any = (), name: str = "") -> None:
         """Look at gradients before a backward adds to them, in a recorded step."""
-        now = self.tape.now
-        if now is None or name or self.tape.what_if is not None:
+        if (now := self.tape.now) is None or name or self.tape.what_if is not None:
             return
         loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         scaled = self._scales and isinstance(loss, torch.Tensor) and is_scaled(loss)
         by = now.scale if scaled else factor(loss, next(iter(seeds), None))
+        now.scale_read |= self._scale_read == self.backwards - 1
         self.division.backward_begins(self.steps, self.turns.parameters(), by)
 
     @guarded
