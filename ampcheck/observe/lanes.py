@@ -102,6 +102,11 @@ class Lanes:
         self.used = True
         return Lane(self)
 
+    def is_of_step(self, tensor: torch.Tensor) -> bool:
+        """Tell whether the thread that is recorded has made a tensor in this step."""
+        recorder, node = self._recorder(), tensor.grad_fn
+        return bool(recorder and node and recorder._nodes.get(node._sequence_nr()) is not None)
+
     def run(self, lane: Lane | None, func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
         """Have an operation of a lane, or of no lane, run and recorded while no other thread records."""
         recorder = self._recorder()

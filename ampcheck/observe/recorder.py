@@ -112,11 +112,6 @@ class Recorder(modes.OwnMode):
         """Whether threads of the program's own have run a part of what was recorded, seen or not."""
         return bool(self._threads.ranges) or (self.lanes is not None and self.lanes.used)
 
-    def made(self, tensor: torch.Tensor) -> bool:
-        """Tell whether the thread that is recorded has made a tensor in this step."""
-        node = tensor.grad_fn
-        return node is not None and self._nodes.get(node._sequence_nr()) is not None
-
     def turn(self) -> AbstractContextManager[bool] | None:
         """Return what the running thread has to wait for, None where it is not followed."""
         return self.lanes.turn() if self.lanes is not None and get_ident() in self.lanes.running else None

@@ -69,4 +69,4 @@ def test_what_becomes_zero_as_it_is_packed_is_said_there(low):
     assert [(one.code, one.origin.line) for one in errors] == [
         ("AMP501", line_of(pack, "tensor.to(low)"))
     ] * bad
-    assert all(".bfloat16(), which has the range of FP32" in one.fix[0] for one in errors)
+    assert all("torch.bfloat16, which has the range of FP32" in one.fix[0] for one in errors)

@@ -17,6 +17,7 @@ from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.formats import BF16
 from ampcheck.values.settings import Schedule
+from ampcheck.values.stats import TensorStats
 from ampcheck.values.trace import ErrorJump, PairError, Phase, Site
 
 
@@ -207,7 +208,8 @@ def test_what_a_backward_computes_again_is_not_named_for_what_it_rebuilds_from_t
     rebuilt, again = site("sub", 56, Phase.BACKWARD), site("addmm", 29, phase)
     product = rebuilt._replace(op="mul")
     report = SimpleNamespace(
-        low=SimpleNamespace(sites=[again, rebuilt]), errors={product: None, rebuilt: None}
+        low=SimpleNamespace(sites=dict.fromkeys([again, rebuilt], TensorStats())),
+        errors={product: None, rebuilt: None},
     )
     for jump in (rebuilt, product):
         named = _place(report, ErrorJump(jump, 0.01, 10.0, again))

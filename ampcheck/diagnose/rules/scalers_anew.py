@@ -37,14 +37,13 @@ def scaler_made_anew(report: Report) -> list[Finding]:
     return found + _by_hand(report, loop)
 
 
-def made_again(loop: Loop) -> dict[tuple[str, int, tuple[tuple[str, int], ...]], list[str]]:
-    """Return the scalers that are made at one line for optimizers of the same lines, where they are several."""
-    made: dict[tuple[str, int, tuple[tuple[str, int], ...]], dict[str, Event]] = {}
+def made_again(loop: Loop) -> dict[tuple[str, int, tuple[str, ...]], list[str]]:
+    """Return the scalers that are made at one line for the same optimizers, where they are several."""
+    made: dict[tuple[str, int, tuple[str, ...]], dict[str, Event]] = {}
     for _, event in loop.sequence(1):
         thing = loop.thing(event.thing) if event.kind is Kind.SCALER_STEP else None
         if thing is not None and thing.label in active_scalers(loop):
-            stepped = tuple((one.file, one.line) for one in map(loop.thing, event.targets) if one is not None)
-            made.setdefault((thing.file, thing.line, stepped), {}).setdefault(thing.label, event)
+            made.setdefault((thing.file, thing.line, event.targets), {}).setdefault(thing.label, event)
     return {place: list(labels) for place, labels in made.items() if len(labels) > 1}
 
 
@@ -80,23 +79,12 @@ def _made_anew(loop: Loop, file: str, line: int, labels: list[str]) -> Finding:
     skips = (
         f", and {again:,} of {plural(loop.steps, 'step')} are skipped until it has come down" if again else ""
     )
-    steps = [event for _, event in loop.sequence(1) if event.kind is Kind.SCALER_STEP]
-    several = len({event.targets for event in steps if event.thing in labels}) > 1
-    owner = "each for a new optimizer" if several else "for the same optimizer"
-    lowest = min((event.after for event in loop.scales), default=1.0)
-    fix = ["# once, where the optimizer is made:", 'scaler = torch.amp.GradScaler("cuda")']
-    if several:
-        fix = [
-            "# go on with the state of the one before:",
-            "scaler.load_state_dict(state)  # of scaler.state_dict()",
-            f"# or begin lower: init_scale={scale_words(lowest).replace('2^', '2.0**')}",
-        ]
     return loop_finding(
         "AMP417 scaler-made-anew",
         Severity.ERROR if again > _TOO_OFTEN * loop.steps else Severity.WARNING,
-        f"{len(labels)} scalers are made here, one after the other, {owner}: each begins at "
+        f"{len(labels)} scalers are made here, one after the other, for the same optimizer: each begins at "
         f"{begins} again{skips}",
         [Event(Kind.SCALE, name="GradScaler", file=file, line=line)],
-        fix,
+        ["# once, where the optimizer is made:", 'scaler = torch.amp.GradScaler("cuda")'],
         {"scalers": len(labels), "skipped": again},
     )

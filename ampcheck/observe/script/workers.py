@@ -104,7 +104,7 @@ class _Listener(BesideMode):
         if lanes is None or not lanes.open or threading.get_ident() in lanes.running:
             return None  # a job that has a lane of its own needs no other one
         if self._lane is None or self._lane.lanes is not lanes:
-            joins = any(one.requires_grad and now.recorder.made(one) for one in tensors_of(args))
+            joins = any(one.requires_grad and lanes.is_of_step(one) for one in tensors_of(args))
             self._lane = lanes.begins() if joins and not self._trains else None
             if self._lane is not None:
                 self._lane.goes_on()

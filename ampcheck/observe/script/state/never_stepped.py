@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ampcheck.observe.source import Spot
 
 #: Backwards without a step from which on, and the part of all from which on, that is no accident.
-_MANY, _PART = 16, 0.1
+MANY, _PART = 16, 0.1
 
 
 class NeverStepped:
@@ -28,7 +28,7 @@ class NeverStepped:
 
     def __init__(self, averages: HalfAverages, journal: Journal) -> None:
         self._averages, self._journal = averages, journal
-        self._since = self._all = 0  #: backwards since the last step, and in all
+        self._since = 0  #: backwards since the last step
         self._place: Spot | None = None
         self._scale = ""  #: a number in half precision that is infinite
         self._first: weakref.ref[torch.Tensor] | None = None  #: a gradient, when they were looked at first
@@ -43,15 +43,13 @@ class NeverStepped:
         passes.backwards += 1
         if passes.backwards >= passes.begins:
             self._averages.goes_on(passes.backwards)
-        self.ran(lambda: grads)
+        if passes.backwards >= MANY:
+            self.ran(lambda: grads)
 
     def ran(self, grads: Callable[[], Iterable[object]]) -> bool:
-        """Take note of a backward; tell whether it is one of many and its gradients were looked at, and not finite."""
-        since = self._averages.passes.backwards
-        self._all, self._since = self._all + 1, since
-        if since < _MANY:
-            self._found = []
-            return False
+        """Take note of one of many backwards; tell whether its gradients were looked at, and are not finite."""
+        since = self._since = self._averages.passes.backwards
+        self._found = [] if since == MANY else self._found
         self._place = self._journal.spot()
         if since.bit_count() != 1:
             return False
@@ -66,11 +64,11 @@ class NeverStepped:
         self._scale = min(names_of(scales).values(), default="") if scales else ""
         return any(map(bool, flags))
 
-    def end(self) -> None:
-        """Tell of backwards whose gradients were never finite, if many came after the last step."""
+    def end(self, backwards: int) -> None:
+        """Tell of backwards whose gradients were never finite, if they are many of all after the last step."""
         since = self._averages.passes.backwards
         never = bool(self._found) and all(any(map(bool, flags)) for flags in self._found)
-        if never and since == self._since and since > _PART * self._all:
+        if never and since == self._since and since > _PART * backwards:
             self._journal.note_at(
                 self._place, Kind.NEVER_FINITE, name=f"{since} {self._scale}".strip(), by_hand=self._adds_up
             )
