@@ -86,9 +86,12 @@ class Lanes:
         self._made: dict[int, tuple[weakref.ref[torch.Tensor], Lane]] = {}  #: what lanes made, by tensor
 
     def close(self) -> None:
-        """Let every operation of other threads pass from here on, unseen."""
+        """Let every operation of other threads pass from here on, unseen, once the one that runs is recorded."""
+        mine = self._lock.acquire(timeout=_PATIENCE)
         self.open = False
         self._made.clear()
+        if mine:
+            self._lock.release()
 
     def holds(self, job: Any) -> bool:
         """Tell whether a job needs no lane: it is part of one that has, or waits for such jobs."""
