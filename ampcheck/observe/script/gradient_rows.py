@@ -14,7 +14,7 @@ from ampcheck.observe.model.held import apart
 from ampcheck.observe.reference.effects import effects, written
 from ampcheck.observe.reference.shadow import Shadow
 from ampcheck.observe.script.second_run import SecondRun
-from ampcheck.observe.source import running_line
+from ampcheck.observe.source import in_engine, running_line
 from ampcheck.observe.statistics.memory import readable, tensors_of, version_of
 from ampcheck.observe.unusual import plain
 from ampcheck.values.wording import some
@@ -247,10 +247,11 @@ def times_as_large(
 def takes_scale(args: Iterable[Any], scale: float, *, divides: bool, part: bool = False) -> bool:
     """Tell whether an operation is given the loss scale as a number, or what divides by it.
 
-    Or a large `part` of it, or many times it, where the script has read it before this backward.
+    Or a large `part` of it, or many times it, where the script has read it before this backward, and a function of its
+    own computes with it.
     """
     by = (scale, 1.0 / scale) if divides and scale else (scale,)
     given = [one for one in args if type(one) is float]
-    if part and any(_LARGE_PART * scale <= one < math.inf for one in given):
+    if part and not in_engine() and any(_LARGE_PART * scale <= one < math.inf for one in given):
         return scale not in _FACTORS
     return scale not in _FACTORS and any(one in by for one in given)
