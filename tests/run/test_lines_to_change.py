@@ -506,3 +506,46 @@ def test_what_is_one_but_for_little_is_named_where_it_is_rounded(wide):
     for first in errors:
         assert first.origin.line == line_of(Noisy.forward, "silent = ")
         assert "from " not in first.fix[1]  # the layer's own rounding does no harm
+
+
+def phases(directions, angle):
+    turns = 5e3 * (directions @ angle)
+    return turns.cos()
+
+
+class ComputedAgain(torch.autograd.Function):
+    """Keeps only what goes in; the backward computes the rest again, within autocast or not."""
+
+    @staticmethod
+    def forward(ctx, directions, angle, again):
+        ctx.save_for_backward(directions, angle)
+        ctx.again = again
+        with torch.no_grad(), torch.autocast("cuda", enabled=False):
+            return phases(directions, angle)
+
+    @staticmethod
+    def backward(ctx, grad):
+        directions, angle = (one.detach().requires_grad_() for one in ctx.saved_tensors)
+        with torch.enable_grad(), torch.autocast("cuda", torch.float16, enabled=ctx.again):
+            out = phases(directions, angle)
+        return *torch.autograd.grad(out, (directions, angle), grad.to(out.dtype)), None
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_what_the_backward_computes_again_in_half_precision_only_is_named(again):
+    rounded = torch.rand(200) * 5e3
+    assert (rounded.half().float().cos() - rounded.cos()).norm() > 0.1 * rounded.cos().norm()
+    directions = torch.rand(16, 32)
+
+    def loss(model, x):
+        beside = ComputedAgain.apply(directions, 1.0 + 1e-3 * model[0].weight, again)
+        return beside.square().mean() + 1e-3 * model(x).square().mean()
+
+    _, errors = watched(loss)
+    if not again:
+        assert errors == []
+        return
+    assert errors[0].code == "AMP501"
+    assert "again in float16, which the forward has in FP32" in errors[0].message
+    assert errors[0].origin.line == line_of(phases, "directions @ angle")
+    assert "as the forward does" in errors[0].fix[0]

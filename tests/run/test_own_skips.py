@@ -11,6 +11,7 @@ import torch
 from code_lines import line_of
 from torch import nn
 
+from ampcheck.observe.script.state.never_stepped import NeverStepped
 from ampcheck.run.session import Session
 from ampcheck.saved.report_json import read
 from ampcheck.values.findings import Severity
@@ -428,3 +429,25 @@ def test_gradients_that_are_never_finite_in_fp32_are_no_error_of_half_precision_
     assert not [one for one in report.findings if one.severity is Severity.ERROR]
     assert report.verdict.word is Health.PARTLY_AUDITED
     assert "the last 50 backwards gave no finite gradients" in report.verdict.sentence
+
+
+@pytest.mark.parametrize("scaler", [True, False])
+def test_gradients_that_a_step_adds_up_are_looked_at_in_the_first_steps_at_most(scaler, monkeypatch):
+    looks, taken = [], []
+    ran = NeverStepped.ran
+    monkeypatch.setattr(NeverStepped, "ran", lambda one, grads: looks.append(len(taken)) or ran(one, grads))
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    with Session(Schedule(), as_cuda=True).watching():
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        scale = torch.amp.GradScaler("cuda", enabled=scaler)
+        for _ in range(6):
+            for _ in range(40):
+                with torch.autocast("cuda", torch.float16):
+                    loss = model(torch.randn(16, 8)).float().square().mean()
+                scale.scale(loss / 40).backward()
+            scale.step(optimizer)
+            scale.update()
+            optimizer.zero_grad()
+            taken.append(None)
+    assert set(looks) <= (set() if scaler else {0})

@@ -41,7 +41,7 @@ def lost_in_backward(report: Report) -> tuple[Site, float] | None:
         made = saved if saved is not None and saved.module == rebuilt.module else rebuilt
         return made, report.errors[rebuilt].relative_rms
     if again := _first_again(report, noise):
-        return saving_cast(report) or again, report.errors[again].relative_rms
+        return saving_cast(report) or lowered_again(report) or again, report.errors[again].relative_rms
     for site, pair in report.errors.items():
         error = pair.relative_rms
         if known > ALL_LOST:
@@ -107,12 +107,21 @@ def _first_rebuilt(report: Report, noise: float) -> Site | None:
 
 def _first_again(report: Report, noise: float) -> Site | None:
     """Return the first result that a backward computes again far worse than the forward did."""
+    forward = {site.place: pair for site, pair in report.errors.items() if site.phase is Phase.FORWARD}
     for site, pair in report.errors.items():
         if site.op and site.phase is Phase.RECOMPUTE and HARM_ERROR < pair.relative_rms <= noise:
-            first = report.errors.get(site._replace(phase=Phase.FORWARD))
+            first = forward.get(site._replace(phase=Phase.FORWARD).place)
             if first is not None and pair.relative_rms > BACKWARD_FACTOR * first.relative_rms:
                 return site
     return None
+
+
+def lowered_again(report: Report) -> Site | None:
+    """Return the first result that the forward has in FP32, and a backward that computes it again in half precision."""
+    wide = {site.place for site in report.low.sites if site.phase is Phase.FORWARD and site.dtype == "float32"}
+    again = (site for site in report.low.sites if site.op and site.phase is Phase.RECOMPUTE)
+    lowered = (site for site in again if site.dtype in HALVES)
+    return next((site for site in lowered if site._replace(phase=Phase.FORWARD).place in wide), None)
 
 
 def saving_cast(report: Report) -> Site | None:

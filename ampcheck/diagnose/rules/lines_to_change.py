@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
-from ampcheck.diagnose.rules.backward import is_rebuilt, makes_zeros, saving_cast
+from ampcheck.diagnose.rules.backward import is_rebuilt, lowered_again, makes_zeros, saving_cast
 from ampcheck.diagnose.rules.backward_unscaled import SCALED
 from ampcheck.diagnose.rules.first_places import runs_backward_only, shared_scaler
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
@@ -217,6 +217,9 @@ def _change_there(report: Report, origin: Site) -> str:
     if is_rebuilt(report, origin):
         held = f"numbers held in {clean(report.precision)}"
         return f"# rebuilt here from {held}: hold them in FP32 where the forward makes them"
+    if origin == lowered_again(report):
+        off = f"torch.autocast({device_of(report)}, enabled=False)"
+        return f"# where the backward computes this line again: as the forward does, in a region of {off}"
     saved = saving_cast(report) if origin.phase is Phase.BACKWARD else None
     if saved is not None and saved.location == origin.location:
         return _saved_in(report, saved, " here", range_fails=makes_zeros(report, saved))

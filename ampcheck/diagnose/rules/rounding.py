@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import isfinite, sqrt
 
-from ampcheck.diagnose.rules.backward import ALL_LOST, is_rebuilt, limited_scaled, lost_in_backward
+from ampcheck.diagnose.rules.backward import ALL_LOST, is_rebuilt, limited_scaled, lost_in_backward, lowered_again
 from ampcheck.diagnose.rules.backward_unscaled import unscaled_backward
 from ampcheck.diagnose.rules.causes import begun_by_rounding, lost_in_forward
 from ampcheck.diagnose.rules.faint import faint_gradient
@@ -157,7 +157,7 @@ def _in_backward(
     """Return where a backward is off, and what to say of it: what its line gives in the forward may be off as well."""
     same = next((jump for jump in begun if site.location and jump.site.location == site.location), None)
     if same is None:
-        return (site,), f"; {_told_backward(site, error)}"
+        return (site,), f"; {_told_backward(report, site, error)}"
     dropped = _place(report, same)
     return (dropped, site), f"; it begins at {_beginning(report, same, dropped)}"
 
@@ -279,10 +279,13 @@ def _undefined(report: Report) -> list[Finding]:
     ]
 
 
-def _told_backward(site: Site, error: float) -> str:
+def _told_backward(report: Report, site: Site, error: float) -> str:
     if site.phase is Phase.FORWARD:
         rounds = f"because a cast ({site.location}) rounds away bits that it needs"
         return f"what the backward computes with is off by {percent(error)}, {rounds}"
+    if site == lowered_again(report):
+        again = f"the backward computes {site.location} again in {site.dtype}, which the forward has in FP32"
+        return f"{again}: what comes of it is off by {percent(error)}"
     at = f" of {site.location}" if site.location else ""  # the line of the forward
     where = _in_words(site)
     return f"the bits are lost in the backward{at}: {where} is off by {percent(error)}"

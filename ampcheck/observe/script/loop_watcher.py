@@ -21,7 +21,7 @@ from ampcheck.observe.script.scaling.scales import Attempt, ScaleWatch, Skips
 from ampcheck.observe.script.scaling.scales_by_hand import ScaleByHand
 from ampcheck.observe.script.state.half_averages import HalfAverages
 from ampcheck.observe.script.state.leftover import Leftovers
-from ampcheck.observe.script.state.never_stepped import MANY, NeverStepped
+from ampcheck.observe.script.state.never_stepped import NeverStepped
 from ampcheck.observe.script.state.trained import Trained
 from ampcheck.observe.script.state.update_watch import UpdateWatch
 from ampcheck.observe.script.tape import Tape
@@ -201,7 +201,7 @@ class LoopWatcher:
         if grown := self.leftovers.backward_ends():
             self.journal.note(Kind.GROWN, targets=grown)
         self.tape.backward_ends()
-        if passes.backwards >= MANY and self.unstepped.ran(self.tape.left_gradients):
+        if passes.backwards >= passes.many and not self._scales and self.unstepped.ran(self.tape.left_grads):
             self._end_recording()  # nothing finite comes of this step any more
         if self._stepped_within:
             self._stepped_within = False

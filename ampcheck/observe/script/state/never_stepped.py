@@ -19,12 +19,12 @@ from ampcheck.values.loop import Kind
 if TYPE_CHECKING:
     from ampcheck.observe.source import Spot
 
-#: Backwards without a step from which on, and the part of all from which on, that is no accident.
-MANY, _PART = 16, 0.1
+#: The part of all backwards from which on that is no accident.
+_PART = 0.1
 
 
 class NeverStepped:
-    """Looks at the gradients of ever later backwards since the last step: the 16th, the 32nd, the 64th."""
+    """Looks at the gradients of ever later backwards since the last step: say the 16th, the 32nd, the 64th."""
 
     def __init__(self, averages: HalfAverages, journal: Journal) -> None:
         self._averages, self._journal = averages, journal
@@ -43,13 +43,14 @@ class NeverStepped:
         passes.backwards += 1
         if passes.backwards >= passes.begins:
             self._averages.goes_on(passes.backwards)
-        if passes.backwards >= MANY:
+        if passes.backwards >= passes.many:
             self.ran(lambda: grads)
 
     def ran(self, grads: Callable[[], Iterable[object]]) -> bool:
         """Take note of one of many backwards; tell whether its gradients were looked at, and are not finite."""
-        since = self._since = self._averages.passes.backwards
-        self._found = [] if since == MANY else self._found
+        passes = self._averages.passes
+        since = self._since = passes.backwards
+        self._found = [] if since == passes.many else self._found
         self._place = self._journal.spot()
         if since.bit_count() != 1:
             return False

@@ -4,6 +4,8 @@ from typing import Protocol
 
 #: So many more than in a step make a pass; and so many steps show how many there are in one.
 _FEW = 4
+#: Backwards without a step that are many, unless a step adds up more.
+_MANY = 16
 
 
 class Follower(Protocol):
@@ -25,6 +27,7 @@ class Passes:
     def __init__(self) -> None:
         self.backwards = self.regions = self._steps = 0
         self.begins = 1 + _FEW  #: as many make a pass
+        self.many = _MANY  #: more than any step adds up
 
     def goes_on(self, count: int, follower: Follower) -> None:
         """Have a follower know of a pass that has had so many."""
@@ -38,4 +41,5 @@ class Passes:
         self._steps += 1
         if self._steps <= _FEW:
             self.begins = max(self.begins, self.backwards + _FEW, self.regions + _FEW)
+            self.many = max(self.many, self.backwards + 1)
         self.backwards = self.regions = 0
