@@ -1,7 +1,8 @@
-"""Evaluations of scripts that compute without gradients in their steps as well, and evaluations that are long."""
+"""What scripts compute without gradients in their steps: teachers; and evaluations beside that, and long ones."""
 
 import pytest
 import torch
+from code_lines import line_of
 from test_evaluations import outliers
 from torch import nn
 
@@ -65,3 +66,41 @@ def test_a_long_sum_in_half_precision_is_not_safe_where_it_is_not_followed_to_it
     assert score == (8192.0 if half else 12000.0)  # where float16 stands still, and what there are
     assert report.verdict.word is (Health.PARTLY_AUDITED if half else Health.SAFE)
     assert ("adds up numbers in half precision" in report.verdict.sentence) is half
+
+
+def pascals(wide, steps=40):
+    """Learn from a teacher in float16 what it says of pressures, most of them past its range; return how many are."""
+    teacher = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1)).half()
+    student = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer, scaler = torch.optim.Adam(student.parameters(), 0.01), torch.amp.GradScaler("cuda", 2.0**8)
+    large = 0
+    for _ in range(steps):
+        pressure = 8e4 + 2e4 * torch.rand(32, 1)
+        with torch.no_grad():
+            if wide:
+                wanted = teacher(((pressure - 9e4) / 1e4).half()).float()
+            else:
+                wanted = (teacher(pressure.half()) - teacher(pressure.half() - 9e4)).float()
+        large += int((pressure > torch.finfo(torch.float16).max).sum())
+        with torch.autocast("cuda", torch.float16):
+            loss = nn.functional.mse_loss(student((pressure - 9e4) / 1e4), wanted)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return large
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_an_overflow_before_the_step_is_where_targets_become_infinite(wide):
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        large = pascals(wide)
+    assert large == 40 * 32
+    errors = [one for one in session.report("script.py").findings if one.severity == "error"]
+    if wide:
+        assert errors == []
+        return
+    assert errors[0].code == "AMP101"
+    assert errors[0].origin.line == line_of(pascals, "teacher(pressure.half())")

@@ -145,8 +145,8 @@ class CastsBefore:
     def again(self, tape: Any, done: Recorded, *, works: bool) -> bool:
         """Have the next step recorded from its beginning, and tell whether it will be.
 
-        That is where numbers in half precision were given to this one, and where threads have made some for it. And
-        once where the script has computed some before: a step may leave nothing of them but integers. `works` says
+        That is where numbers in half precision were given to this one, or some that make FP32's loss infinite, and
+        where threads have made some for it. And once where the script has computed some before: a step may leave nothing of them but integers. `works` says
         that this one has, before its first call.
         """
         given = given_half(done)
@@ -157,7 +157,7 @@ class CastsBefore:
             return False
         if self._trying:  # they are older than that
             self._trying = tape.before_calls = False
-        asks = given or done.entered or tape.workers.heard
+        asks = given or done.entered or done.brought or tape.workers.heard
         if not (asks or tape.workers.preparation.heard) or tape.what_if is not None:
             return False
         if (self._tried if asks else self._guessed) or tape.before_calls:

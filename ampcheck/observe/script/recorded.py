@@ -108,6 +108,11 @@ class Recorded:
         return any(bool(row[2]) for row in self.beside.rows.values())
 
     @property
+    def brought(self) -> bool:
+        """Whether FP32's loss is not finite either: what came before the step has made it so."""
+        return self.beside is not None and not math.isfinite(self.losses[1])
+
+    @property
     def far_off(self) -> bool:
         """Whether it is finite and so far from FP32 that it matters what rounding alone would do."""
         if self.beside is None or self.overflowed:
