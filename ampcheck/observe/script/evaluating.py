@@ -13,7 +13,6 @@ from time import thread_time
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.execution import Args, Kwargs
@@ -42,8 +41,6 @@ _DECIDES = frozenset({"argmin", "argmax", "topk", "sort", "argsort"}) | COMPARES
 _SUMS = frozenset("add add_ sub sub_ index_add_ scatter_add_".split())
 #: What runs a module's forward.
 _IN_MODULE = {"nn/modules/module.py": frozenset({"_call_impl"})}
-#: What torch calls the kernel of an operation that is made of others.
-_OF_OTHERS = "CompositeImplicitAutograd"
 #: Error of numbers, as a part of FP32's, from which on they are nothing like them.
 _NOTHING_LIKE = 0.5
 #: Numbers from which on that is no chance of a single one.
@@ -244,21 +241,9 @@ class _Listener(Listener):
     """Follows an evaluation."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        whole = torch.is_inference_mode_enabled() and not types and self.follows
-        if whole and (parts := self._in_parts(func, args, kwargs or {})):
+        if not types and self.follows and (parts := self.in_parts(func, args, kwargs or {})):
             return parts[0]
         return super().__torch_dispatch__(func, types, args, kwargs)
-
-    def _in_parts(self, func: Any, args: Args, kwargs: Kwargs) -> list[Any]:
-        """Return what an operation gives that is made of others, which run here one by one as they do elsewhere."""
-        one = isinstance(func, torch._ops.OpOverload)
-        if not (one and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _OF_OTHERS)):
-            return []
-        _push_mode(self)
-        try:
-            return [func.decompose(*args, **kwargs)]
-        finally:
-            _pop_mode()
 
 
 class Evaluation:

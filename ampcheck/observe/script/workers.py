@@ -76,6 +76,8 @@ class _Listener(BesideMode):
                 return self._seen(func, args, lane.lanes.run(lane, func, types, args, kwargs or {}))
             if self._results.open:
                 self._results.steps = self._watcher.steps
+                if not types and (parts := self.in_parts(func, args, kwargs or {})):
+                    return parts[0]
                 return self._seen(func, args, super().__torch_dispatch__(func, types, args, kwargs))
         return func(*args, **(kwargs or {}))
 
