@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from code_lines import line_of
 from torch import nn
 from torch.nn import functional as F
 
@@ -243,3 +244,17 @@ def test_gradients_that_only_threads_compute_are_judged_as_they_arrive(dtype, si
     report, grads = served(dtype, size)
     assert all(bool((grad == 0).all()) for grad in grads) is lost  # plain torch's word
     assert (report.verdict.word is Health.UNSAFE) is lost
+
+
+@pytest.mark.parametrize("region", [torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize("held", [torch.float16, torch.float32])
+def test_what_a_thread_computes_without_gradients_is_named_at_its_line(region, held):
+    def target(x):
+        with region():
+            found = energies(x.to(held))
+        return found.float().mul(1.0)  # on a tensor of that region, outside of it
+
+    report, _ = audit(from_thread, target, dtype=torch.float32, later=torch.clone)
+    errors = [one for one in report.findings if one.severity == "error"]
+    assert bool(errors) is (held is torch.float16)
+    assert all(one.origin.line == line_of(energies, "square()") for one in errors[:1])
