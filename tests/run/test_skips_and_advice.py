@@ -5,6 +5,7 @@ import inspect
 import pytest
 import torch
 import torch.nn.functional as F
+from code_lines import line_of
 from torch import nn
 
 from ampcheck.run.session import Session
@@ -105,3 +106,39 @@ def test_squares_that_vanish_are_an_error_where_a_limit_keeps_the_steps_near(dty
     assert [one.code for one in errors[:1]] == (["AMP504"] if low else [])
     if low:
         assert errors[0].sites[0].slot == "param[v]"
+
+
+def shares(values, weights, *, softmax):
+    """Return weighted averages; one row's weights are all as good as zero in float16, and not their sum in FP32."""
+    if softmax:
+        return weights.log().softmax(1) @ values
+    return (weights @ values) / weights.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("softmax", [True, False])
+def test_a_gradient_that_is_too_large_at_any_scale_is_where_the_scale_fell(softmax):
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        model, scaler = nn.Linear(8, 4), torch.amp.GradScaler("cuda", 2.0**4)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        weights = torch.rand(16, 32)
+        counts = torch.ones(16, 1)
+        weights[0], counts[0] = weights[0] * 1e-18, 1e-3
+        for _ in range(60):
+            with torch.autocast("cuda", torch.float16):
+                out = shares(model(torch.randn(32, 8)), weights, softmax=softmax)
+                loss = (counts * out.float()).square().mean() + (counts * out.float()).mean()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        scale = scaler.get_scale()
+    largest = 1e-3 / out.numel() / weights[0].sum().item()  # of what the product is given back at a scale of 1
+    assert largest > torch.finfo(torch.float16).max
+    assert (scale < 1.0) is not softmax
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert bool(errors) is not softmax
+    for error in errors[:1]:
+        assert error.origin.line == line_of(shares, "weights @ values")
+        assert "pushed the scale below 1" in error.message

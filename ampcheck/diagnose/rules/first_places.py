@@ -36,6 +36,17 @@ def shared_scaler(report: Report) -> tuple[Site, ...]:
     return _made(_only_scaler(report.loop))
 
 
+def pushes_down(report: Report) -> tuple[Site, ...]:
+    """Return the first backward operation in half precision whose result in FP32 is too large at a scale of 1."""
+    known = low_backward(report)
+    for site in report.low.sites:
+        stats = known.get(site.place)
+        if stats is not None and site.phase is Phase.BACKWARD and site.dtype == report.dtype and site.file:
+            if stats.overflowed(report.format, 0).low:
+                return (site,)
+    return ()
+
+
 def small_scale(report: Report) -> tuple[Site, ...]:
     """Return where a scaler is made that begins below torch's first scale, and that no overflow has kept there.
 

@@ -133,6 +133,8 @@ def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Find
             shared,
             "another loss has pushed the shared scale below 1: give each optimizer its own scaler",
         )
+    elif outcome.log2_scale < 0 and (large := first_places.pushes_down(report)):
+        zeroed, remedy = large, "a gradient too large for fp16 has pushed the scale below 1: keep it in FP32"
     elif code == "AMP201" and (small := first_places.small_scale(report)) and larger_scale(report, outcome):
         zeroed = small
     elif zeroed and zeroed[0].dtype not in HALVES:
