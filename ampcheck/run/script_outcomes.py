@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from math import fsum, inf
 
-from ampcheck.observe.script.evaluating import Evaluation
 from ampcheck.observe.script.recorded import Beside, Recorded
 from ampcheck.observe.script.second_run import Look
 from ampcheck.observe.script.state.left_behind import LeftBehind
+from ampcheck.observe.script.workers import Workers
 from ampcheck.run.makers import gradient_given
 from ampcheck.values.doubts import Doubt, DoubtKind
 from ampcheck.values.outcome import DEAD_SHARE, HARM_ERROR, HARM_UNDERFLOW, MAGNIFIES, Outcome
@@ -169,14 +169,21 @@ def script_doubts(judged: Sequence[Recorded]) -> tuple[Doubt, ...]:
     return (*found, *_by_zero(judged), *_changed(judged, tried), *_added(judged))
 
 
-def evaluated(evaluation: Evaluation) -> Iterator[Doubt]:
-    """Yield what overflows in an evaluation, or decides by wrong numbers, so that a metric is off or stands still."""
+def evaluated(workers: Workers) -> Iterator[Doubt]:
+    """Yield what overflows in an evaluation, or decides by wrong numbers, so that a metric is off or stands still.
+
+    And what overflows in threads of the script's own that read what comes of it, or pick by it.
+    """
+    evaluation = workers.evaluation
     for file, line, times, off in evaluation.misled[:1]:
         yield Doubt(DoubtKind.EVALUATED, (), file, line, off, harms=True, times=times)
     if evaluation.found is not None:
         op, file, line, off = evaluation.found
         names = (op,) if op else ()
         yield Doubt(DoubtKind.EVALUATED, names, file, line, off, harms=True, overflows=not op)
+    for op, file, line, off in workers.found:
+        names = (op,) if op else ()
+        yield Doubt(DoubtKind.EVALUATED, names, file, line, off, harms=True, overflows=True)
 
 
 def _by_zero(judged: Sequence[Recorded]) -> Iterator[Doubt]:

@@ -169,7 +169,7 @@ class Session:
                 replace(layer, judged=bool(layer.recipe) and self.recipes_follow())
                 for layer in watcher.tape.in_use.values()
             ),
-            doubts=(*script_doubts(judged), *evaluated(watcher.tape.workers.evaluation)),
+            doubts=(*script_doubts(judged), *evaluated(watcher.tape.workers)),
             updates=_updates(watcher, full),
         )
         report = replace(report, makers=makers(report))

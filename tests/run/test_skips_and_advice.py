@@ -134,7 +134,9 @@ def test_a_gradient_that_is_too_large_at_any_scale_is_where_the_scale_fell(softm
             scaler.step(optimizer)
             scaler.update()
         scale = scaler.get_scale()
-    largest = 1e-3 / out.numel() / weights[0].sum().item()  # of what the product is given back at a scale of 1
+    largest = (
+        1e-3 / out.numel() / weights[0].sum().item()
+    )  # of what the product is given back at a scale of 1
     assert largest > torch.finfo(torch.float16).max
     assert (scale < 1.0) is not softmax
     errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]

@@ -258,3 +258,60 @@ def test_what_a_thread_computes_without_gradients_is_named_at_its_line(region, h
     errors = [one for one in report.findings if one.severity == "error"]
     assert bool(errors) is (held is torch.float16)
     assert all(one.origin.line == line_of(energies, "square()") for one in errors[:1])
+
+
+def scored(score, dtype, steps=STEPS):
+    """Let a thread score predictions in a dtype beside training, as it goes on; return the report and the scores."""
+    session, scores = Session(Schedule(), as_cuda=True), []
+    with session.watching():
+        torch.manual_seed(0)
+        model = nn.Linear(6, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        with ThreadPoolExecutor(1) as pool:
+            for step in range(steps):
+                x = drawn(step)
+                with torch.autocast("cuda", torch.float16):
+                    loss = F.mse_loss(model(x), x[:, :4])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                with torch.no_grad():
+                    predicted = model(x)
+                scores.append(pool.submit(score, predicted.to(dtype), x[:, :4].to(dtype)).result(timeout=60))
+    assert not session.watcher.broken, session.watcher.not_seen
+    return session.report("script.py"), scores
+
+
+def squares(predicted, x):
+    return ((predicted - x) * 1000.0).square().mean().sqrt().item()
+
+
+def nearest(predicted, x):
+    rows = predicted * 100.0
+    sizes = rows.square().sum(1, keepdim=True) * 4.0
+    return (sizes - sizes.t() + (sizes - sizes)).argmin(1).float().mean().item()
+
+
+def is_finite(predicted, x):
+    scaled = (predicted - x) * 1000.0
+    return bool(scaled.square().isfinite().all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    ("score", "line", "said"),
+    [
+        (squares, ".square()", "a result that is not finite"),
+        (nearest, "rows.square()", "picks by them (argmin)"),
+        (is_finite, "", ""),
+    ],
+)
+def test_what_a_thread_reads_or_picks_after_an_overflow_is_an_error(score, line, said, dtype):
+    report, scores = scored(score, dtype)
+    _, wide = scored(score, torch.float32)
+    assert (scores == wide) is (dtype is torch.float32)
+    errors = [one for one in report.findings if one.severity == "error"]
+    assert bool(errors) is (bool(said) and dtype is torch.float16)
+    for error in errors:
+        assert (error.code, error.origin.line) == ("AMP510", line_of(score, line))
+        assert said in error.message

@@ -118,7 +118,9 @@ def _first_again(report: Report, noise: float) -> Site | None:
 
 def lowered_again(report: Report) -> Site | None:
     """Return the first result that the forward has in FP32, and a backward that computes it again in half precision."""
-    wide = {site.place for site in report.low.sites if site.phase is Phase.FORWARD and site.dtype == "float32"}
+    wide = {
+        site.place for site in report.low.sites if site.phase is Phase.FORWARD and site.dtype == "float32"
+    }
     again = (site for site in report.low.sites if site.op and site.phase is Phase.RECOMPUTE)
     lowered = (site for site in again if site.dtype in HALVES)
     return next((site for site in lowered if site._replace(phase=Phase.FORWARD).place in wide), None)

@@ -41,9 +41,9 @@ def pushes_down(report: Report) -> tuple[Site, ...]:
     known = low_backward(report)
     for site in report.low.sites:
         stats = known.get(site.place)
-        if stats is not None and site.phase is Phase.BACKWARD and site.dtype == report.dtype and site.file:
-            if stats.overflowed(report.format, 0).low:
-                return (site,)
+        held = site.phase is Phase.BACKWARD and site.dtype == report.dtype and site.file
+        if stats is not None and held and stats.overflowed(report.format, 0).low:
+            return (site,)
     return ()
 
 

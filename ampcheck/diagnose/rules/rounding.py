@@ -3,7 +3,13 @@
 from dataclasses import replace
 from math import isfinite, sqrt
 
-from ampcheck.diagnose.rules.backward import ALL_LOST, is_rebuilt, limited_scaled, lost_in_backward, lowered_again
+from ampcheck.diagnose.rules.backward import (
+    ALL_LOST,
+    is_rebuilt,
+    limited_scaled,
+    lost_in_backward,
+    lowered_again,
+)
 from ampcheck.diagnose.rules.backward_unscaled import unscaled_backward
 from ampcheck.diagnose.rules.causes import begun_by_rounding, lost_in_forward
 from ampcheck.diagnose.rules.faint import faint_gradient

@@ -121,9 +121,15 @@ def _what_is_evaluated(found: Doubt) -> str:
             f"the script keeps its best model by a score that is computed in half precision from here on: it stands "
             f"still in {plural(found.times, 'evaluation')} in which FP32's shows a better model"
         )
+    if found.overflows and found.names:
+        op = clean(found.names[0])
+        return (
+            f"numbers overflow here, and a thread of the script's own picks by them ({op}): {percent(found.error)} of "
+            "its picks are others in FP32"
+        )
     if found.overflows:
         reads = "is not finite; FP32's is" if found.error == inf else "is nothing like FP32's"
-        return f"an evaluation overflows here, and the script reads a result that {reads}"
+        return f"numbers overflow here, and the script reads a result that {reads}"
     return (
         f"the numbers of this line are nothing like FP32's, and an evaluation decides by them "
         f"({clean(found.names[0])}): its metric is off by {percent(found.error)}"

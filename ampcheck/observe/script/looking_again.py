@@ -146,8 +146,8 @@ class CastsBefore:
         """Have the next step recorded from its beginning, and tell whether it will be.
 
         That is where numbers in half precision were given to this one, or some that make FP32's loss infinite, and
-        where threads have made some for it. And once where the script has computed some before: a step may leave nothing of them but integers. `works` says
-        that this one has, before its first call.
+        where threads have made some for it. And once where the script has computed some before: a step may leave
+        nothing of them but integers. `works` says that this one has, before its first call.
         """
         given = given_half(done)
         if (

@@ -22,7 +22,7 @@ from ampcheck.observe.reference.storage import Reference
 from ampcheck.observe.script.evaluating import Evaluation
 from ampcheck.observe.script.guard import surely
 from ampcheck.observe.script.preparation import Preparation
-from ampcheck.observe.script.results import Results
+from ampcheck.observe.script.served import Served
 from ampcheck.observe.script.state.stale_casts import KeptCasts
 from ampcheck.observe.statistics.memory import tensors_of
 from ampcheck.values.loop import ELSEWHERE, Kind
@@ -59,7 +59,7 @@ def _sends(watcher: Any, func: Any, args: Args, out: Any) -> None:
 class _Listener(BesideMode):
     """Follows one thread."""
 
-    def __init__(self, results: Results, watcher: Any) -> None:
+    def __init__(self, results: Served, watcher: Any) -> None:
         super().__init__(results)
         self._results, self._watcher = results, watcher
         self._kept: KeptCasts | None = KeptCasts()
@@ -76,6 +76,8 @@ class _Listener(BesideMode):
                 return self._seen(func, args, lane.lanes.run(lane, func, types, args, kwargs or {}))
             if self._results.open:
                 self._results.steps = self._watcher.steps
+                if not self._trains:  # a thread that trains looks at its own gradients
+                    self._results.reads(func, args)
                 if not types and (parts := self.in_parts(func, args, kwargs or {})):
                     return parts[0]
                 return self._seen(func, args, super().__torch_dispatch__(func, types, args, kwargs))
@@ -139,7 +141,7 @@ class Workers:
 
     def __init__(self) -> None:
         self.preparation, self.evaluation = Preparation(), Evaluation()
-        self._results = Results()
+        self._results = Served()
         self._used = self._judged = False
         self._trains: Callable[[], bool] = bool  #: tells whether the running thread is the one that trains
         self._sends: Sends | None = None
@@ -154,6 +156,11 @@ class Workers:
     def heard(self) -> bool:
         """Whether such a thread has had numbers in half precision."""
         return self._results.heard
+
+    @property
+    def found(self) -> tuple[tuple[str, str, int, float], ...]:
+        """What such a thread picks or reads after an overflow, the line of that, and how far it is off."""
+        return () if self._results.found is None else (self._results.found,)
 
     def beside(self, tensor: torch.Tensor) -> Reference | None:
         """Return the reference of a tensor that such a thread has made, or the script before it trained."""
