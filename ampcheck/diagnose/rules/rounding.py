@@ -3,17 +3,12 @@
 from dataclasses import replace
 from math import isfinite, sqrt
 
-from ampcheck.diagnose.rules.backward import (
-    ALL_LOST,
-    is_rebuilt,
-    limited_scaled,
-    lost_in_backward,
-    lowered_again,
-)
+from ampcheck.diagnose.rules.backward import ALL_LOST, is_rebuilt, limited_scaled, lost_in_backward
 from ampcheck.diagnose.rules.backward_unscaled import unscaled_backward
 from ampcheck.diagnose.rules.causes import begun_by_rounding, lost_in_forward
 from ampcheck.diagnose.rules.faint import faint_gradient
 from ampcheck.diagnose.rules.makers import changed_at
+from ampcheck.diagnose.rules.told_backward import in_words, told_backward
 from ampcheck.diagnose.suspects import (
     beginning,
     healthy_forward,
@@ -163,7 +158,7 @@ def _in_backward(
     """Return where a backward is off, and what to say of it: what its line gives in the forward may be off as well."""
     same = next((jump for jump in begun if site.location and jump.site.location == site.location), None)
     if same is None:
-        return (site,), f"; {_told_backward(report, site, error)}"
+        return (site,), f"; {told_backward(report, site, error)}"
     dropped = _place(report, same)
     return (dropped, site), f"; it begins at {_beginning(report, same, dropped)}"
 
@@ -285,25 +280,8 @@ def _undefined(report: Report) -> list[Finding]:
     ]
 
 
-def _told_backward(report: Report, site: Site, error: float) -> str:
-    if site.phase is Phase.FORWARD:
-        rounds = f"because a cast ({site.location}) rounds away bits that it needs"
-        return f"what the backward computes with is off by {percent(error)}, {rounds}"
-    if site == lowered_again(report):
-        again = f"the backward computes {site.location} again in {site.dtype}, which the forward has in FP32"
-        return f"{again}: what comes of it is off by {percent(error)}"
-    at = f" of {site.location}" if site.location else ""  # the line of the forward
-    where = _in_words(site)
-    return f"the bits are lost in the backward{at}: {where} is off by {percent(error)}"
-
-
-def _in_words(site: Site) -> str:
-    """Return an operation and its module in words."""
-    return f"{site.op} in {site.module or 'the root or the loss'}"
-
-
 def _beginning(report: Report, jump: ErrorJump, dropped: Site) -> str:
-    place = _in_words(jump.site)
+    place = in_words(jump.site)
     jumped = f"whose result is off by {percent(jump.error)}"
     if dropped == jump.site:
         return f"{place}, {jumped}"
