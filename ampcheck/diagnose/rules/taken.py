@@ -69,7 +69,8 @@ def wrong_picks(report: Report) -> list[Finding]:
     than rounding the weights explains. And what an evaluation between the steps decides by, where that is nothing like
     FP32's numbers and a metric comes out otherwise; or where a metric overflows; or where it is a score in half
     precision that stands still while FP32's improves, and the script saves its model where the score is better; or a
-    number that is off by 30 % or more where the script saves its model.
+    number that is off by 30 % or more where the script saves its model. And what a thread beside the training reads or
+    picks, where numbers overflow that it is made of and it is nothing like FP32's.
 
     Why it matters: the gradients are right for what was picked, so neither the loss nor an overflow shows it: wrong
     neighbours, wrong codes of a codebook, wrong experts.
