@@ -268,3 +268,36 @@ def test_returned_gradients_that_are_left_out_add_up_with_none():
             scale *= 2 if step < 12 else 1
     assert skipped
     assert "AMP418" not in [one.code for one in session.report("script.py").findings]
+
+
+class Cautious(torch.amp.GradScaler):
+    """Halves its scale where a loss is larger than the one before, or by a step that was skipped only."""
+
+    def watch(self, worse):
+        if worse:
+            self.update(self.get_scale() / 2)
+        else:
+            self.update()
+
+
+@pytest.mark.parametrize("cautious", [True, False])
+def test_a_scale_that_a_script_lowers_without_a_skip_is_named_where_it_does(cautious):
+    torch.manual_seed(0)
+    session, scales = Session(Schedule(), as_cuda=True), []
+    with session.watching():
+        model, scaler = nn.Linear(8, 1), Cautious("cuda", 2.0**4)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        for step in range(80):
+            with torch.autocast("cuda", torch.float16):
+                loss = model(torch.randn(64, 8)).float().square().mean()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.watch(cautious and step % 2 == 0)
+            scales.append(scaler.get_scale())
+    assert (scales[-1] == 2.0**-36) is cautious
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == (["AMP206"] if cautious else [])
+    for error in errors:
+        assert error.origin.line == line_of(Cautious.watch, "self.get_scale() / 2")
+        assert "the script lowers it without a skip" in error.message

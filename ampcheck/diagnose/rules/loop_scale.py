@@ -1,13 +1,24 @@
 """What the loss scale does over the steps of a training loop."""
 
 from bisect import bisect_left
-from collections.abc import Mapping
-from typing import Any
 
 from ampcheck.diagnose.rules.gradients import no_scale_fits
 from ampcheck.diagnose.rules.loop_by_hand import never_stepped, scale_in_half
-from ampcheck.diagnose.rules.loop_state import device_of, line_of, loop_finding, loop_of, stay_infinite
+from ampcheck.diagnose.rules.loop_state import (
+    device_of,
+    line_of,
+    loop_finding,
+    loop_of,
+    stay_infinite,
+)
 from ampcheck.diagnose.rules.makers import casts_at, made_in_fp32, maker_of
+from ampcheck.diagnose.rules.scale_lines import (
+    gives_scale,
+    lowered_by,
+    made,
+    multiplied_by_hand,
+    updated,
+)
 from ampcheck.diagnose.rules.scalers_anew import made_again
 from ampcheck.diagnose.rules.scales_tried import fitting, overflows_all_along
 from ampcheck.diagnose.suspects import recomputed_lower
@@ -99,7 +110,7 @@ def _grows_too_often(loop: Loop, label: str, events: list[ScaleEvent]) -> Findin
         Severity.ERROR if skips > TOO_OFTEN * steps or never else Severity.WARNING,
         f"{skips} of {plural(steps, 'step' if ends else 'backward')} are skipped: the loss scale grew {times:,} "
         f"times, each time until gradients overflow again{f', and nothing trains {some(never, 1)}' if never else ''}",
-        [_made(loop, label)],
+        [made(loop, label)],
         [
             'scaler = torch.amp.GradScaler("cuda")  # its growth_interval is 2000: one step in 2,000 is skipped'
         ],
@@ -154,35 +165,36 @@ def _collapse(report: Report, label: str, events: list[ScaleEvent], lowest: floa
     elif loop.thing(label) is None and _only_falls(loop, events):
         why = "; it never grows again, although most steps are taken"
         fix = ["# after some hundred steps without a skip, double the scale again"]
-        places = _by_hand(loop)[:1]
+        places = multiplied_by_hand(loop)[:1]
+    elif not skips:
+        why, fix = "", ["# lower the scale only where a step was skipped, as torch's own update() does"]
+        places = [lowered_by(loop, label) or updated(report, label)]
     else:
         half = _carried_half(report, cause)
         why, fix = f"{_why(cause, half)}{fits}", _kept_in_fp32(report, cause, half)
         places = [_place(report, label, told_of)]
     if stays:
         places, why, fix = scale_in_half(report, events) or (
-            [_updated(report, label)],
+            [updated(report, label)],
             why,
             _lowered(report, label),
         )
     seldom = 0.0 < _left_out(loop, label, events) <= OFTEN_BY_HAND and loop.settled(label) is not None
     fell = f"fell from {scale_words(loop.first_scales[label])} to {scale_words(lowest)}"
     of = f" of {steps}" if (steps := loop.count(Kind.SCALER_STEP)) else ""
+    for_skips = (
+        f"{plural(len(skips), 'step')}{of} skipped" if skips else "the script lowers it without a skip"
+    )
     return loop_finding(
         "AMP206 scale-collapse",
         Severity.ERROR
         if lowest < 1 or (stays and not seldom) or kept or _wastes(loop, events)
         else Severity.WARNING,
-        f"the loss scale {stays or fell}: {plural(len(skips), 'step')}{of} skipped{why}",
+        f"the loss scale {stays or fell}: {for_skips}{why}",
         places,
         fix,
         {"skipped": len(skips), "lowest": lowest},
     )
-
-
-def _by_hand(loop: Loop) -> list[Event]:
-    """Return the backwards of losses that the script multiplies itself."""
-    return [event for _, event in loop.sequence(1) if event.kind is Kind.BACKWARD and event.by_hand]
 
 
 def _only_falls(loop: Loop, events: list[ScaleEvent]) -> bool:
@@ -260,7 +272,7 @@ def _lowered(report: Report, label: str) -> list[str]:
         return []
     if thing.kind == "GradScaler":
         says = ["# update() without a scale here: it halves the scale when a step was skipped"]
-        return says if _gives_scale(loop_of(report), label) else []
+        return says if gives_scale(loop_of(report), label) else []
     return [
         f"class {clean(thing.kind)}(torch.amp.GradScaler):",
         "    ...  # without update() of its own: torch's halves the scale when a step was skipped",
@@ -292,45 +304,4 @@ def _place(report: Report, label: str, event: ScaleEvent | None) -> Event:
     cause = event.cause if event else None
     if cause is not None and cause.file:
         return Event(Kind.BACKWARD, label, cause.op, file=cause.file, line=cause.line)
-    return _updated(report, label) if loop.thing(label) is None else _made(loop, label)
-
-
-def _updated(report: Report, label: str) -> Event:
-    """Return the line of a scaler's own update, the line that gives a scaler its scale, or where it was made.
-
-    Of a scale that the script keeps by hand it is where it falls, or the backward that it multiplies.
-    """
-    loop = loop_of(report)
-    thing = loop.thing(label)
-    if thing is None and (falls := maker_of(report, LOWERS_SCALE)) is not None:
-        return Event(Kind.UPDATE, label, "update", file=falls.file, line=falls.line)
-    if thing is None and (by_hand := _by_hand(loop)):
-        return by_hand[0]
-    file, _, line = _own_update(thing.settings if thing else {}).rpartition(":")
-    if file:
-        return Event(Kind.UPDATE, label, "update", file=file, line=int(line))
-    return _gives_scale(loop, label) or _made(loop, label)
-
-
-def _own_update(settings: Mapping[str, Any]) -> str:
-    """Return "file:line" at which a scaler's own update sets the scale, else where it begins; '' of torch's own."""
-    return str(settings.get("gives_at") or settings.get("updates_at", ""))
-
-
-def _gives_scale(loop: Loop, label: str) -> Event | None:
-    """Return the update() of torch's scaler that is given a scale: without one it halves the scale after a skip."""
-    thing = loop.thing(label)
-    if thing is None or thing.kind != "GradScaler" or thing.settings.get("backoff_factor") == 1.0:
-        return None
-    updates = (event for _, event in loop.sequence(1) if event.kind is Kind.UPDATE)
-    return next((event for event in updates if event.thing == label and event.line), None)
-
-
-def _made(loop: Loop, label: str) -> Event:
-    """Return the line where a scaler was made."""
-    thing = loop.thing(label)
-    return (
-        Event(Kind.SCALE, label, "GradScaler", file=thing.file, line=thing.line)
-        if thing
-        else Event(Kind.SCALE)
-    )
+    return updated(report, label) if loop.thing(label) is None else made(loop, label)
