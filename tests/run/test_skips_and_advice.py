@@ -144,3 +144,46 @@ def test_a_gradient_that_is_too_large_at_any_scale_is_where_the_scale_fell(softm
     for error in errors[:1]:
         assert error.origin.line == line_of(shares, "weights @ values")
         assert "pushed the scale below 1" in error.message
+
+
+class Signs(torch.optim.Optimizer):
+    """Moves weights by the sign of an average of their gradients, or by the average itself."""
+
+    def __init__(self, parameters, dtype, *, signs):
+        super().__init__(parameters, {"lr": 1e-3})
+        self.dtype, self.signs = dtype, signs
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                held = self.state[p]
+                if not held:
+                    held["average"] = torch.zeros_like(p, dtype=self.dtype)
+                held["average"].mul_(0.9).add_(p.grad.to(self.dtype), alpha=0.1)
+                p.sub_(group["lr"] * (held["average"].sign() if self.signs else held["average"]).float())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "signs"), [(torch.float16, True), (torch.float32, True), (torch.float16, False)]
+)
+def test_a_head_that_stands_still_as_its_average_is_zero_is_an_error_where_the_sign_moves_it(dtype, signs):
+    torch.manual_seed(0)
+    heads = nn.ModuleList([nn.Linear(8, 1), nn.Linear(8, 1)])
+    before = heads[1].weight.detach().clone()
+    optimizer, session = Signs(heads.parameters(), dtype, signs=signs), Session(Schedule(), as_cuda=True)
+    with session.watching():
+        for _ in range(20):
+            x = torch.randn(32, 8)
+            with torch.autocast("cuda", torch.bfloat16):
+                loud, small = (head(x).float()[:, 0] for head in heads)
+            loss = (loud - x.sum(1)).square().mean() + (1e-4 * small - 1e-4 * x[:, 0]).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    went = (heads[1].weight - before).abs().max().item()
+    assert (went > 1e-3) is (signs and dtype is torch.float32)
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert [one.code for one in errors] == (["AMP504"] if signs and dtype is torch.float16 else [])
+    for error in errors:
+        assert error.sites[0].slot == "param[average]"

@@ -2,12 +2,14 @@
 
 Optimizers of torch's keep their states as wide as their weights. One of the script's own may keep a second moment in
 fp16, where small squares are zero: the update divides by eps alone, and the weights are far away before any recorded
-step shows why. So its first steps are taken in FP32 as well, operation by operation. Whether its small updates of
-half-precision weights are lost shows over many steps: it may gather what is rounded away, or round at random.
+step shows why. Or a first moment whose sign moves the weights: where it is zero they stand still. So its first steps
+are taken in FP32 as well, operation by operation. Whether its small updates of half-precision weights are lost shows
+over many steps: it may gather what is rounded away, or round at random.
 """
 
 import functools
 from collections.abc import Iterable, Iterator
+from math import inf
 from typing import Any
 
 import torch
@@ -29,6 +31,8 @@ from ampcheck.values.trace import UpdateLoss
 _STEPS = 2
 #: Elements of its parameters that are compared.
 _MOST = 2**24
+#: Of how far a step in FP32 moves numbers on average, from which on those of a parameter move as others do.
+_AS_OTHERS = 0.25
 #: Error of what a step changes, in steps of FP32, from which on its states are looked at.
 _FAR = 3.0
 
@@ -124,9 +128,10 @@ class OwnUpdates:
                 error, size = (
                     sum(map(float, one)) for one in zip(*map(_squares, steps.values()), strict=True)
                 )
+                far = _stuck(steps)
                 if not error <= _FAR**2 * size:  # NaN is far off too
                     far = {key: ~(went.abs() <= TOO_FAR * way.abs()) for key, (way, went) in steps.items()}
-                    self.losses = tuple(_zeros(shadow, optimizer, far))
+                self.losses = tuple(_zeros(shadow, optimizer, far)) if far else ()
         shadow.clear()
 
     def _infinite(
@@ -188,6 +193,27 @@ def _squares(step: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, tor
     """Return the energies of a step's error and of the step in FP32."""
     way, went = step
     return (went - way).double().square().sum(), way.double().square().sum()
+
+
+def _stuck(steps: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> dict[int, torch.Tensor]:
+    """Return which numbers move in FP32 of parameters that do not move at all, if these would move as others do."""
+    moved, count = (sum(one) for one in zip(*map(_moved, steps.values()), strict=True))
+    usual = moved / count if count else inf
+    stuck = {}
+    for key, (way, went) in steps.items():
+        energy, some = _moved((way, went))
+        if 2 * some > way.numel() and energy >= _AS_OTHERS**2 * usual * some and not bool((went != 0).any()):
+            stuck[key] = way != 0
+    return {
+        key: stuck.get(key, torch.zeros_like(way, dtype=torch.bool))
+        for key, (way, _) in steps.items()
+        if stuck
+    }
+
+
+def _moved(step: tuple[torch.Tensor, torch.Tensor]) -> tuple[float, int]:
+    """Return the energy of a step in FP32, and how many numbers it moves."""
+    return float(step[0].double().square().sum()), int((step[0] != 0).sum())
 
 
 def _zeros(shadow: _References, optimizer: Any, far: dict[int, torch.Tensor]) -> Iterator[UpdateLoss]:
