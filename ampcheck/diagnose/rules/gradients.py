@@ -149,7 +149,7 @@ def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Find
         f"{percent(outcome.underflow)} of the gradient that matters becomes zero {scale} "
         f"({percent(outcome.underflow_by[worst])} of {worst}{_others_lost(outcome, worst)})"
         f"{'; ' if remedy else ''}{remedy}",
-        (*zeroed, _parameter(report, worst), *begins),
+        (*zeroed, *sorted((_parameter(report, worst), *begins), key=lambda site: not site.line)),
         {
             "underflow": outcome.underflow,
             "log2_scale": outcome.log2_scale,

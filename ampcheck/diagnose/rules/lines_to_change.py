@@ -279,9 +279,11 @@ def _smaller_scale(report: Report, finding: Finding) -> tuple[str, ...]:
         skips = "a step whose gradients overflow must be skipped, and the scale halved"
         lines = (f"# without {clean(origin.op)} here: {skips}",)
     fits = max(fitting(report), default=report.log2_scale)
+    by_hand = report.loop is not None and not active_scalers(report.loop)
+    # The backward of a cast to FP32: there is no cast to half precision to leave out.
+    casts_back = origin is not None and origin.op in CASTS and origin.phase is Phase.BACKWARD
     # A scale below 1 makes most gradients zero: what needs one is to be computed in FP32, where its line is known.
     if report.precision == "fp16" and fits < report.log2_scale and (lines or fits >= 0):
-        by_hand = report.loop is not None and not active_scalers(report.loop)
         grows = report.loop is not None and any(event.after > event.before for event in report.loop.scales)
         own = f"let it grow to 2.0**{fits}" if grows else f"multiply the loss by 2.0**{fits}"
         smaller = own if by_hand else f"init_scale=2.0**{fits}"
@@ -289,6 +291,8 @@ def _smaller_scale(report: Report, finding: Finding) -> tuple[str, ...]:
             f"# a smaller loss scale: {smaller} at most",
             *(line.replace("# ", "# and ") for line in lines),
         )
+    if by_hand and casts_back and fits < 0 and fits in fitting(report):
+        return (f"# let the loss scale fall below 1: 2.0**{fits} at most",)
     return lines or _in_fp32(report, finding)
 
 
@@ -313,8 +317,10 @@ def _larger_scale(report: Report, finding: Finding) -> tuple[str, ...]:
     ):
         at = " here" if origin == saved else f" ({saved.location})" if saved is not None else ""
         return (_saved_in(report, origin, at, range_fails=True),)
-    if larger is not None:
-        return (f"# a larger loss scale: init_scale=2.0**{larger}",)
+    if larger is not None and report.loop is not None:
+        alone = f"multiply the loss by 2.0**{larger} before its backward, and divide the gradients by it"
+        scaler = f"a larger loss scale: init_scale=2.0**{larger}"
+        return (f"# {scaler if active_scalers(report.loop) else alone}",)
     underflowed = [site for site in finding.sites if site.op and site.phase is Phase.BACKWARD]
     return _in_fp32(report, replace(finding, sites=tuple(underflowed[:1])))
 

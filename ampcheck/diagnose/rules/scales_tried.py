@@ -152,7 +152,8 @@ def predicted_scale(report: Report, settled: Outcome) -> str:
         return "no larger loss scale is predicted to heal it"
     if has_come_down(report, larger):
         return "the loss scale fell that far in the run, so a larger first one changes nothing"
-    write = "" if report.loop is not None and scales_by_hand(report.loop) else f": init_scale=2.0**{larger}"
+    none = report.loop is not None and (scales_by_hand(report.loop) or not active_scalers(report.loop))
+    write = "" if none else f": init_scale=2.0**{larger}"
     return f"at {power(larger)} the fewest are predicted to underflow{write}"
 
 

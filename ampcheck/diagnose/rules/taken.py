@@ -7,7 +7,9 @@ from ampcheck.diagnose.rules.loop_state import active_scalers, device_of, loop_f
 from ampcheck.diagnose.rules.makers import held_in_fp32, maker_of
 from ampcheck.values.doubts import Doubt, DoubtKind
 from ampcheck.values.findings import Finding, Severity
+from ampcheck.values.formats import HALVES
 from ampcheck.values.loop import MADE_ZERO, Event, Kind
+from ampcheck.values.op_kinds import CASTS
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import clean, percent, plural, some
@@ -222,8 +224,20 @@ def _what_to_do(report: Report, found: Doubt) -> str:
     if found.overflows:
         return "# compute this in FP32: no cast of the gradients to half precision"
     if not found.names:
-        return _unscaled_first(report)
+        cast = _cast_on_the_way(report)
+        return f"# {cast.location}: without the cast to half precision" if cast else _unscaled_first(report)
     return f"# compute {clean(found.names[0])} in FP32: .float() on what it is made of, outside of autocast"
+
+
+def _cast_on_the_way(report: Report) -> Site | None:
+    """Return where a script casts to half precision behind the backward, what it has unscaled."""
+    loop = report.loop
+    if loop is None or not loop.count(Kind.UNSCALE):
+        return None
+    sites = [*report.low.sites]
+    last = max((at for at, site in enumerate(sites) if site.phase is Phase.BACKWARD), default=len(sites))
+    later = (site for site in sites[last:] if site.op in CASTS and site.phase is Phase.FORWARD and site.line)
+    return next((site for site in later if site.dtype in HALVES), None)
 
 
 def _unscaled_first(report: Report) -> str:
