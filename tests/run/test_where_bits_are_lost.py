@@ -11,11 +11,13 @@ from torch import nn
 from ampcheck.diagnose.rules.backward import lost_in_backward
 from ampcheck.diagnose.rules.causes import _largest_first
 from ampcheck.diagnose.rules.rounding import _place, _vanishes
+from ampcheck.diagnose.rules.taken import _cast_on_the_way
 from ampcheck.diagnose.suspects import beginning
 from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.formats import BF16
+from ampcheck.values.loop import Kind
 from ampcheck.values.settings import Schedule
 from ampcheck.values.stats import TensorStats
 from ampcheck.values.trace import ErrorJump, PairError, Phase, Site
@@ -396,3 +398,14 @@ def test_a_slope_between_two_points_is_lost_where_the_points_are_rounded(wide):
     assert [(one.code, one.origin.line) for one in found] == (
         [] if wide else [("AMP501", line_of(Slope.backward, "x + 0.01"))]
     )
+
+
+@pytest.mark.parametrize("unscales", [True, False])
+@pytest.mark.parametrize(("cast", "named"), [("_to_copy", True), ("mul", False)])
+def test_a_cast_behind_the_backward_is_what_to_leave_out_once_gradients_are_unscaled(cast, named, unscales):
+    before, backward, behind = site("_to_copy", 1), site("mm", 2, Phase.BACKWARD), site(cast, 3)
+    report = SimpleNamespace(
+        loop=SimpleNamespace(count=lambda kind: unscales and kind is Kind.UNSCALE),
+        low=SimpleNamespace(sites=dict.fromkeys([before, backward, behind], TensorStats())),
+    )
+    assert _cast_on_the_way(report) == (behind if named and unscales else None)
