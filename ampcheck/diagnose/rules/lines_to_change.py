@@ -11,7 +11,7 @@ from ampcheck.diagnose.rules.backward_unscaled import SCALED
 from ampcheck.diagnose.rules.first_places import runs_backward_only, shared_scaler
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import active_scalers, device_of
-from ampcheck.diagnose.rules.makers import casts_at, changed_at, held_in_fp32, made_in_fp32
+from ampcheck.diagnose.rules.makers import casts_at, changed_at, held_in_fp32, made_in_fp32, states_at
 from ampcheck.diagnose.rules.scales_tried import (
     divided_in_half,
     fitting,
@@ -85,7 +85,7 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         alone = changed_at(report, origin.location) is not None
         meets = finding.code == "AMP103"  # it may have been infinite before
         made = tuple(held_in_fp32(report, name) for name in _written_to(report, origin) if in_place or meets)
-        made = made or ((made_in_fp32(report, origin.location),) if in_place else ())
+        made = made or (tuple(states_at(report, origin)) if in_place else ())
         return made if made and alone else (*made, *lines)
     return _uncast(report, finding, origin, after)
 

@@ -2,10 +2,12 @@
 
 import linecache
 import re
+from collections.abc import Iterator
 
 from ampcheck.values.loop import SENT_WEIGHT
 from ampcheck.values.maker import CASTS_MODULE, Maker
 from ampcheck.values.report import Report
+from ampcheck.values.trace import Site
 from ampcheck.values.wording import clean, location
 
 #: Casts by what a script calls them.
@@ -76,6 +78,19 @@ def made_in_fp32(report: Report, place: str) -> str:
     if maker is None:
         return "# where the tensor that this line changes is made: dtype=torch.float32"
     return _wide(maker, clean(maker.name))
+
+
+def states_at(report: Report, origin: Site) -> Iterator[str]:
+    """Yield how the state that a line writes is made in FP32, and others of its module if a difference shows the loss.
+
+    A variance is one, of a mean of squares and the square of a mean: with one of these as it is, it is no better.
+    """
+    yield made_in_fp32(report, origin.location)
+    if any(jump.dropped == origin and jump.site.op in {"sub", "rsub"} for jump in report.error_jumps):
+        alike = (site for site in report.low.sites if site._replace(line=origin.line) == origin != site)
+        yield from (
+            made_in_fp32(report, site.location) for site in alike if changed_at(report, site.location)
+        )
 
 
 def _wide(maker: Maker, held: str, anew: str = "") -> str:
