@@ -554,3 +554,26 @@ def test_what_the_backward_computes_again_in_half_precision_only_is_named(again)
     assert "again in float16, which the forward has in FP32" in errors[0].message
     assert errors[0].origin.line == line_of(phases, "directions @ angle")
     assert "as the forward does" in errors[0].fix[0]
+
+
+def at_the_limit(model, x):
+    chance = torch.sigmoid(model(x).abs() * 16.0 + 8.0)
+    left = 1 - chance
+    return -torch.log(left + 1e-8).mean()
+
+
+def near_zero(model, x):
+    positive = torch.relu(model(x))
+    return -torch.log(positive + 1e-8).mean()
+
+
+@pytest.mark.parametrize(("loss", "limited"), [(at_the_limit, True), (near_zero, False)])
+def test_a_sigmoid_at_its_limit_is_named_with_the_logarithm_of_what_it_leaves(loss, limited):
+    assert 1 - torch.sigmoid(torch.tensor(9.0).half()) == 0 < 1 - torch.sigmoid(torch.tensor(9.0))
+    _, errors = watched(loss)
+    assert errors[0].code == "AMP103"
+    assert errors[0].origin.line == line_of(loss, "torch.log(")
+    line = line_of(at_the_limit, "torch.sigmoid")
+    said = f"# and the same at {errors[0].origin.file}:{line}, where sigmoid rounds to its limit"
+    assert (said in errors[0].fix) is limited
+    assert any("rounds to its limit" in one for one in errors[0].fix) is limited

@@ -12,6 +12,7 @@ from ampcheck.diagnose.rules.first_places import runs_backward_only, shared_scal
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import active_scalers, device_of
 from ampcheck.diagnose.rules.makers import casts_at, changed_at, held_in_fp32, made_in_fp32, states_at
+from ampcheck.diagnose.rules.saturation import at_its_limit
 from ampcheck.diagnose.rules.scales_tried import (
     divided_in_half,
     fitting,
@@ -52,7 +53,7 @@ def with_lines(report: Report, finding: Finding) -> Finding:
     lines = _LINES.get(finding.code)
     if lines is None or report.loop is None or finding.fix or finding.severity is not Severity.ERROR:
         return finding
-    return replace(finding, fix=lines(report, finding))
+    return replace(finding, fix=(*lines(report, finding), *at_its_limit(report, finding)))
 
 
 def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
