@@ -1,5 +1,6 @@
 """The line that is named is the one that loses the bits, not one before it that does no harm."""
 
+import copy
 import math
 from types import SimpleNamespace
 
@@ -409,3 +410,64 @@ def test_a_cast_behind_the_backward_is_what_to_leave_out_once_gradients_are_unsc
         low=SimpleNamespace(sites=dict.fromkeys([before, backward, behind], TensorStats())),
     )
     assert _cast_on_the_way(report) == (behind if named and unscales else None)
+
+
+def weighted(model, trust, x, *, wide):
+    with torch.autocast("cuda", enabled=not wide, dtype=torch.float16):
+        error = model(x)[:, 0].float() - x.sum(1)
+    return (torch.sigmoid(trust) * error.square().view(4, -1)).mean()
+
+
+def moved(weights, direction, by):
+    with torch.no_grad():
+        for one, way in zip(weights, direction, strict=True):
+            one.add_(way.to(one.dtype), alpha=by)
+
+
+def exactly(model, trust, x, direction):
+    """Return the same difference in double precision."""
+    model, trust = copy.deepcopy(model).double(), trust.detach().double().requires_grad_()
+    sides = []
+    for by in (1e-5, -2e-5):
+        moved(list(model.parameters()), direction, by)
+        error = (model(x.double())[:, 0] - x.double().sum(1)).square().view(4, -1)
+        sides.append(torch.autograd.grad((torch.sigmoid(trust) * error).mean(), trust)[0])
+    return (sides[0] - sides[1]) / 2e-5
+
+
+def hypergradient(*, wide, steps=8, eps=1e-5):
+    """Step weights of data by a difference of two gradients; return what that was made of, and it."""
+    torch.manual_seed(0)
+    model, trust = (
+        nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1)),
+        torch.zeros(4, 1, requires_grad=True),
+    )
+    outer, weights, seen = torch.optim.SGD([trust], 1e-3), [*model.parameters()], []
+    for _ in range(steps):
+        x, clean = torch.randn(64, 8), torch.randn(64, 8)
+        with torch.autocast("cuda", torch.float16):
+            loss = (model(clean)[:, 0].float() - clean.sum(1)).square().mean()
+        direction = [one / 2.0**10 for one in torch.autograd.grad(loss * 2.0**10, weights)]
+        held, sides = copy.deepcopy(model), []
+        for by in (eps, -2 * eps):
+            moved(weights, direction, by)
+            sides.append(
+                torch.autograd.grad(weighted(model, trust, x, wide=wide) * 2.0**10, trust)[0] / 2.0**10
+            )
+        outer.zero_grad()
+        trust.grad = (sides[0] - sides[1]) / (2 * eps)
+        seen.append((held, trust.detach().clone(), x, direction, trust.grad))
+        outer.step()
+    return seen
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_difference_of_gradients_loses_its_bits_in_the_last_forward_before_it(wide):
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        seen = hypergradient(wide=wide)
+    off = [float((grad - exactly(*given)).norm() / exactly(*given).norm()) for *given, grad in seen]
+    assert (max(off) > 0.3) is not wide
+    found = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert bool(found) is not wide
+    assert all(one.origin.line == line_of(weighted, "error = model(x)") for one in found[:1])

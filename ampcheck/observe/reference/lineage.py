@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import takewhile
 from math import inf
 from typing import Any
 
@@ -34,6 +35,8 @@ _SCALES = frozenset("mul div".split())
 
 #: Operations that may add to their own result again and again.
 _SUMS = frozenset({"add", "add_"})
+#: Operations whose small results are what is left of two large ones.
+_DIFFERENCES = frozenset({"sub", "rsub"})
 
 #: Operations by which a number moves a point.
 _MOVED_BY = frozenset({"add", "sub"})
@@ -144,11 +147,23 @@ def error_jumps(
             dropped = site if site.op in LIMITS and level[site] > _CUT_OFF and finite else dropped
             # A sum in half precision loses what is added to it by itself.
             dropped = site if site.op in _SUMS and site.dtype == dtype and site in made_of else dropped
+            if site.op in _DIFFERENCES and site.phase is Phase.FORWARD is not dropped.phase:
+                dropped = _last_forward(site, sources, dtype) or dropped
             dropped = (site.phase is Phase.BACKWARD and _point(site, sources, dtype)) or dropped
             saved = dropped.op in CASTS if dropped.phase is Phase.FORWARD else _only_saved(dropped, sources)
             if site.phase is Phase.FORWARD or saved:
                 found.append(ErrorJump(site, before, level[site], dropped))
     return tuple(found[:MOST_LEAPS])
+
+
+def _last_forward(site: Site, sources: Sources, dtype: str) -> Site | None:
+    """Return the last result of a forward in low precision before a difference of gradients.
+
+    A line that takes gradients more than once is one place: nobody knows which of them were low.
+    """
+    before = takewhile(lambda one: one != site, sources)
+    forward = (one for one in before if one.phase is Phase.FORWARD and one.dtype == dtype)
+    return next(iter([one for one in forward if one.op and one.op not in CASTS | MOVES][-1:]), None)
 
 
 def _only_saved(site: Site, sources: Sources) -> bool:
