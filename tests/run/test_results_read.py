@@ -99,7 +99,7 @@ def clipped(dtype, steps=12):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_a_norm_of_gradients_that_overflows_before_they_are_used_is_an_error_where_it_is_read(dtype):
+def test_a_norm_of_gradients_that_overflows_before_they_are_used_is_an_error_where_it_does(dtype):
     session = Session(Schedule(), as_cuda=True)
     with session.watching():
         came = clipped(dtype)
@@ -107,4 +107,4 @@ def test_a_norm_of_gradients_that_overflows_before_they_are_used_is_an_error_whe
     errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
     assert [one.code for one in errors] == (["AMP421"] if dtype is torch.float16 else [])
     for one in errors:
-        assert one.origin.line == line_of(norm_of, "return float")
+        assert one.origin.line == line_of(norm_of, "total = total +")

@@ -1,6 +1,7 @@
 """What half precision has done to a script's numbers before the step, or to its choices: FP32 cannot tell by itself."""
 
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 from ampcheck.diagnose.rules.loop_state import active_scalers, device_of, loop_finding
@@ -10,7 +11,7 @@ from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES
 from ampcheck.values.loop import MADE_ZERO, Event, Kind
 from ampcheck.values.op_kinds import CASTS
-from ampcheck.values.report import Report
+from ampcheck.values.report import Report, by_place
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import clean, percent, plural, some
 
@@ -187,9 +188,21 @@ def changed_gradients(report: Report) -> list[Finding]:
             f"optimizer is given it: {_what_changed_it(found)}",
             _what_to_do(report, found),
         )
-        for found in _harmful(report, DoubtKind.CHANGED)
+        for found in map(partial(_where_it_overflows, report), _harmful(report, DoubtKind.CHANGED))
         if not added
     ] + [*added, *(_sent(event) for event in sent_events(report))]
+
+
+def _where_it_overflows(report: Report, found: Doubt) -> Doubt:
+    """Return a doubt with the line that makes a number infinite behind the backward, not the one that reads it."""
+    if not found.overflows:
+        return found
+    sites, reference = [*report.low.sites], by_place(report.reference)
+    last = max((at for at, site in enumerate(sites) if site.phase is Phase.BACKWARD), default=len(sites))
+    forward = (site for site in sites[last:] if site.phase is Phase.FORWARD and site.line)
+    over = (one for one in forward if report.low.sites[one].nonfinite and one.place in reference)
+    first = next((one for one in over if not reference[one.place].nonfinite), None)
+    return found if first is None else replace(found, file=first.file, line=first.line)
 
 
 def _added(report: Report) -> list[Finding]:
@@ -222,7 +235,7 @@ def _what_changed_it(found: Doubt) -> str:
 
 def _what_to_do(report: Report, found: Doubt) -> str:
     if found.overflows:
-        return "# compute this in FP32: no cast of the gradients to half precision"
+        return "# compute this in FP32: .float() on the gradients that it is made of, no cast of them to half precision"
     if not found.names:
         cast = _cast_on_the_way(report)
         return f"# {cast.location}: without the cast to half precision" if cast else _unscaled_first(report)
