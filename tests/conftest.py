@@ -21,9 +21,10 @@ SERVICE = ("CI", "BUILD_NUMBER", "TF_BUILD", "GITHUB_ACTIONS", "GITHUB_WORKSPACE
 COLOURS = ("NO_COLOR", "FORCE_COLOR", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 for _name in SERVICE + COLOURS:
     os.environ.pop(_name, None)
-# Where this runs in the background of a shell, Ctrl-C is ignored: tests send it to processes that they start.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# In the background of a shell, or under nohup, these are ignored: tests send them to processes that they start.
+for _signal, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, _handler)
 # The same examples in every run; `--hypothesis-profile explore` tries others.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ampcheck", settings.get_profile("explore"), derandomize=True)

@@ -14,6 +14,7 @@ from ampcheck.values.op_kinds import CASTS
 from ampcheck.values.outcome import magnified
 from ampcheck.values.plan import Plan, ScalerPlan
 from ampcheck.values.report import Report
+from ampcheck.values.trace import Phase
 from ampcheck.values.verdict import Health
 from ampcheck.values.wording import clean, location, plural, size, some
 
@@ -169,5 +170,6 @@ def _mended(report: Report, finding: Finding) -> str:
             return f"scale the loss: {how}"
         if finding.origin.op in CASTS:
             return f"do not cast to {clean(report.precision)}{where}: {how}"
-        return f"run {clean(finding.origin.op)}{where} in FP32: {how}"
+        runs = finding.origin.phase is Phase.FORWARD  # else no operation that the line shows
+        return f"run {clean(finding.origin.op) if runs else 'the line'}{where} in FP32: {how}"
     return f"fix {clean(finding.code)} {clean(finding.name)}{where}: {how}"

@@ -12,6 +12,8 @@ from ampcheck.values.wording import clean, clean_line, count, measure, percent, 
 
 #: Ranks of a finding that are named; of more, how many there are.
 NAMED_RANKS = 3
+#: Other lines of a finding that are named.
+NAMED_LINES = 3
 
 
 def facts(report: Report) -> list[str]:
@@ -54,8 +56,18 @@ def figures(finding: Finding) -> list[str]:
     """Return the numbers of a finding with their names."""
     more = len(finding.sites) - 1
     named = [measure(name, value) for name, value in finding.numbers.items()]
-    named += [plural(more, "more place")] if more > 0 else []
+    named += [_other_lines(finding) or plural(more, "more place")] if more > 0 else []
     return [*named, f"on {_ranks(finding)}"] if finding.ranks else named
+
+
+def _other_lines(finding: Finding) -> str:
+    """Return the lines of the other places, where they are a few of the same file; '' where they are not."""
+    first, *others = finding.sites
+    lines = sorted({site.line for site in others} - {first.line})
+    here = all(site.file == first.file and site.line for site in others)
+    if not here or not 0 < len(lines) <= NAMED_LINES:
+        return ""
+    return f"also at line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}"
 
 
 def _ranks(finding: Finding) -> str:

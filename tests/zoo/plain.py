@@ -153,6 +153,8 @@ def ask_the_cpu(fp32):
 
 def without_half():
     """Make FP32 of each half precision that a script names."""
+    torch.storage._dtype_to_storage_type_map()  # which are kept, for `torch.save`
+    torch.storage._storage_type_to_dtype_map()
     torch.float16 = torch.half = torch.bfloat16 = torch.float32
     for owner in (torch.Tensor, torch.nn.Module):
         owner.half = owner.bfloat16 = owner.float

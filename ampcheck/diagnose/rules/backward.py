@@ -88,8 +88,18 @@ def is_rebuilt(report: Report, site: Site) -> bool:
     forward = {one.location for one in report.low.sites if one.phase is Phase.FORWARD and one.op}
     if site.phase is not Phase.BACKWARD or site.op not in _REBUILDS or site.location in forward:
         return False
-    there = [stats for one, stats in report.low.sites.items() if one.location == site.location]
-    return not any(stats.nonfinite for stats in there)  # what overflows is no number that is rebuilt
+    bad = [
+        one for one, stats in report.low.sites.items() if one.location == site.location and stats.nonfinite
+    ]
+    return all(
+        _fits(report, one) for one in bad
+    )  # a gradient overflows at a loss scale that is too large for it
+
+
+def _fits(report: Report, site: Site) -> bool:
+    """Tell whether FP32's numbers would be finite in half precision at the loss scale."""
+    wide = by_place(report.reference).get(site.place)
+    return wide is not None and wide.amax * 2.0**report.log2_scale <= report.format.max
 
 
 def _first_rebuilt(report: Report, noise: float) -> Site | None:

@@ -141,6 +141,7 @@ def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Find
         saved = saving_cast(report)
         zeroed = (saved, *zeroed) if saved is not None and makes_zeros(report, saved) else zeroed
         remedy = "what is saved for the backward here is zero in half precision: save it in FP32 or bf16"
+    found = _parameter(report, worst), *begins
     return Finding(
         code,
         "gradient-underflow" if code == "AMP201" else "scaler-missing",
@@ -149,7 +150,7 @@ def _underflow(report: Report, outcome: Outcome, code: str, remedy: str) -> Find
         f"{percent(outcome.underflow)} of the gradient that matters becomes zero {scale} "
         f"({percent(outcome.underflow_by[worst])} of {worst}{_others_lost(outcome, worst)})"
         f"{'; ' if remedy else ''}{remedy}",
-        (*zeroed, *sorted((_parameter(report, worst), *begins), key=lambda site: not site.line)),
+        (*zeroed, *sorted(found, key=lambda site: report.loop is not None and not site.line)),
         {
             "underflow": outcome.underflow,
             "log2_scale": outcome.log2_scale,
