@@ -6,6 +6,7 @@ import pytest
 from builders import Layer, finding, report
 
 from ampcheck.renderers.next_step import next_step
+from ampcheck.renderers.words import figures
 from ampcheck.values.findings import Severity
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.verdict import Health
@@ -25,3 +26,28 @@ def test_a_cast_is_not_said_to_run_in_fp32(op, words):
     made = report([Layer("net.0")])
     unsafe = replace(made.verdict, word=Health.UNSAFE)
     assert next_step(replace(made, findings=(found,), plan=None, verdict=unsafe)).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"), [(Phase.FORWARD, "run mm at"), (Phase.BACKWARD, "run the line at")]
+)
+def test_an_operation_of_the_backward_is_none_that_its_line_shows(phase, words):
+    site = Site("layer", "mm", "output", phase, "float16", "model.py", 7)
+    bad = finding(site, code="AMP501", severity=Severity.ERROR)
+    assert words in next_step(replace(report(Layer("layer")), findings=(bad,)))
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([9], "also at line 9"),
+        ([9, 7, 12, 9], "also at lines 9, 12"),
+        ([7], "1 more place"),
+        ([1, 2, 3, 4], "4 more places"),
+        ([0], "1 more place"),
+    ],
+)
+def test_other_lines_are_named_where_they_are_few_and_known(lines, said):
+    site = Site("layer", "mm", "output", Phase.FORWARD, "float16", "model.py", 7)
+    made = replace(finding(site), sites=(site, *(site._replace(line=line) for line in lines)))
+    assert said in figures(made)

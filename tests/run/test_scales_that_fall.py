@@ -301,3 +301,42 @@ def test_a_scale_that_a_script_lowers_without_a_skip_is_named_where_it_does(caut
     for error in errors:
         assert error.origin.line == line_of(Cautious.watch, "self.get_scale() / 2")
         assert "the script lowers it without a skip" in error.message
+
+
+def cast_up(model, x):
+    return model(x).float()
+
+
+@pytest.mark.parametrize("smallest", [1.0, 2.0**-24])
+def test_a_scale_that_may_not_fall_below_1_is_let_fall_where_only_that_fits(smallest):
+    """The largest gradient that is cast to float16 is 2 / 5e-3^2 times the error of the model: a plain product."""
+    torch.manual_seed(0)
+    session, scale, taken = Session(Schedule(), as_cuda=True), 2.0**6, 0
+    with session.watching():
+        model = nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-8)
+        for _ in range(60):
+            with torch.autocast("cuda", torch.float16):
+                out = cast_up(model, torch.randn(16, 8))
+            loss = ((out - 8.0) / 5e-3).square().sum()
+            optimizer.zero_grad()
+            (loss * scale).backward()
+            if not all(bool(one.grad.isfinite().all()) for one in model.parameters()):
+                scale = max(scale / 2, smallest)
+                continue
+            for one in model.parameters():
+                one.grad.div_(scale)
+            optimizer.step()
+            taken += 1
+    assert bool(taken) is (smallest < 1.0)
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    assert bool(errors) is (not taken)
+    for error in errors[:1]:
+        assert error.code == "AMP202"
+        (line,) = error.fix
+        fits = float(line.partition("2.0**")[2].partition(" ")[0])
+        assert line.startswith("# let the loss scale fall below 1")
+        assert (
+            2 * 3e4 * 12.0 * 2.0**fits < 2 * torch.finfo(torch.float16).max
+        )  # few errors are larger than 12
+        assert fits < 0

@@ -9,7 +9,7 @@ import torch
 from code_lines import line_of
 from torch import nn
 
-from ampcheck.diagnose.rules.backward import lost_in_backward
+from ampcheck.diagnose.rules.backward import is_rebuilt, lost_in_backward
 from ampcheck.diagnose.rules.causes import _largest_first
 from ampcheck.diagnose.rules.rounding import _place, _vanishes
 from ampcheck.diagnose.rules.taken import _cast_on_the_way
@@ -17,7 +17,7 @@ from ampcheck.diagnose.suspects import beginning
 from ampcheck.observe.reference.lineage import error_jumps
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
-from ampcheck.values.formats import BF16
+from ampcheck.values.formats import BF16, FP16
 from ampcheck.values.loop import Kind
 from ampcheck.values.settings import Schedule
 from ampcheck.values.stats import TensorStats
@@ -471,3 +471,16 @@ def test_a_difference_of_gradients_loses_its_bits_in_the_last_forward_before_it(
     found = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
     assert bool(found) is not wide
     assert all(one.origin.line == line_of(weighted, "error = model(x)") for one in found[:1])
+
+
+@pytest.mark.parametrize(("log2_scale", "rebuilt"), [(-20, True), (0, True), (15, False)])
+def test_what_overflows_at_a_scale_that_leaves_it_room_is_no_gradient_but_rebuilt(log2_scale, rebuilt):
+    divided = site("div", 5, Phase.BACKWARD)
+    report = SimpleNamespace(
+        low=SimpleNamespace(sites={divided: TensorStats(infs=3)}),
+        reference=SimpleNamespace(sites={divided: TensorStats(amax=12.0)}),
+        log2_scale=log2_scale,
+        format=FP16,
+    )
+    assert (12.0 * 2.0**log2_scale <= torch.finfo(torch.float16).max) is rebuilt
+    assert is_rebuilt(report, divided) is rebuilt

@@ -315,3 +315,30 @@ def test_what_a_thread_reads_or_picks_after_an_overflow_is_an_error(score, line,
     for error in errors:
         assert (error.code, error.origin.line) == ("AMP510", line_of(score, line))
         assert said in error.message
+
+
+@pytest.mark.parametrize("small", [1e-7, 1.0])
+def test_gradients_that_underflow_in_threads_are_placed_at_their_line_with_a_scale_to_multiply_by(small):
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching(), ThreadPoolExecutor(1) as pool:
+        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+
+        def gradients(x):
+            with torch.autocast("cuda", torch.float16):
+                loss = F.mse_loss(model(x), x[:, :1]) * small
+            return torch.autograd.grad(loss, list(model.parameters()))
+
+        for step in range(STEPS):
+            found = pool.submit(gradients, drawn(step)).result(timeout=60)
+            for parameter, gradient in zip(model.parameters(), found, strict=True):
+                parameter.grad = gradient
+            optimizer.step()
+    zeros = [bool((one == 0).all()) for one in found]
+    assert any(zeros) is (small < 1.0)
+    errors = [one for one in session.report("script.py").findings if one.severity == "error"]
+    assert bool(errors) is (small < 1.0)
+    for error in errors[:1]:
+        assert error.origin.line
+        assert "init_scale" not in " ".join((error.message, *error.fix))
