@@ -34,7 +34,9 @@ def test_a_cast_is_not_said_to_run_in_fp32(op, words):
 def test_an_operation_of_the_backward_is_none_that_its_line_shows(phase, words):
     site = Site("layer", "mm", "output", phase, "float16", "model.py", 7)
     bad = finding(site, code="AMP501", severity=Severity.ERROR)
-    assert words in next_step(replace(report(Layer("layer")), findings=(bad,)))
+    made = report([Layer("layer")])
+    unsafe = replace(made.verdict, word=Health.UNSAFE)
+    assert words in next_step(replace(made, findings=(bad,), plan=None, verdict=unsafe))
 
 
 @pytest.mark.parametrize(
