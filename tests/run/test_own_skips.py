@@ -450,4 +450,31 @@ def test_gradients_that_a_step_adds_up_are_looked_at_in_the_first_steps_at_most(
             scale.update()
             optimizer.zero_grad()
             taken.append(None)
-    assert set(looks) <= (set() if scaler else {0})
+    assert set(looks) <= {0}
+
+
+@pytest.mark.parametrize("later", [1e9, 1.0])
+def test_steps_that_a_script_leaves_out_beside_its_scaler_until_the_end_are_an_error(later):
+    """Nothing lowers the scale: update() is left out with the step."""
+    torch.manual_seed(0)
+    session, taken = Session(Schedule(), as_cuda=True), 0
+    with session.watching():
+        model, scaler = nn.Linear(8, 4), torch.amp.GradScaler("cuda", 2.0**8)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        for step in range(96):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                out = model(torch.randn(16, 8))
+            scaler.scale(out.float().square().mean() * (later if step > 20 else 1.0)).backward()
+            scaler.unscale_(optimizer)
+            if not nn.utils.clip_grad_norm_(model.parameters(), 1.0).isfinite():
+                scaler._per_optimizer_states.clear()
+                continue
+            scaler.step(optimizer)
+            scaler.update()
+            taken += 1
+    assert taken == (21 if later > 1.0 else 96)
+    report = session.report("script.py")
+    errors = [one.code for one in report.findings if one.severity is Severity.ERROR]
+    assert bool(errors) is (later > 1.0)
+    assert (report.verdict.word is Health.SAFE) is (later == 1.0)

@@ -61,24 +61,33 @@ def test_a_scale_that_fell_by_skips_is_not_advised_again_but_the_line_that_round
         assert ".float()" in " ".join(errors[0].fix)
 
 
-class Holds(torch.optim.Optimizer):
-    """Adam, with its second moment in a precision; a step is limited to `most` times the learning rate."""
+class Own(torch.optim.Optimizer):
+    """An optimizer of a script's own, with a state in a precision."""
 
-    def __init__(self, parameters, dtype, most):
-        super().__init__(parameters, {"lr": 2e-3})
-        self.dtype, self.most = dtype, most
+    def __init__(self, parameters, dtype, lr):
+        super().__init__(parameters, {"lr": lr})
+        self.dtype = dtype
 
     @torch.no_grad()
     def step(self):
         for group in self.param_groups:
             for p in group["params"]:
-                held = self.state[p]
-                if not held:
-                    held["v"] = torch.zeros_like(p, dtype=self.dtype)
-                v = held["v"].float().mul_(0.1).addcmul_(p.grad, p.grad, value=0.9)
-                held["v"].copy_(v)
-                far = p.grad / (held["v"].float().sqrt() + 1e-8)
-                p.add_(far.clamp_(-self.most, self.most), alpha=-group["lr"])
+                self.state[p] = self.state[p] or {self.key: torch.zeros_like(p, dtype=self.dtype)}
+                p.sub_(group["lr"] * self.way(self.state[p][self.key], p.grad))
+
+
+class Holds(Own):
+    """Adam, with its second moment in a precision; a step is limited to `most` times the learning rate."""
+
+    key = "v"
+
+    def __init__(self, parameters, dtype, most):
+        super().__init__(parameters, dtype, 2e-3)
+        self.most = most
+
+    def way(self, held, grad):
+        held.copy_(held.float().mul_(0.1).addcmul_(grad, grad, value=0.9))
+        return (grad / (held.float().sqrt() + 1e-8)).clamp_(-self.most, self.most)
 
 
 @pytest.mark.parametrize("most", [5, 16])
@@ -146,22 +155,18 @@ def test_a_gradient_that_is_too_large_at_any_scale_is_where_the_scale_fell(softm
         assert "pushed the scale below 1" in error.message
 
 
-class Signs(torch.optim.Optimizer):
+class Signs(Own):
     """Moves weights by the sign of an average of their gradients, or by the average itself."""
 
-    def __init__(self, parameters, dtype, *, signs):
-        super().__init__(parameters, {"lr": 1e-3})
-        self.dtype, self.signs = dtype, signs
+    key = "average"
 
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for p in group["params"]:
-                held = self.state[p]
-                if not held:
-                    held["average"] = torch.zeros_like(p, dtype=self.dtype)
-                held["average"].mul_(0.9).add_(p.grad.to(self.dtype), alpha=0.1)
-                p.sub_(group["lr"] * (held["average"].sign() if self.signs else held["average"]).float())
+    def __init__(self, parameters, dtype, *, signs):
+        super().__init__(parameters, dtype, 1e-3)
+        self.signs = signs
+
+    def way(self, held, grad):
+        held.mul_(0.9).add_(grad.to(self.dtype), alpha=0.1)
+        return (held.sign() if self.signs else held).float()
 
 
 @pytest.mark.parametrize(

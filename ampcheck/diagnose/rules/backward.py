@@ -88,12 +88,9 @@ def is_rebuilt(report: Report, site: Site) -> bool:
     forward = {one.location for one in report.low.sites if one.phase is Phase.FORWARD and one.op}
     if site.phase is not Phase.BACKWARD or site.op not in _REBUILDS or site.location in forward:
         return False
-    bad = [
-        one for one, stats in report.low.sites.items() if one.location == site.location and stats.nonfinite
-    ]
-    return all(
-        _fits(report, one) for one in bad
-    )  # a gradient overflows at a loss scale that is too large for it
+    there = {one: stats for one, stats in report.low.sites.items() if one.location == site.location}
+    # A gradient overflows at a loss scale that is too large for it.
+    return all(_fits(report, one) for one, stats in there.items() if stats.nonfinite)
 
 
 def _fits(report: Report, site: Site) -> bool:

@@ -4,21 +4,9 @@ from bisect import bisect_left
 
 from ampcheck.diagnose.rules.gradients import no_scale_fits
 from ampcheck.diagnose.rules.loop_by_hand import never_stepped, scale_in_half
-from ampcheck.diagnose.rules.loop_state import (
-    device_of,
-    line_of,
-    loop_finding,
-    loop_of,
-    stay_infinite,
-)
+from ampcheck.diagnose.rules.loop_state import device_of, line_of, loop_finding, loop_of, stay_infinite
 from ampcheck.diagnose.rules.makers import casts_at, made_in_fp32, maker_of
-from ampcheck.diagnose.rules.scale_lines import (
-    gives_scale,
-    lowered_by,
-    made,
-    multiplied_by_hand,
-    updated,
-)
+from ampcheck.diagnose.rules.scale_lines import gives_scale, lowered_by, made, multiplied_by_hand, updated
 from ampcheck.diagnose.rules.scalers_anew import made_again
 from ampcheck.diagnose.rules.scales_tried import fitting, overflows_all_along
 from ampcheck.diagnose.suspects import recomputed_lower

@@ -22,9 +22,6 @@ _NUMBERED = re.compile(r"\.(\d+)")
 #: Lines that make numbers in half precision: casts, and what is given such a dtype.
 _LOWER = re.compile(rf"{_CASTS.pattern}|dtype\s*=\s*torch\.(half|float16|bfloat16)")
 
-#: Any line that names a half precision.
-_ASKS = re.compile(r"torch\.(half|float16|bfloat16)\b|\.(half|bfloat16)\(|[\"'](float16|bfloat16)[\"']")
-
 #: Writes in place: what is written keeps its dtype.
 _WRITES = re.compile(r"[-+*/]=|[a-z]_\(")
 
@@ -41,11 +38,9 @@ def made_anew_at(file: str, line: int) -> str:
 
 
 def only_cast(file: str) -> int:
-    """Return the one line of a file that casts, or asks for a cast, to half precision; 0 for none or several."""
-    code = enumerate((text.partition("#")[0] for text in linecache.getlines(file)), 1)
-    lines = [(number, text) for number, text in code if _ASKS.search(text) and "autocast" not in text]
-    casts = [number for number, text in lines if _CASTS.search(text)] or [number for number, _ in lines]
-    return casts[0] if len(casts) == 1 else 0
+    """Return the one line of a file that names a cast to half precision; 0 where there are none or several."""
+    lines = [number for number, text in enumerate(linecache.getlines(file), 1) if _CASTS.search(text)]
+    return lines[0] if len(lines) == 1 else 0
 
 
 def lowers(file: str) -> list[int]:

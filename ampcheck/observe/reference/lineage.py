@@ -147,7 +147,7 @@ def error_jumps(
             dropped = site if site.op in LIMITS and level[site] > _CUT_OFF and finite else dropped
             # A sum in half precision loses what is added to it by itself.
             dropped = site if site.op in _SUMS and site.dtype == dtype and site in made_of else dropped
-            if site.op in _DIFFERENCES and site.phase is Phase.FORWARD is not dropped.phase:
+            if site.op in _DIFFERENCES and site.phase is Phase.FORWARD and dropped.phase is Phase.BACKWARD:
                 dropped = _last_forward(site, sources, dtype) or dropped
             dropped = (site.phase is Phase.BACKWARD and _point(site, sources, dtype)) or dropped
             saved = dropped.op in CASTS if dropped.phase is Phase.FORWARD else _only_saved(dropped, sources)

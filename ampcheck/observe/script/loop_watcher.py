@@ -201,7 +201,7 @@ class LoopWatcher:
         if grown := self.leftovers.backward_ends():
             self.journal.note(Kind.GROWN, targets=grown)
         self.tape.backward_ends()
-        if passes.backwards >= passes.many and not self._scales and self.unstepped.ran(self.tape.left_grads):
+        if passes.backwards >= passes.many and self.unstepped.ran(self.tape.left_gradients):
             self._end_recording()  # nothing finite comes of this step any more
         if self._stepped_within:
             self._stepped_within = False

@@ -94,7 +94,7 @@ class Models:
             if module is not None:
                 yield root.name, module
 
-    def left_grads(self) -> Iterator[torch.Tensor | None]:
+    def left_gradients(self) -> Iterator[torch.Tensor | None]:
         """Yield what parameters have for gradients."""
         return (gradient_of(one) for _, model in self.models() for one in model.parameters())
 

@@ -197,11 +197,12 @@ def _squares(step: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, tor
 
 def _stuck(steps: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> dict[int, torch.Tensor]:
     """Return which numbers move in FP32 of parameters that do not move at all, if these would move as others do."""
-    moved, count = (sum(one) for one in zip(*map(_moved, steps.values()), strict=True))
-    usual = moved / count if count else inf
+    moved = {key: _moved(step) for key, step in steps.items()}
+    energies, counts = (sum(one) for one in zip(*moved.values(), strict=True))
+    usual = energies / counts if counts else inf
     stuck = {}
     for key, (way, went) in steps.items():
-        energy, some = _moved((way, went))
+        energy, some = moved[key]
         if 2 * some > way.numel() and energy >= _AS_OTHERS**2 * usual * some and not bool((went != 0).any()):
             stuck[key] = way != 0
     return {
