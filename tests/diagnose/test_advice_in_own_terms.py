@@ -203,3 +203,36 @@ def test_what_is_to_be_made_in_fp32_is_called_by_its_own_name_and_not_by_its_mod
     report = SimpleNamespace(makers=(Maker(made, "train.py", 3),))
     where = f"# where {shown}" if made == "another" else f"# train.py:3, where {shown}"
     assert held_in_fp32(report, name, "model") == f"{where} is made: dtype=torch.float32"
+
+
+def players(*, unscaled):
+    """Train two models by turns; the gradients of the second are clipped."""
+    first, second = nn.Linear(8, 8).to("cuda"), nn.Linear(8, 8).to("cuda")
+    first_steps = torch.optim.Adam(first.parameters())
+    second_steps = torch.optim.Adam(second.parameters())
+    scaler = torch.amp.GradScaler("cuda")
+    for _ in range(4):
+        with torch.autocast("cuda", dtype=torch.float16):
+            wide, near = first(torch.ones(4, 8)).square().mean(), second(torch.ones(4, 8)).square().mean()
+        first_steps.zero_grad()
+        scaler.scale(wide).backward()
+        scaler.step(first_steps)
+        second_steps.zero_grad()
+        scaler.scale(near).backward()
+        if unscaled:
+            scaler.unscale_(second_steps)
+        nn.utils.clip_grad_norm_(second.parameters(), 1.0)
+        scaler.step(second_steps)
+        scaler.update()
+
+
+def test_of_two_optimizers_the_lines_of_the_one_that_is_clipped_are_printed():
+    _, told = found(lambda: players(unscaled=False), as_cuda=True)
+    assert [line.partition("  #")[0] for line in told["AMP401"].fix] == [
+        "scaler.scale(near).backward()",
+        "scaler.unscale_(second_steps)",
+        "nn.utils.clip_grad_norm_(second.parameters(), 1.0)",
+        "scaler.step(second_steps)",
+    ]
+    _, told = found(lambda: players(unscaled=True), as_cuda=True)  # as these lines say
+    assert "AMP401" not in told

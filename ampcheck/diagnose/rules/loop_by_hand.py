@@ -8,7 +8,7 @@ from math import inf, isclose
 
 from ampcheck.diagnose.rules.loop_state import (
     first_by_place,
-    line_of,
+    line_near,
     loop_finding,
     rounds_of,
     stay_infinite,
@@ -69,10 +69,10 @@ def clipped_by_hand(loop: Loop) -> list[Finding]:
             "them by it only afterwards; that division belongs in front of the clipping, once",
             [event],
             [
-                line_of(loop, Kind.BACKWARD, "(loss * scale).backward()"),
+                line_near(loop, Kind.BACKWARD, event, "(loss * scale).backward()"),
                 "# here, and no more behind the clipping: the lines that divide the gradients by the scale",
                 event.code or f"{event.name}(...)",
-                line_of(loop, Kind.STEP, "optimizer.step()"),
+                line_near(loop, Kind.STEP, event, "optimizer.step()"),
             ],
         )
         for event in first_by_place(bad)

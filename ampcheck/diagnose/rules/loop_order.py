@@ -18,6 +18,7 @@ from ampcheck.diagnose.rules.loop_state import (
     holds_scale,
     in_scale,
     label,
+    line_near,
     line_of,
     loop_finding,
     loop_of,
@@ -57,9 +58,8 @@ def clip_before_unscale(report: Report) -> list[Finding]:
     """
     loop = loop_of(report)
     clips = [m for m in moments(loop) if m.event.kind is Kind.CLIP and holds_scale(m)]
-    bad: dict[
-        tuple[str, int], Moment
-    ] = {}  # one of a line: clip_grad_norm_ clips by operations of torch's own
+    # One of a line: clip_grad_norm_ clips by operations of torch's own.
+    bad: dict[tuple[str, int], Moment] = {}
     for moment in clips:
         bad.setdefault((moment.event.file, moment.event.line), moment)
     units = limits_by_place(loop)
@@ -85,11 +85,11 @@ def _unscaled_first(loop: Loop, moment: Moment) -> Sequence[str]:
     theirs = next((e for _, e in loop.sequence(1) if e.kind is Kind.SCALER_STEP and e.caller), None)
     known = clipping_of_library(event.code, library_of(theirs)) if theirs and not event.caller else ()
     return known or [
-        line_of(loop, Kind.BACKWARD, "scaler.scale(loss).backward()"),
+        line_near(loop, Kind.BACKWARD, event, "scaler.scale(loss).backward()"),
         *_other_unscaling(loop, moment),
         f"{unscaling(loop, set(event.targets) & moment.scaled)}  # before clipping",
         event.code or f"{event.name}(...)",
-        line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
+        line_near(loop, Kind.SCALER_STEP, event, "scaler.step(optimizer)"),
     ]
 
 
@@ -163,11 +163,11 @@ def _clipped_late(loop: Loop, event: Event) -> Finding:
 def _right_order(loop: Loop, clip: Event) -> list[str]:
     clipping = clip.code or "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
     if not active_scalers(loop):
-        return [clipping, line_of(loop, Kind.STEP, "optimizer.step()")]
+        return [clipping, line_near(loop, Kind.STEP, clip, "optimizer.step()")]
     return [
         unscaling(loop, clip.targets),
         clipping,
-        line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
+        line_near(loop, Kind.SCALER_STEP, clip, "scaler.step(optimizer)"),
         line_of(loop, Kind.UPDATE, "scaler.update()"),
     ]
 
@@ -224,7 +224,7 @@ def step_beside_scaler(report: Report) -> list[Finding]:
 
 def _stepped_by_scaler(loop: Loop, event: Event, through: set[str]) -> list[str]:
     """Return the line that steps through the scaler, and one for an optimizer that nothing steps so yet."""
-    line = line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)")
+    line = line_near(loop, Kind.SCALER_STEP, event, "scaler.step(optimizer)")
     optimizer = re.match(r"([\w.\[\]]+)\.step\(", event.code)
     scaler = re.match(r"([\w.\[\]]+)\.step\(", line)
     if event.thing in through or optimizer is None or scaler is None:

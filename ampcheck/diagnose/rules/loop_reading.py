@@ -6,7 +6,7 @@ from ampcheck.diagnose.rules.loop_state import (
     first_by_place,
     holds_scale,
     in_scale,
-    line_of,
+    line_near,
     loop_finding,
     loop_of,
     moments,
@@ -91,7 +91,7 @@ def _measured_right(loop: Loop, reading: Event) -> list[str]:
                 "# a later backward adds to these gradients: divide the result by scaler.get_scale()",
             ]
     return [
-        line_of(loop, Kind.BACKWARD, "scaler.scale(loss).backward()"),
+        line_near(loop, Kind.BACKWARD, reading, "scaler.scale(loss).backward()"),
         f"{unscaling(loop, reading.targets)}  # before measuring",
         code,
     ]

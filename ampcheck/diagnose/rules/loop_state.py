@@ -258,6 +258,18 @@ def line_of(loop: Loop, kind: Kind, otherwise: str) -> str:
     return next(lines, otherwise)
 
 
+def line_near(loop: Loop, kind: Kind, near: Event, otherwise: str) -> str:
+    """Return the script's own line of the same optimizer: the backward before an event, or what comes behind it."""
+    events = [event for _, event in loop.sequence(1)]
+    at = events.index(near) if near in events else len(events)
+    before, behind = events[:at], events[at:]
+    ordered = [*before[::-1], *behind] if kind is Kind.BACKWARD else [*behind, *before]
+    found = [event for event in ordered if event.kind is kind and event.code and not event.caller]
+    wanted = set(near.targets or (near.thing,))
+    same = (event for event in found if wanted & {event.thing, *event.targets})
+    return next(same, found[0]).code if found else otherwise
+
+
 def holds_scale(moment: Moment) -> bool:
     """Tell whether the gradients that an event is about may be multiplied by the loss scale."""
     targets = set(moment.event.targets)

@@ -7,6 +7,7 @@ from ampcheck.diagnose.rules.loop_state import (
     active_scalers,
     first_by_place,
     label,
+    line_near,
     line_of,
     loop_finding,
     loop_of,
@@ -69,7 +70,7 @@ def _behind_the_last_backward(loop: Loop, unscale: Event) -> list[str]:
     """Return the lines that unscale once: behind the backward of another loss, or in the last micro-batch."""
     unscaled, step = (
         unscaling(loop, unscale.targets),
-        line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)"),
+        line_near(loop, Kind.SCALER_STEP, unscale, "scaler.step(optimizer)"),
     )
     found = [event for _, event in loop.sequence(1) if event.kind in {Kind.BACKWARD, Kind.UNSCALE}]
     at = next((at for at, event in enumerate(found) if event.location == unscale.location), len(found))
