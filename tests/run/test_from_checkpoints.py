@@ -125,6 +125,7 @@ def test_mean_squares_that_a_checkpoint_made_zero_are_an_error_where_they_are_lo
     for error in errors:
         assert error.origin.line == line_of(resumes, "other.load_state_dict")
         assert "Adam.state.exp_avg_sq was saved in half precision" in error.message
+        assert error.fix[0].count("exp_avg_sq") == 1  # though each weight has one
 
 
 def test_masks_that_are_infinite_before_and_after_are_none():

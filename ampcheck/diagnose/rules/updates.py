@@ -191,7 +191,8 @@ def _steps_at(report: Report, place: str) -> bool:
 
 
 def _loaded(report: Report, bad: list[UpdateLoss]) -> Finding:
-    first, keys = bad[0], [loss.name.rpartition(".")[2] for loss in bad if loss.loaded]
+    loaded = [loss.name.rpartition(".")[2] for loss in bad if loss.loaded]
+    first, keys = bad[0], list(dict.fromkeys(loaded))  # of many weights, the same
     gone = "zero" if first.stuck >= first.wrong else "infinite"
     if first.in_fp32:
         return _saved([loss for loss in bad if loss.loaded and loss.in_fp32], gone)
@@ -205,7 +206,7 @@ def _loaded(report: Report, bad: list[UpdateLoss]) -> Finding:
         f"load_state_dict casts {clean(first.name)} to half precision, as its weights are: "
         f"{percent(first.before)} of its numbers become {gone}",
         (place._replace(file=first.file, line=first.line),),
-        {"lost_fraction": first.before, "tensors": len(keys)},
+        {"lost_fraction": first.before, "tensors": len(loaded)},
         fix=(
             "# after this line, give the optimizer what was saved in FP32:",
             'params = [p for group in optimizer.param_groups for p in group["params"]]',
@@ -217,7 +218,7 @@ def _loaded(report: Report, bad: list[UpdateLoss]) -> Finding:
 
 def _saved(bad: list[UpdateLoss], gone: str) -> Finding:
     """Return what to say of numbers that come back from a checkpoint in half precision."""
-    first, names = bad[0], some([loss.name.rpartition(".")[2] for loss in bad])
+    first, names = bad[0], some(list(dict.fromkeys(loss.name.rpartition(".")[2] for loss in bad)))
     module, _, name = first.name.rpartition(".")
     loaded = Site(module, "", f"param[{name}]", Phase.STATE, "float32", first.file, first.line)
     casts = only_cast(first.file)  # else nobody knows which of them was for the checkpoint
