@@ -82,7 +82,7 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
             what = f"{clean(origin.module)} in FP32: its inputs as .float()"
         lines: tuple[str, ...] = (region, f"    ...  # {what}")
         if origin.phase is Phase.BACKWARD and runs_backward_only(report, origin):
-            lines = *lines, "    # in a hook, what it returns must have the dtype that it was given: .to(grad.dtype)"
+            lines = *lines, "    # a hook must return the dtype that it was given: .to(grad.dtype)"
         alone = changed_at(report, origin.location) is not None
         meets = finding.code == "AMP103"  # it may have been infinite before
         made = tuple(held_in_fp32(report, name) for name in _written_to(report, origin) if in_place or meets)

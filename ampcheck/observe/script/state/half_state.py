@@ -284,34 +284,36 @@ class Following:
         held = [state for states in list(self._references.held.values()) for state in states]
         tensors = [(state, tensor) for state in held if (tensor := state.tensor()) is not None]
         for state, tensor in tensors:
-            if self._adds_to(state, tensor) is not None:
+            if self._wholes(state, tensor):
                 self._remainders.add(_kind(state.name))
-        wholes = {id(state): self._adds_to(state, tensor) for state, tensor in tensors}
-        rests = {id(whole): one for state, one in tensors if (whole := wholes[id(state)]) is not None}
+        wholes = {id(state): self._wholes(state, tensor) for state, tensor in tensors}
+        rests: dict[int, list[torch.Tensor]] = {}
+        for state, tensor in tensors:
+            for made in wholes[id(state)]:
+                rests.setdefault(id(made), []).append(tensor.detach())
         for state, tensor in tensors:
             wide = self._references.of(tensor)
-            if (
-                wholes[id(state)] is not None
-            ):  # FP32 has no remainder: it is followed as long as what it belongs to
+            if wholes[id(state)]:  # FP32 has no remainder: it is followed as long as what it belongs to
                 state.fine = True
             elif wide is not None and not (state.done or state.missed):
                 still = stays(state, wide, self._probe.of(tensor), self.steps)
-                if (rest := rests.get(id(tensor))) is not None:
-                    still &= ~makes_up(tensor.detach(), rest.detach(), wide)
+                for rest in rests.get(id(tensor), ()):
+                    still &= ~makes_up(tensor.detach(), rest, wide)
                 compare(state, tensor.detach(), wide, still, last=last)
                 state.underflows = bool(self._references.underflows.get(tensor.shape, False))
 
-    def _adds_to(self, state: State, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return the tensor whose rounding this one keeps, as Kahan's summation does for the next time."""
+    def _wholes(self, state: State, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Return what this may keep the rounding of, as Kahan's summation does for the next time.
+
+        Of tensors of one number it may be any.
+        """
         others = [one.tensor() for one in self.states]
         if state.parameter is not None:
             others.append(state.parameter())
         like = [one for one in others if one is not None and one is not tensor]
         like = [one for one in like if (one.shape, one.dtype) == (tensor.shape, tensor.dtype)]
         known = _kind(state.name) in self._remainders
-        return next(
-            (one for one in like if is_remainder(tensor.detach(), one.detach(), one_of_them=known)), None
-        )
+        return [one for one in like if is_remainder(tensor.detach(), one.detach(), one_of_them=known)]
 
     def end(self) -> None:
         """Stop following."""
