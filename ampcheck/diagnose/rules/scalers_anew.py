@@ -14,13 +14,20 @@ from ampcheck.values.wording import plural, scale_words
 _TOO_OFTEN = 1 / 4
 #: Times that a scale by hand begins again, from which on it is made anew; and how far it must have come down.
 _FEW, _FELL = 3, 4
+_SAME = ", for the same optimizer"
+#: How a scaler that takes the place of another goes on where that was.
+_LOADED = (
+    'checkpoint["scaler"] = scaler.state_dict()  # where the optimizer is saved',
+    'scaler.load_state_dict(checkpoint["scaler"])  # behind this line',
+)
 
 
 def scaler_made_anew(report: Report) -> list[Finding]:
     """A new GradScaler takes the place of the one before, and begins at the first scale again.
 
-    What it finds: several scalers made at one line that step the same optimizer, one after the other; or a loss scale
-    of the script's own that begins again and again.
+    What it finds: several scalers made at one line that step the same optimizer, one after the other, or optimizers
+    that are made anew as well, as by a run that is resumed from its checkpoints; or a loss scale of the script's own
+    that begins again and again.
 
     Why it matters: the scale, and the count of steps until it grows, are what a scaler has learned. A new one begins at
     65536: its first steps are skipped until it has come down again, and a larger scale is never reached.
@@ -33,8 +40,12 @@ def scaler_made_anew(report: Report) -> list[Finding]:
     error where the later scalers skip more than a quarter of all steps.
     """
     loop = loop_of(report)
-    found = [_made_anew(loop, file, line, labels) for (file, line, _), labels in made_again(loop).items()]
-    return found + _by_hand(report, loop)
+    found = [
+        _made_anew(loop, file, line, labels, _SAME) for (file, line, _), labels in made_again(loop).items()
+    ]
+    resumed = [] if found else [_made_anew(loop, *place, labels) for place, labels in _resumed(loop).items()]
+    # Of models that are trained one after the other, each has a scaler of its own.
+    return found + [one for one in resumed if one.severity is Severity.ERROR] + _by_hand(report, loop)
 
 
 def made_again(loop: Loop) -> dict[tuple[str, int, tuple[str, ...]], list[str]]:
@@ -45,6 +56,20 @@ def made_again(loop: Loop) -> dict[tuple[str, int, tuple[str, ...]], list[str]]:
         if thing is not None and thing.label in active_scalers(loop):
             made.setdefault((thing.file, thing.line, event.targets), {}).setdefault(thing.label, event)
     return {place: list(labels) for place, labels in made.items() if len(labels) > 1}
+
+
+def _resumed(loop: Loop) -> dict[tuple[str, int], list[str]]:
+    """Return the scalers that are made at one line, several times, and each steps optimizers that are new as well."""
+    made: dict[tuple[str, int], dict[str, tuple[str, ...]]] = {}
+    for _, event in loop.sequence(1):
+        thing = loop.thing(event.thing) if event.kind is Kind.SCALER_STEP else None
+        if thing is not None and thing.label in active_scalers(loop):
+            made.setdefault((thing.file, thing.line), {}).setdefault(thing.label, event.targets)
+    return {
+        place: list(labels)
+        for place, labels in made.items()
+        if _FEW <= len(labels) == len({*labels.values()})
+    }
 
 
 def _by_hand(report: Report, loop: Loop) -> list[Finding]:
@@ -73,7 +98,7 @@ def _by_hand(report: Report, loop: Loop) -> list[Finding]:
     ]
 
 
-def _made_anew(loop: Loop, file: str, line: int, labels: list[str]) -> Finding:
+def _made_anew(loop: Loop, file: str, line: int, labels: list[str], same: str = "") -> Finding:
     again = sum(len(loop.skips(label)) for label in labels[1:])
     begins = scale_words(next(iter(loop.first_scales.values()), 0.0))
     skips = (
@@ -82,9 +107,10 @@ def _made_anew(loop: Loop, file: str, line: int, labels: list[str]) -> Finding:
     return loop_finding(
         "AMP417 scaler-made-anew",
         Severity.ERROR if again > _TOO_OFTEN * loop.steps else Severity.WARNING,
-        f"{len(labels)} scalers are made here, one after the other, for the same optimizer: each begins at "
-        f"{begins} again{skips}",
+        f"{len(labels)} scalers are made here, one after the other{same}: each begins at {begins} again{skips}",
         [Event(Kind.SCALE, name="GradScaler", file=file, line=line)],
-        ["# once, where the optimizer is made:", 'scaler = torch.amp.GradScaler("cuda")'],
+        ["# once, where the optimizer is made:", 'scaler = torch.amp.GradScaler("cuda")']
+        if same
+        else _LOADED,
         {"scalers": len(labels), "skipped": again},
     )
