@@ -9,7 +9,10 @@ STEPS = 17  # the last look was at 16
 
 
 def moved(*, keeps):
-    """Move three bfloat16 tensors by less than their last bits, faster and faster; return what FP32 has of one, and the losses."""
+    """Move three bfloat16 tensors by less than their last bits, faster and faster.
+
+    Return how far one is off FP32, and which have lost changes.
+    """
     torch.manual_seed(0)
     weights = torch.randn(64).bfloat16(), torch.full((1,), 8.0).bfloat16(), torch.full((1,), 0.34).bfloat16()
     rests = [torch.zeros_like(one) for one in weights]

@@ -203,7 +203,9 @@ def test_a_state_that_load_state_dict_casts_to_zeros_is_an_error_at_that_line(si
     assert bool(found) is lost
     if lost:
         assert found[0].origin.line == line_of(resumes, "load_state_dict(saved)")
-        assert found[0].fix[-1].strip() == 'optimizer.state[p]["square"] = was["square"].clone()'  # once for all
+        assert (
+            found[0].fix[-1].strip() == 'optimizer.state[p]["square"] = was["square"].clone()'
+        )  # once for all
 
 
 def test_a_state_that_is_put_back_in_fp32_after_loading_as_is_advised_is_no_error():

@@ -4,10 +4,11 @@ from math import inf, sqrt
 
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import FP32, HALVES
+from ampcheck.values.op_kinds import CASTS
 from ampcheck.values.outcome import HARM_ERROR
 from ampcheck.values.report import Report, by_place
 from ampcheck.values.stats import TensorStats
-from ampcheck.values.trace import PairError, Phase, Site
+from ampcheck.values.trace import ErrorJump, PairError, Phase, Site
 from ampcheck.values.wording import clean, percent, power
 
 #: A gradient this far off, and so many times further than all results before it, is where the backward loses bits.
@@ -145,6 +146,17 @@ def saving_cast(report: Report) -> Site | None:
     rounds = {site for site, pair in report.errors.items() if pair.relative_rms}  # and not what was a bool
     saved = [site for at, site in cast.items() if ops[at] == {"_to_copy"} and site in rounds]
     return saved[0] if len(saved) == 1 else None
+
+
+def reads_gradient(jump: ErrorJump) -> bool:
+    """Tell whether a product of a forward is off by what a backward before it has cast: a script reads a gradient."""
+    by_cast = jump.dropped.phase is Phase.BACKWARD and jump.dropped.op in CASTS
+    return by_cast and jump.site.phase is Phase.FORWARD and jump.site.op in {"mul", "div"}
+
+
+def gradient_read(report: Report) -> ErrorJump | None:
+    """Return the first place where a script reads a gradient that was rounded before."""
+    return next((jump for jump in report.error_jumps if reads_gradient(jump)), None)
 
 
 def makes_zeros(report: Report, site: Site) -> bool:

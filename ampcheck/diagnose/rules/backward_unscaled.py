@@ -4,6 +4,7 @@ import ast
 import linecache
 from collections.abc import Iterable, Iterator
 
+from ampcheck.diagnose.rules.backward import gradient_read, makes_zeros
 from ampcheck.diagnose.rules.loop_state import (
     active_scalers,
     first_by_place,
@@ -34,7 +35,8 @@ def unscaled_backward(report: Report) -> list[Finding]:
     """A float16 loop calls backward on a loss that was not scaled.
 
     What it finds: a backward of a loss that has not gone through scaler.scale, in a step that ran under float16
-    autocast; and gradients that autograd.grad returns as zeros where FP32 has none, if what is made of them is lost.
+    autocast, also where the script reads its gradients as those of a cache; and gradients that autograd.grad returns
+    as zeros where FP32 has none, if what is made of them is lost.
 
     Why it matters: gradients below 2^-24 become zero. Where scaler.step still follows, gradients are divided by
     a scale that they never had, and the weights hardly move.
@@ -76,7 +78,7 @@ def unscaled_backward(report: Report) -> list[Finding]:
     lost = settled is not None and settled.finite and settled.underflow > HARM_UNDERFLOW
     harmed = bool(dead) or (lost and (bool(early) or not (report.log2_scale or loop.scaling)))
     off = _switched_off(loop)
-    moves = [*_lost_moves(report)]
+    moves = [*_lost_moves(report), *_read_later(report)]
     said = {one.origin.location for one in moves if one.origin is not None}
     return [
         *moves,
@@ -146,6 +148,29 @@ def _lost_moves(report: Report) -> Iterator[Finding]:
             [Event(Kind.BACKWARD, name=RETURNED, file=file, line=int(line))],
             [*_multiplied_first(file, int(line)), *others],
         )
+
+
+def _read_later(report: Report) -> Iterator[Finding]:
+    """Yield a finding on a backward without a scale whose gradients the script reads, after most became zero."""
+    jump = gradient_read(report)
+    events = [event for _, event in loop_of(report).sequence(1) if event.kind is Kind.BACKWARD]
+    plain = [
+        event for event in events if not (event.scaled or event.by_hand or event.name in {RETURNED, SEEDED})
+    ]
+    if jump is None or not plain or not makes_zeros(report, jump.dropped):
+        return
+    event, reader = plain[-1], jump.site.location
+    yield loop_finding(
+        "AMP408 unscaled-backward",
+        Severity.ERROR,
+        f"most of the float16 gradients that {reader} reads are zero, and FP32's are not: the loss of this backward "
+        "is not scaled",
+        [event],
+        [
+            f"({_loss(event)} * 2.0**15).backward()",
+            f"# {reader}: divide there what is read, in FP32: .float() / 2.0**15",
+        ],
+    )
 
 
 def _another_scaler(loop: Loop, event: Event) -> list[str]:

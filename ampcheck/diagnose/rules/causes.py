@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from ampcheck.diagnose.rules.backward import gradient_read, reads_gradient
 from ampcheck.diagnose.rules.leading import first_ones_first, followed_by, leads_to, led_below
 from ampcheck.diagnose.scaling.gradients import gradient_tensors
 from ampcheck.diagnose.scaling.rounding import relevant, underflow_share
@@ -192,10 +193,10 @@ def _explains(report: Report, cause: Finding, follower: Finding) -> bool:
 
 
 def _returns_zeros(report: Report, cause: Finding) -> bool:
-    """Tell whether a finding is on gradients that autograd.grad returns and that are zero for the most part."""
+    """Tell whether a finding is on gradients that a script is given, and that are zero for the most part."""
     events = () if report.loop is None else report.loop.sequence(1)
     zeros = {event.name for _, event in events if event.kind in {Kind.LOST_GRAD, Kind.RETURNED_ZEROS}}
-    return cause.origin is not None and cause.origin.location in zeros
+    return gradient_read(report) is not None or (cause.origin is not None and cause.origin.location in zeros)
 
 
 def _skips_for(report: Report, cause: Finding, follower: Finding) -> bool:
@@ -224,6 +225,8 @@ def underflowed(report: Report, jump: ErrorJump) -> bool:
 
     Zeros out of a difference of nearly equal numbers are not that: in FP32 they are large enough.
     """
+    if reads_gradient(jump):
+        return False
     reference = by_place(report.reference)
     held = [reference.get(site.place) for site in (jump.site, jump.dropped) if site.dtype == report.dtype]
     return any(

@@ -147,6 +147,8 @@ def error_jumps(
             dropped = site if site.op in LIMITS and level[site] > _CUT_OFF and finite else dropped
             # A sum in half precision loses what is added to it by itself.
             dropped = site if site.op in _SUMS and site.dtype == dtype and site in made_of else dropped
+            if site.op in _SCALES and site.phase is Phase.FORWARD:  # which magnifies nothing
+                dropped = _gradient_read(site, sources, dtype, level) or dropped
             if site.op in _DIFFERENCES and site.phase is Phase.FORWARD and dropped.phase is Phase.BACKWARD:
                 dropped = _last_forward(site, sources, dtype) or dropped
             dropped = (site.phase is Phase.BACKWARD and _point(site, sources, dtype)) or dropped
@@ -164,6 +166,18 @@ def _last_forward(site: Site, sources: Sources, dtype: str) -> Site | None:
     before = takewhile(lambda one: one != site, sources)
     forward = (one for one in before if one.phase is Phase.FORWARD and one.dtype == dtype)
     return next(iter([one for one in forward if one.op and one.op not in CASTS | MOVES][-1:]), None)
+
+
+def _gradient_read(site: Site, sources: Sources, dtype: str, level: Mapping[Site, float]) -> Site | None:
+    """Return the cast of a backward whose result a product of the forward reads, where that was as far off.
+
+    Nobody knows what a gradient was made of that the script reads as an attribute.
+    """
+    if site not in level or any(2 * level.get(one, 0.0) > level[site] for one in sources[site]):
+        return None
+    before = takewhile(lambda one: one != site, sources)
+    casts = (one for one in before if one.phase is Phase.BACKWARD and one.dtype == dtype and one.op in CASTS)
+    return next(iter([one for one in casts if 2 * level.get(one, 0.0) > level[site]][-1:]), None)
 
 
 def _only_saved(site: Site, sources: Sources) -> bool:
