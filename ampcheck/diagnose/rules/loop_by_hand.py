@@ -170,10 +170,13 @@ def rescaled_by_hand(loop: Loop) -> list[Finding]:
         loop_finding(
             "AMP418 unscaled-in-part",
             Severity.ERROR,
-            "the script changes its loss scale between this backward and the one before it, and the gradients of both "
-            "add up: the sum is divided by one scale, so the batches of a step count differently",
+            "this loss is multiplied by another scale than that of the backward before it, and the gradients of both "
+            "add up: the sum is divided by one scale, so one of the losses counts too much or too little",
             [event],
-            ["# after the step, not between its backwards: the lines that change the scale"],
+            [
+                "# one scale for all losses of a step: where each has its own, the smallest of them",
+                "# and change it after the step, not between its backwards",
+            ],
         )
         for event in first_by_place(bad)
     ]
