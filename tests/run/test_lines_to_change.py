@@ -160,7 +160,11 @@ def test_of_several_tensors_that_are_cast_together_the_one_that_loses_is_said_by
     _, errors = watched(hours)
     assert errors[0].origin.line == line_of(hours, "number.half()")
     reads = f"test_lines_to_change.py:{line_of(hours, 'torch.sin')}"
-    assert errors[0].fix[0].startswith("# .float() here in place of the cast to fp16: at least for what ")
+    assert (
+        errors[0]
+        .fix[0]
+        .startswith("# .float() here in place of the cast to fp16: for all, or at least for what ")
+    )
     assert reads in errors[0].fix[0]
     _, errors = watched(hours_as_advised)
     assert errors == []

@@ -233,10 +233,15 @@ def _summed_in_low_precision(report: Report, known: float) -> tuple[Site, float]
 
 
 def _summed_before(report: Report, site: Site) -> Site:
-    """Return the last sum in low precision before a cast to FP32, which loses nothing itself."""
+    """Return the last sum in low precision before a cast to FP32, which loses nothing itself.
+
+    The sum of another line is none of it where what it gives is right: autograd adds up what one tensor is used for.
+    """
     sites = list(report.low.sites)
     if site.op != "_to_copy" or site.dtype == report.dtype or site not in sites:
         return site
     before = [one for one in sites[: sites.index(site)] if one.module == site.module]
     sums = [one for one in before if one.phase is Phase.BACKWARD and one.op in _SUMS]
-    return next((one for one in reversed(sums) if one.dtype == report.dtype), site)
+    made = next((one for one in reversed(sums) if one.dtype == report.dtype), site)
+    right = made in report.errors and report.errors[made].relative_rms <= BACKWARD_ERROR
+    return site if right and made.location != site.location else made

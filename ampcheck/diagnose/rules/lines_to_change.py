@@ -101,7 +101,7 @@ def _uncast(report: Report, finding: Finding, origin: Site, after: Site | None) 
     if range_fails:
         cast = f"{cast}; or .bfloat16(), which has the range of FP32"
     elif after is not None:
-        cast = f"{cast}: at least for what {location(after.file, after.line)} reads"
+        cast = f"{cast}: for all, or at least for what {location(after.file, after.line)} reads"
     states = [held_in_fp32(report, name) for name in _written_to(report, origin)]
     if changed_at(report, origin.location) is not None:  # it is cast again as it is written
         states = states or [made_in_fp32(report, origin.location)]
@@ -223,7 +223,9 @@ def _change_there(report: Report, origin: Site) -> str:
         return f"# where the backward computes this line again: as the forward does, in a region of {off}"
     saved = saving_cast(report) if origin.phase is Phase.BACKWARD else None
     if saved is not None and saved.location == origin.location:
-        return _saved_in(report, saved, " here", range_fails=makes_zeros(report, saved))
+        added = f"{SHORT_DTYPE[saved.dtype]}: the gradients of all that reads it are added up in that"
+        cast = f"# here, without the cast to {added}" if origin.op in CASTS else ""
+        return cast or _saved_in(report, saved, " here", range_fails=makes_zeros(report, saved))
     if origin.op in LIMITS and any(jump.site == jump.dropped == origin for jump in report.error_jumps):
         return f"# {clean(origin.op)} cuts off here what {clean(report.precision)} cannot hold: keep that in FP32"
     return ""

@@ -212,25 +212,22 @@ def step_beside_scaler(report: Report) -> list[Finding]:
             Severity.WARNING if event.thing in bad[event].unscaled else Severity.ERROR,
             f"optimizer.step() {_bypassed(bad[event])}",
             [event],
-            [
-                *_stepped_by_scaler(loop, event, through),
-                line_of(loop, Kind.UPDATE, "scaler.update()"),
-                f"# without: {event.code or 'optimizer.step()'}",
-            ],
+            _stepped_by_scaler(loop, event, through),
         )
         for event in first_by_place(event for event in steps if event in bad)
     ]
 
 
 def _stepped_by_scaler(loop: Loop, event: Event, through: set[str]) -> list[str]:
-    """Return the line that steps through the scaler, and one for an optimizer that nothing steps so yet."""
+    """Return how the scaler steps: an optimizer that nothing steps so yet where it is stepped now."""
     line = line_near(loop, Kind.SCALER_STEP, event, "scaler.step(optimizer)")
     optimizer = re.match(r"([\w.\[\]]+)\.step\(", event.code)
     scaler = re.match(r"([\w.\[\]]+)\.step\(", line)
+    update, code = line_of(loop, Kind.UPDATE, "scaler.update()"), event.code or "optimizer.step()"
     if event.thing in through or optimizer is None or scaler is None:
-        return [line]
-    own = f"{scaler[1]}.step({optimizer[1]})"
-    return [line, own] if loop.count(Kind.SCALER_STEP) else [own]
+        return [line, update, f"# without: {code}"]
+    own = f"{scaler[1]}.step({optimizer[1]})  # here, in place of {code}"
+    return [own, f"{update}  # once, after the last step"]
 
 
 def _skips_itself(loop: Loop) -> bool:

@@ -68,7 +68,9 @@ def forward_outside_autocast(report: Report) -> list[Finding]:
 def _opening(report: Report) -> str:
     """Return the line that opens the region of autocast."""
     otherwise = f"with torch.autocast({device_of(report)}, dtype=torch.float16):"
-    return line_of(loop_of(report), Kind.AUTOCAST, otherwise)
+    regions = (event for _, event in loop_of(report).sequence(1) if event.kind is Kind.AUTOCAST)
+    codes = (event.code for event in regions if event.code and not event.caller)
+    return next((code for code in codes if "no_grad" not in code), otherwise)  # else that of an evaluation
 
 
 def _means_amp(loop: Loop, events: list[Event]) -> bool:
@@ -170,23 +172,22 @@ def stale_weight_cast(report: Report) -> list[Finding]:
 
 
 def _stale(report: Report, said: str, places: list[Event]) -> Finding:
-    opening = _written(places[0]) or _opening(report)
+    written = (place.code for place in places if "autocast(" in place.code and not place.caller)
+    opening = next(written, _opening(report))
+    alone = places[0].kind is Kind.STALE_CAST  # of a thread, whose loss may be anywhere
     return loop_finding(
         "AMP419 stale-weight-cast",
         Severity.ERROR,
         f"the forward computes with {said} keeps the casts of weights",
         places,
-        [
+        [f"{opening}  # inside of the loop, around each forward", "    output = model(input)"]
+        if alone
+        else [
             f"{opening}  # inside of the loop or closure, around forward and loss alone",
             "    loss = criterion(model(input), target)",
             "loss.backward()  # outside of the region",
         ],
     )
-
-
-def _written(region: Event) -> str:
-    """Return the script's own line that opens a region, '' where that is not known."""
-    return region.code if region.kind is Kind.AUTOCAST and not region.caller else ""
 
 
 def _harm(report: Report, again: Site | None) -> str:

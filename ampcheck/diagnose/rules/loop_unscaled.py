@@ -1,5 +1,7 @@
 """Gradients that a loop unscales twice, goes on adding to, or unscales in part."""
 
+import re
+
 from ampcheck.diagnose.rules.loop_by_hand import divided_again, rescaled_by_hand, stale_divisors
 from ampcheck.diagnose.rules.loop_order import updated_between
 from ampcheck.diagnose.rules.loop_state import (
@@ -149,10 +151,21 @@ def _of_two_scales(loop: Loop) -> list[Finding]:
             "this backward adds to gradients that another scaler has multiplied by another scale. Only one of the two "
             "divides the sum, so one loss counts too much or too little",
             [event],
-            ["scaler.scale(loss + other_loss).backward()  # one scaler for losses that share weights"],
+            [
+                "scaler.scale(loss + other_loss).backward()  # one scaler for losses that share weights",
+                *_all_stepped(loop),
+                "scaler.update()",
+            ],
         )
         for event in first_by_place(bad if len(active_scalers(loop)) > 1 else ())
     ]
+
+
+def _all_stepped(loop: Loop) -> list[str]:
+    """Return the lines that step each optimizer of a loop by one scaler."""
+    codes = (event.code for _, event in loop.sequence(1) if event.kind is Kind.SCALER_STEP)
+    found = (re.search(r"[\w.\[\]]+\.step\(([\w.\[\]]+)", code) for code in codes)
+    return list(dict.fromkeys(f"scaler.step({one[1]})" for one in found if one is not None))
 
 
 def _crossed(loop: Loop, scaler: LoopObject) -> Finding:
