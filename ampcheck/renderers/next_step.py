@@ -1,5 +1,6 @@
 """The lines below a verdict: what to do, why, and what it buys; the same words in terminal, page and Markdown."""
 
+import re
 from collections.abc import Iterator
 
 from ampcheck.diagnose.caveats import settled
@@ -172,4 +173,7 @@ def _mended(report: Report, finding: Finding) -> str:
             return f"do not cast to {clean(report.precision)}{where}: {how}"
         runs = finding.origin.phase is Phase.FORWARD  # else no operation that the line shows
         return f"run {clean(finding.origin.op) if runs else 'the line'}{where} in FP32: {how}"
+    change = re.match(r"# (\S+:\d+)[,:] ", finding.fix[0]) if finding.fix else None
+    if change is not None and not own:  # what is to be changed is made elsewhere
+        where = f" at {change[1]}"
     return f"fix {clean(finding.code)} {clean(finding.name)}{where}: {how}"

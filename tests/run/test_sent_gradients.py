@@ -69,7 +69,7 @@ def test_gradients_that_the_cast_before_sending_ruins(factor, made, returned):
     assert ruined >= len(sent) // 2  # as a real cast has it
     errors = [one for one in report.findings if one.severity is Severity.ERROR]
     assert errors[0].code == "AMP421"
-    assert f"gradients that threads exchange become {made} in half precision here" in errors[0].message
+    assert f"gradients that the script passes on become {made} in half precision here" in errors[0].message
     assert errors[0].origin.line == line_of(rounds, "box.append")
 
 

@@ -11,7 +11,15 @@ from ampcheck.diagnose.rules.backward_unscaled import SCALED
 from ampcheck.diagnose.rules.first_places import runs_backward_only, shared_scaler
 from ampcheck.diagnose.rules.framework_terms import weights_in_fp32
 from ampcheck.diagnose.rules.loop_state import active_scalers, device_of
-from ampcheck.diagnose.rules.makers import casts_at, changed_at, held_in_fp32, made_in_fp32, states_at
+from ampcheck.diagnose.rules.makers import (
+    before_cast,
+    casts_at,
+    changed_at,
+    held_in_fp32,
+    is_layer,
+    made_in_fp32,
+    states_at,
+)
 from ampcheck.diagnose.rules.saturation import at_its_limit
 from ampcheck.diagnose.rules.scales_tried import (
     divided_in_half,
@@ -38,8 +46,6 @@ _OF_NUMBERS = frozenset(
     """sigmoid tanh exp expm1 log log2 log1p log10 sqrt rsqrt reciprocal sin cos tan square softmax log_softmax softplus
     logsigmoid erf atan asin acos sinh cosh""".split()
 )
-#: Layers whose inputs autocast casts.
-_LAYERS = frozenset("Linear Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d".split())
 #: Functions of large numbers that turn on their last bits, as differences do.
 _PERIODIC = frozenset({"sin", "cos", "tan"})
 #: How many lines before a difference its numbers are computed.
@@ -75,10 +81,9 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         first = _first_line(report, finding)
         if until and first != "this line":
             first = first.removesuffix(" to this line")
-        cast = _cast_before(report, origin)
-        given = f", before the cast at {cast}" if cast else ""
+        given = before_cast(origin.file, origin.line, _cast_before(report, origin))
         what = f"{first}{until}, with .float() on what is read{given}{without}"
-        if origin.op in CASTS and _is_layer(report, origin.module) and first == "this line":
+        if origin.op in CASTS and is_layer(report, origin.module) and first == "this line":
             what = f"{clean(origin.module)} in FP32: its inputs as .float()"
         lines: tuple[str, ...] = (region, f"    ...  # {what}")
         if origin.phase is Phase.BACKWARD and runs_backward_only(report, origin):
@@ -143,11 +148,6 @@ def _products(report: Report, origin: Site) -> str:
         if origin.line < site.line <= origin.line + _CLOSE
     }
     return " and ".join(location(origin.file, line) for line in sorted(near)[:_FEW])
-
-
-def _is_layer(report: Report, path: str) -> bool:
-    """Tell whether a module is a layer of torch's that autocast casts the input of."""
-    return any(one.path == path and one.kind in _LAYERS for one in report.low.modules)
 
 
 def _call_alone(report: Report, finding: Finding, after: Site | None) -> str:
@@ -227,7 +227,7 @@ def _change_there(report: Report, origin: Site) -> str:
         cast = f"# here, without the cast to {added}" if origin.op in CASTS else ""
         return cast or _saved_in(report, saved, " here", range_fails=makes_zeros(report, saved))
     if origin.op in LIMITS and any(jump.site == jump.dropped == origin for jump in report.error_jumps):
-        return f"# {clean(origin.op)} cuts off here what {clean(report.precision)} cannot hold: keep that in FP32"
+        return f"# {clean(origin.op)} cuts off numbers here that are larger: keep those in FP32, without limit or cast"
     return ""
 
 

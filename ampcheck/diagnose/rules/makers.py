@@ -10,6 +10,15 @@ from ampcheck.values.report import Report
 from ampcheck.values.trace import Site
 from ampcheck.values.wording import clean, location
 
+#: Layers whose inputs autocast casts.
+_LAYERS = frozenset("Linear Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d".split())
+
+#: Lines that are named.
+_FEW = 3
+
+#: A line that makes one variable.
+_ASSIGNS = re.compile(r"(\s*)(\w+)\s*=[^=]")
+
 #: Casts by what a script calls them.
 _NAMES_CAST = re.compile(r"\.(type_as|half|bfloat16)\(|\.to\([^)]*(half|float16|dtype)")
 
@@ -41,6 +50,29 @@ def only_cast(file: str) -> int:
     """Return the one line of a file that names a cast to half precision; 0 where there are none or several."""
     lines = [number for number, text in enumerate(linecache.getlines(file), 1) if _CASTS.search(text)]
     return lines[0] if len(lines) == 1 else 0
+
+
+def read_again(file: str, made: int, line: int) -> list[int]:
+    """Return the lines of a block, beside one of them, that read what a line above them in that block makes."""
+    lines = linecache.getlines(file)
+    begin = _ASSIGNS.match(lines[made - 1]) if 0 < made <= len(lines) else None
+    if begin is None:
+        return []
+    name, found = re.compile(rf"\b{begin[2]}\b"), []
+    for number, text in enumerate(lines[made:], made + 1):
+        inner = len(text) - len(text.lstrip()) >= len(begin[1])
+        if text.strip() and (not inner or ((match := _ASSIGNS.match(text)) and match[2] == begin[2])):
+            break
+        if number != line and name.search(text.partition("#")[0]):
+            found.append(number)
+    return found
+
+
+def before_cast(file: str, line: int, cast: str) -> str:
+    """Return that a line reads numbers as they were before a cast, as others do whose products cast again; or ''."""
+    more = read_again(file, int(cast.rpartition(":")[2]), line) if cast else []
+    also = f"; the same at line {' and '.join(map(str, more))}" if 0 < len(more) <= _FEW else ""
+    return f", before the cast at {cast}{also}" if cast else ""
 
 
 def lowers(file: str) -> list[int]:
@@ -121,3 +153,8 @@ def held_in_fp32(report: Report, name: str, shown: str = "", *, anew: str = "", 
         part = _NUMBERED.sub(r"[\1]", f"{held}.{inner}")
         return f"{part} = {part}.float()  # once the model is made: {at} casts the whole {held}"
     return _wide(maker, held, anew)
+
+
+def is_layer(report: Report, path: str) -> bool:
+    """Tell whether a module is a layer of torch's that autocast casts the input of."""
+    return any(one.path == path and one.kind in _LAYERS for one in report.low.modules)

@@ -277,7 +277,7 @@ def _sent(event: Event) -> Finding:
     return loop_finding(
         "AMP421 changed-gradients",
         Severity.ERROR,
-        f"gradients that threads exchange become {made} in half precision here: FP32's are finite and not zero",
+        f"gradients that the script passes on become {made} in half precision here: FP32's are finite and not zero",
         [replace(event, name="", file=file, line=int(line))],
         fix,
     )
