@@ -205,8 +205,8 @@ def test_what_is_to_be_made_in_fp32_is_called_by_its_own_name_and_not_by_its_mod
     assert held_in_fp32(report, name, "model") == f"{where} is made: dtype=torch.float32"
 
 
-def players(*, unscaled):
-    """Train two models by turns; the gradients of the second are clipped."""
+def players(*, unscaled, direct=False):
+    """Train two models by turns; the gradients of the second are clipped, the first may be stepped `direct`ly."""
     first, second = nn.Linear(8, 8).to("cuda"), nn.Linear(8, 8).to("cuda")
     first_steps = torch.optim.Adam(first.parameters())
     second_steps = torch.optim.Adam(second.parameters())
@@ -216,7 +216,10 @@ def players(*, unscaled):
             wide, near = first(torch.ones(4, 8)).square().mean(), second(torch.ones(4, 8)).square().mean()
         first_steps.zero_grad()
         scaler.scale(wide).backward()
-        scaler.step(first_steps)
+        if direct:
+            first_steps.step()
+        else:
+            scaler.step(first_steps)
         second_steps.zero_grad()
         scaler.scale(near).backward()
         if unscaled:
@@ -236,3 +239,12 @@ def test_of_two_optimizers_the_lines_of_the_one_that_is_clipped_are_printed():
     ]
     _, told = found(lambda: players(unscaled=True), as_cuda=True)  # as these lines say
     assert "AMP401" not in told
+
+
+def test_an_optimizer_that_goes_past_the_scaler_is_stepped_by_it_where_it_is_stepped_now():
+    _, told = found(lambda: players(unscaled=True, direct=True), as_cuda=True)
+    assert told["AMP403"].origin.line == line_of(players, "first_steps.step()")
+    assert told["AMP403"].fix == (
+        "scaler.step(first_steps)  # here, in place of first_steps.step()",
+        "scaler.update()  # once, after the last step",
+    )

@@ -2,6 +2,7 @@
 
 from math import inf, sqrt
 
+from ampcheck.diagnose.rules.makers import casts_at
 from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import FP32, HALVES
 from ampcheck.values.op_kinds import CASTS
@@ -238,6 +239,8 @@ def _summed_before(report: Report, site: Site) -> Site:
     The sum of another line is none of it where what it gives is right: autograd adds up what one tensor is used for.
     """
     sites = list(report.low.sites)
+    if site.op in _SUMS and site in sites:
+        return _many_times(report, sites[sites.index(site) :]) or site
     if site.op != "_to_copy" or site.dtype == report.dtype or site not in sites:
         return site
     before = [one for one in sites[: sites.index(site)] if one.module == site.module]
@@ -245,3 +248,13 @@ def _summed_before(report: Report, site: Site) -> Site:
     made = next((one for one in reversed(sums) if one.dtype == report.dtype), site)
     right = made in report.errors and report.errors[made].relative_rms <= BACKWARD_ERROR
     return site if right and made.location != site.location else made
+
+
+def _many_times(report: Report, sites: list[Site]) -> Site | None:
+    """Return the cast of the script's behind a sum of gradients that is as far off: it is read many times."""
+    summed, *later = sites
+    casts = (one for one in later if one.module == summed.module and one.phase is Phase.BACKWARD)
+    back = (one for one in casts if one.op in CASTS and one.dtype not in HALVES and one in report.errors)
+    off = report.errors[summed].relative_rms
+    far = (one for one in back if 2 * report.errors[one].relative_rms > off and casts_at(one.file, one.line))
+    return next(far, None)
