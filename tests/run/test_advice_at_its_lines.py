@@ -80,3 +80,45 @@ def test_a_sum_of_gradients_in_half_precision_is_placed_at_the_cast_of_what_is_r
         assert error.fix == (
             "# here, without the cast to bf16: the gradients of all that reads it are added up in that",
         )
+
+
+class Levels(nn.Module):
+    """The logarithm of a power that is zero in float16."""
+
+    def __init__(self, wide):
+        super().__init__()
+        self.stem, self.head, self.wide = nn.Linear(8, 8, bias=False), nn.Linear(8, 1), wide
+        self.stem.weight.data.mul_(1e-4)
+
+    def forward(self, x):
+        wave = self.stem(x)
+        wave = wave.float() if self.wide else wave
+        power = wave * wave
+        return self.head(torch.log10(power.float() + 1e-8))
+
+
+def levels(wide):
+    torch.manual_seed(0)
+    model = Levels(wide).to("cuda")
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 1e-12), torch.amp.GradScaler("cuda", 1.0)
+    for _ in range(6):
+        with torch.autocast("cuda", torch.float16):
+            loss = (model(torch.randn(32, 8, device="cuda")) + 5.0).square().mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return model.stem(torch.randn(32, 8)).detach()
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_what_is_zero_in_half_precision_is_placed_where_it_becomes_so_and_not_where_fp32_reads_it(wide):
+    session, made = Session(Schedule(), as_cuda=True), []
+    with session.watching():
+        made.append(levels(wide))
+    errors = [one for one in session.report("loop").findings if one.severity is Severity.ERROR]
+    half = made[0].half()
+    assert ((half * half) == 0).float().mean() > 0.5  # by a real cast
+    assert [(one.code, one.origin.line) for one in errors[:1]] == (
+        [] if wide else [("AMP103", line_of(Levels.forward, "power = wave * wave"))]
+    )

@@ -169,15 +169,19 @@ def _underflowed(report: Report) -> list[Finding]:
     if not gone or _harm(report) is not Severity.ERROR:
         return []
     first = gone[0]
+    # An operation in FP32 shows first what was zero before it.
+    made, other = (
+        (first.site, first.dropped) if first.site.dtype == report.dtype else (first.dropped, first.site)
+    )
     return [
         Finding(
             "AMP103",
             "forward-underflow",
             "forward-underflow",
             Severity.ERROR,
-            f"most of what {first.site.op} in {_place(first.site)} gives in FP32 is zero in {report.precision}: "
-            f"{report.outcomes['settled'].words}",
-            (first.site, first.dropped),
+            f"most of what {_named_place(made) if made.op in CASTS else made.op} in {_place(made)} gives in FP32 is "
+            f"zero in {report.precision}: {report.outcomes['settled'].words}",
+            (made, other),
             {"error": first.error},
         )
     ]
