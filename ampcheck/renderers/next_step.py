@@ -175,5 +175,5 @@ def _mended(report: Report, finding: Finding) -> str:
         return f"run {clean(finding.origin.op) if runs else 'the line'}{where} in FP32: {how}"
     change = re.match(r"# (\S+:\d+)[,:] ", finding.fix[0]) if finding.fix else None
     if change is not None and not own:  # what is to be changed is made elsewhere
-        where = f" at {change[1]}"
+        where = f" at {clean(change[1])}"
     return f"fix {clean(finding.code)} {clean(finding.name)}{where}: {how}"

@@ -53,3 +53,13 @@ def test_other_lines_are_named_where_they_are_few_and_known(lines, said):
     site = Site("layer", "mm", "output", Phase.FORWARD, "float16", "model.py", 7)
     made = replace(finding(site), sites=(site, *(site._replace(line=line) for line in lines)))
     assert said in figures(made)
+
+
+def test_the_line_that_is_to_be_changed_is_named_without_what_cannot_be_seen():
+    site = Site("average", "", "param[values]", Phase.STATE, "float16", "train.py", 12)
+    fix = ("# tra\x1b[31min.py:7, where average.values is made: dtype=torch.float32",)
+    bad = finding(site, code="AMP504", severity=Severity.ERROR, fix=fix)
+    made = report([Layer("average")])
+    unsafe = replace(made.verdict, word=Health.UNSAFE)
+    said = next_step(replace(made, findings=(bad,), plan=None, verdict=unsafe))
+    assert said.endswith("at train.py:7: the lines below show how")

@@ -78,7 +78,7 @@ def test_a_sum_of_gradients_in_half_precision_is_placed_at_the_cast_of_what_is_r
     for error in errors:
         assert error.origin.line == line_of(Points.forward, "level = self.level.to(")
         assert error.fix == (
-            "# here, without the cast to bf16: the gradients of all that reads it are added up in that",
+            "# here, without the cast to bf16, in which the gradients of all its uses are added up",
         )
 
 

@@ -10,13 +10,13 @@ from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
 
 
-def cached(scale):
+def cached(scale, *, enabled=True):
     """Train by gradients of embeddings; return how far the weights have moved. The first loss may be scaled."""
     torch.manual_seed(0)
     tower = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).to("cuda")
     start = tower[0].weight.detach().clone()
     optimizer = torch.optim.Adam(tower.parameters(), 1e-2, eps=1e-14)
-    scaler = torch.amp.GradScaler("cuda")
+    scaler = torch.amp.GradScaler("cuda", enabled=enabled)
     for _ in range(8):
         x = torch.randn(64, 8, device="cuda")
         with torch.no_grad(), torch.autocast("cuda", torch.float16):
@@ -47,3 +47,11 @@ def test_gradients_of_an_unscaled_loss_that_are_read_as_zeros_are_an_error_at_it
         assert f":{line_of(cached, 'surrogate = ')} reads are zero" in error.message
         assert "2.0**15" in error.fix[0]
         assert "/ 2.0**15" in error.fix[1]
+
+
+def test_where_no_loss_is_scaled_the_backward_that_made_the_zeros_is_named_first():
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        assert cached(1.0, enabled=False) == 0.0
+    first = next(one for one in session.report("loop").findings if one.severity is Severity.ERROR)
+    assert (first.code, first.origin.line) == ("AMP408", line_of(cached, "(loss * scale).backward()"))

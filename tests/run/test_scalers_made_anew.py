@@ -10,6 +10,35 @@ from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
 
 
+def together(factor):
+    """Train three models side by side, each with a scaler of its own, made at one line."""
+    torch.manual_seed(0)
+    models = [nn.Linear(8, 1).to("cuda") for _ in range(3)]
+    optimizers = [torch.optim.SGD(model.parameters(), 1e-7) for model in models]
+    scalers = [torch.amp.GradScaler("cuda") for _ in models]
+    skipped = 0
+    for _ in range(8):
+        x = torch.randn(64, 8, device="cuda")
+        for model, optimizer, scaler in zip(models, optimizers, scalers, strict=True):
+            with torch.autocast("cuda", torch.float16):
+                out = model(x)
+            scale = scaler.get_scale()
+            optimizer.zero_grad()
+            scaler.scale(factor * (out.float() - 5).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            skipped += scaler.get_scale() < scale
+    return skipped
+
+
+def test_scalers_side_by_side_do_not_take_each_others_place():
+    session, skipped = Session(Schedule(first=1, every=100), as_cuda=True), []
+    with session.watching():
+        skipped.append(together(64.0))
+    assert skipped[0] > 24 / 4
+    assert "AMP417" not in {one.code for one in session.report("loop").findings}
+
+
 def in_slices(factor, *, slices=5, keeps=False):
     """Train in slices of eight steps, each with an optimizer and a scaler of its own; return how many steps are lost.
 

@@ -239,7 +239,7 @@ def _summed_before(report: Report, site: Site) -> Site:
     The sum of another line is none of it where what it gives is right: autograd adds up what one tensor is used for.
     """
     sites = list(report.low.sites)
-    if site.op in _SUMS and site in sites:
+    if site.op == "add" and site in sites:  # as autograd adds up gradients
         return _many_times(report, sites[sites.index(site) :]) or site
     if site.op != "_to_copy" or site.dtype == report.dtype or site not in sites:
         return site

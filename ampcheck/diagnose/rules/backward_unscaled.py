@@ -159,7 +159,7 @@ def _read_later(report: Report) -> Iterator[Finding]:
     ]
     if jump is None or not plain or not makes_zeros(report, jump.dropped):
         return
-    event, reader = plain[-1], jump.site.location
+    event, reader = plain[0], jump.site.location  # that of what is made of the gradients comes later
     yield loop_finding(
         "AMP408 unscaled-backward",
         Severity.ERROR,
@@ -168,7 +168,7 @@ def _read_later(report: Report) -> Iterator[Finding]:
         [event],
         [
             f"({_loss(event)} * 2.0**15).backward()",
-            f"# {reader}: divide there what is read, in FP32: .float() / 2.0**15",
+            f"# {reader}: divide the gradients that are read there: .float() / 2.0**15",
         ],
     )
 

@@ -179,7 +179,9 @@ def _explains(report: Report, cause: Finding, follower: Finding) -> bool:
     # healed what came before.
     if cause.code == "AMP408" and follower.code != "AMP201" and follower.origin and follower.origin.line:
         # Else it begins elsewhere.
-        return follower.origin.phase is Phase.BACKWARD and _returns_zeros(report, cause)
+        read = gradient_read(report)
+        zeros = _returns_zeros(report, cause) or (read is not None and read.dropped == follower.origin)
+        return follower.origin.phase is Phase.BACKWARD and zeros
     if follower.code == "AMP506" or cause.code in _OF_SCALES | _OF_OVERFLOW | {"AMP202"}:
         return True
     if cause.code in _OF_CAST:
@@ -193,10 +195,10 @@ def _explains(report: Report, cause: Finding, follower: Finding) -> bool:
 
 
 def _returns_zeros(report: Report, cause: Finding) -> bool:
-    """Tell whether a finding is on gradients that a script is given, and that are zero for the most part."""
+    """Tell whether a finding is on gradients that autograd.grad returns and that are zero for the most part."""
     events = () if report.loop is None else report.loop.sequence(1)
     zeros = {event.name for _, event in events if event.kind in {Kind.LOST_GRAD, Kind.RETURNED_ZEROS}}
-    return gradient_read(report) is not None or (cause.origin is not None and cause.origin.location in zeros)
+    return cause.origin is not None and cause.origin.location in zeros
 
 
 def _skips_for(report: Report, cause: Finding, follower: Finding) -> bool:

@@ -223,11 +223,11 @@ def _change_there(report: Report, origin: Site) -> str:
         return f"# where the backward computes this line again: as the forward does, in a region of {off}"
     saved = saving_cast(report) if origin.phase is Phase.BACKWARD else None
     if saved is not None and saved.location == origin.location:
-        added = f"{SHORT_DTYPE[saved.dtype]}: the gradients of all that reads it are added up in that"
+        added = f"{SHORT_DTYPE[saved.dtype]}, in which the gradients of all its uses are added up"
         cast = f"# here, without the cast to {added}" if origin.op in CASTS else ""
         return cast or _saved_in(report, saved, " here", range_fails=makes_zeros(report, saved))
     if origin.op in LIMITS and any(jump.site == jump.dropped == origin for jump in report.error_jumps):
-        return f"# {clean(origin.op)} cuts off numbers here that are larger: keep those in FP32, without limit or cast"
+        return f"# {clean(origin.op)} limits numbers here that FP32 holds: keep those in FP32, without limit or cast"
     return ""
 
 

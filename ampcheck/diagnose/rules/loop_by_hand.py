@@ -170,8 +170,8 @@ def rescaled_by_hand(loop: Loop) -> list[Finding]:
         loop_finding(
             "AMP418 unscaled-in-part",
             Severity.ERROR,
-            "this loss is multiplied by another scale than that of the backward before it, and the gradients of both "
-            "add up: the sum is divided by one scale, so one of the losses counts too much or too little",
+            "this loss and that of the backward before it are multiplied by different scales, and their gradients add "
+            "up: the sum is divided by one scale, so one of the losses counts too much or too little",
             [event],
             [
                 "# one scale for all losses of a step: where each has its own, the smallest of them",

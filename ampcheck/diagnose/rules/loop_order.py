@@ -1,6 +1,5 @@
 """Calls of a training loop that come in the wrong order."""
 
-import re
 from collections.abc import Sequence
 
 from ampcheck.diagnose.rules.clipped_together import clipped_together
@@ -23,6 +22,7 @@ from ampcheck.diagnose.rules.loop_state import (
     loop_finding,
     loop_of,
     moments,
+    named_in_step,
     rounds_of,
     unscaling,
 )
@@ -221,8 +221,7 @@ def step_beside_scaler(report: Report) -> list[Finding]:
 def _stepped_by_scaler(loop: Loop, event: Event, through: set[str]) -> list[str]:
     """Return how the scaler steps: an optimizer that nothing steps so yet where it is stepped now."""
     line = line_near(loop, Kind.SCALER_STEP, event, "scaler.step(optimizer)")
-    optimizer = re.match(r"([\w.\[\]]+)\.step\(", event.code)
-    scaler = re.match(r"([\w.\[\]]+)\.step\(", line)
+    optimizer, scaler = named_in_step(event.code), named_in_step(line)
     update, code = line_of(loop, Kind.UPDATE, "scaler.update()"), event.code or "optimizer.step()"
     if event.thing in through or optimizer is None or scaler is None:
         return [line, update, f"# without: {code}"]
@@ -280,7 +279,7 @@ def scale_not_updated(report: Report) -> list[Finding]:
 
 def _updated_once(loop: Loop, event: Event) -> list[str]:
     """Return the lines that step and update: those of the scaler that the event is of, where they are known."""
-    stepped = re.match(r"([\w.\[\]]+)\.step\(", event.code)
+    stepped = named_in_step(event.code)
     if stepped is not None:
         return [event.code, f"{stepped[1]}.update()  # once, after the last step"]
     last = line_of(loop, Kind.SCALER_STEP, "scaler.step(optimizer)")

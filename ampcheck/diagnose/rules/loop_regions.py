@@ -67,7 +67,8 @@ def forward_outside_autocast(report: Report) -> list[Finding]:
 
 def _opening(report: Report) -> str:
     """Return the line that opens the region of autocast."""
-    otherwise = f"with torch.autocast({device_of(report)}, dtype=torch.float16):"
+    dtype = "bfloat16" if report.precision == "bf16" else "float16"
+    otherwise = f"with torch.autocast({device_of(report)}, dtype=torch.{dtype}):"
     regions = (event for _, event in loop_of(report).sequence(1) if event.kind is Kind.AUTOCAST)
     codes = (event.code for event in regions if event.code and not event.caller)
     return next((code for code in codes if "no_grad" not in code), otherwise)  # else that of an evaluation

@@ -224,15 +224,15 @@ def unscaling(loop: Loop, optimizers: Iterable[str]) -> str:
     """Return the line that unscales, in the script's own names where its step is known."""
     wanted = set(optimizers)
     for _, event in loop.sequence(1):
-        if (
-            event.kind is Kind.SCALER_STEP
-            and not event.caller
-            and (not wanted or wanted & set(event.targets))
-        ):
-            found = re.search(r"([\w.\[\]]+)\.step\(([^()]*)\)", event.code)
-            if found:
-                return f"{found[1]}.unscale_({found[2].split(',')[0]})"
+        own = event.kind is Kind.SCALER_STEP and not event.caller
+        if own and (not wanted or wanted & set(event.targets)) and (found := named_in_step(event.code)):
+            return f"{found[1]}.unscale_({found[2]})"
     return "scaler.unscale_(optimizer)"
+
+
+def named_in_step(code: str) -> re.Match[str] | None:
+    """Return, of a line that calls step, what it is called of and what it is given first."""
+    return re.search(r"([\w.\[\]]+)\.step\(([^(),]*)", code)
 
 
 def device_of(report: Report) -> str:

@@ -1,7 +1,5 @@
 """Gradients that a loop unscales twice, goes on adding to, or unscales in part."""
 
-import re
-
 from ampcheck.diagnose.rules.loop_by_hand import divided_again, rescaled_by_hand, stale_divisors
 from ampcheck.diagnose.rules.loop_order import updated_between
 from ampcheck.diagnose.rules.loop_state import (
@@ -14,6 +12,7 @@ from ampcheck.diagnose.rules.loop_state import (
     loop_finding,
     loop_of,
     moments,
+    named_in_step,
     unscaling,
 )
 from ampcheck.values.findings import Finding, Severity
@@ -164,8 +163,8 @@ def _of_two_scales(loop: Loop) -> list[Finding]:
 def _all_stepped(loop: Loop) -> list[str]:
     """Return the lines that step each optimizer of a loop by one scaler."""
     codes = (event.code for _, event in loop.sequence(1) if event.kind is Kind.SCALER_STEP)
-    found = (re.search(r"[\w.\[\]]+\.step\(([\w.\[\]]+)", code) for code in codes)
-    return list(dict.fromkeys(f"scaler.step({one[1]})" for one in found if one is not None))
+    found = (named_in_step(code) for code in codes)
+    return list(dict.fromkeys(f"scaler.step({one[2]})" for one in found if one is not None and one[2]))
 
 
 def _crossed(loop: Loop, scaler: LoopObject) -> Finding:

@@ -1,11 +1,12 @@
 """Scalers that are made again and again where one would do."""
 
-from itertools import pairwise
+from collections.abc import Iterator
+from itertools import groupby, pairwise
 
 from ampcheck.diagnose.rules.loop_state import active_scalers, loop_finding, loop_of
 from ampcheck.diagnose.rules.makers import maker_of
 from ampcheck.values.findings import Finding, Severity
-from ampcheck.values.loop import Event, Kind, Loop
+from ampcheck.values.loop import Event, Kind, Loop, LoopObject
 from ampcheck.values.maker import BEGINS_SCALE
 from ampcheck.values.report import Report
 from ampcheck.values.wording import plural, scale_words
@@ -19,6 +20,7 @@ _SAME = ", for the same optimizer"
 _LOADED = (
     'checkpoint["scaler"] = scaler.state_dict()  # where the optimizer is saved',
     'scaler.load_state_dict(checkpoint["scaler"])  # behind this line',
+    "# where nothing is resumed: a smaller init_scale, as far as the scale came down",
 )
 
 
@@ -51,24 +53,29 @@ def scaler_made_anew(report: Report) -> list[Finding]:
 def made_again(loop: Loop) -> dict[tuple[str, int, tuple[str, ...]], list[str]]:
     """Return the scalers that are made at one line for the same optimizers, where they are several."""
     made: dict[tuple[str, int, tuple[str, ...]], dict[str, Event]] = {}
-    for _, event in loop.sequence(1):
-        thing = loop.thing(event.thing) if event.kind is Kind.SCALER_STEP else None
-        if thing is not None and thing.label in active_scalers(loop):
-            made.setdefault((thing.file, thing.line, event.targets), {}).setdefault(thing.label, event)
+    for scaler, event in _steps(loop):
+        made.setdefault((scaler.file, scaler.line, event.targets), {}).setdefault(scaler.label, event)
     return {place: list(labels) for place, labels in made.items() if len(labels) > 1}
 
 
-def _resumed(loop: Loop) -> dict[tuple[str, int], list[str]]:
-    """Return the scalers that are made at one line, several times, and each steps optimizers that are new as well."""
-    made: dict[tuple[str, int], dict[str, tuple[str, ...]]] = {}
+def _steps(loop: Loop) -> Iterator[tuple[LoopObject, Event]]:
+    """Yield the steps through scalers that are in use."""
     for _, event in loop.sequence(1):
         thing = loop.thing(event.thing) if event.kind is Kind.SCALER_STEP else None
         if thing is not None and thing.label in active_scalers(loop):
-            made.setdefault((thing.file, thing.line), {}).setdefault(thing.label, event.targets)
+            yield thing, event
+
+
+def _resumed(loop: Loop) -> dict[tuple[str, int], list[str]]:
+    """Return the scalers that are made at one line, one after the other, and each steps an optimizer of its own."""
+    made: dict[tuple[str, int], list[tuple[str, tuple[str, ...]]]] = {}
+    for scaler, event in _steps(loop):
+        made.setdefault((scaler.file, scaler.line), []).append((scaler.label, event.targets))
+    runs = {place: [step for step, _ in groupby(steps)] for place, steps in made.items()}
     return {
-        place: list(labels)
-        for place, labels in made.items()
-        if _FEW <= len(labels) == len({*labels.values()})
+        place: [label for label, _ in steps]
+        for place, steps in runs.items()
+        if _FEW <= len(steps) == len({label for label, _ in steps}) == len({targets for _, targets in steps})
     }
 
 

@@ -147,7 +147,8 @@ def error_jumps(
             dropped = site if site.op in LIMITS and level[site] > _CUT_OFF and finite else dropped
             # A sum in half precision loses what is added to it by itself.
             dropped = site if site.op in _SUMS and site.dtype == dtype and site in made_of else dropped
-            if site.op in _SCALES and site.phase is Phase.FORWARD:  # which magnifies nothing
+            inside = site.phase is Phase.FORWARD and not made_before.get((site.file, site.line))
+            if site.op in _SCALES and inside:  # which magnifies nothing
                 dropped = _gradient_read(site, sources, dtype, level) or dropped
             if site.op in _DIFFERENCES and site.phase is Phase.FORWARD and dropped.phase is Phase.BACKWARD:
                 dropped = _last_forward(site, sources, dtype) or dropped
