@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import ampcheck
+from ampcheck.observe.script.state.stale_casts import StaleCasts
 from ampcheck.run.session import Session
 from ampcheck.values.findings import Severity
 from ampcheck.values.settings import Schedule
@@ -98,3 +99,14 @@ def test_a_region_around_a_step_that_computes_the_loss_again(around, cache):
         assert (len(set(losses)) < len(losses)) is stale  # the same loss at other weights
     found = [one for one in session.report("script.py").findings if one.code == "AMP419"]
     assert [one.severity for one in found] == ([Severity.ERROR] if stale else [])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_weight_that_is_not_a_number_is_no_other_than_its_cast(dtype):
+    weight = nn.Parameter(torch.tensor([1.0, torch.nan, torch.inf]))
+    cast, before = weight.to(dtype), 10**9  # a node of before the step
+    assert not torch.equal(weight.to(dtype), cast)  # as NaN is never equal
+    assert StaleCasts(before).among((cast,)) is None
+    with torch.no_grad():
+        weight[0] = 2.0
+    assert StaleCasts(before).among((cast,)) is weight

@@ -133,7 +133,9 @@ def _casts_behind(roots: Iterable[Any]) -> Iterator[tuple[int, torch.Tensor]]:
 
 @modes.unseen
 def _differ(weight: torch.Tensor, cast: torch.Tensor) -> bool:
-    return not torch.equal(weight.detach().to(cast.dtype), cast.detach())
+    """Tell whether a cast holds other bits than its weight would now: NaN is no other number than NaN."""
+    now = weight.detach().to(cast.dtype)
+    return not torch.equal(now.view(torch.int16), cast.detach().view(torch.int16))
 
 
 def _weight(cast: torch.Tensor) -> torch.Tensor | None:
