@@ -186,12 +186,12 @@ class ErrorJump:
 class UpdateLoss:
     """A tensor after a few updates in half precision: what FP32 would have changed and it did not."""
 
-    JSON = Shape(optional=("infinite", "stepped", "before", "underflows", "loaded", "in_fp32"))
+    JSON = Shape(optional=("infinite", "stepped", "before", "underflows", "loaded", "in_fp32", "dtype"))
 
     name: str  #: qualified name of the parameter or buffer
     moved: int  #: elements that change in FP32
     stuck: int  #: of these, the ones that keep their value in half precision
-    wrong: int = 0  #: of these, the ones that are no finite number then, or moved more than twice as far
+    wrong: int = 0  #: of these, the ones that are no finite number then, or moved much further
     file: str = ""  #: of the line that writes it, where that is a line of the script
     line: int = 0
     infinite: int = 0  #: of the wrong ones, those that are no finite number
@@ -200,6 +200,7 @@ class UpdateLoss:
     loaded: bool = False  #: load_state_dict has cast it there
     underflows: bool = False  #: what changes it is computed in float16, and is zero there
     in_fp32: bool = False  #: it is held in FP32 itself: what is added to it is not
+    dtype: str = ""  #: that it is held in, where that is known
 
 
 @dataclass(frozen=True, slots=True)

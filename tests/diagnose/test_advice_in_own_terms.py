@@ -245,6 +245,6 @@ def test_an_optimizer_that_goes_past_the_scaler_is_stepped_by_it_where_it_is_ste
     _, told = found(lambda: players(unscaled=True, direct=True), as_cuda=True)
     assert told["AMP403"].origin.line == line_of(players, "first_steps.step()")
     assert told["AMP403"].fix == (
-        "scaler.step(first_steps)  # here, in place of first_steps.step()",
+        "scaler.step(first_steps)  # here, in place of first_steps.step() and of a division before it",
         "scaler.update()  # once, after the last step",
     )

@@ -312,6 +312,23 @@ def test_an_average_may_be_some_units_behind_but_not_a_quarter_of_a_very_long_wa
     assert bool(state.losses) is lost
 
 
+@pytest.mark.parametrize("rounds", [16, 15])
+@pytest.mark.parametrize("lasts", [True, False])
+@pytest.mark.parametrize("start", [9.0, 5.0])
+def test_a_sum_whose_every_addition_is_rounded_up_runs_ahead(start, lasts, rounds):
+    """Bfloat16 has steps of a 16th from 8 on: adding a 24th adds a 16th. From 4 on it adds a 32nd, which is less."""
+    first = torch.full((48,), start).bfloat16()
+    clock, wide = first.clone(), first.float()
+    for _ in range(16):
+        clock += 1.0 / 24
+        wide = wide + 1.0 / 24
+    went, way = float((clock.float() - first.float()).mean()), float((wide - first.float()).mean())
+    assert went / way == pytest.approx(1.5 if start == 9.0 else 0.75, rel=1e-3)
+    state = State(weakref.ref(clock), "clock", first, 0, rounds=rounds, lasts=lasts)
+    compare(state, clock, wide, torch.zeros(48, dtype=torch.bool), last=False)
+    assert [one.wrong for one in state.losses] == ([48] if start == 9.0 and lasts and rounds == 16 else [])
+
+
 @pytest.mark.parametrize("still", [True, False])
 def test_what_is_behind_in_a_few_numbers_that_go_nearly_all_of_the_way_is_not_judged_fine(still):
     """Of those that move furthest fewer than half stand still, of all a few: none of this is most of anything."""

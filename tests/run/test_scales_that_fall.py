@@ -83,6 +83,35 @@ def test_an_overflow_long_after_the_recorded_steps_shows_when_the_scale_falls():
     assert lines.index("optimizer.step()") < lines.index("optimizer.zero_grad()")
 
 
+def test_a_step_that_a_check_keeps_from_infinities_is_not_said_to_take_them():
+    """The check looks at the gradients of one optimizer of two: those of the other overflow first."""
+    torch.manual_seed(0)
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        trunk, head = nn.Linear(8, 8), nn.Linear(8, 1)
+        first = torch.optim.SGD(trunk.parameters(), 1e-6)
+        second, scale = torch.optim.SGD(head.parameters(), 1e-6), 2.0**4
+        for step in range(60):
+            first.zero_grad()
+            second.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                loss = head(1e-2 * trunk(torch.randn(16, 8)).relu()).sum() + 1e2 * head.bias.sum()
+            (loss * scale).backward()
+            for parameter in (*trunk.parameters(), *head.parameters()):
+                parameter.grad.div_(scale)
+            if all(bool(one.grad.isfinite().all()) for one in trunk.parameters()):
+                first.step()
+                second.step()
+                scale *= 2 if step % 3 == 2 else 1
+            else:
+                scale /= 2
+    assert all(bool(one.isfinite().all()) for one in trunk.parameters())
+    assert not bool(head.bias.isfinite().all())
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    here = test_a_step_that_a_check_keeps_from_infinities_is_not_said_to_take_them
+    assert [(one.code, one.origin.line) for one in errors] == [("AMP403", line_of(here, "second.step()"))]
+
+
 @pytest.mark.parametrize(("large", "bad"), [(1e4, True), (1e-3, False)])
 def test_a_scale_that_an_own_update_holds_up_is_said_at_that_update(large, bad):
     torch.manual_seed(0)

@@ -202,3 +202,51 @@ def test_casts_of_zeros_within_a_backward_are_not_looked_at_for_ever(monkeypatch
         seen.casts_within(zeros, zeros.half(), told.append)
     assert 0 < len(looks) < 300
     assert told == []
+
+
+def mean_of_clients(divides_first, *, overflows=False, rounds=12, clients=3, scale=2.0**20):
+    """Average clients' gradients, sent in half precision; divided by the loss scale first, or by the server."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer, dropped = torch.optim.Adam(model.parameters(), 1e-3), 0
+    for _ in range(rounds):
+        sent = []
+        for _ in range(clients):
+            model.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                out = model(torch.randn(16, 8))
+            loss = (1e10 if overflows else 1e-5) * (1e-3 * out.float()).square().sum()
+            (loss * scale).backward()
+            for parameter in model.parameters():
+                parameter.grad.div_(scale if divides_first else 1.0)
+            packed = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+            sent.append(packed.to(torch.float16))
+        mean = torch.stack([one.float() for one in sent]).mean(0) / (1.0 if divides_first else scale)
+        if not bool(mean.isfinite().all()):
+            dropped += 1
+            continue
+        weight, bias = mean.split([32, 4])
+        model.weight.grad, model.bias.grad = weight.view_as(model.weight).clone(), bias.clone()
+        optimizer.step()
+    return dropped
+
+
+@pytest.mark.parametrize("divides_first", [True, False])
+def test_gradients_that_are_sent_before_they_are_cleared_are_no_skipped_steps(divides_first):
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        assert mean_of_clients(divides_first) == 0
+    errors = [one for one in session.report("script.py").findings if one.severity is Severity.ERROR]
+    there = line_of(mean_of_clients, "sent.append")
+    assert [(one.code, one.origin.line) for one in errors] == [("AMP421", there)] * divides_first
+    if errors:
+        assert errors[0].fix == (
+            "# this line, without the cast to half precision, or divided by the loss scale after it",
+        )
+
+
+def test_rounds_whose_gradients_overflow_are_skipped_steps():
+    session = Session(Schedule(), as_cuda=True)
+    with session.watching():
+        assert mean_of_clients(divides_first=True, overflows=True) == 12
+    assert "AMP206" in {one.code for one in session.report("script.py").findings}

@@ -178,9 +178,11 @@ def test_numbers_that_a_backward_rebuilds_are_named_there_unless_they_are_held_i
     lines = {line_of(Momentum.backward, text) for text in ("x = x - v", "v = (v -")}
     assert found[0].code == "AMP501"
     assert found[0].origin.line in lines
-    assert found[0].fix == (
-        "# rebuilt here from numbers held in bf16: hold them in FP32 where the forward makes them",
-    )
+    (fix,) = found[0].fix
+    said, _, places = fix.partition(", at ")
+    assert said == "# rebuilt here from numbers held in bf16: hold them in FP32 where the forward makes them"
+    makes = [line_of(Momentum.forward, text) for text in ("v = 0.6", "x = x + v")]
+    assert [int(place.rpartition(":")[2]) for place in places.split(" and ")] == makes
 
 
 def site(op, line, phase=Phase.FORWARD, module=""):
@@ -198,6 +200,17 @@ def test_a_result_that_is_exact_has_lost_no_bits(exact):
     errors = {start: off_by(exact), moved: off_by(0.002), way: off_by(0.5)}
     (jump,) = error_jumps({start: (), moved: (start,), way: (start, moved)}, errors, "bfloat16")
     assert (jump.site, jump.dropped) == (way, start if exact else moved)
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_a_second_cast_by_one_line_is_as_far_off_as_what_it_casts_and_no_jump(carried):
+    """Both have the place of the first, which stands before what the second is made of."""
+    small, cast, product, far = site("addmm", 1), site("_to_copy", 4), site("mm", 2), site("sub", 3)
+    sources = {small: (), cast: (small, far), product: (cast,) if carried else (), far: (product,)}
+    errors = {small: off_by(0.003), cast: off_by(0.7), product: off_by(0.002), far: off_by(1.0)}
+    jumps = error_jumps(sources, errors, "bfloat16")
+    assert [one.site for one in jumps] == ([cast] if carried else []) + [far]
+    assert jumps[-1].dropped == product
 
 
 @pytest.mark.parametrize(("op", "itself"), [("_to_copy", True), ("sub", False)])
@@ -401,12 +414,12 @@ def test_a_slope_between_two_points_is_lost_where_the_points_are_rounded(wide):
     )
 
 
-@pytest.mark.parametrize("unscales", [True, False])
+@pytest.mark.parametrize("unscales", [Kind.UNSCALE, Kind.DIVISOR, None])
 @pytest.mark.parametrize(("cast", "named"), [("_to_copy", True), ("mul", False)])
 def test_a_cast_behind_the_backward_is_what_to_leave_out_once_gradients_are_unscaled(cast, named, unscales):
     before, backward, behind = site("_to_copy", 1), site("mm", 2, Phase.BACKWARD), site(cast, 3)
     report = SimpleNamespace(
-        loop=SimpleNamespace(count=lambda kind: unscales and kind is Kind.UNSCALE),
+        loop=SimpleNamespace(count=lambda kind: kind is unscales),
         low=SimpleNamespace(sites=dict.fromkeys([before, backward, behind], TensorStats())),
     )
     assert _cast_on_the_way(report) == (behind if named and unscales else None)

@@ -15,11 +15,13 @@ from ampcheck.diagnose.rules.makers import (
     before_cast,
     casts_at,
     changed_at,
+    computed_by_class,
     held_in_fp32,
     is_layer,
     made_in_fp32,
     states_at,
 )
+from ampcheck.diagnose.rules.regions import called_as, in_fp32, in_fp32_but_for_modules, nodes_of
 from ampcheck.diagnose.rules.saturation import at_its_limit
 from ampcheck.diagnose.rules.scales_tried import (
     divided_in_half,
@@ -69,23 +71,12 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         return ()
     if is_unscaled(report, origin) and not _change_there(report, origin):
         return SCALED
-    region = f"with torch.autocast({device_of(report)}, enabled=False):"
     after = next((site for site in finding.sites[1:] if _reads(site, origin)), None)
     if change := _change_there(report, origin) or _call_alone(report, finding, after):
         return (change,)
     in_place = origin.op.endswith("_") and origin.phase is Phase.FORWARD
     if not _written(report, origin):
-        together = after is not None and _one_function(origin, after)
-        until = f" to {location(after.file, after.line)}" if after and together else ""
-        without = ", without its casts to half precision" if casts_at(origin.file, origin.line) else ""
-        first = _first_line(report, finding)
-        if until and first != "this line":
-            first = first.removesuffix(" to this line")
-        given = before_cast(origin.file, origin.line, _cast_before(report, origin))
-        what = f"{first}{until}, with .float() on what is read{given}{without}"
-        if origin.op in CASTS and is_layer(report, origin.module) and first == "this line":
-            what = f"{clean(origin.module)} in FP32: its inputs as .float()"
-        lines: tuple[str, ...] = (region, f"    ...  # {what}")
+        lines = _region(report, finding, origin, after)
         if origin.phase is Phase.BACKWARD and runs_backward_only(report, origin):
             lines = *lines, "    # a hook must return the dtype that it was given: .to(grad.dtype)"
         alone = changed_at(report, origin.location) is not None
@@ -94,6 +85,30 @@ def _in_fp32(report: Report, finding: Finding) -> tuple[str, ...]:
         made = made or (tuple(states_at(report, origin)) if in_place else ())
         return made if made and alone else (*made, *lines)
     return _uncast(report, finding, origin, after)
+
+
+def _region(report: Report, finding: Finding, origin: Site, after: Site | None) -> tuple[str, ...]:
+    """Return the lines of an operation, and of what reads its result, in FP32."""
+    until = f" to {location(after.file, after.line)}" if after and _one_function(origin, after) else ""
+    first, casts = _first_line(report, finding), casts_at(origin.file, origin.line)
+    given = before_cast(origin.file, origin.line, _cast_before(report, origin))
+    product = rounds_inputs(origin.op) or (after is not None and rounds_inputs(after.op))
+    if first == "this line" and not product:  # autocast rounds nothing there
+        if casts and not given and origin.phase is Phase.FORWARD:
+            return ("# this line without its casts to half precision",)
+        slope = origin.op.removesuffix("_backward") in _OF_NUMBERS  # that of a result which is rounded
+        right = finding.code != "AMP501" and (slope or origin.phase is Phase.FORWARD)  # is what is read
+        last = after.line if after and until else 0
+        if right and (lines := in_fp32_but_for_modules(report, origin, last)):
+            return lines
+    if until and first != "this line":
+        first = first.removesuffix(" to this line")
+    what = f"{first}{until}, with .float() on what is read{given}"
+    if casts:
+        what = f"{what}, without its casts to half precision"
+    if origin.op in CASTS and is_layer(report, origin.module) and first == "this line":
+        what = f"{clean(origin.module)} in FP32: its inputs as .float()"
+    return f"with torch.autocast({device_of(report)}, enabled=False):", f"    ...  # {what}"
 
 
 def _uncast(report: Report, finding: Finding, origin: Site, after: Site | None) -> tuple[str, ...]:
@@ -162,32 +177,9 @@ def _call_alone(report: Report, finding: Finding, after: Site | None) -> str:
         return ""
     if (after is not None and rounds_inputs(after.op)) or _first_line(report, finding) != "this line":
         return ""
-    line = linecache.getline(origin.file, origin.line).strip()
-    try:
-        nodes = [*ast.walk(ast.parse(line))]
-    except (SyntaxError, ValueError, RecursionError):
-        return ""
-    calls = [node for node in nodes if isinstance(node, ast.Call) and _name(node.func) == origin.op]
+    nodes = nodes_of(linecache.getline(origin.file, origin.line).strip())
+    calls = [node for node in nodes if isinstance(node, ast.Call) and called_as(node.func) == origin.op]
     return in_fp32(calls[0]) if len(calls) == 1 else ""
-
-
-def _name(func: ast.expr) -> str:
-    return func.attr if isinstance(func, ast.Attribute) else ""
-
-
-def in_fp32(call: ast.Call) -> str:
-    """Return a call of a function, or of a method, with FP32 numbers; '' where it is written in another way."""
-    method = not call.args and isinstance(call.func, ast.Attribute)
-    given = call.args[0] if call.args else getattr(call.func, "value", None)
-    by_name = any(one.arg in {None, "input"} for one in call.keywords)
-    if given is None or isinstance(given, ast.Starred) or by_name:
-        return ""
-    plain = isinstance(given, ast.Name | ast.Call | ast.Attribute | ast.Subscript)
-    wide = f"{ast.unparse(given) if plain else f'({ast.unparse(given)})'}.float()"
-    rest = [ast.unparse(one) for one in call.args[1:]]
-    rest += [f"{one.arg}={ast.unparse(one.value)}" for one in call.keywords]
-    func = f"{wide}.{_name(call.func)}" if method else ast.unparse(call.func)
-    return f"{func}({', '.join(rest if method else [wide, *rest])})  # in place of {ast.unparse(call)}"
 
 
 def _first_line(report: Report, finding: Finding) -> str:
@@ -217,7 +209,9 @@ def _change_there(report: Report, origin: Site) -> str:
         return f"# {origin.location}: dtype=torch.float32"
     if is_rebuilt(report, origin):
         held = f"numbers held in {clean(report.precision)}"
-        return f"# rebuilt here from {held}: hold them in FP32 where the forward makes them"
+        lines = computed_by_class(report, origin)
+        makes = f"the forward makes them{f', at {lines}' if lines else ''}"
+        return f"# rebuilt here from {held}: hold them in FP32 where {makes}"
     if origin == lowered_again(report):
         off = f"torch.autocast({device_of(report)}, enabled=False)"
         return f"# where the backward computes this line again: as the forward does, in a region of {off}"
@@ -225,7 +219,9 @@ def _change_there(report: Report, origin: Site) -> str:
     if saved is not None and saved.location == origin.location:
         added = f"{SHORT_DTYPE[saved.dtype]}, in which the gradients of all its uses are added up"
         cast = f"# here, without the cast to {added}" if origin.op in CASTS else ""
-        return cast or _saved_in(report, saved, " here", range_fails=makes_zeros(report, saved))
+        there = [pair for site, pair in report.errors.items() if site.location == saved.location]
+        divided = origin.op == "div" and any(pair.lost for pair in there)  # by what is zero, and not in FP32
+        return cast or _saved_in(report, saved, " here", range_fails=divided or makes_zeros(report, saved))
     if origin.op in LIMITS and any(jump.site == jump.dropped == origin for jump in report.error_jumps):
         return f"# {clean(origin.op)} limits numbers here that FP32 holds: keep those in FP32, without limit or cast"
     return ""
@@ -253,12 +249,9 @@ def _written(report: Report, origin: Site) -> bool:
 
 def _one_function(origin: Site, after: Site) -> bool:
     """Tell whether two lines of a file are of one function: a region holds no more."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(origin.file)))
-    except (SyntaxError, ValueError, RecursionError):
-        return True
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
-    spans = [(node.lineno, node.end_lineno or 0) for node in ast.walk(tree) if isinstance(node, kinds)]
+    functions = [one for one in nodes_of("".join(linecache.getlines(origin.file))) if isinstance(one, kinds)]
+    spans = [(one.lineno, one.end_lineno or 0) for one in functions]
     inside = [
         {(first, last) for first, last in spans if first <= line <= last}
         for line in (origin.line, after.line)

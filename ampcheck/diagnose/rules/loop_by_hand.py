@@ -220,8 +220,13 @@ def stepped_by_hand(loop: Loop) -> list[Finding]:
     """Return findings on optimizers that step gradients which overflowed at a scale that the script applies."""
     events = [event for _, event in loop.sequence(1)]
     steps = [event for event in events if event.kind is Kind.STEP]
-    if not any((event.kind, event.name) == (Kind.GROWN, SPOILT) for event in events):
-        steps = [event for event in steps if event.name == NOT_FINITE]
+    spoilt = [event for event in events if (event.kind, event.name) == (Kind.GROWN, SPOILT)]
+    whose = {label for event in spoilt for label in event.targets}
+    steps = [
+        event
+        for event in steps
+        if event.name == NOT_FINITE or (spoilt and (event.thing in whose or not whose))
+    ]
     return [
         loop_finding(
             "AMP403 step-beside-scaler",

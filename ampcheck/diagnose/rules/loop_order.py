@@ -225,7 +225,7 @@ def _stepped_by_scaler(loop: Loop, event: Event, through: set[str]) -> list[str]
     update, code = line_of(loop, Kind.UPDATE, "scaler.update()"), event.code or "optimizer.step()"
     if event.thing in through or optimizer is None or scaler is None:
         return [line, update, f"# without: {code}"]
-    own = f"{scaler[1]}.step({optimizer[1]})  # here, in place of {code}"
+    own = f"{scaler[1]}.step({optimizer[1]})  # here, in place of {code} and of a division before it"
     return [own, f"{update}  # once, after the last step"]
 
 
@@ -242,7 +242,7 @@ def _bypassed(moment: Moment) -> str:
         return "applies the same gradients a second time, after scaler.step"
     if moment.event.thing in moment.unscaled:
         return "bypasses the scaler: a step whose gradients overflow is skipped only if this code does so"
-    return "bypasses the scaler: it applies gradients that are still multiplied by the loss scale"
+    return "bypasses the scaler, which divides gradients by the loss scale, and skips a step in which they overflow"
 
 
 def scale_not_updated(report: Report) -> list[Finding]:

@@ -139,8 +139,8 @@ def stale_weight_cast(report: Report) -> list[Finding]:
     lasts over optimizer steps, every later forward sees the first weights: the optimizer moves weights that nothing
     reads, and the loss does not change.
 
-    What to do: enter the region anew for each forward; or, where it has to last, call torch.clear_autocast_cache()
-    behind each step.
+    What to do: enter the region anew for each forward; or, where it has to last, give it cache_enabled=False, or call
+    torch.clear_autocast_cache() behind each step.
 
     Example: with torch.autocast(...): for x, y in loader: ... optimizer.step().
 
@@ -176,19 +176,29 @@ def _stale(report: Report, said: str, places: list[Event]) -> Finding:
     written = (place.code for place in places if "autocast(" in place.code and not place.caller)
     opening = next(written, _opening(report))
     alone = places[0].kind is Kind.STALE_CAST  # of a thread, whose loss may be anywhere
+    around = f"around each forward{'' if alone else ' and loss, one for each step of an optimizer'}"
     return loop_finding(
         "AMP419 stale-weight-cast",
         Severity.ERROR,
         f"the forward computes with {said} keeps the casts of weights",
         places,
-        [f"{opening}  # inside of the loop, around each forward", "    output = model(input)"]
-        if alone
-        else [
-            f"{opening}  # inside of the loop or closure, around forward and loss alone",
-            "    loss = criterion(model(input), target)",
-            "loss.backward()  # outside of the region",
+        [
+            *_without_cache(opening),
+            f"# or, faster: a region of its own inside of the loop or closure, {around}",
         ],
     )
+
+
+def _without_cache(opening: str) -> list[str]:
+    """Return the line that opens a region, without the cache of casts; as a note where another function opens it."""
+    before, call, after = opening.partition("autocast(")
+    depth = 1
+    for at, letter in enumerate(after):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if not depth:
+            given = after[:at].rstrip().rstrip(",")
+            return [f"{before}{call}{given}{', ' if given else ''}cache_enabled=False{after[at:]}"]
+    return [f"{opening}  # which is to open it with cache_enabled=False"]
 
 
 def _harm(report: Report, again: Site | None) -> str:

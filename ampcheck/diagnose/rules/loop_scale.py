@@ -6,6 +6,7 @@ from ampcheck.diagnose.rules.gradients import no_scale_fits
 from ampcheck.diagnose.rules.loop_by_hand import never_stepped, scale_in_half
 from ampcheck.diagnose.rules.loop_state import device_of, line_of, loop_finding, loop_of, stay_infinite
 from ampcheck.diagnose.rules.makers import casts_at, made_in_fp32, maker_of
+from ampcheck.diagnose.rules.regions import in_fp32_but_for_modules
 from ampcheck.diagnose.rules.scale_lines import gives_scale, lowered_by, made, multiplied_by_hand, updated
 from ampcheck.diagnose.rules.scalers_anew import made_again
 from ampcheck.diagnose.rules.scales_tried import fitting, overflows_all_along
@@ -14,8 +15,9 @@ from ampcheck.values.findings import Finding, Severity
 from ampcheck.values.formats import HALVES
 from ampcheck.values.loop import Cause, Event, Kind, Loop, ScaleEvent
 from ampcheck.values.maker import LOWERS_SCALE
-from ampcheck.values.op_kinds import CASTS
+from ampcheck.values.op_kinds import CASTS, rounds_inputs
 from ampcheck.values.report import Report
+from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import clean, location, plural, scale_words, some
 
 #: Attempts of which all were skipped that say something; GradScaler's first scale is often a few octaves too high.
@@ -250,12 +252,13 @@ def _stays(loop: Loop, label: str, events: list[ScaleEvent]) -> str:
 def _lowered(report: Report, label: str) -> list[str]:
     """Return the lines of a scaler that lowers its scale, or how far the script must lower its own."""
     thing = loop_of(report).thing(label)
-    fits = max(fitting(report), default=report.log2_scale)
-    if thing is None and fits < report.log2_scale:
+    fits = max(fitting(report), default=None)
+    if thing is None and fits is not None:
         falls = maker_of(report, LOWERS_SCALE)
         at = f"{falls.location}: " if falls is not None else ""
         further = " further" if len({event.after for event in loop_of(report).scales}) > 1 else ""
-        return [f"# {at}halve the scale{further} where a step is skipped: 2.0**{fits} is predicted to fit"]
+        then = f": 2.0**{fits} is predicted to fit" if fits < report.log2_scale else ""
+        return [f"# {at}halve the scale{further} where a step is skipped{then}"]
     if thing is None:
         return []
     if thing.kind == "GradScaler":
@@ -279,7 +282,10 @@ def _kept_in_fp32(report: Report, cause: Cause | None, half: str = "") -> list[s
     whole = any(one.path.startswith(f"{cause.place}.") for one in report.low.modules)
     region = f"with torch.autocast({device_of(report)}, enabled=False):"
     if half or whole or cause.place == here or overflows_all_along(report, here):
-        return [region, "    ...  # this line, with .float() on what is read"]
+        module = "" if cause.place == here else cause.place
+        origin = Site(module, cause.op, "output", Phase.FORWARD, half, cause.file, cause.line)
+        split = () if rounds_inputs(cause.op) else in_fp32_but_for_modules(report, origin)
+        return [*split] or [region, "    ...  # this line, with .float() on what is read"]
     backwards = {event.location for _, event in loop_of(report).sequence(1) if event.kind is Kind.BACKWARD}
     if not cause.place or cause.place in backwards:  # which computes nothing
         return []

@@ -1,13 +1,17 @@
 """The lines that make what a script holds in half precision: where it is to be made in FP32 instead."""
 
+import ast
 import linecache
 import re
 from collections.abc import Iterator
 
+from ampcheck.diagnose.rules.regions import nodes_of
+from ampcheck.values.formats import HALVES
 from ampcheck.values.loop import SENT_WEIGHT
 from ampcheck.values.maker import CASTS_MODULE, Maker
+from ampcheck.values.op_kinds import CASTS
 from ampcheck.values.report import Report
-from ampcheck.values.trace import Site
+from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import clean, location
 
 #: Layers whose inputs autocast casts.
@@ -151,10 +155,26 @@ def held_in_fp32(report: Report, name: str, shown: str = "", *, anew: str = "", 
     if inner and alone and not anew:
         at = " and ".join(maker.cast) or maker.location
         part = _NUMBERED.sub(r"[\1]", f"{held}.{inner}")
-        return f"{part} = {part}.float()  # once the model is made: {at} casts the whole {held}"
+        return f"{part}.data = {part}.data.float()  # once the model is made: {at} casts the whole {held}"
     return _wide(maker, held, anew)
 
 
 def is_layer(report: Report, path: str) -> bool:
     """Tell whether a module is a layer of torch's that autocast casts the input of."""
     return any(one.path == path and one.kind in _LAYERS for one in report.low.modules)
+
+
+def computed_by_class(report: Report, origin: Site) -> str:
+    """Return the lines of an operation's class at which its forward computes in half precision, '' for none."""
+    classes = [
+        one for one in nodes_of("".join(linecache.getlines(origin.file))) if isinstance(one, ast.ClassDef)
+    ]
+    spans = [(one.lineno, one.end_lineno or 0) for one in classes]
+    inside = [(first, last) for first, last in spans if first <= origin.line <= last]
+    lines = {
+        site.line
+        for site in report.low.sites
+        if site.phase is Phase.FORWARD and site.dtype in HALVES and site.op not in CASTS
+        if site.file == origin.file and any(first <= site.line <= last for first, last in inside)
+    }
+    return " and ".join(location(origin.file, line) for line in sorted(lines)[:_FEW])

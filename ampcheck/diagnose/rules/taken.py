@@ -13,7 +13,7 @@ from ampcheck.values.loop import MADE_ZERO, Event, Kind
 from ampcheck.values.op_kinds import CASTS
 from ampcheck.values.report import Report, by_place
 from ampcheck.values.trace import Phase, Site
-from ampcheck.values.wording import clean, percent, plural, some
+from ampcheck.values.wording import clean, location, percent, plural, some
 
 #: What to do with a score.
 _SCORED = "# the score in FP32: .float() on what it is made of, and no cast to half precision from here on"
@@ -188,15 +188,16 @@ def changed_gradients(report: Report) -> list[Finding]:
             f"optimizer is given it: {_what_changed_it(found)}",
             _what_to_do(report, found),
         )
-        for found in map(partial(_where_it_overflows, report), _harmful(report, DoubtKind.CHANGED))
+        for found in map(partial(_where_it_is_lost, report), _harmful(report, DoubtKind.CHANGED))
         if not added
     ] + [*added, *(_sent(event) for event in sent_events(report))]
 
 
-def _where_it_overflows(report: Report, found: Doubt) -> Doubt:
-    """Return a doubt with the line that makes a number infinite behind the backward, not the one that reads it."""
+def _where_it_is_lost(report: Report, found: Doubt) -> Doubt:
+    """Return a doubt with the line behind the backward that casts, or that makes a number infinite."""
     if not found.overflows:
-        return found
+        cast = None if found.names else _cast_on_the_way(report)
+        return found if cast is None else replace(found, file=cast.file, line=cast.line)
     sites, reference = [*report.low.sites], by_place(report.reference)
     last = max((at for at, site in enumerate(sites) if site.phase is Phase.BACKWARD), default=len(sites))
     forward = (site for site in sites[last:] if site.phase is Phase.FORWARD and site.line)
@@ -237,15 +238,18 @@ def _what_to_do(report: Report, found: Doubt) -> str:
     if found.overflows:
         return "# compute this in FP32: .float() on the gradients that it is made of, no cast of them to half precision"
     if not found.names:
-        cast = _cast_on_the_way(report)
-        return f"# {cast.location}: without the cast to half precision" if cast else _unscaled_first(report)
+        if _cast_on_the_way(report) is None:
+            return _unscaled_first(report, location(found.file, found.line))
+        by_hand = report.loop is not None and report.loop.count(Kind.DIVISOR)
+        after = ", or divided by the loss scale after it" if by_hand else ""
+        return f"# this line, without the cast to half precision{after}"
     return f"# compute {clean(found.names[0])} in FP32: .float() on what it is made of, outside of autocast"
 
 
 def _cast_on_the_way(report: Report) -> Site | None:
-    """Return where a script casts to half precision behind the backward, what it has unscaled."""
+    """Return where a script casts to half precision behind the backward, what it or a scaler has divided."""
     loop = report.loop
-    if loop is None or not loop.count(Kind.UNSCALE):
+    if loop is None or not (loop.count(Kind.UNSCALE) or loop.count(Kind.DIVISOR)):
         return None
     sites = [*report.low.sites]
     last = max((at for at, site in enumerate(sites) if site.phase is Phase.BACKWARD), default=len(sites))
@@ -253,10 +257,15 @@ def _cast_on_the_way(report: Report) -> Site | None:
     return next((site for site in later if site.dtype in HALVES), None)
 
 
-def _unscaled_first(report: Report) -> str:
-    """Return what to do before gradients are changed."""
+def _unscaled_first(report: Report, here: str) -> str:
+    """Return what to do before gradients are changed at a line."""
     if report.loop is not None and active_scalers(report.loop):
         return "scaler.unscale_(optimizer)  # before the gradients are changed"
+    events = () if report.loop is None else (event for _, event in report.loop.sequence(1))
+    if any((event.kind, event.location) == (Kind.CLIP, here) for event in events):
+        return (
+            "# clip behind the division by the loss scale, in FP32, to a limit that is not multiplied by it"
+        )
     if report.log2_scale or (report.loop is not None and report.loop.scaling):
         return "# copy each gradient to FP32 first, and divide that by the loss scale: grad.float() / scale"
     return "# compute what the gradients are made of in FP32, the losses too: outside of autocast"

@@ -24,7 +24,7 @@ def lost_update(report: Report) -> list[Finding]:
     """Weights or averages held in half precision do not move, or move to somewhere else.
 
     What it finds: tensors in half precision of which more than half of the elements that FP32 would change in
-    the first optimizer steps keep their old value or move more than twice as far, or any become infinite or NaN; or
+    the first optimizer steps keep their old value or move much further, or any become infinite or NaN; or
     most of the eighth step is lost, while gradients are about as large. What a script changes beside its training,
     averages, counters, banks and buffers, and weights that an optimizer of its own steps, in place or by making them
     anew, is followed in FP32 over many steps: there an element counts once FP32 has moved it by eight units in the last
@@ -85,7 +85,7 @@ def _what_became(stuck: int, wrong: int, bad: int, *, many: bool) -> tuple[str, 
     if stuck >= wrong:
         kept = "fall short of the values that FP32 gives them" if many else "stay as they were"
         return "are rounded away", kept
-    far = "" if bad >= wrong else ", or more than twice as large as in FP32"
+    far = "" if bad >= wrong else ", or much larger than in FP32"
     return f"are not finite{far}", "moved wrongly"
 
 
@@ -105,9 +105,10 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
     effect, kept = _what_became(stuck, wrong, bad_ones, many=many)
     trained = _trained(report, first.name)
     why, larger = vanishing_eps(report) if trained and wrong > stuck else ("", ())
+    counted = f": {first.stuck if stuck >= wrong else first.wrong:,} of {first.moved:,} elements {kept}"
     said = (
         f"{share} of the changes to {plural(tensors, 'tensor')} held in half precision {effect} "
-        f"({first.name}: {first.stuck if stuck >= wrong else first.wrong:,} of {first.moved:,} elements {kept}){why}"
+        f"({first.name}{counted if first.moved > 1 else ''}){why}"
     )
     if first.before:
         said = f"{first.name} is computed in half precision, and off by {percent(first.before)} before training begins"
@@ -133,7 +134,8 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
             *held,
             f"# and {location(first.file, first.line)}: compute in FP32 what is added, with .float()",
         )
-    place = Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, report.dtype, file, line)
+    dtype = first.dtype or report.dtype
+    place = Site(parent, "", f"param[{first.name.rpartition('.')[2]}]", Phase.STATE, dtype, file, line)
     led = led_to(report, place.location)  # what a library steps is found at the user's line that led there
     said = f"{said}; stepped at {place.location}" if led[1] else said
     return Finding(
@@ -143,7 +145,7 @@ def _lost_update(report: Report, bad: list[UpdateLoss]) -> Finding:
         Severity.ERROR,
         said,
         (place._replace(file=led[0], line=led[1]), place) if led[1] else (place,),
-        {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": len(bad)},
+        {"lost_fraction": (stuck + wrong) / moved, "wrong_fraction": wrong / moved, "tensors": tensors},
         fix=held if beside else (*larger, *_kept(report, bad, held)),
     )
 
@@ -238,10 +240,10 @@ def _saved(bad: list[UpdateLoss], gone: str) -> Finding:
 
 
 def _is_alone(report: Report, loss: UpdateLoss) -> bool:
-    """Tell whether nothing else of a tensor's module has lost anything."""
-    module = loss.name.rpartition(".")[0]
+    """Tell whether nothing else has lost anything of what holds a tensor, and is cast as a whole."""
+    holder = loss.name.partition(".")[0]
     found = {other.name.partition("[")[0] for other in report.updates}
-    return sum(name.rpartition(".")[0] == module for name in found) == 1
+    return sum(name.partition(".")[0] == holder for name in found) == 1
 
 
 def _by_script(loss: UpdateLoss) -> bool:

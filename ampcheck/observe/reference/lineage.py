@@ -125,7 +125,7 @@ def error_jumps(
     That may have been outside of the step: by the lines that read it, what has made numbers there.
     """
     found: list[ErrorJump] = []
-    level: dict[Site, float] = {}
+    level = _read_ahead(sources, errors)
     begun: dict[Site, float] = {}  #: how far off a line was before it, by what it has made
     for site, made_of in sources.items():
         before = max((level.get(source, 0.0) for source in made_of), default=0.0)
@@ -157,6 +157,35 @@ def error_jumps(
             if site.phase is Phase.FORWARD or saved:
                 found.append(ErrorJump(site, before, level[site], dropped))
     return tuple(found[:MOST_LEAPS])
+
+
+def _read_ahead(sources: Sources, errors: Mapping[Site, PairError]) -> dict[Site, float]:
+    """Return how far off results are that a site before them reads: of several by one line, the first has its place.
+
+    Those that a loop carries are left out: they are made of what reads them.
+    """
+    place = {site: at for at, site in enumerate(sources)}
+    ahead = {
+        (one, site)
+        for site, made_of in sources.items()
+        for one in made_of
+        if place.get(one, -1) > place[site]
+    }
+    return {
+        one: errors[one].relative_rms
+        for one, site in ahead
+        if one in errors and site not in _all_behind(one, sources)
+    }
+
+
+def _all_behind(site: Site, sources: Sources) -> set[Site]:
+    """Return all that results of a site are made of."""
+    waiting, seen = [site], {site}
+    for one in waiting:  # which grows
+        fresh = [source for source in sources.get(one, ()) if source not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return seen - {site}
 
 
 def _last_forward(site: Site, sources: Sources, dtype: str) -> Site | None:

@@ -8,6 +8,7 @@ import torch
 from ampcheck.observe.script.comparing import Compared
 from ampcheck.observe.script.guard import guarded
 from ampcheck.observe.script.loop_watcher import LoopWatcher
+from ampcheck.observe.script.optimizers import labels_of
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import trains
 from ampcheck.observe.script.scaling.losses import leaves_of
@@ -38,7 +39,7 @@ class HandWatcher(LoopWatcher):
             recording.close()
             self.tape.recorded.append(recording.finish())
         if self.steps and self.hand.has_spoilt():  # and no backward follows that would show it
-            self.journal.note(Kind.GROWN, name=SPOILT)
+            self.journal.note(Kind.GROWN, name=SPOILT, targets=labels_of(self.hand.spoilt, self._owners))
         super().end()
 
     def reaches(self, tensors: Any, _: Any = (), name: str = "") -> None:

@@ -12,7 +12,7 @@ from ampcheck.observe.script.compiling import Compiler
 from ampcheck.observe.script.gradient_rows import Compare
 from ampcheck.observe.script.guard import guarded, not_seen_because
 from ampcheck.observe.script.journal import Journal, dtype_name
-from ampcheck.observe.script.optimizers import Turns, described, have_gradients, parameters_of
+from ampcheck.observe.script.optimizers import Turns, described, have_gradients, labels_of, parameters_of
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.roots import RootFinder, trains, within_backward
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, behind, factor, is_scaled
@@ -175,7 +175,7 @@ class LoopWatcher:
         if scaled and self.thread.runs:
             self.leftovers.backward_begins()
         if hand and (left := self.hand.multiplied(self.steps, by, loss, self.tape.models)):
-            self.journal.note(Kind.GROWN, name=left)
+            self.journal.note(Kind.GROWN, name=left, targets=labels_of(self.hand.spoilt, self._owners))
         given = name == SEEDED and self._scales
         return self.tape.backward(loss if whole else None, scaled=scaled or given, by=by)
 
@@ -224,9 +224,9 @@ class LoopWatcher:
     @guarded
     def used(self, kind: Kind, name: str, parameters: list[torch.Tensor]) -> None:
         """Take note of gradients that are measured or limited."""
-        now, known = self.tape.now, {self._owners.get(id(parameter), "") for parameter in parameters} - {""}
+        now, whose = self.tape.now, labels_of(parameters, self._owners)
         holds = bool(self.hand.clipping) or (now is not None and now.multiplied.holds(parameters))
-        self.journal.note(kind, name=name, targets=tuple(sorted(known)), by_hand=holds, limit=self.hand.limit)
+        self.journal.note(kind, name=name, targets=whose, by_hand=holds, limit=self.hand.limit)
 
     @guarded
     def owns(self, optimizer: Any, parameters: Iterable[Any]) -> str:

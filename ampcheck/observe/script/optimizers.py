@@ -1,7 +1,7 @@
 """What is asked of an optimizer, and which of several have had their turn: a recording lasts until all have."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,6 +10,11 @@ from ampcheck.observe.script.journal import dtype_name
 
 #: Steps after which an optimizer that has taken none of them is no longer waited for.
 _MOST_BETWEEN = 8
+
+
+def labels_of(parameters: Iterable[torch.Tensor], owners: Mapping[int, str]) -> tuple[str, ...]:
+    """Return the labels of the optimizers that hold some of the parameters."""
+    return tuple(sorted({owners.get(id(parameter), "") for parameter in parameters} - {""}))
 
 
 def parameters_of(optimizer: Any) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from math import log2
+from math import isfinite, log2
 from typing import Any
 
 import torch
@@ -32,6 +32,8 @@ BY_HAND = "scale by hand"
 _RARE = 1 / 20
 #: Falls of a scale at which weights and gradients are looked at: some scripts lower it at every step.
 _MOST_FALLS = 32
+#: Finite gradients that are cleared before they are stepped, from which on no others are looked at.
+_MOST_SENT = 32
 #: Times that what multiplies losses falls after it rose, or rises again, if it is a loss scale; and how many it takes.
 _TURNS, _SEVERAL = 3, 4
 
@@ -88,8 +90,10 @@ class ScaleByHand:
         self._behind: dict[int, torch.Tensor] = {}
         self._now: _Loss | None = None
         self._head: _Ends = ()  #: the first and the last weight of the loss before
-        self._last, self._falls, self._step = 0.0, 0, -1
-        self._multiplies = self._dropped = self._spoilt = False
+        self._last, self._step = 0.0, -1
+        self._falls = self._sent = 0
+        self._multiplies = self._dropped = False
+        self.spoilt: Sequence[torch.Tensor] = ()  #: weights that are not finite any more
         #: What the loss was multiplied by, and gradients that were clipped before that was undone.
         self._clipped: tuple[float, list[Probe]] | None = None
         self.minded = False  #: they were clipped to a limit that is multiplied as well
@@ -157,8 +161,8 @@ class ScaleByHand:
         held = [
             one for one in held if id(one) in self._behind
         ] or held  # others wait for a backward of their own
-        if falls and not all(map(_finite, held)):
-            self._spoilt = True
+        if falls and (bad := [one for one in held if not _finite(one)]):
+            self.spoilt = bad
             return SPOILT
         if falls and not_finite(held):
             return NOT_FINITE
@@ -168,7 +172,10 @@ class ScaleByHand:
     def has_spoilt(self) -> bool:
         """Tell whether weights that a loss with a changing scale has reached are not finite any more."""
         changed = any(len({by for _, by, _ in loss.changes}) > 1 for loss in self._losses.values())
-        return changed and not self._spoilt and not all(map(_finite, self._behind.values()))
+        if not changed or self.spoilt:
+            return False
+        self.spoilt = [one for one in self._behind.values() if not _finite(one)]
+        return bool(self.spoilt)
 
     def _tell_apart(self, weights: Sequence[torch.Tensor]) -> None:
         """Tell heads on one trunk apart: one has another scale in the same step as the one before."""
@@ -198,7 +205,7 @@ class ScaleByHand:
         """Tell whether a number too small for a scale is what is left of a loss's own, halved again and again."""
         if by == self._last and self._multiplies:
             return True
-        if not self._losses or not by or by in self._weights or self._spoilt:
+        if not self._losses or not by or by in self._weights or self.spoilt:
             return False
         known = self._losses.get(self._ends(leaves(loss)))
         before = known.changes[-1][1] if known is not None and known.changes else 0.0
@@ -207,11 +214,20 @@ class ScaleByHand:
             self._weights.add(by)
         return fell
 
+    @modes.unseen
     def clears(self, owner: Any, *, unused: bool) -> None:
-        """Take note of gradients that are cleared, unused where no optimizer was given them."""
+        """Take note of gradients that are cleared, unused where no optimizer was given them.
+
+        Those that are finite have been sent elsewhere, or are dropped for another reason than the scale.
+        """
         if isinstance(owner, torch.nn.Module) and self._behind.keys().isdisjoint(map(id, owner.parameters())):
             return  # a copy of the model
-        self._dropped, self._multiplies, self._step = unused and self._multiplies, False, -1
+        self._dropped = unused and self._multiplies and self._sent < _MOST_SENT
+        if self._dropped:
+            sizes = [size for _, size in all_sizes(self._behind.values())]
+            self._dropped = not all(map(isfinite, sizes)) or not any(sizes)
+            self._sent += not self._dropped
+        self._multiplies, self._step = False, -1
 
     @property
     def is_dynamic(self) -> bool:

@@ -20,6 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ampcheck.observe.dtypes import HALVES
 from ampcheck.observe.reference.sharing import among_ranks
+from ampcheck.observe.script.journal import dtype_name
 from ampcheck.observe.script.looking_again import EarlyLook
 from ampcheck.observe.script.recording import unseen
 from ampcheck.observe.script.state.half_judged import State
@@ -105,6 +106,7 @@ class HalfAverages:
                 stepped=state.stepped,
                 underflows=state.underflows,
                 in_fp32=state.first.dtype not in HALVES,
+                dtype=dtype_name(state.first.dtype),
             )
             for state in every
             for loss in state.losses

@@ -188,7 +188,19 @@ def _lost(
     if behind:
         moved, short = short_of(ways[0], ways[1], _part(state, ways))
         return (UpdateLoss(state.name, moved, short, 0, *state.place),) if 2 * short > moved else ()
-    return ()
+    ahead = _ahead(state, ways)
+    return (UpdateLoss(state.name, changed, 0, ahead, *state.place),) if 2 * ahead > changed else ()
+
+
+def _ahead(state: State, ways: tuple[torch.Tensor, ...]) -> int:
+    """Return how many numbers of a state that lasts have gone much further than FP32's, as far as all together have."""
+    intended, kept, unit = ways
+    if not state.lasts or state.rounds < _WRITTEN or intended.numel() <= FEW_NUMBERS:
+        return 0
+    units, way, gone = (intended / unit).square().mean(), intended.square().sum(), (intended * kept).sum()
+    if not (units >= _MOVED**2 and gone * _MOST_OF > way):
+        return 0
+    return int((kept * intended.sign() * _MOST_OF > intended.abs()).sum())
 
 
 def _is_behind(state: State, changed: int, some: int, ways: tuple[torch.Tensor, ...]) -> bool:
