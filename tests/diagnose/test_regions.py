@@ -21,7 +21,7 @@ def step(x, far):
 """
 ONE = [
     "result = critic(x)",
-    'with torch.autocast("cuda", enabled=False):',
+    'with torch.autocast("cuda", enabled=False):  # with .float() on far, where that is a tensor',
     "    baseline = far + far * result.float().squeeze(1)",
 ]
 
@@ -50,7 +50,16 @@ def written(tmp_path, line, last=0, module="", text=SCRIPT):
         (4, 5, "", []),  # the call reads what is computed here
         (6, 0, "", []),  # one call for each of many
         (7, 0, "", []),  # no simple statement
-        (8, 0, "model", ["result = self.body(critic(x))", "result_2 = critic(x)", ONE[1]]),
+        (
+            8,
+            0,
+            "model",
+            [
+                "result = self.body(critic(x))",
+                "result_2 = critic(x)",
+                'with torch.autocast("cuda", enabled=False):',
+            ],
+        ),
     ],
 )
 def test_calls_of_modules_are_made_before_the_region(tmp_path, line, last, module, lines):

@@ -136,7 +136,7 @@ def test_a_region_that_lasts_comes_before_what_it_makes_wrong(cached):
     for first in errors[:1]:
         assert first.origin.line == line_of(lasting, "dtype=torch.bfloat16")
         assert first.fix[0].startswith(
-            'with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=cached):'
+            'with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):'
         )
 
 

@@ -63,4 +63,8 @@ def test_where_the_result_is_at_its_limit_no_loss_scale_is_advised(opens, wide, 
         assert "no loss scale heals it: half precision rounds what sigmoid gives to its limit" in one.message
         assert one.origin.line == line_of(Gated.forward, "torch.sigmoid(given)")
         assert not any("init_scale" in line for line in one.fix)
-        assert any(".float() on what is read" in line for line in one.fix)
+        assert one.fix == (
+            "result = self.layer(x)",
+            'with torch.autocast("cuda", enabled=False):  # with .float() on given, where that is a tensor',
+            "    return result.float() * torch.sigmoid(given)",
+        )

@@ -1,5 +1,6 @@
 """Which parts of a training loop run under autocast, and in which precision the gradients are scaled."""
 
+import re
 from dataclasses import replace
 
 from ampcheck.diagnose.rules.closures import around_closures
@@ -19,6 +20,9 @@ from ampcheck.values.loop import ELSEWHERE, Event, Kind, Loop
 from ampcheck.values.report import Report
 from ampcheck.values.trace import Phase, Site
 from ampcheck.values.wording import clean
+
+#: What a region is told of its cache.
+_CACHE = re.compile(r",?\s*cache_enabled\s*=[^,]*")
 
 
 def forward_outside_autocast(report: Report) -> list[Finding]:
@@ -196,7 +200,7 @@ def _without_cache(opening: str) -> list[str]:
     for at, letter in enumerate(after):
         depth += {"(": 1, ")": -1}.get(letter, 0)
         if not depth:
-            given = after[:at].rstrip().rstrip(",")
+            given = _CACHE.sub("", after[:at]).strip(", ")
             return [f"{before}{call}{given}{', ' if given else ''}cache_enabled=False{after[at:]}"]
     return [f"{opening}  # which is to open it with cache_enabled=False"]
 

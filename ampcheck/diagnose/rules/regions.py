@@ -27,20 +27,21 @@ def in_fp32_but_for_modules(report: Report, origin: Site, last: int = 0) -> tupl
         _is_within(report, origin, call) or made & set(_names(call, ast.Load)) for call in calls
     ):
         return ()
-    taken = {
-        name for one in nodes_of("".join(linecache.getlines(origin.file))) for name in _names(one, ast.Store)
-    }
+    nodes = nodes_of("".join(linecache.getlines(origin.file)))
+    taken = {name for one in nodes for name in _names(one, ast.Store)}
     before: list[str] = []
     names: dict[int, str] = {}
     for call in calls:
         names[id(call)] = f"{_RESULT}_{len(before) + 1}" if before or _RESULT in taken else _RESULT
         before.append(f"{names[id(call)]} = {ast.unparse(call)}")
-    written = [ast.unparse(_Widened(names).visit(one)) for one in statements]
-    return (
-        *before,
-        f"with torch.autocast({device_of(report)}, enabled=False):",
-        *(f"    {one}" for one in written),
-    )
+    wide = [_Widened(names).visit(one) for one in statements]
+    functions = {ast.unparse(one.func) for one in nodes if isinstance(one, ast.Call)}
+    functions |= {one.asname or one.name for one in nodes if isinstance(one, ast.alias)}
+    read = {name for one in wide for name in _names(one, ast.Load) if not name.isupper()}
+    others = sorted(read - {"self", "torch", *functions, *made, *names.values()})
+    also = f"  # with .float() on {' and '.join(others)}, where that is a tensor" if others else ""
+    region = f"with torch.autocast({device_of(report)}, enabled=False):{also}"
+    return (*before, region, *(f"    {ast.unparse(one)}" for one in wide))
 
 
 def called_as(func: ast.expr) -> str:

@@ -253,7 +253,8 @@ def _cast_on_the_way(report: Report) -> Site | None:
         return None
     sites = [*report.low.sites]
     last = max((at for at, site in enumerate(sites) if site.phase is Phase.BACKWARD), default=len(sites))
-    later = (site for site in sites[last:] if site.op in CASTS and site.phase is Phase.FORWARD and site.line)
+    casts = CASTS - {"copy_"}  # which gives weights back what is trained in FP32
+    later = (site for site in sites[last:] if site.op in casts and site.phase is Phase.FORWARD and site.line)
     return next((site for site in later if site.dtype in HALVES), None)
 
 
