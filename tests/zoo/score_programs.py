@@ -29,7 +29,7 @@ ON_GPU = HERE.parents[1] / "golden" / "programs.txt"
 SECONDS = 300
 HEAD = """# Programs with known answers
 
-455 training programs with a failure of mixed precision and 135 healthy look-alikes, as different people would write
+466 training programs with a failure of mixed precision and 135 healthy look-alikes, as different people would write
 them: state, parts, losses that go wrong in the backward only, several optimizers, threads, checkpointing, scalers of
 their own, half weights. What is true of each was measured by plain torch (`tests/zoo/plain.py`) and is written in
 `tests/zoo/programs/truth.toml`. Made by `python tests/zoo/score_programs.py --markdown reports/programs.md`.
