@@ -191,6 +191,31 @@ def test_a_scale_that_falls_at_every_step_is_looked_into_a_limited_number_of_tim
     assert 0 < len(looks) < 100
 
 
+@pytest.mark.parametrize(
+    ("size", "often"), [(1.0, 0), (float("inf"), 64), (float("nan"), 64), (0.0, 64), (None, 64)]
+)
+def test_only_finite_gradients_are_sent_elsewhere_before_they_are_cleared(size, often):
+    """Those of a second loss count, too; zeros and none say nothing of what became of them."""
+    other = nn.Linear(2, 2)
+    if size is not None:
+        other.bias.grad = torch.full((2,), size)
+    scale, optimizer = ScaleByHand(), torch.optim.SGD(other.parameters(), 1e-3)
+    for step in range(65):
+        scale.multiplied(step, 2.0**10, LOSS, list)
+        scale.clears(optimizer, unused=True)
+    assert sum(event.skipped for event in scale.events()) == often
+
+
+def test_an_overflow_is_seen_after_many_gradients_that_were_sent():
+    other = nn.Linear(2, 2)
+    scale, optimizer = ScaleByHand(), torch.optim.SGD(other.parameters(), 1e-3)
+    for step in range(400):
+        other.bias.grad = torch.full((2,), 1.0 if step < 200 else float("inf"))
+        scale.multiplied(step, 2.0**10, LOSS, list)
+        scale.clears(optimizer, unused=True)
+    assert 8 <= sum(event.skipped for event in scale.events()) <= 200
+
+
 def test_weights_that_do_not_train_are_no_sign_of_an_overflow():
     frozen = nn.Linear(2, 2)
     frozen.weight.requires_grad_(requires_grad=False).fill_(float("-inf"))  # a mask

@@ -241,7 +241,7 @@ def _dead(report: Report) -> str:
     """Return a parameter of a harmed part most of whose gradient has become zero, '' where there is none."""
     settled = report.outcomes.get("settled")
     shares = settled.underflow_by if settled is not None else {}
-    parts = settled.parts if settled is not None else {}  # modules, or parameters of several optimizers
+    parts = settled.parts if settled is not None else {}  # modules, or single parameters
     names = (name for name in shares if {name, name.rpartition(".")[0]} & parts.keys())
     return clean(
         max((name for name in names if shares[name] > DEAD_SHARE), key=shares.__getitem__, default="")

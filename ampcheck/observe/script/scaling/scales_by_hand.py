@@ -9,6 +9,7 @@ import torch
 
 from ampcheck.observe import modes
 from ampcheck.observe.model.gradients import gradient_of
+from ampcheck.observe.script.optimizers import parameters_of
 from ampcheck.observe.script.scaling.losses import SMALLEST_SCALE, leaves
 from ampcheck.observe.script.scaling.scaled_by_hand import (
     CLEARED,
@@ -32,8 +33,8 @@ BY_HAND = "scale by hand"
 _RARE = 1 / 20
 #: Falls of a scale at which weights and gradients are looked at: some scripts lower it at every step.
 _MOST_FALLS = 32
-#: Finite gradients that are cleared before they are stepped, from which on no others are looked at.
-_MOST_SENT = 32
+#: How often finite gradients are cleared before they are stepped until only one clearing in so many is looked at.
+_MOST_SENT, _SELDOM = 32, 16
 #: Times that what multiplies losses falls after it rose, or rises again, if it is a loss scale; and how many it takes.
 _TURNS, _SEVERAL = 3, 4
 
@@ -91,7 +92,7 @@ class ScaleByHand:
         self._now: _Loss | None = None
         self._head: _Ends = ()  #: the first and the last weight of the loss before
         self._last, self._step = 0.0, -1
-        self._falls = self._sent = 0
+        self._falls = self._sent = self._cleared = 0
         self._multiplies = self._dropped = False
         self.spoilt: Sequence[torch.Tensor] = ()  #: weights that are not finite any more
         #: What the loss was multiplied by, and gradients that were clipped before that was undone.
@@ -222,12 +223,19 @@ class ScaleByHand:
         """
         if isinstance(owner, torch.nn.Module) and self._behind.keys().isdisjoint(map(id, owner.parameters())):
             return  # a copy of the model
-        self._dropped = unused and self._multiplies and self._sent < _MOST_SENT
-        if self._dropped:
-            sizes = [size for _, size in all_sizes(self._behind.values())]
-            self._dropped = not all(map(isfinite, sizes)) or not any(sizes)
-            self._sent += not self._dropped
+        self._dropped = unused and self._multiplies and not self._are_sent(owner)
         self._multiplies, self._step = False, -1
+
+    def _are_sent(self, owner: Any) -> bool:
+        """Tell whether gradients about to be cleared are finite; once many were, only some are looked at."""
+        self._cleared += 1
+        if self._sent >= _MOST_SENT and self._cleared % _SELDOM:
+            return True
+        held = owner.parameters() if isinstance(owner, torch.nn.Module) else parameters_of(owner)
+        sizes = [size for _, size in all_sizes([*self._behind.values(), *held])]
+        sent = any(sizes) and all(map(isfinite, sizes))
+        self._sent += sent
+        return sent
 
     @property
     def is_dynamic(self) -> bool:

@@ -193,7 +193,7 @@ def _lost(
 
 
 def _ahead(state: State, ways: tuple[torch.Tensor, ...]) -> int:
-    """Return how many numbers of a state that lasts have gone much further than FP32's, as far as all together have."""
+    """Return how many numbers of a state that lasts have gone much further than FP32's; 0 unless all together have."""
     intended, kept, unit = ways
     if not state.lasts or state.rounds < _WRITTEN or intended.numel() <= FEW_NUMBERS:
         return 0
